@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 
 from accounting.central_limit import LEAST_NOISE, MOST_NOISE, noise_at, precision, precision_within
 from accounting.events import Spending
-from accounting.slack import price_of_slack
+from accounting.slack import cost_of_slack
 
 _PRECISION, _TOLERANCE = 1e-5, 2.5e-6
 """Relative precision of a search, and its tolerance on acceptance: if epsilon is steep, its
@@ -96,7 +96,7 @@ def _by_correction(
 def _precision_told(epsilon: float, spending: Spending, delta: float) -> float | None:
     """Returns log(1 / z^2) of the Gaussian as private as `spending`; None if there is none."""
     slack = sum(event.slack * count for event, count in spending.items())
-    left = delta - price_of_slack(epsilon, slack)
+    left = delta - cost_of_slack(epsilon, slack)
     if not (0.0 < epsilon < math.inf and left > 0.0):
         return None
     return math.log(precision_within(epsilon, left))

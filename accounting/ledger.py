@@ -254,9 +254,11 @@ class Ledger:
 
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
         """Returns the next round's charge, as the most expensive event defined."""
-        from accounting.dearest import dearest  # lazily: listing runs does not need the accountants
+        from accounting.most_expensive import (
+            most_expensive,  # lazily: listing runs does not need the accountants
+        )
 
-        event = dearest(self._events, self._terms.get("delta", 1e-6))
+        event = most_expensive(self._events, self._terms.get("delta", 1e-6))
         body = {"type": "charge", "round": self._next_round(), "event": event}
         return chain.sealed(self.head().hex(), body)
 

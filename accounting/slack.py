@@ -31,19 +31,19 @@ def with_slack(
     if slack <= 0.0:
         return epsilon(delta)
     claim = epsilon(delta * (1 - _NEGLIGIBLE))
-    if claim is None or price_of_slack(claim, slack) <= delta * _NEGLIGIBLE:
+    if claim is None or cost_of_slack(claim, slack) <= delta * _NEGLIGIBLE:
         return claim
     for _ in range(_TRIES):
-        if price_of_slack(claim, slack) >= delta:
+        if cost_of_slack(claim, slack) >= delta:
             return math.inf
-        needed = epsilon(delta - price_of_slack(claim, slack))
+        needed = epsilon(delta - cost_of_slack(claim, slack))
         if needed is None or needed <= claim:
             return None if needed is None else claim
         claim = needed * (1 + 1e-6) + 1e-12
     return math.inf
 
 
-def price_of_slack(epsilon: float, slack: float) -> float:
+def cost_of_slack(epsilon: float, slack: float) -> float:
     """Returns the delta that `slack` costs at `epsilon`; infinite if too large for a float."""
     if not slack:
         return 0.0

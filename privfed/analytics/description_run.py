@@ -18,7 +18,7 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from privfed.analytics.count_model import CountModel, epsilon_of_share
 from privfed.analytics.described_table import ROWS_PER_CLIENT, DescribedTable
 from privfed.config.assembly import assembled, named
-from privfed.config.attack_keys import AttackKeys, expected_hostile
+from privfed.config.attack_keys import AttackKeys, expected_byzantine
 from privfed.config.config import Config, Raw
 from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.config.reading import as_written
@@ -293,7 +293,7 @@ def _colluding(raw: Raw, clients: int) -> int:
             ("privacy", named(raw, "mechanism"), "colluders"),
         )
     )
-    return int(privacy.colluders) + expected_hostile(
+    return int(privacy.colluders) + expected_byzantine(
         aggregation.byzantine, attack.fraction * clients
     )
 

@@ -97,7 +97,7 @@ class SeenWithColluders(EncodedSummation):
         return WithoutColluders(self.honest, session, codec, self.limits, layers, lost)
 
 
-class SeenBesideOthers(RowRule):
+class SeenWithOthers(RowRule):
     """The sum of rows by `weights`, in which the first row has the least noise."""
 
     weights: tuple[float, ...]
@@ -168,7 +168,7 @@ class Scenario:
 
 
 @dataclass
-class TakesEverybody:
+class TakesAll:
     """A sampler that samples all clients, for claims that hold if participation is known.
 
     It makes the same claims as `sampler`, and its cohorts count as having `size` clients.
@@ -182,7 +182,7 @@ class TakesEverybody:
     derives_size: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ()
 
-    def of(self, clients: int) -> TakesEverybody:
+    def of(self, clients: int) -> TakesAll:
         return self
 
     def capacity(self) -> int | None:
@@ -247,7 +247,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     if isinstance(event.release, RandomAllocation):
         return algorithm, _of_slots(event.release, everybody, scenario)
     algorithm = replace(
-        algorithm, sampler=TakesEverybody(algorithm.sampler, algorithm.sampler.size), dropout=0.0
+        algorithm, sampler=TakesAll(algorithm.sampler, algorithm.sampler.size), dropout=0.0
     )
     others = everybody if config.secured and not config.by_sites else 0
     if config.shared_noise and config.row_hiding and others and planned.cost.limits.minimum:
@@ -279,8 +279,8 @@ def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list
     algorithm = replace(
         algorithm,
         mechanism=honest,
-        rule=SeenBesideOthers.of(honest.noise(), sampler.size),
-        sampler=TakesEverybody(sampler, sampler.size),
+        rule=SeenWithOthers.of(honest.noise(), sampler.size),
+        sampler=TakesAll(sampler, sampler.size),
         byzantine=0,
         dropout=0.0,
     )

@@ -47,7 +47,7 @@ class AttackKeys(Part):
         return self
 
 
-def expected_hostile(declared: int, expected: float) -> int:
+def expected_byzantine(declared: int, expected: float) -> int:
     """Assumed number of Byzantine clients in a cohort: the larger of declared and expected.
 
     Args:

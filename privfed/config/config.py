@@ -23,7 +23,7 @@ from privfed.client.compression.compressed import ShapesByName, compressed
 from privfed.client.compression.compression import Compression
 from privfed.client.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
 from privfed.client.objective import Objective
-from privfed.config.attack_keys import AttackKeys, expected_hostile
+from privfed.config.attack_keys import AttackKeys, expected_byzantine
 from privfed.config.chosen import Chosen
 from privfed.config.resolved import Resolved
 from privfed.config.sections import (
@@ -169,7 +169,7 @@ class Config:
         (such a run is a simulation).
         """
         expected = self.attackers.fraction * self.sampler.size
-        return expected_hostile(self.aggregation.byzantine, expected)
+        return expected_byzantine(self.aggregation.byzantine, expected)
 
     @property
     def site_column(self) -> str:

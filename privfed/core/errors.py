@@ -47,7 +47,7 @@ class Busy(Refused):
     kind = "busy"
 
 
-class LiarsProved(Refused):
+class ByzantineProved(Refused):
     """Secure sums identified more Byzantine parties than the guarantee of a next round allows."""
 
 

@@ -43,7 +43,7 @@ _NO_MEASURE = {
     "ledger_head",
     "lost_claims",
     "misbehaviour",
-    "stopped_by_liars",
+    "stopped_by_byzantine",
     "test_shared",
 }
 

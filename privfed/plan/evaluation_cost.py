@@ -20,7 +20,7 @@ from privfed.models.form import Form
 from privfed.plan.round_cost import RoundCost, round_cost
 from privfed.sampling.cohort import Witness
 from privfed.sampling.evaluation_rounds import independent_draw
-from privfed.server.optimizer import Unmoved
+from privfed.server.optimizer import NoStep
 
 ROW_NORM = 1.0
 """The clipping norm of a row of metrics, whose norm never exceeds it (`privfed.metrics`)."""
@@ -86,7 +86,7 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
         config,
         objective=Measurement(length=length),
         compression=NoCompression(),
-        optimizer=Unmoved(),
+        optimizer=NoStep(),
         rule=Mean(),
         aggregation=config.aggregation.model_copy(
             update={"before": [], "silo_weights": [], "byzantine": config.hostile}

@@ -26,7 +26,7 @@ from privfed.round.algorithm import releases_per_round
 from privfed.sampling.cohort import Witness
 from privfed.sampling.evaluation_rounds import over_larger_population
 from privfed.sampling.site_coins import over_several_sites
-from privfed.secure.aborts import probability, round_event, tells_who_was_drawn, with_aborts
+from privfed.secure.aborts import probability, reveals_cohort, round_event, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import RowHiding, Summation
@@ -115,7 +115,7 @@ def round_cost(config: Config, length: int = 0) -> RoundCost:
     protocol = config.row_hiding
     if planned_before or protocol is None or not cost.telling_aborts:
         return cost
-    if not tells_who_was_drawn(cost.event(1.0)):
+    if not reveals_cohort(cost.event(1.0)):
         return cost
     epsilon = _epsilon_of_all_rounds(config, cost)
     admitting = limits_of_rare_aborts(

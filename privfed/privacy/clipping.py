@@ -214,7 +214,7 @@ def toward_zero(numbers: Tensor) -> Tensor:
     return numbers
 
 
-def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
+def clip_rows_and_report(rows: Tensor, clip: float, weight: float) -> BoundedRows:
     """Clips rows as `clip_rows` does, and appends whether each row was within the clip.
 
     The last column is weight (b - 1/2), b = 1 if the norm of the unclipped row is at most `clip` (0
@@ -240,7 +240,7 @@ def clip_rows_and_tell(rows: Tensor, clip: float, weight: float) -> BoundedRows:
 
 
 def count_turned(bounded: BoundedRows, who: Tensor, within: bool) -> BoundedRows:
-    """Sets the last column of rows of `clip_rows_and_tell` to one answer for `who` `[c]`.
+    """Sets the last column of rows of `clip_rows_and_report` to one answer for `who` `[c]`.
 
     It simulates attackers that report a false answer. Guarantee: the magnitude of the last column
     is unchanged, so no norm changes and the bound remains valid.

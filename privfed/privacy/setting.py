@@ -43,7 +43,7 @@ class SiteNoise:
         return self.minimum - self.colluders
 
     @property
-    def most_gone(self) -> int:
+    def most_dropouts(self) -> int:
         """Largest number of sites that may drop out, which layers compensate."""
         return self.sites - self.minimum
 
@@ -53,7 +53,7 @@ class SiteNoise:
 
     def layers(self, variance: float) -> Layers:
         """Returns layers whose survivors add up to `variance` without the colluders' noise."""
-        return Layers(variance, self.most_gone / self.sites, self.colluders, WASTE)
+        return Layers(variance, self.most_dropouts / self.sites, self.colluders, WASTE)
 
     def added_by(self, survivors: int, layered: bool) -> float:
         """Returns the total variance added by all `survivors`, over (z C)^2."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privfed.config.config import Config
 from privfed.core.text import ceiling
-from privfed.plan.liars import liars_in_words
+from privfed.plan.byzantine import exclusion_in_words
 from privfed.plan.plan import Plan
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
@@ -103,7 +103,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{protocol.begun(limits)} clients or more, the fewest for which the cost of aborts "
             "is negligible"
         )
-    if liars := liars_in_words(plan):
+    if liars := exclusion_in_words(plan):
         pairs["exclusion"] = liars
     return pairs
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, spent
 from accounting.ledger import Ledger
-from privfed.core.errors import LiarsProved, Refused
+from privfed.core.errors import ByzantineProved, Refused
 from privfed.core.ranks import Ranks
 from privfed.core.vector import all_finite
+from privfed.plan.byzantine import refuse_more_culprits
 from privfed.plan.composed_guarantees import planned_guarantee
-from privfed.plan.liars import refuse_liars
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.round.tally import Tally
@@ -53,7 +53,7 @@ def play_to_end(
       The outcome of the run.
 
     Raises:
-      LiarsProved: after saving, if the next round's claim would not hold.
+      ByzantineProved: after saving, if the next round's claim would not hold.
     """
     run, privacy = setup.plan.config.run, setup.plan.config.privacy
     if setup.plan.budget is not None:
@@ -99,7 +99,7 @@ class Ending:
 
     now: Checkpoint
     at_budget: bool = False
-    liars: LiarsProved | None = None
+    liars: ByzantineProved | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Loop:
             except BudgetExceeded:
                 self.rank_zero.end()
                 return Ending(now, at_budget=True)
-            except LiarsProved as stop:
+            except ByzantineProved as stop:
                 self.rank_zero.end()
                 return Ending(now, liars=stop)
             trained = state is not None and round not in config.evaluation_rounds
@@ -163,7 +163,7 @@ class Loop:
             for memory in self.world.remembered:
                 memory.replay(round, released=after is not None)
             return after
-        refuse_liars(self.setup.plan, round, len(self.directory.exclusions.before(round)))
+        refuse_more_culprits(self.setup.plan, round, len(self.directory.exclusions.before(round)))
         self.rank_zero.announce(round, state)
         try:
             self.rank_zero.known = run_round(
@@ -227,7 +227,7 @@ def outcome_of(
             round: why for round, why in directory.aborts.reasons().items() if round <= end.round
         },
         culprits=tuple(e for e in directory.exclusions.culprits() if e.round <= end.round),
-        stopped_by_liars=str(ending.liars or ""),
+        stopped_by_byzantine=str(ending.liars or ""),
         constant=recorder.constant(end),
         divergence=recorder.divergence,
         evaluations=int(end.state.evaluation.get("count", 0)),

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from accounting.documents import encoded
 from accounting.guarantee import Guarantee, stated
 from privfed.metrics.measure import Estimate
-from privfed.plan.liars import lost_claims
+from privfed.plan.byzantine import lost_claims
 from privfed.plan.plan import ON_TRAINED, Plan
 from privfed.run.evaluation.divergence import Divergence
 from privfed.run.forecast import Forecast
@@ -109,8 +109,8 @@ class Outcome:
       test_shared: Whether clients of the test set also trained.
       aborts: Reasons of the rounds whose secure sum aborted, by round.
       culprits: Parties proved to be Byzantine in a secure sum, excluded since.
-      stopped_by_liars: Reason for the end before the next round, if there are more culprits than
-        the noise's claims allow.
+      stopped_by_byzantine: Reason for the end before the next round, if there are more culprits
+        than the noise's claims allow.
       constant: Measures of the best constant prediction.
       divergence: Evaluations worse than that.
       evaluations: Number of rounds in which clients evaluated.
@@ -131,7 +131,7 @@ class Outcome:
     test_shared: bool = False
     aborts: Mapping[int, str] = field(default_factory=dict)
     culprits: tuple[Culprit, ...] = ()
-    stopped_by_liars: str = ""
+    stopped_by_byzantine: str = ""
     constant: Mapping[str, float] = field(default_factory=dict)
     divergence: Divergence = field(default_factory=Divergence)
     evaluations: int = 0
@@ -189,7 +189,7 @@ class Outcome:
             "aborted": len(self.aborts),
             "excluded": self.excluded,
             "lost_claims": list(self.lost_claims),
-            "stopped_by_liars": self.stopped_by_liars or None,
+            "stopped_by_byzantine": self.stopped_by_byzantine or None,
             "prior": self.plan.config.privacy.prior,
             "disjoint": self.plan.config.privacy.disjoint,
             "uncovered": self.guarantee.uncovered or None,

@@ -52,13 +52,13 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
     """
     clients = config.data.clients
     if config.apart:
-        return load_nobody(config, streams)
+        return load_empty(config, streams)
     if clients <= _FEW or (config.source.real_people and config.partition.natural):
         return load_population(config, streams)
     return _population(config, streams, _FEW)
 
 
-def load_nobody(config: Config, streams: Streams) -> Federation:
+def load_empty(config: Config, streams: Streams) -> Federation:
     """The public test set, and one example that stands for all clients, which are elsewhere.
 
     The example is taken from the test set. If clients evaluate and there is no test set, it is

@@ -52,12 +52,12 @@ def with_aborts(event: Event, aborts: float) -> Event:
       event: the event without aborts.
       aborts: upper bound on the probability of an abort, added to the event's slack.
     """
-    if not aborts or not tells_who_was_drawn(event):
+    if not aborts or not reveals_cohort(event):
         return event
     return replace(event, slack=min(1.0, event.slack + aborts))
 
 
-def tells_who_was_drawn(event: Event) -> bool:
+def reveals_cohort(event: Event) -> bool:
     """Whether aborts reveal a secret cohort: the event is amplified by subsampling."""
     sampled = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement
     return isinstance(event.release, sampled | RandomAllocation)

@@ -87,7 +87,7 @@ class SecureProtocol(Part):
     hides_rows: ClassVar[bool] = True
     approximate: ClassVar[bool] = False
     layers: ClassVar[bool] = False
-    names_liars: ClassVar[bool] = False
+    names_culprits: ClassVar[bool] = False
 
     @property
     def may_collude(self) -> float:

@@ -125,7 +125,7 @@ class RowHiding(SumProtocol, Protocol):
     """Bits of each integer that is summed."""
     range: float
     """Largest absolute value in a row without a proven norm."""
-    names_liars: ClassVar[bool]
+    names_culprits: ClassVar[bool]
     """Whether it identifies Byzantine parties, which are then excluded from later rounds."""
 
     @property

@@ -67,7 +67,7 @@ class WithRate(Part):
         return self.model_copy(update={"lr": self.lr * factor})
 
 
-class Unmoved(WithRate):
+class NoStep(WithRate):
     """A server that does not change the model."""
 
     def init(self, params: Tensor) -> State:

@@ -215,7 +215,7 @@ def drawn(seed):
     layers = Layers(50.0, 0.6) if rng.random() < 0.5 else None
     spare = holders - 2 * liars - threshold
     if layers:
-        spare = min(spare, layers.most_gone(clients) - liars)
+        spare = min(spare, layers.most_dropouts(clients) - liars)
     ids = rng.permutation(session(clients).clients).tolist()
     bad, honest = ids[: int(rng.integers(1, liars + 1))], ids[liars:]
     leave = {who: int(rng.integers(1, 5)) for who in honest[: int(rng.integers(spare + 1))]}

@@ -62,7 +62,7 @@ def settings(policy, limits, layers=None):
 def shape_of(graph, limits, layers=None):
     """Returns one of our graphs in the second client's terms."""
     n, least = graph.clients, limits.least(graph.clients)
-    fewest = max(graph.survivors, least, n - layers.most_gone(n) if layers else 0)
+    fewest = max(graph.survivors, least, n - layers.most_dropouts(n) if layers else 0)
     about = (graph.degree, graph.threshold, fewest, graph.votes(least), graph.independent)
     return second_client.Shape(n, *about)
 

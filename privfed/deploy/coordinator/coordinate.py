@@ -19,7 +19,7 @@ from privfed.deploy.files.keys import SiteKey
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Greeter
 from privfed.run.outcome import Observer, Outcome
-from privfed.run.population import load_nobody
+from privfed.run.population import load_empty
 from privfed.run.setup import Setup
 from privfed.run.train import resume, train
 from privfed.run.world import Elsewhere
@@ -101,7 +101,7 @@ def coordinate(
         raise Refused(f"{key} is not the key of the coordinator that {federation} names")
     directory = RunDirectory(out)
     reach = Reach(directory, agreed, signing, connect, seconds, patience)
-    elsewhere = Elsewhere(load_nobody, reach)
+    elsewhere = Elsewhere(load_empty, reach)
     config = load(run)
     _refuse_other_runs(config, agreed, run)
     if not directory.config.path.exists():

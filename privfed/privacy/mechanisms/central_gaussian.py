@@ -18,7 +18,7 @@ from privfed.core.vector import Layout
 from privfed.privacy.clipping import (
     Split,
     clip_rows,
-    clip_rows_and_tell,
+    clip_rows_and_report,
     next_clip,
     on_grid,
     share_within,
@@ -135,7 +135,7 @@ class CentralGaussian(NoisedMechanism):
         if not self.adaptive_clip:
             return clip_rows(rows, self.clip, grid)
         clip = float(state["clip"])
-        return on_grid(clip_rows_and_tell(rows, clip, self._split().weight(clip)), grid)
+        return on_grid(clip_rows_and_report(rows, clip, self._split().weight(clip)), grid)
 
     def width(self, layout: Layout) -> int:
         return layout.length + self.adaptive_clip

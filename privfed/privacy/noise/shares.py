@@ -135,13 +135,13 @@ class Layers:
     def most(self) -> int:
         return math.ceil(40 * math.sqrt(self.variance)) + 100
 
-    def most_gone(self, clients: int) -> int:
+    def most_dropouts(self, clients: int) -> int:
         """Returns T, the largest number of `clients` that may drop out, fewer than all."""
         return min(math.floor(self.tolerance * clients + 1e-9), clients - 1 - self.colluders)
 
     def boundaries(self, clients: int) -> tuple[int, ...]:
         """Returns d_0 = 0 to d_L = T: the numbers of dropouts that the layers compensate."""
-        return _boundaries(clients, self.colluders, self.most_gone(clients), self.waste)
+        return _boundaries(clients, self.colluders, self.most_dropouts(clients), self.waste)
 
     def count(self, clients: int) -> int:
         """Returns L, the number of layers of each of `clients`."""
@@ -154,7 +154,7 @@ class Layers:
     def fewer(self, clients: int, gone: int) -> int:
         """Returns the number of survivors that keep one layer less than `staying`; never all."""
         until = self.staying(clients, gone)
-        if not until or gone > self.most_gone(clients):
+        if not until or gone > self.most_dropouts(clients):
             return 0
         boundaries, counted = self.boundaries(clients), clients - self.colluders
         return _fewer(counted, boundaries[until - 1], boundaries[until], gone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from privfed.plan.liars import hostile_limit, rests_on_a_secret_draw
+from privfed.plan.byzantine import byzantine_limit, rests_on_a_secret_draw
 from privfed.plan.plan import Plan
 from privfed.report.page.blocks import BulletList, Chapter, Figures, Paragraph
 from privfed.report.page.run_facts import PageFacts
@@ -99,7 +99,7 @@ def _noise(plan: Plan | None) -> Iterator[str]:
         )
     elif not plan.mechanism.private:
         yield "No ε is claimed."
-    limit = hostile_limit(plan)
+    limit = byzantine_limit(plan)
     if limit:
         yield f"ε holds only if {limit}: the noise of Byzantine parties may be missing."
     elif plan.mechanism.private:

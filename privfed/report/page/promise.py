@@ -9,7 +9,7 @@ from accounting.guarantee import Guarantee
 from accounting.statement import NOMINAL, each_epsilon
 from privfed.auditing.audited_run import RunAudit
 from privfed.core.text import ceiling, number
-from privfed.plan.liars import COUNTS_ON_OTHERS
+from privfed.plan.byzantine import COUNTS_ON_OTHERS
 from privfed.plan.proof import proof_in_words
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.page.blocks import Block, BulletList, Chapter, Facts, Paragraph, Quotation

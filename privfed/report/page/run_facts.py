@@ -15,8 +15,8 @@ from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.core.errors import Broken, PrivfedError, Refused
 from privfed.core.text import about_groups
+from privfed.plan.byzantine import lost_claims
 from privfed.plan.evaluation_cost import measure_row_of
-from privfed.plan.liars import lost_claims
 from privfed.plan.plan import Plan, solve_plan
 from privfed.plan.rule import message_length
 from privfed.privacy.shared_noise import PARTY_WORDS

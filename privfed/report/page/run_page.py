@@ -173,7 +173,7 @@ def _banners(facts: PageFacts) -> Iterator[Banner]:
         yield Banner("No longer holds", lost)
     if note := terms.get("note"):
         yield Banner("Simulation", f"{str(note).removeprefix('simulation: ')}; ε is nominal.")
-    if why := facts.summary.get("stopped_by_liars"):
+    if why := facts.summary.get("stopped_by_byzantine"):
         yield Banner("Stopped", f"{why}.")
     if not facts.summary:
         yield Banner("Not ended", "The run has not ended; its ε up to now is below.")

@@ -26,7 +26,7 @@ from privfed.store.run_record import RunRecord
 
 RUNNING, INTERRUPTED, ENDED = "running", "interrupted", "ended"
 STOPPED, BROKEN, NOT_BEGUN = "stopped at budget", "broken", "not begun"
-STOPPED_BY_LIARS = "stopped by liars"
+STOPPED_BY_BYZANTINE = "stopped by Byzantine clients"
 
 
 def state_of(record: RunRecord) -> str:
@@ -39,8 +39,8 @@ def state_of(record: RunRecord) -> str:
         return INTERRUPTED
     if record.summary.get("stopped_at_budget") is True:
         return STOPPED
-    if record.summary.get("stopped_by_liars"):
-        return STOPPED_BY_LIARS
+    if record.summary.get("stopped_by_byzantine"):
+        return STOPPED_BY_BYZANTINE
     if record.summary.get("stopped_early") is True:
         return ENDED
     rounds = planned_rounds(record)

@@ -29,8 +29,8 @@ from privfed.core.errors import Refused
 from privfed.metrics.measure import Estimate
 from privfed.models.form import Form
 from privfed.models.local_part import missing_part
+from privfed.plan.byzantine import refuse_uncharged_aborts
 from privfed.plan.evaluation_cost import as_evaluation, measure_row_of
-from privfed.plan.liars import refuse_uncharged_aborts
 from privfed.plan.plan import refuse, solve_plan
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round

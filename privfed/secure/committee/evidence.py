@@ -144,7 +144,7 @@ def committee_accusation(evidence: Evidence, call: Call, survivors: tuple[int, .
     return Culprit(evidence.client, call.round, call.exchange, evidence.reason, proof)
 
 
-def proves_a_lie(culprit: Culprit, terms: RoundTerms) -> bool:
+def proves_violation(culprit: Culprit, terms: RoundTerms) -> bool:
     """Whether the culprit's own signed messages prove the accusation.
 
     `terms` are those of any sum of the run. False for a count of complaints, which is no proof, and

@@ -46,7 +46,7 @@ class CommitteeSums(SecureProtocol):
 
     seen: ClassVar[str] = "the server sees exact sums, never a row"
     opener: ClassVar[str] = "the server"
-    names_liars: ClassVar[bool] = True
+    names_culprits: ClassVar[bool] = True
     threshold: float = Field(0.75, gt=0.5, le=1)
     """The fraction of a cohort, and of its committee, that must survive to the end."""
     colluders: float = Field(0.1, ge=0, lt=1)

@@ -221,7 +221,7 @@ class MaskingClient(ClientMemory):
             )
         least = self._limits.least(total)
         if self._noise:
-            least = max(least, total - self._noise.layers.most_gone(total))
+            least = max(least, total - self._noise.layers.most_dropouts(total))
         if counted < least:
             raise BadMessage(
                 "too few",

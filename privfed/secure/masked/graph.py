@@ -77,7 +77,7 @@ class Graph:
         """Returns the votes that a client requires for a sum of at least `least` clients."""
         return self.threshold
 
-    def lying_holders(self, liars: int) -> int:
+    def byzantine_holders(self, liars: int) -> int:
         """Upper bound on the number of `liars` that hold shares of one honest client's secrets.
 
         On the complete graph it is all of them; otherwise the bound fails for any client with
@@ -93,7 +93,7 @@ class Graph:
         """The number of possible neighbours of a client, and the probability of each edge."""
         return self.degree, 1.0
 
-    def withstands_lies(self, corrupt: int) -> bool:
+    def withstands_malicious_server(self, corrupt: int) -> bool:
         """Whether a malicious server with `corrupt` colluding clients can open one sum only."""
         return self.complete and 2 * self.threshold > self.clients + corrupt
 
@@ -120,7 +120,7 @@ class RandomGraph(Graph):
     def votes(self, least: int) -> int:
         return max(self.survivors, least + self.isolated)
 
-    def lying_holders(self, liars: int) -> int:
+    def byzantine_holders(self, liars: int) -> int:
         more = random_graph.log_at_least(liars, self.trials[1], np.arange(1, liars + 1))
         return int(np.count_nonzero(more > -circle.SECURE * math.log(2) - math.log(self.clients)))
 
@@ -128,7 +128,7 @@ class RandomGraph(Graph):
     def trials(self) -> tuple[int, float]:
         return self.clients - 1, self.degree / (self.clients - 1)
 
-    def withstands_lies(self, corrupt: int) -> bool:
+    def withstands_malicious_server(self, corrupt: int) -> bool:
         return True
 
 

@@ -57,7 +57,7 @@ class SitePolicy:
             raise Aborted("too few sites, or more than there are")
         return Graph(clients, clients - 1, self.threshold, self.minimum)
 
-    def withstands_lies(self, graph: Graph) -> bool:
+    def withstands_malicious_server(self, graph: Graph) -> bool:
         """Whether a malicious server that misreports dropouts still learns only a sum."""
         return 2 * self.threshold > self.sites + self.colluders
 
@@ -108,9 +108,9 @@ class Policy:
         """Returns the graph for `clients`. Raises `Aborted` if none gives the guarantees."""
         return _graph(self, clients)
 
-    def withstands_lies(self, graph: Graph) -> bool:
+    def withstands_malicious_server(self, graph: Graph) -> bool:
         """Whether a malicious server that misreports dropouts still learns only a sum."""
-        return graph.withstands_lies(self.corrupt(graph.clients))
+        return graph.withstands_malicious_server(self.corrupt(graph.clients))
 
     def least_threshold(self, clients: int) -> int:
         """Returns the number of `clients` that must survive on the complete graph.
@@ -146,6 +146,6 @@ def _graph(policy: Policy, clients: int) -> Graph:
     graph = Graph(clients, clients - 1, policy.least_threshold(clients), clients - lost)
     if graph.threshold > clients:
         raise Aborted("too few clients for the number that may collude")
-    if policy.threat == "lying" and not policy.withstands_lies(graph):
+    if policy.threat == "lying" and not policy.withstands_malicious_server(graph):
         raise Aborted("too few clients for a threshold that withstands a malicious server")
     return graph

@@ -48,7 +48,7 @@ class MaskedSums(SecureProtocol):
     seen: ClassVar[str] = "the server sees exact sums, never a row"
     opener: ClassVar[str] = "the server"
     layers: ClassVar[bool] = True
-    names_liars: ClassVar[bool] = True
+    names_culprits: ClassVar[bool] = True
     threshold: float = Field(0.6, gt=0, le=1)
     """The fraction of a cohort, or of all sites, that must survive to the end."""
     admitted: int = Field(0, ge=0)
@@ -228,7 +228,7 @@ class MaskedSums(SecureProtocol):
         form = "complete graph" if graph.complete else f"and {neighbours_needed}"
         lies = (
             "even if it is malicious"
-            if self.withstands_lies(limits)
+            if self.withstands_malicious_server(limits)
             else "if it follows the protocol"
         )
         return (
@@ -240,7 +240,7 @@ class MaskedSums(SecureProtocol):
     def _promise_to_sites(self, limits: Limits) -> str:
         lies = (
             "even if it is malicious"
-            if self.withstands_lies(limits)
+            if self.withstands_malicious_server(limits)
             else "if it follows the protocol"
         )
         return (
@@ -249,7 +249,7 @@ class MaskedSums(SecureProtocol):
             f"site's sum, {lies}, as long as at most {limits.colluders} of them collude with it"
         )
 
-    def withstands_lies(self, limits: Limits) -> bool:
+    def withstands_malicious_server(self, limits: Limits) -> bool:
         """Whether a malicious server can open only sums of enough clients.
 
         The server chooses which cohort it reports to which client. So this must hold for every
@@ -258,7 +258,7 @@ class MaskedSums(SecureProtocol):
         """
         policy = self.within(limits)
         if limits.sites:
-            return policy.withstands_lies(policy.graph(limits.sites))
+            return policy.withstands_malicious_server(policy.graph(limits.sites))
         if self.threat == "lying":  # otherwise there is no graph
             return True
         if limits.capacity > COMPLETE:
@@ -268,7 +268,7 @@ class MaskedSums(SecureProtocol):
                 graph = policy.graph(clients)
             except Aborted:
                 continue
-            if not policy.withstands_lies(graph):
+            if not policy.withstands_malicious_server(graph):
                 return False
         return True
 

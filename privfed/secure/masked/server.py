@@ -162,7 +162,7 @@ class MaskingServer:
         expected = self._policy.counted_of(len(clients))
         self._members = Members(common.agreed(), graph, clients, near, masks, expected)
         liars = self._policy.corrupt(len(clients)) + self._limits.hostile
-        liars = graph.lying_holders(liars)
+        liars = graph.byzantine_holders(liars)
         self._blame = Blame(self.invitation, common, self._keys, liars, self._culprits)
         return {
             client: replace(common, keys=tuple(self._keys[other] for other in near[client]))

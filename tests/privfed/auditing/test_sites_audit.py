@@ -7,7 +7,7 @@ import pytest
 
 from accounting.empirical import claimed_releases
 from privfed.auditing.mechanism_audit import examine
-from privfed.auditing.scenarios import TakesEverybody, plan_of_mechanism, scenarios_of
+from privfed.auditing.scenarios import TakesAll, plan_of_mechanism, scenarios_of
 from privfed.config.reading import load
 from privfed.privacy.clipping import on_grid
 from privfed.privacy.mechanism import BoundedRows
@@ -127,7 +127,7 @@ LOCAL = ("privacy.mechanism=local_gaussian",)
 def test_coins_that_the_server_knows_are_refuted(protection):
     """Whoever knows that the target was drawn sees what everybody's taking part shows."""
     algorithm, scenarios = configured(*protection)
-    known = replace(algorithm, sampler=TakesEverybody(algorithm.sampler, algorithm.sampler.size))
+    known = replace(algorithm, sampler=TakesAll(algorithm.sampler, algorithm.sampler.size))
     assert not judged(algorithm, scenarios[1:2], 100).refuted
     assert judged(known, scenarios[1:2], 400).refuted
 

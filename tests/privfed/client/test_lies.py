@@ -31,7 +31,7 @@ from privfed.client.objectives.sgd import Sgd
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys
 from privfed.plan.plan import plan
-from privfed.privacy.clipping import clip_rows_and_tell, count_turned
+from privfed.privacy.clipping import clip_rows_and_report, count_turned
 from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.none import NoPrivacy
@@ -309,7 +309,7 @@ def refute_longer(turned, before):
 def test_a_count_that_lies_is_as_long_as_an_honest_one():
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(200, 9, generator=generator) * torch.logspace(-3, 3, 200)[:, None]
-    told = clip_rows_and_tell(rows, 0.7, 0.9)
+    told = clip_rows_and_report(rows, 0.7, 0.9)
     who = torch.arange(200) % 3 == 0
     for within in (True, False):
         turned = count_turned(told, who, within)

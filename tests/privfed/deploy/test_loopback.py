@@ -31,7 +31,7 @@ from privfed.deploy.site.agent import agent_of, open_member
 from privfed.deploy.site.run_party import FixedTime, RunParty
 from privfed.deploy.site.site_work import SiteWork
 from privfed.round.round import run_round
-from privfed.run.population import load_nobody
+from privfed.run.population import load_empty
 from privfed.run.prepare import prepare
 from privfed.run.train import resume, train
 from privfed.run.world import Elsewhere, shared_world
@@ -315,7 +315,7 @@ def reaching(sites, out):
     """Elsewhere: these agents, over a loop-back carrier, of the run in the folder `out`."""
     carrier = Loopback({site: agent.answer for site, agent in sites.items()})
     reach = Reach(RunDirectory(out), FEDERATION, KEY_OF_COORDINATOR, lambda _: carrier, 20.0, 0.0)
-    return Elsewhere(load_nobody, reach)
+    return Elsewhere(load_empty, reach)
 
 
 def test_a_run_whose_coordinator_has_nobodys_data_is_the_simulated_one(tables, tmp_path):

@@ -15,7 +15,7 @@ from accounting.releases import PoissonSampled
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys
 from privfed.plan.plan import plan
-from privfed.privacy.clipping import Split, clip_rows_and_tell, next_clip
+from privfed.privacy.clipping import Split, clip_rows_and_report, next_clip
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.run.train import resume
 from privfed.sampling.cohort import People
@@ -52,13 +52,13 @@ def test_a_count_that_leaves_nothing_is_refused():
 
 def test_a_row_tells_of_its_unclipped_norm_and_stays_within_the_joint_bound():
     rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [math.nan, 0.0], [0.0, 0.0], [1e31, 0.0]])
-    found = clip_rows_and_tell(rows, 1.0, 0.8)
+    found = clip_rows_and_report(rows, 1.0, 0.8)
     assert found.rows[:, 2].tolist() == pytest.approx([-0.4, 0.4, -0.4, 0.4, -0.4])
     assert found.bound == pytest.approx(math.hypot(1.0, 0.4))
     generator = torch.Generator().manual_seed(0)
     many = torch.randn(500, 30, generator=generator) * torch.logspace(-3, 3, 500)[:, None]
     for clip, weight in ((0.1, 5.0), (1.0, 0.01), (3.3, 1.7)):
-        told = clip_rows_and_tell(many, clip, weight)
+        told = clip_rows_and_report(many, clip, weight)
         assert (torch.linalg.vector_norm(told.rows, dim=1, dtype=torch.float64) <= told.bound).all()
         norms = torch.linalg.vector_norm(many, dim=1, dtype=torch.float64)
         assert ((told.rows[:, -1] > 0) == (norms <= clip)).all()

@@ -213,7 +213,7 @@ def test_layers_add_up_to_what_is_asked_for_and_waste_little(waste, colluders):
         alike = [layers.remaining(clients, staying).variance for staying in range(len(sums))]
         assert alike == pytest.approx(sums.tolist())
         before = np.zeros(clients)
-        for gone in range(layers.most_gone(clients) + 1):
+        for gone in range(layers.most_dropouts(clients) + 1):
             staying = layers.keeping(clients, gone, range(gone, clients))
             left = np.sort([sums[staying[who]] for who in range(gone, clients)])
             counted = clients - gone - colluders
@@ -224,7 +224,7 @@ def test_layers_add_up_to_what_is_asked_for_and_waste_little(waste, colluders):
             now = np.array([staying.get(who, len(sums)) for who in range(clients)])
             assert (now >= before).all(), "whose layer goes with more gone goes with fewer"
             before = now
-        assert layers.boundaries(clients)[-1] == max(layers.most_gone(clients), 0)
+        assert layers.boundaries(clients)[-1] == max(layers.most_dropouts(clients), 0)
 
 
 def test_layers_are_few_and_exact_ones_are_for_amplified_readers_alone():

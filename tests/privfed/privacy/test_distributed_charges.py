@@ -59,7 +59,7 @@ def guaranteed(mechanism):
     setting, share = mechanism._planned_setting(), mechanism.share()
     if isinstance(share, Layers):
         clients = range(setting.clients.counted, setting.cohort.largest + 1)
-        every = ((n, gone) for n in clients for gone in range(share.most_gone(n) + 1))
+        every = ((n, gone) for n in clients for gone in range(share.most_dropouts(n) + 1))
         staying = ((n, share.keeping(n, gone, range(gone, n)).values()) for n, gone in every)
         return min(sum(share.remaining(n, count).variance for count in each) for n, each in staying)
     one = share.variance if isinstance(share, SkellamShare) else share.deviation**2

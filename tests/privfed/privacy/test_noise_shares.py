@@ -144,7 +144,7 @@ LAYERS = [Layers(100.0, 0.3), Layers(100.0, 0.3, waste=WASTE), Layers(100.0, 0.4
 @pytest.mark.parametrize("clients", [5, 12, 40])
 def test_layers_leave_the_whole_variance_whoever_is_gone(layers, clients):
     """Never less, and with a waste of 0 and no colluders exactly as much."""
-    for gone in range(layers.most_gone(clients) + 1):
+    for gone in range(layers.most_dropouts(clients) + 1):
         left = kept(layers, clients, gone)
         assert left >= 1 - 1e-12
         if not layers.waste:

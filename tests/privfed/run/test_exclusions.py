@@ -16,8 +16,13 @@ from small import same_run, small, stop_after, trained
 
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
-from privfed.core.errors import LiarsProved
-from privfed.plan.liars import hostile_limit, liars_in_words, lost_claims, refuse_liars
+from privfed.core.errors import ByzantineProved
+from privfed.plan.byzantine import (
+    byzantine_limit,
+    exclusion_in_words,
+    lost_claims,
+    refuse_more_culprits,
+)
 from privfed.plan.plan import plan
 from privfed.report.audit import audit_table
 from privfed.report.outcome import outcome_table
@@ -110,13 +115,13 @@ def test_a_run_goes_on_without_who_lied_in_a_committee(tmp_path, monkeypatch):
     (culprit,), (file,) = exclusions.culprits(), exclusions.proofs.iterdir()
     assert (culprit.client, culprit.round, culprit.reason) == (LIAR, 1, "wrong share")
     culprit = replace(culprit, proof=file.read_bytes())
-    assert committee_evidence.proves_a_lie(culprit, ended[-1]._terms)
+    assert committee_evidence.proves_violation(culprit, ended[-1]._terms)
 
 
 def test_with_somebody_left_out_no_round_rests_on_a_secret_draw(tmp_path, senders):
     """Its sums abort more often than is charged, and each abort tells of the draw."""
     keys = ("cohort.sampler=poisson", "cohort.size=11", "privacy.delta=0.05", "secure.admitted=5")
-    with pytest.raises(LiarsProved, match=r"excluded since \(excluded.jsonl\): 1"):
+    with pytest.raises(ByzantineProved, match=r"excluded since \(excluded.jsonl\): 1"):
         trained(tmp_path / "run", *KEYS, *keys)
     directory = RunDirectory(tmp_path / "run")
     named = {each.round for each in directory.exclusions.culprits()}
@@ -140,16 +145,18 @@ def flat(page, tag):
 def test_noise_that_counts_on_nobody_hostile_is_not_claimed_with_a_liar(tmp_path, senders):
     """The run stops before the next charge; its files and page say what no longer holds."""
     path = tmp_path / "run"
-    with pytest.raises(LiarsProved, match=r"one of the clients .* aggregation\.byzantine = 1 or"):
+    with pytest.raises(
+        ByzantineProved, match=r"one of the clients .* aggregation\.byzantine = 1 or"
+    ):
         trained(path, *KEYS, *SHARED)
     assert [charge.round for charge in Ledger.load(path / "ledger.jsonl").charges] == [1]
     summary = json.loads((path / "report/summary.json").read_text())
     assert summary["rounds"] == summary["excluded"] == 1
-    assert "left out its share of the noise" in summary["stopped_by_liars"]
+    assert "left out its share of the noise" in summary["stopped_by_byzantine"]
     (lost,) = summary["lost_claims"]
     assert lost.startswith("Neither ε, against the server or against readers")
     row = row_at(path)
-    assert (row.state, row.excluded, row.lost_claims) == ("stopped by liars", 1, lost)
+    assert (row.state, row.excluded, row.lost_claims) == ("stopped by Byzantine clients", 1, lost)
     assert audit(path).excluded == 1
     assert "excluded 1 proved to be Byzantine in its secure sums" in printed(
         audit_table(audit(path))
@@ -163,14 +170,14 @@ def test_noise_that_counts_on_nobody_hostile_is_not_claimed_with_a_liar(tmp_path
     assert "client round exchange violation by 8 1 0 revealed a share" in flat(page, "table")
     assert f"No longer holds. {lost}" in flat(page, "div")
     before = (path / "ledger.jsonl").read_bytes()
-    with pytest.raises(LiarsProved, match=r"one of the clients"):
+    with pytest.raises(ByzantineProved, match=r"one of the clients"):
         resume(path, lambda stored: stored)
     assert (path / "ledger.jsonl").read_bytes() == before
 
 
 def test_what_a_liar_of_the_last_round_takes_away_is_said_where_the_run_ends(tmp_path, senders):
     outcome = trained(tmp_path / "run", *KEYS, *SHARED, "run.rounds=1")
-    assert not outcome.stopped_by_liars
+    assert not outcome.stopped_by_byzantine
     words = printed(outcome_table(outcome))
     assert "no longer holds Neither ε" in words
     assert "none of a cohort's clients is Byzantine (aggregation.byzantine)" in words
@@ -191,7 +198,9 @@ def test_as_many_liars_as_were_declared_take_nothing_away_and_others_do(tmp_path
     outcome = trained(path, *KEYS, *SHARED, declared)
     assert (outcome.updates, outcome.excluded, outcome.lost_claims) == (2, 1, ())
     RunDirectory(path).exclusions.note(Culprit(3, 2, 0, "garbled shares", complaints=5))
-    with pytest.raises(LiarsProved, match=r"2 clients were .* aggregation\.byzantine = 2 or more"):
+    with pytest.raises(
+        ByzantineProved, match=r"2 clients were .* aggregation\.byzantine = 2 or more"
+    ):
         resume(path, lambda stored: stored.with_run(rounds=3))
     page = Document(write_run_page(path, None, simulation=False).path.read_text("utf-8"))
     assert "complaints of 5 holders" in flat(page, "table")
@@ -225,10 +234,10 @@ def test_as_many_liars_as_were_declared_take_nothing_away_and_others_do(tmp_path
 )
 def test_before_a_run_it_is_said_what_a_liar_would_do(keys, limit, words):
     planned = plan(small(*KEYS, "privacy.delta=0.05", *keys), length=21)
-    stated = hostile_limit(planned)
+    stated = byzantine_limit(planned)
     assert (stated and stated.most) == limit
-    assert words in liars_in_words(planned)
-    assert bool(words) is bool(liars_in_words(planned))
+    assert words in exclusion_in_words(planned)
+    assert bool(words) is bool(exclusion_in_words(planned))
 
 
 def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
@@ -236,14 +245,16 @@ def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
     keys = ("data.sites=5", "secure.colluders=0.3", "cohort.sampler=poisson", "cohort.size=4")
     planned = plan(small("secure.protocol=masks", *SHARED, *keys), length=21)
     culprits = [Culprit(site, 1, 0, "wrong share") for site in range(3)]
-    refuse_liars(planned, 2, culprits=2)
+    refuse_more_culprits(planned, 2, culprits=2)
     assert lost_claims(planned, culprits[:2]) == ()
-    with pytest.raises(LiarsProved, match=r"3 sites were .* at most 2 of the sites are Byzantine"):
-        refuse_liars(planned, 2, culprits=3)
+    with pytest.raises(
+        ByzantineProved, match=r"3 sites were .* at most 2 of the sites are Byzantine"
+    ):
+        refuse_more_culprits(planned, 2, culprits=3)
     (lost,) = lost_claims(planned, culprits)
     assert lost.startswith("ε against the server, readers and colluding sites does not hold")
     assert lost.endswith("does not depend on other parties' noise, and holds.")
-    assert "a site that is proved to be Byzantine" in liars_in_words(planned)
+    assert "a site that is proved to be Byzantine" in exclusion_in_words(planned)
 
 
 def test_no_evaluation_after_the_run_rests_on_a_secret_draw(tmp_path):
@@ -251,7 +262,7 @@ def test_no_evaluation_after_the_run_rests_on_a_secret_draw(tmp_path):
     path = trained(tmp_path / "run", *KEYS, *keys).path
     RunDirectory(path).exclusions.note(Culprit(3, 2, 0, "garbled shares", complaints=5))
     before = (path / "ledger.jsonl").read_bytes()
-    with pytest.raises(LiarsProved, match="excluded since"):
+    with pytest.raises(ByzantineProved, match="excluded since"):
         evaluate_by_clients(path, 0.5, {"size": 11})
     assert (path / "ledger.jsonl").read_bytes() == before
 

@@ -65,7 +65,7 @@ class Settings:
         stay = n - floor((1 - self.threshold) * n)
         fewest = max(2, self.minimum, n - floor(self.tolerance * n))
         if self.layers:
-            fewest = max(fewest, n - self.layers.most_gone(n))
+            fewest = max(fewest, n - self.layers.most_dropouts(n))
         given = self.given(n) if self._sparse(n) else None
         if given and self.lying:
             votes = max(given.quorum, fewest + given.isolated)

@@ -30,12 +30,12 @@ class Layers:
     colluders: int = 0
     waste: float = 0.0
 
-    def most_gone(self, n):
+    def most_dropouts(self, n):
         return min(floor(self.tolerance * n), n - 1 - self.colluders)
 
     def boundaries(self, n):
         """Returns d_0 to d_L."""
-        most, ends = self.most_gone(n), [0]
+        most, ends = self.most_dropouts(n), [0]
         while ends[-1] < most:
             tried = range(most, ends[-1], -1)
             ends.append(next(end for end in tried if self._spares(n, ends[-1], end)))

@@ -11,7 +11,7 @@ from privfed.secure.committee.evidence import (
     UnusableDealing,
     WrongOpening,
     committee_accusation,
-    proves_a_lie,
+    proves_violation,
 )
 from privfed.secure.committee.messages import Contribution, Disclosure, SignedDealing
 from privfed.secure.frames import Reader
@@ -72,8 +72,8 @@ def accused(request):
 def test_a_lie_is_proved_to_who_knows_the_run(accused):
     culprit, terms = accused
     assert (culprit.client, culprit.round, culprit.exchange) == (LIAR, 1, 0)
-    assert proves_a_lie(culprit, terms)
-    assert proves_a_lie(culprit, replace(terms, round=7, model_hash=bytes(32)))
+    assert proves_violation(culprit, terms)
+    assert proves_violation(culprit, replace(terms, round=7, model_hash=bytes(32)))
 
 
 def test_nothing_else_is_proved_with_it(accused):
@@ -91,17 +91,17 @@ def test_nothing_else_is_proved_with_it(accused):
         replace(culprit, proof=culprit.proof + b"x"),
         replace(culprit, proof=b""),
     )
-    assert not any(proves_a_lie(other, terms) for other in others)
+    assert not any(proves_violation(other, terms) for other in others)
     policy = replace(terms.policy, members=7)  # by which the members have other places
-    assert not proves_a_lie(culprit, replace(terms, policy=policy))
-    assert not proves_a_lie(culprit, replace(terms, book=replace(terms.book, run=bytes(32))))
+    assert not proves_violation(culprit, replace(terms, policy=policy))
+    assert not proves_violation(culprit, replace(terms, book=replace(terms.book, run=bytes(32))))
 
 
 def test_a_proof_with_a_changed_byte_is_none(accused):
     culprit, terms = accused
     for at in range(0, len(culprit.proof), 41):
         changed = culprit.proof[:at] + bytes([culprit.proof[at] ^ 1]) + culprit.proof[at + 1 :]
-        assert not proves_a_lie(replace(culprit, proof=changed), terms)
+        assert not proves_violation(replace(culprit, proof=changed), terms)
 
 
 def test_no_run_of_messages_of_honest_clients_proves_a_lie():
@@ -135,7 +135,9 @@ def test_no_run_of_messages_of_honest_clients_proves_a_lie():
         (UnusableDealing(short, four), survivors),
     ]
     for evidence, names in claims:
-        assert not proves_a_lie(committee_accusation(evidence, server.call, names), server._terms)
+        assert not proves_violation(
+            committee_accusation(evidence, server.call, names), server._terms
+        )
 
 
 def test_a_dealing_is_signed_with_its_row_and_shown_without(monkeypatch):

@@ -60,7 +60,7 @@ def test_a_sparse_graph_is_the_smallest_that_keeps_the_four_conditions(
 def test_of_no_honest_clients_neighbours_do_more_lie(threat, hostile):
     """Who colludes opens nothing, as thresholds see to; with hostile clients there may be more."""
     graph, corrupt = Policy(0.7, 0.1, threat, size=300).graph(300), 30
-    most = graph.lying_holders(corrupt + hostile)
+    most = graph.byzantine_holders(corrupt + hostile)
     others, rate = graph.trials
     more = (
         stats.hypergeom.sf(most, 299, corrupt + hostile, others)
@@ -72,7 +72,7 @@ def test_of_no_honest_clients_neighbours_do_more_lie(threat, hostile):
 
 
 def test_all_liars_hold_shares_on_the_complete_graph():
-    assert Policy(0.6, 0.1, "curious").graph(10).lying_holders(7) == 7
+    assert Policy(0.6, 0.1, "curious").graph(10).byzantine_holders(7) == 7
 
 
 def test_everybody_is_a_neighbour_of_its_neighbours_and_has_as_many():

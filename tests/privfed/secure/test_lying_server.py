@@ -249,7 +249,7 @@ def scripted(rng, scripts):
     setting = Setting(tuple(range(count)), hostile, policy, limits, layers, strangers)
     due = max(limits.least(count), graph.threshold, graph.survivors)
     if layers:
-        due = max(due, count - layers.most_gone(count))
+        due = max(due, count - layers.most_dropouts(count))
     others = (corrupt + rng.permutation(count - corrupt)).tolist()
     everybody = [*hostile, *others]
     script, survivors, moves = rng.choice(scripts), [set(everybody)], PLAIN
@@ -424,7 +424,7 @@ CHECKS = {
         "len(holders) < self._graph.threshold or counted < self._graph.survivors",
     ),
     "the limits": ("few", "self._limits.least(total)"),
-    "the noise": ("few", "total - self._noise.layers.most_gone(total)"),
+    "the noise": ("few", "total - self._noise.layers.most_dropouts(total)"),
     "that survivors are of the roster": (
         "few",
         "list(clients) != sorted(set(clients)) or not set(clients) <= self._places.keys()",

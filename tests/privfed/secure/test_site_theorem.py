@@ -166,7 +166,7 @@ def test_layers_leave_as_much_as_is_claimed_whoever_stays():
             for minimum in range(k + 1, n + 1):
                 sites = SiteNoise(n, minimum, k)
                 layers = sites.layers(v)
-                assert layers.most_gone(n) == sites.most_gone == n - minimum
+                assert layers.most_dropouts(n) == sites.most_dropouts == n - minimum
                 assert layers.base(n).variance == pytest.approx(v / sites.shares(True))
                 for m in range(minimum, n + 1):
                     staying = layers.keeping(n, n - m, range(m))

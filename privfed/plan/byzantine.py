@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from accounting.events import Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
-from privfed.core.errors import LiarsProved
+from privfed.core.errors import ByzantineProved
 from privfed.plan.plan import Plan
 from privfed.privacy.shared_noise import PARTY_WORDS, shares_noise
 from privfed.sampling.cohort import draws_of
-from privfed.secure.aborts import tells_who_was_drawn
+from privfed.secure.aborts import reveals_cohort
 from privfed.secure.summation import Culprit
 
 COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
@@ -20,7 +20,7 @@ COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
 
 
 @dataclass(frozen=True)
-class HostileLimit:
+class ByzantineLimit:
     """A limit, by `key`: at most `most` `parties` ("clients" or "sites") are Byzantine."""
 
     most: int
@@ -34,7 +34,7 @@ class HostileLimit:
         return f"{most} of {where} {self.parties} {verb} Byzantine ({self.key})"
 
 
-def hostile_limit(plan: Plan) -> HostileLimit | None:
+def byzantine_limit(plan: Plan) -> ByzantineLimit | None:
     """The number of Byzantine parties under which guarantees hold; None if none depends on it.
 
     If the parties of a sum contribute shares of its noise, the shares of Byzantine parties may be
@@ -48,12 +48,12 @@ def hostile_limit(plan: Plan) -> HostileLimit | None:
         return None
     limits = plan.cost.limits
     if limits.sites:
-        return HostileLimit(limits.colluders, "sites", "secure.colluders")
-    return HostileLimit(limits.hostile, "clients", "aggregation.byzantine")
+        return ByzantineLimit(limits.colluders, "sites", "secure.colluders")
+    return ByzantineLimit(limits.hostile, "clients", "aggregation.byzantine")
 
 
-def refuse_liars(plan: Plan, round: int, culprits: int) -> None:
-    """Raises `LiarsProved` before a round whose charge would not hold with these culprits.
+def refuse_more_culprits(plan: Plan, round: int, culprits: int) -> None:
+    """Raises `ByzantineProved` before a round whose charge would not hold with these culprits.
 
     Args:
       plan: the plan of the run.
@@ -61,9 +61,9 @@ def refuse_liars(plan: Plan, round: int, culprits: int) -> None:
       culprits: the number of parties proved to be Byzantine.
     """
     refuse_uncharged_aborts(plan, culprits, (plan.event_in(round), plan.other_in(round)))
-    limit = hostile_limit(plan)
+    limit = byzantine_limit(plan)
     if limit and culprits > limit.most:
-        raise LiarsProved(
+        raise ByzantineProved(
             f"{_proved(culprits, limit.parties)} (excluded.jsonl), but epsilon holds only if "
             f"{limit}: a Byzantine party may have left out its share of the noise. No further "
             "round is charged. Begin a new run without these parties, or with "
@@ -72,14 +72,14 @@ def refuse_liars(plan: Plan, round: int, culprits: int) -> None:
 
 
 def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | None]) -> None:
-    """Raises `LiarsProved` if excluded `culprits` make aborts reveal who was sampled.
+    """Raises `ByzantineProved` if excluded `culprits` make aborts reveal who was sampled.
 
     Aborts are charged for clients that drop out independently at random. An excluded client is
     missing whenever it is sampled, so sums abort more often than the `events`, of a round of the
     plan, are charged for.
     """
     if culprits and _telling(plan, events):
-        raise LiarsProved(
+        raise ByzantineProved(
             "clients proved to be Byzantine in secure sums, and excluded since "
             f"(excluded.jsonl): {culprits}. Without them sums abort more often than was "
             "charged, which reveals who was sampled, but epsilon requires that the cohort stays "
@@ -89,7 +89,7 @@ def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | 
         )
 
 
-def _raised(limit: HostileLimit, culprits: int) -> str:
+def _raised(limit: ByzantineLimit, culprits: int) -> str:
     """Advice on allowing this number of Byzantine parties in a new run."""
     if limit.parties == "sites":
         return f"{limit.key} raised to {culprits} of all sites, or more"
@@ -98,7 +98,7 @@ def _raised(limit: HostileLimit, culprits: int) -> str:
 
 def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
     """Returns sentences about the guarantees of the plan that do not hold with these `culprits`."""
-    limit = hostile_limit(plan)
+    limit = byzantine_limit(plan)
     if limit is None or len(culprits) <= limit.most:
         return ()
     proved = f"it needs that {limit}, and {_proved(len(culprits), limit.parties)}"
@@ -120,13 +120,13 @@ def _proved(culprits: int, parties: str) -> str:
     return f"{named} proved to be Byzantine in secure sums"
 
 
-def liars_in_words(plan: Plan) -> str:
+def exclusion_in_words(plan: Plan) -> str:
     """Describes the consequence of a proved Byzantine party; empty if proof is impossible.
 
     That is the case if no party sends a message of its own, or the protocol identifies none.
     """
     protocol, limits = plan.config.row_hiding, plan.cost.limits
-    if protocol is None or limits.arithmetic or not protocol.names_liars:
+    if protocol is None or limits.arithmetic or not protocol.names_culprits:
         return ""
     party = "site" if limits.sites else "client"
     if rests_on_a_secret_draw(plan):
@@ -134,7 +134,7 @@ def liars_in_words(plan: Plan) -> str:
             f"a {party} that is proved to be Byzantine in a sum stops the run: ε requires a "
             f"secret cohort, but without this {party} sums abort more often than is charged"
         )
-    limit = hostile_limit(plan)
+    limit = byzantine_limit(plan)
     if limit and not limit.most:
         return (
             f"a {party} that is proved to be Byzantine in a sum stops the run: ε holds only if "
@@ -161,4 +161,4 @@ def _telling(plan: Plan, events: Iterable[Event | None]) -> bool:
     """
     if plan.cost.limits.sites:
         return False
-    return any(map(tells_who_was_drawn, filter(None, events)))
+    return any(map(reveals_cohort, filter(None, events)))

@@ -9,7 +9,7 @@ from accounting.events import Event
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 
 
-def dearest(events: Sequence[Event], delta: float) -> int:
+def most_expensive(events: Sequence[Event], delta: float) -> int:
     """The place of the event with the largest epsilon at `delta`; the last one among equals.
 
     An event without a bound is the most expensive. If some events count rounds over a run, the
