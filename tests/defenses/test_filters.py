@@ -109,7 +109,7 @@ def test_smea_tolerates_as_many_as_it_can_search(n, most):
     assert math.comb(n, most) <= rule.subsets
     assert 2 * most + 2 >= n or math.comb(n, most + 1) > rule.subsets
     assert rule.robustness(n, most + 1) == math.inf
-    with pytest.raises(ValueError, match=f"at most {most} hostile"):
+    with pytest.raises(ValueError, match=f"at most {most} Byzantine"):
         rule(torch.from_numpy(cloud(n)), most + 1)
 
 
@@ -167,5 +167,5 @@ def test_lasa_leaves_out_of_each_layer_who_stands_out_there():
     long = 3 * torch.cat([angles.cos(), angles.sin()], dim=1)
     alike = LayerAdaptive(sparsity=0.0)(long, 1, layers=torch.tensor([2]))
     torch.testing.assert_close(alike, long.mean(0), msg="norms that differ by rounding are equal")
-    with pytest.raises(ValueError, match="layers have 3 numbers, and rows 2"):
+    with pytest.raises(ValueError, match="layers have 3 numbers.* rows"):
         LayerAdaptive()(rows, 2, layers=torch.tensor([3]))
