@@ -461,7 +461,7 @@ def test_a_check_says_what_canaries_cost(kind, words, louder):
     row = canaries_row(setup.plan, forecast(setup))["canaries"]
     assert words in row
     if louder is not None:
-        percent = float(row.split("noise is ")[1].split("%")[0]) / 100
+        percent = float(row.split(" update is ")[1].split("%")[0]) / 100
         assert percent == pytest.approx(louder, rel=0.06)
     assert canaries_row(prepare(small(*FEW)).plan, forecast(setup)) == {}
 

@@ -237,7 +237,7 @@ def test_what_is_no_such_function_is_refused(function, reason):
         ({"noise_multiplier": 1.0, "delta": DELTA, "sampling_rate": 0.0}, "sampling rate is 0"),
         ({"noise_multiplier": 1.0, "delta": DELTA, "sampling_rate": 1.5}, "sampling rate is 1.5"),
         ({"noise_multiplier": 1.0, "delta": DELTA, "rounds": 0}, "rounds is 0"),
-        ({"noise_multiplier": 1.0, "delta": DELTA, "rounds": 2.5}, "expected a whole number"),
+        ({"noise_multiplier": 1.0, "delta": DELTA, "rounds": 2.5}, "expected an integer"),
     ],
     ids=str,
 )

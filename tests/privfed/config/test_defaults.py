@@ -66,7 +66,9 @@ def test_the_cohort_follows_from_the_clients_declared(clients, cohort, sampler):
 
 def test_a_sum_over_too_few_clients_is_refused_by_their_number():
     keys = ["data.clients=3", "secure.protocol=masks"]
-    with pytest.raises(Refused, match=r'of 1 expected among 3 clients: .*sampler = "full"$'):
+    with pytest.raises(
+        Refused, match=r'of rounds .1 expected among 3 clients.: .*sampler = "full"$'
+    ):
         plan(load(None, keys))
 
 
