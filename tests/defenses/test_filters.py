@@ -167,5 +167,5 @@ def test_lasa_leaves_out_of_each_layer_who_stands_out_there():
     long = 3 * torch.cat([angles.cos(), angles.sin()], dim=1)
     alike = LayerAdaptive(sparsity=0.0)(long, 1, layers=torch.tensor([2]))
     torch.testing.assert_close(alike, long.mean(0), msg="norms that differ by rounding are equal")
-    with pytest.raises(ValueError, match="layers have 3 numbers.* rows"):
+    with pytest.raises(ValueError, match=r"layers have 3 numbers.* rows"):
         LayerAdaptive()(rows, 2, layers=torch.tensor([3]))

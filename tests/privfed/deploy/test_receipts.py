@@ -251,8 +251,8 @@ def test_edits_cuts_and_lines_of_others_are_seen(path):
     [
         ({"format": 2}, "update"),
         ({"type": "charge"}, "update"),
-        ({"round": 1.0}, "whole numbers"),
-        ({"round": True}, "whole numbers"),
+        ({"round": 1.0}, "integers"),
+        ({"round": True}, "integers"),
         ({"run": "a\x1b"}, "a word"),
         ({"model": "A" * 64}, "digits"),
         ({"event": {}}, "no receipt"),

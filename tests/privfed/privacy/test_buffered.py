@@ -227,7 +227,7 @@ def test_more_rounds_later_keep_the_buffers(tmp_path):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("privacy.decays=[0.5]",), "go together"),
+        (("privacy.decays=[0.5]",), "belong together"),
         (("privacy.decays=[1.5]", "privacy.outputs=[0.1]"), "expected a number in"),
         (("privacy.decays=[0.5, 0.1]", "privacy.outputs=[0.9, 0.3]"), "sum to"),
         (("privacy.decays=[0.5]", "privacy.outputs=[0.9, 0.3]"), "equally many"),

@@ -101,7 +101,7 @@ def test_why_no_epsilon_covers_runs_about_the_same_people(folder, tmp_path):
     trained(tmp_path / "d", *SAME, "cohort.sampler=fixed_size")
     (group,) = list_runs(tmp_path).same_people
     differ, copies = group.obstacles
-    assert differ == "they differ in relation, δ"
+    assert differ == "they differ in adjacency relation, δ"
     assert copies == f"{tmp_path / 'a'}, {tmp_path / 'b'} are copies of one run"
     assert not group.together
     with pytest.raises(Refused):
@@ -229,4 +229,4 @@ def test_rows_are_a_table_of_pandas(folder, monkeypatch):
     assert {*frame.index} == {"runs/a", "runs/grid/cell/run", "runs/seeded"}
     assert (frame.epsilon > 0).all()
     assert json.loads(run("runs", "--json").stdout)["rows"] == listed.rows
-    assert "same people" in str(listed)
+    assert "population" in str(listed)

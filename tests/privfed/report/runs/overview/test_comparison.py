@@ -59,13 +59,13 @@ def test_two_runs_over_the_same_people_are_accounted_together(folder):
 
 def test_epsilons_that_mean_different_things_are_not_compared(folder):
     compared = compare_runs(folder / "a", folder / "fixed")
-    assert compared.incomparable == ("they differ in relation, δ",)
+    assert compared.incomparable == ("they differ in adjacency relation, δ",)
     assert compared.joint is None
     assert "not about the same population" in compared.why_no_joint
     (why,) = compare_runs(folder / "a", folder / "shared").incomparable
     assert "the party against whom it holds" in why
     shown = run("compare", folder / "a", folder / "fixed").stdout
-    assert "not comparable: they differ in relation, δ" in shown
+    assert "not comparable: they differ in adjacency relation, δ" in shown
 
 
 def test_measures_and_epsilon_by_round_are_those_of_the_metrics(folder):
