@@ -126,7 +126,7 @@ CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 1
         ({"mechanism": "local_gaussian"}, "neither population nor cohort"),
         ({"epsilon": math.nan}, "positive number"),
         ({"epsilon": None, "noise_multiplier": 1.0, **CAPPED, "accountant": "rdp"}, "no proof"),
-        ({"mechanism": "banded"}, "keeps 1 rounds"),
+        ({"mechanism": "banded"}, "separation of only 1 rounds"),
         ({"sampler": "cyclic"}, "--sampling-rate: not for"),
         ({"sampler": "fixed_size", "sampling_rate": None, "cohort": 5}, "needs --population"),
         ({"sampler": "full", "sampling_rate": None, "cohort": 5}, "--cohort: not for"),

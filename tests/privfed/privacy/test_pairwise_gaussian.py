@@ -335,7 +335,7 @@ def test_a_mean_is_taken_over_rows():
         (("client.objective=scaffold", "data.setting=cross_silo"), "use an objective"),
         (
             ("client.objective=scaffold", "data.setting=cross_silo", "aggregation.rule=caf"),
-            "sum more than an update, and aggregation.rule = 'caf'",
+            "sum more than an update, but aggregation.rule = 'caf'",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def test_with_everybody_taking_part_nothing_is_amplified():
 )
 def test_other_draws_inside_sites_have_no_proof(sampler):
     mechanism = KINDS["minimum"](1.0).resolved(setting())
-    with pytest.raises(Refused, match="sites draw their own clients"):
+    with pytest.raises(Refused, match="sites sample their own clients"):
         mechanism.event(witness(sampler), 1)
 
 
@@ -112,7 +112,7 @@ def test_a_client_at_several_sites_is_charged_for_coins_apart():
     # Noise that each site adds to its own sum is whole at each of them.
     each = drawn_at_sites(apart, Gaussian(2.0)).release
     assert each == Repeated(3, PoissonSampled(0.25, Gaussian(2.0)))
-    with pytest.raises(Refused, match="do not divide"):
+    with pytest.raises(Refused, match="cannot be divided"):
         drawn_at_sites(apart, DiscreteGaussians(4.0, 3, 5.0, 15.0, 16))
     with pytest.raises(Refused, match="several sites"):
         over_several_sites(witness(Full()), 2)
