@@ -271,5 +271,5 @@ def test_a_fine_grid_makes_the_split_that_of_gaussian_noise():
 
 
 def test_discrete_gaussians_do_not_divide():
-    with pytest.raises(Unaccountable, match="does not divide"):
+    with pytest.raises(Unaccountable, match="cannot be divided"):
         at_several_sites(0.1, 2, DiscreteGaussians(2.0, 5, 1.0, 1.0, 4))

@@ -191,13 +191,13 @@ ZEROED = Event(Gaussian(2.0), "full", ZERO_OUT)
 @pytest.mark.parametrize(
     "event, terms, differ",
     [
-        (REPLACED, {}, "relation"),
+        (REPLACED, {}, "adjacency relation"),
         (EVENT, {"delta": 1e-4}, "δ"),
         (Event(EVENT.release, "poisson", ADD_REMOVE, "site"), {}, "unit"),
         (
             ZEROED,
             {"against": "server", "assumes": Assumed(colluders=0.1, byzantine=0).to_json()},
-            "relation, party, trusted parties, colluders, Byzantine clients",
+            "adjacency relation, party, trusted parties, colluders, Byzantine clients",
         ),
     ],
 )
@@ -352,7 +352,7 @@ def test_clients_of_other_columns_of_one_table_are_the_same_people(tmp_path):
     assert [group.bound.epsilon for group in found.groups] == [epsilon(e=6)] * 2
     assert "they" not in found.columns(of(path)[0].name)["joint_note"]
     (rest,) = together(of(path)[::2], tmp_path)
-    assert rest.notes[-1].startswith("2 runs under cells/ about the same people")
+    assert rest.notes[-1].startswith("2 runs under cells/ about the same population")
 
 
 def test_one_accounting_for_each_group(tmp_path, monkeypatch):

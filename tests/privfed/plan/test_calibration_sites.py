@@ -135,7 +135,7 @@ def test_each_number_follows_from_the_others():
         ({"minimum": 1}, "secure.minimum is 1 sites; expected from 3"),
         ({"minimum": 6}, "expected from 3, .* to 5"),
         ({"sampler": "fixed_size"}, "no proof if sites sample their own"),
-        ({"mechanism": "discrete_gaussian", "sites_per_client": 2}, "do not divide"),
+        ({"mechanism": "discrete_gaussian", "sites_per_client": 2}, "cannot be divided"),
         ({"mechanism": "discrete_gaussian", "sizing": "layers"}, "sizing"),
     ],
 )

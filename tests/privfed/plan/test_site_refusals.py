@@ -45,7 +45,7 @@ CENTRAL = ("privacy.mechanism=gaussian",)
             "simulate no attackers",
         ),
         (("privacy.mechanism=local_gaussian",), "needs no protocol"),
-        ((*TWO, "privacy.mechanism=discrete_gaussian"), "do not divide"),
+        ((*TWO, "privacy.mechanism=discrete_gaussian"), "cannot be divided"),
         ((*TWO, "cohort.sampler=full", "cohort.size=0"), "several sites"),
         ((*TWO, "secure.parties=clients"), "clients are the parties of sums"),
         ((*TWO, "aggregation.rule=norm_bound"), "takes each row as a whole client"),

@@ -334,7 +334,7 @@ REFUSED = {
     ),
     "memory of clients that do not return": (
         ("compression.name=top_k",),
-        "compression.name = 'top_k' with error_feedback has each client remember d numbers",
+        "compression.name = 'top_k' with error_feedback has each client store d numbers",
     ),
     "memory under a draw without proof": (
         ("compression.name=top_k", SILOS, "cohort.sampler=fixed_size"),

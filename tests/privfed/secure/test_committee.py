@@ -246,8 +246,8 @@ def test_a_call_to_another_sum_is_refused_and_no_row_asked_for(fault):
 @pytest.mark.parametrize(
     ("clients", "reason"),
     [
-        ((3, 8, 8, 13), "twice"),
-        ((3, 8, 13, 999), "nobody knows"),
+        ((3, 8, 8, 13), "duplicate"),
+        ((3, 8, 13, 999), "unknown"),
         ((8, 13, 18, 23), "without this client"),
         ((3, 8), "too few clients"),
     ],

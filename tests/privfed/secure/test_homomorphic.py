@@ -211,7 +211,7 @@ def test_a_ckks_sum_beyond_its_range_is_noticed():
 def test_decrypted_numbers_that_are_not_whole_abort():
     scheme = Ckks().scheme
     keys = scheme.keys()
-    with pytest.raises(Aborted, match="not whole"):
+    with pytest.raises(Aborted, match="not integers"):
         scheme.decrypt(scheme.read(keys, scheme.encrypt(keys, np.array([1.0, 2.4])), 2))
 
 

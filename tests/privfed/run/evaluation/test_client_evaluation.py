@@ -457,7 +457,9 @@ def test_a_crash_in_it_is_spent_and_the_run_goes_on(tmp_path, monkeypatch):
 BUDGET_RUN = ("run.randomness=secret",)
 
 
-@pytest.mark.parametrize(("holdout", "words"), [(0.5, "hold back"), (0.0, "those they trained on")])
+@pytest.mark.parametrize(
+    ("holdout", "words"), [(0.5, "held-out examples"), (0.0, "those they trained on")]
+)
 def test_it_is_said_whether_clients_score_on_what_they_trained_on(tmp_path, holdout, words):
     keys = (*BY_CLIENTS, f"evaluation.holdout={holdout}")
     flags = [word for key in (*SMALL, *keys) for word in ("--set", key)]
