@@ -127,7 +127,7 @@ def test_its_event_and_relation():
     witness = grouped.witness(1, 40)
     assert (witness.relation, witness.separation, witness.period) == (ZERO_OUT, 2, 4)
     assert witness.sampled(Gaussian(1.5)) == RandomAllocation(4, 2, Gaussian(1.5))
-    with pytest.raises(Refused, match="public fact"):
+    with pytest.raises(Refused, match="treats their number as public"):
         grouped.fits(39, 40)
 
 
@@ -154,7 +154,7 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
             "clients that are all sampled alike",
         ),
         (("data.sites=2",), None),
-        (("data.sites=2", "secure.protocol=masks"), "sites draw their own"),
+        (("data.sites=2", "secure.protocol=masks"), "sites sample their own"),
         (("client.objective=scaffold", "data.setting=cross_silo"), "no amplification is proved"),
         (("privacy.mechanism=banded", "privacy.bands=0"), "asks for as many as need the least"),
     ],
