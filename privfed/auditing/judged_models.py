@@ -92,7 +92,9 @@ def model_files(folder: Path) -> list[Path]:
       Refused: if there are fewer than two, or their numbers do not define an order.
     """
     if not folder.is_dir():
-        raise Refused(f"--releases: {folder} is no directory; expected one of released models")
+        raise Refused(
+            f"--releases is {folder}, but that is no directory; name a directory of released models"
+        )
     numbered: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() not in _READERS or path.name.startswith("."):

@@ -50,7 +50,7 @@ def assign(raw: Raw, target: str, value: Any) -> None:
     """
     name, dot, key = target.rpartition(".")
     if not dot:
-        raise Refused(f"{target!r} is no section.key, as server.lr")
+        raise Refused(f"{target!r} is not of the form section.key, for example server.lr")
     if _is_table(name):
         outer, _, table = name.rpartition(".")
         section = raw.setdefault(outer, {})

@@ -96,7 +96,7 @@ class ClientEvidence:
         return benjamini_hochberg(self.p_honest, LEVEL)
 
     def to_json(self, hostile: Mask | None) -> dict[str, Any]:
-        """Number of outlying clients, and the number of `hostile` ones `[n]` among them."""
+        """Counts of outlying clients; with `hostile` `[n]`, of true and false positives."""
         facts: dict[str, Any] = {"differ": int(self.differs.sum())}
         if hostile is None:
             return facts
