@@ -73,7 +73,7 @@ def _table(compared: Comparison) -> Table:
 def _notes(compared: Comparison) -> dict[str, str]:
     """Notes on both runs together, by topic."""
     why = "; ".join(compared.incomparable)
-    comparable = "comparable: same unit, relation, δ and party"
+    comparable = "comparable: same unit, adjacency relation, δ and party"
     pairs = {"their ε": f"not comparable: {why}" if why else comparable}
     if compared.joint:
         joint = compared.joint
