@@ -25,7 +25,7 @@ from privfed.store.folders import is_held
 from privfed.store.run_directory import RunDirectory
 from privfed.store.run_record import RunRecord
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SAME = ("data.population=everybody",)
 
 
