@@ -24,3 +24,9 @@ def mostly_slow(cases: Iterable[Any], *quick: Any, names: Iterable[str] = ()) ->
         )
         for case, name in zip(cases, ids, strict=True)
     ]
+
+
+FULL = pytest.mark.parametrize(
+    "full", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["short", "full"]
+)
+"""Runs a test in both lanes; with `full`, at the size that its error probabilities are for."""

@@ -69,7 +69,7 @@ MADE = {
 
 @pytest.mark.parametrize("before", ["", *MADE])
 @pytest.mark.parametrize("name", PUBLISHED)
-@settings(max_examples=25)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_no_case_exceeds_the_published_robustness(name, before, data):
     """|F - m|^2 <= kappa / |S| sum |x_k - m|^2 (the honest as S), for searched hostile rows."""
@@ -85,8 +85,9 @@ def test_no_case_exceeds_the_published_robustness(name, before, data):
     hostile = np.array(data.draw(st.lists(vector, min_size=f, max_size=f)))
     away, variance = excess(rule, honest, hostile, f)
     kappa = made(base.robustness(n, f), n, f)
-    within = getattr(base, "_smoothing", 0.0) * f / (n - 2 * f)  # the bound is for smoothing -> 0
-    assert away**0.5 <= (kappa * variance) ** 0.5 + within + 0.01 * (1 + variance**0.5)
+    smoothing = getattr(base, "_smoothing", 0.0) * f / (n - f)  # the bound is for smoothing -> 0
+    most = kappa * variance * (1 + 1e-9) + 1e-4 * (1 + variance**0.5)
+    assert away <= (most**0.5 + smoothing) ** 2
 
 
 @pytest.mark.parametrize("name", ["caf", "smea"])

@@ -30,7 +30,7 @@ def noise_has_the_charged_scale(folder) -> None:
     """With lr = 0, the release is noise of standard deviation z C / (q N)."""
     for simulated in (True, False):
         rounds = Rounds(folder, SIZES, lr=0.0, noise=1.7, clip=0.3, size=4, simulated=simulated)
-        released = rounds.released(100)
+        released = rounds.released(200)
         event = rounds.world.ledger.charges[0].event
         z = event.release.of.noise_multiplier
         assert_normal(released, z * 0.3 / 4)
@@ -196,7 +196,7 @@ def exchanges_are_charged_together_and_noised_apart(folder) -> None:
     from helpers import TwoExchanges
 
     rounds = Rounds(folder, SIZES, lr=0.0, noise=2.0, clip=0.3, size=4, objective=TwoExchanges())
-    rounds.run(50)
+    rounds.run(100)
     (event,) = rounds.world.ledger.spending
     np.testing.assert_allclose(event.release.of.noise_multiplier, 2.0 / np.sqrt(2))
     first, second = (
@@ -230,7 +230,7 @@ def passes_are_charged_together_and_noised_apart(folder) -> None:
     clip, size, passes, z = 0.3, 4, 3, 1.7
     rule = GeometricMedian(passes=passes).within(clip)
     rounds = Rounds(folder, SIZES, lr=0.0, noise=z, clip=clip, size=size, rule=rule)
-    rounds.run(40)
+    rounds.run(60)
     sampler, streams = rounds.algorithm.sampler, rounds.world.streams
     noises = []
     for t, charge in enumerate(rounds.world.ledger.charges, start=1):

@@ -46,9 +46,9 @@ def test_a_resume_that_dies_goes_on_too(tmp_path, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LIVES)
-def test_many_crashes_of_every_kind_are_resumed(tmp_path, kind):
+def test_every_crash_is_resumed(tmp_path, kind):
     life = recorded(tmp_path / "life", LIVES[kind])
-    for crash in sample(life.crashes(CRASHES), 60):
+    for crash in life.crashes(CRASHES):
         goes_on(life, crash)
 
 
@@ -114,8 +114,8 @@ def all_go_on(life, crashes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", EARLIER)
-def test_processes_that_are_killed_dozens_of_times_go_on(tmp_path, kind):
-    assert survived(tmp_path, EARLIER[kind], 40) > 2
+def test_processes_that_are_killed_hundreds_of_times_go_on(tmp_path, kind):
+    assert survived(tmp_path, EARLIER[kind], 100) > 5
 
 
 @pytest.mark.slow

@@ -30,5 +30,5 @@ def test_a_descriptor_that_stays_open_is_noticed(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [(), MEMORY])
-def test_three_thousand_rounds_hold_no_more_than_one_thousand(tmp_path, kind):
-    assert_flat(soaked(tmp_path / "run", 3_000, *kind))
+def test_ten_thousand_rounds_hold_no_more_than_three_thousand(tmp_path, kind):
+    assert_flat(soaked(tmp_path / "run", 10_000, *kind))

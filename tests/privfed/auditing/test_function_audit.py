@@ -19,7 +19,7 @@ GAUSSIAN = FunctionClaim.of_gaussian(1.0, 1.0, 1, DELTA)
 MODULE = "experiments.audits_elsewhere.wrong_mechanisms"
 
 
-def audited(function, claim=GAUSSIAN, releases=1000):
+def audited(function, claim=GAUSSIAN, releases=2000):
     return audit_function(ReleasedFunction.of(function), claim, releases, seed=1)
 
 

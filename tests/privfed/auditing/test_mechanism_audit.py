@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lanes import FULL, mostly_slow
 
 from accounting.empirical import claimed_releases
 from accounting.empirical.claimed_releases import claimed_points
@@ -89,7 +90,7 @@ def test_what_is_shipped_keeps_its_claims(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_in_many_releases_what_is_shipped_keeps_its_claims(name):
-    keeps_its_claims(judged(*configured(*SHIPPED[name]), 600))
+    keeps_its_claims(judged(*configured(*SHIPPED[name]), 3000))
 
 
 def keeps_its_claims(found):
@@ -172,6 +173,7 @@ def faulty(kind, **changes):
     ("kind", "scenario", "releases"),
     [
         (Unclipped, 0, 300),
+        pytest.param(Unclipped, 0, 600, marks=pytest.mark.slow),
         pytest.param(ClipsTheSum, 3, 1500, marks=pytest.mark.slow),
         (WeighsClipped, 1, 800),
     ],
@@ -183,20 +185,22 @@ def test_a_wrong_bound_is_refuted(kind, scenario, releases):
     assert not judged(honest, scenarios[scenario : scenario + 1], 200).refuted
 
 
+@FULL
 @pytest.mark.parametrize("part", [0.5, 0.8, 1.0])
-def test_too_little_noise_is_refuted(part):
+def test_too_little_noise_is_refuted(part, full):
     algorithm, scenarios = faulty(Noisy, part=part)
-    assert judged(algorithm, scenarios[:1], 150).refuted == (part < 1.0)
+    assert judged(algorithm, scenarios[:1], 300 if full else 150).refuted == (part < 1.0)
 
 
+@FULL
 @pytest.mark.parametrize("part", [0.8, 1.0])
 @pytest.mark.parametrize("name", ["matrix", "buffers", "bands in groups"])
-def test_too_little_correlated_noise_is_refuted(name, part, monkeypatch):
+def test_too_little_correlated_noise_is_refuted(name, part, full, monkeypatch):
     algorithm, scenarios = configured(*SHIPPED[name])
     kind = type(algorithm.mechanism)
     real = kind.deviation
     monkeypatch.setattr(kind, "deviation", lambda self: part * real(self))
-    audited = judged(algorithm, scenarios[:1], 200)
+    audited = judged(algorithm, scenarios[:1], 300 if full else 200)
     assert audited.refuted == (part < 1.0)
     assert audited.noise == pytest.approx(part, abs=0.05)
 
@@ -225,7 +229,7 @@ def test_noise_that_rounds_share_is_refuted(fresh, monkeypatch):
 
 @pytest.mark.parametrize(
     ("sampler", "releases"),
-    [(FixedAsPoisson, 600), pytest.param(SharesTheSeed, 2500, marks=pytest.mark.slow)],
+    [(FixedAsPoisson, 600), *mostly_slow([(FixedAsPoisson, 2500), (SharesTheSeed, 2500)])],
 )
 def test_a_wrong_sampler_is_refuted(sampler, releases):
     algorithm, scenarios = configured("cohort.size=6")
@@ -315,11 +319,13 @@ def test_evidence_of_bands_is_the_likelihood_ratio_of_noise_made_independent():
     np.testing.assert_allclose(numbers[:, 0, 0], np.logaddexp(*groups))
 
 
-def test_passes_over_one_cohort_charged_apart_are_refuted():
+@FULL
+def test_passes_over_one_cohort_charged_apart_are_refuted(full):
     algorithm, scenarios = configured("aggregation.rule=geometric_median", "aggregation.passes=4")
     charged = CountsPassesApart(**algorithm.mechanism.model_dump())
-    assert not judged(algorithm, scenarios[1:2], 100).refuted
-    assert judged(replace(algorithm, mechanism=charged), scenarios[1:2], 100).refuted
+    releases = 1000 if full else 100
+    assert not judged(algorithm, scenarios[1:2], releases).refuted
+    assert judged(replace(algorithm, mechanism=charged), scenarios[1:2], releases).refuted
 
 
 def test_the_p_value_of_honest_noise_is_one():
@@ -352,7 +358,7 @@ def test_what_claims_nothing_is_not_tested():
 
 def test_in_secret_mode_every_release_draws_afresh():
     config = load(None, [*BASE, "audit.confidence=0.9"])
-    audited, again = audit_mechanism(config, 20), audit_mechanism(config, 20)
+    audited, again = audit_mechanism(config, 40), audit_mechanism(config, 40)
     assert audited.confidence == 0.9
     assert audited.noise != again.noise
     assert not audited.refuted
@@ -361,8 +367,9 @@ def test_in_secret_mode_every_release_draws_afresh():
     assert set(told["scenes"][0]) >= {"epsilon", "delta", "epsilon_lower_bound", "p_value"}
 
 
+@FULL
 @pytest.mark.parametrize("name", ["central", "skellam"])
-def test_a_description_keeps_its_claim(name, tmp_path):
+def test_a_description_keeps_its_claim(name, full, tmp_path):
     from described import run_file
 
     overrides = SHIPPED[name] if name == "skellam" else ()
@@ -370,7 +377,7 @@ def test_a_description_keeps_its_claim(name, tmp_path):
     chosen = [each for each in overrides if not each.startswith(("data.clients", "run."))]
     config = description_of(run_file(tmp_path, clients=12), chosen, asking)
     algorithm, scenarios = scenarios_of(plan_of_mechanism(config))
-    assert not judged(algorithm, scenarios, 24).refuted
+    assert not judged(algorithm, scenarios, 60 if full else 24).refuted
     if name == "central":  # a planted fault: every client is counted twice
         twice = WeighsClipped(**algorithm.mechanism.model_dump())
         assert judged(replace(algorithm, mechanism=twice), scenarios[1:2], 800).refuted

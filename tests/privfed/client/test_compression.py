@@ -114,7 +114,7 @@ def test_the_sum_of_what_is_sent_is_the_sum_compressed(part):
 @cases(PROJECTIONS)
 def test_a_decoded_release_is_right_on_average_over_the_coins(part):
     """Each coordinate's mean over 1000 rounds, within five of its own standard errors."""
-    row, rounds = normal(1), 1000
+    row, rounds = normal(1), 3000
     decoded = []
     for number in range(rounds):
         asked = sending(number)

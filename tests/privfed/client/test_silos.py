@@ -450,7 +450,7 @@ def test_a_model_that_mixes_examples_is_refused():
     st.sampled_from([1.0, 1e-3, 1e4, float("nan"), float("inf")]),
     st.integers(0, 10**6),
 )
-@settings(max_examples=15)
+@settings(max_examples=40)
 def test_no_example_whatever_it_is_moves_a_step_further(others, size, seed):
     """Neighbouring silos by search: through Opacus, the clip, the grid and the sum."""
     local = trainer(population((4,)))

@@ -168,7 +168,7 @@ SETTINGS = {
 }
 
 
-@settings(max_examples=5)
+@settings(max_examples=8)
 @given(st.fixed_dictionaries(SETTINGS))
 def test_calibrate_and_check_solve_for_the_same_noise(given):
     """Whatever of it is counted: honest shares, dropouts, aborts, the grid of few bits."""

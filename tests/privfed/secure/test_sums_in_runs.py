@@ -129,7 +129,7 @@ def test_noise_is_calibrated_to_the_encoded_bound_and_a_wrong_one_is_caught(tmp_
     )
     encoded = rounds.algorithm.encoding_factor(18)
     assert encoded > 1.05
-    noise = rounds.released(500) * 8
+    noise = rounds.released(1500) * 8
     assert_normal(noise, z * clip * encoded)
     with pytest.raises(AssertionError):
         assert_normal(noise, z * clip)

@@ -286,7 +286,7 @@ def audited(config, releases):
 
 def test_the_mechanism_audit_tests_evaluations_and_sees_a_planted_fault(monkeypatch):
     config = small(*BY_CLIENTS, "privacy.noise_multiplier=1.0", "data.clients=40")
-    honest = audited(config, 40)
+    honest = audited(config, 100)
     assert not honest.refuted
     assert honest.event == plan(config).evaluation.event
     assert audit_mechanism(config, 20).evaluation.event == honest.event
@@ -296,7 +296,7 @@ def test_the_mechanism_audit_tests_evaluations_and_sees_a_planted_fault(monkeypa
         return real(self.at(self.noise_multiplier / 2), total, divisor, keys, state)
 
     monkeypatch.setattr(CentralGaussian, "release", halved)
-    assert audited(config, 40).refuted
+    assert audited(config, 100).refuted
 
 
 class Crash(BaseException):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from lanes import mostly_slow
+from lanes import FULL, mostly_slow
 from small import SMALL, model, small, trained
 
 from accounting.guarantee import guarantee
@@ -45,11 +45,12 @@ def crashed_evaluation(path, monkeypatch, *arguments):
         assert run("evaluate", path, "--federated", *arguments).exit_code == 1
 
 
-def test_a_clients_row_does_not_hang_on_who_else_is_scored():
+@FULL
+def test_a_clients_row_does_not_hang_on_who_else_is_scored(full):
     keys = ("data.clients=8", "data.size_min=2", "evaluation.holdout=0.5", "run.chunk=100")
     setup = prepare(small(*BY, *keys, "data.features=6"))
     measures, worst = setup.executor.measures, 0.0
-    for seed in range(10):
+    for seed in range(60 if full else 10):
         generator = torch.Generator().manual_seed(seed)
         weights = torch.randn(1, 6, generator=generator) * 100
         steps = torch.randint(-1, 2, (3, 6), generator=generator)
