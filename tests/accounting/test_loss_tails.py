@@ -41,6 +41,15 @@ def test_epsilons_are_the_librarys_to_the_last_bit(name):
             assert tails.epsilon(delta) == distribution.get_epsilon_for_delta(delta), delta
 
 
+def test_the_worse_direction_counts_whichever_it_is():
+    distribution = DISTRIBUTIONS["few"]
+    removed, added = distribution._pmf_remove, distribution._pmf_add
+    assert removed.get_epsilon_for_delta(1e-5) > added.get_epsilon_for_delta(1e-5)
+    for pair in ((removed, added), (added, removed)):
+        tails = LossTails(library.PrivacyLossDistribution(*pair))
+        assert tails.epsilon(1e-5) == removed.get_epsilon_for_delta(1e-5)
+
+
 def test_at_an_epsilon_that_is_a_loss_of_the_table_too():
     """There the last bit of a logarithm decides where the tail ends."""
     distribution = DISTRIBUTIONS["few"]

@@ -42,6 +42,18 @@ def summed(mechanism, leaves, rounds, *, protocol=None, arithmetic=False, tolera
     return np.concatenate(found)
 
 
+def test_a_grid_has_room_for_the_canaries_of_a_cohort():
+    """Their rows are summed as well: without room for them sums would wrap around."""
+    alone, more = CohortSize(20, 400), CohortSize(20, 400, canaries=200)
+    assert alone.likely_largest < 60 < 200 < more.likely_largest <= 400
+    assert CohortSize(20, 24, canaries=200).likely_largest == 24
+    steps = [
+        SkellamNoise(noise_multiplier=2.0).resolved(replace(SETTING, cohort=cohort)).grid().step
+        for cohort in (alone, more)
+    ]
+    assert steps[1] > 2 * steps[0]
+
+
 GONE = [Leaves.BEFORE_MASKING, Leaves.BEFORE_SHARING, Leaves.BEFORE_UNMASKING]
 
 
