@@ -113,7 +113,7 @@ class Attack(BaseModel):
         return None
 
     def labels(self) -> tuple[int, ...]:
-        """Returns the labels that the attack targets, all of which must exist."""
+        """Returns the labels that the attack targets; each has to exist."""
         return ()
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:

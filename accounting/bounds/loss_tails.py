@@ -1,8 +1,7 @@
-"""The tails of a table of privacy losses, summed once for all deltas that are asked about.
+"""Tail sums of a privacy loss distribution, computed once for all values of delta.
 
-dp-accounting sums the tail anew for each delta, one number at a time. Here the same sums, in
-the same order and so to the last bit, are made once, as far as they are needed, and each delta is
-looked up in them.
+dp-accounting sums the tail again for each delta, one term at a time. Here the same sums, in the
+same order and so equal to the last bit, are computed once, as far as needed, and looked up.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf
 
 _NEARLY = 1e-9
-"""More than a logarithm of numpy's differs from one of the C library's, which decides."""
+"""Upper bound on the difference between numpy's logarithm and the C library's, which decides."""
 _BLOCK = 4096
 _LEAST_LOSS = -700.0
-"""Below it an exponential would overflow; no bound lies there, as none is negative."""
+"""Losses below this overflow an exponential; no epsilon lies there, as none is negative."""
 
 
 class LossTails:
@@ -32,7 +31,7 @@ class LossTails:
         self._tails = [_Tail(each) for each in directions] if dense else []
 
     def epsilon(self, delta: float) -> float:
-        """What `get_epsilon_for_delta` of the distribution is, to the last bit."""
+        """The smallest epsilon at `delta`, equal to the library's to the last bit."""
         known = [tail.epsilon(delta) for tail in self._tails]
         if not known or None in known:
             return float(self._distribution.get_epsilon_for_delta(delta))
@@ -40,7 +39,7 @@ class LossTails:
 
 
 class _Tail:
-    """The mass of all losses from the largest down, under both neighbours, as far as was asked."""
+    """Cumulative mass of one direction from the largest loss down, under both neighbours."""
 
     def __init__(self, pmf: DensePLDPmf) -> None:
         self._probabilities = np.flip(pmf._probs)
@@ -51,7 +50,7 @@ class _Tail:
         self._lower = np.zeros(1)
 
     def epsilon(self, delta: float) -> float | None:
-        """The least epsilon at `delta`; None where these sums may not reach far enough."""
+        """The smallest epsilon at `delta`; None if the sums do not reach far enough."""
         if self._upper[0] > delta:
             return math.inf
         start = 0
@@ -70,14 +69,14 @@ class _Tail:
                 return None
 
     def _vanishing(self, delta: float, start: int) -> int | None:
-        """Where delta is reached by losses whose exp(-loss) is 0 as a float."""
+        """Index at which losses with exp(-loss) = 0 in float64 reach delta; None if they do not."""
         if self._lower[start] > 0.0:
             return None
         reached = (self._lower[start + 1 :] == 0.0) & (self._upper[start + 1 :] >= delta)
         return start + int(reached.argmax()) if reached.any() else None
 
     def _crossing(self, delta: float, start: int) -> int | None:
-        """Where the epsilon of what lies above is first beyond the next loss."""
+        """First index at which the tail's epsilon exceeds the loss; None if there is none."""
         upper, lower, losses = self._upper[start:-1], self._lower[start:-1], self._losses[start:]
         with np.errstate(all="ignore"):
             nearly = np.log((upper - delta) / lower) >= losses - _NEARLY
@@ -87,7 +86,7 @@ class _Tail:
         return None
 
     def _extend(self) -> bool:
-        """Twice as far; whether there is more."""
+        """Doubles the range of the sums; returns whether there were further losses."""
         known = len(self._losses)
         more = min(max(known, _BLOCK), len(self._probabilities) - known)
         before = self._losses[-1] - self._step if known else self._largest

@@ -105,10 +105,10 @@ def _truncated(release: TruncatedPoisson, grid: float) -> Any:
 
 
 class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
-    """The library's, which inverts its loss at all epsilons at once in place of one by one."""
+    """The library's privacy loss of sampled Gaussian noise, inverted for arrays of epsilon."""
 
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
-        """The divergences at `epsilon`, which are the library's to the last bit."""
+        """The hockey-stick divergences at `epsilon`, equal to the library's up to rounding."""
         if np.ndim(epsilon) == 0 or self.sampling_prob == 1.0:
             return super().get_delta_for_epsilon(epsilon)
         epsilons, adds = np.asarray(epsilon), self.adjacency_type == AdjacencyType.ADD

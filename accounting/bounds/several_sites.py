@@ -1,4 +1,4 @@
-"""Clients with rows at up to s sites, each of which samples the client independently at one rate.
+"""Clients with rows at up to s sites that sample independently at one rate.
 
 *Gaussian noise* (`SeveralSites`). A client has rows x_1, ..., x_s, at most one per site, of norm at
 most 1 in units of the bound of *one row*; b_1, ..., b_s are independent Bernoulli(q). With and

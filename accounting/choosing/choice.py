@@ -1,4 +1,4 @@
-"""Spending of a run that is one of several, of which only the best is released."""
+"""Privacy spending of a run that is the only released one of several candidates."""
 
 from __future__ import annotations
 

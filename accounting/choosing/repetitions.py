@@ -1,4 +1,4 @@
-"""Random number of repetitions of a mechanism of which only the best answer is released.
+"""Random number of repetitions of a mechanism that releases its best answer only.
 
 The number of repetitions must be secret and random (Papernot & Steinke 2022): the best of a fixed,
 known number of answers reveals far more than a single answer.

@@ -54,6 +54,6 @@ class ConstrainAndScale(Backdoor):
 
 
 def shortened(rows: Tensor, longest: float) -> Tensor:
-    """Returns rows `[n, m]`, of which longer ones are clipped to the length `longest`."""
+    """Returns rows `[n, m]`, clipped to L2 norm at most `longest`."""
     length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return torch.where(length > longest, rows * (longest / length), rows)

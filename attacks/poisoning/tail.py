@@ -15,8 +15,8 @@ class Tail(Natural):
 
     For each class c the attackers compute the mean mu_c of their own examples, and the radius r_c
     that a fraction `tail` of them exceeds. An example x is an edge case if |x - mu_c| > r_c, which
-    are the least likely examples under a spherical Gaussian for each class. A class of which the
-    attackers hold fewer than 1 / `tail` examples has no known edge cases. Honest clients may hold
+    are the least likely examples under a spherical Gaussian for each class. Classes with fewer
+    than 1 / `tail` examples at the attackers have no known edge cases. Honest clients may hold
     such examples with correct labels, which is the harder of the published settings.
 
     Knows the data of all attackers and its own updates. Success: the fraction of other classes'
