@@ -23,7 +23,7 @@ def draw(run: privfed.Run, path: Path) -> None:
     accuracy, spent = figure.subplots(2, 1, sharex=True)
     accuracy.plot(rounds, [100 * row["accuracy"] for row in run.metrics], color=COLOURS[0])
     accuracy.axhline(100 * constant, color="#777777", linestyle=":")
-    accuracy.annotate("best constant answer", (rounds[-1], 100 * constant + 3), ha="right")
+    accuracy.annotate("best constant prediction", (rounds[-1], 100 * constant + 3), ha="right")
     accuracy.set(ylabel="test accuracy, %", ylim=(0, 100))
     spent.plot(rounds, [row["epsilon"] for row in run.metrics], color=COLOURS[1])
     spent.axhline(budget, color="#777777", linestyle=":")

@@ -1,4 +1,4 @@
-"""What every loss keeps: one number per example, the best constant answer, and measures of all."""
+"""What every loss keeps: one number per example, the best constant prediction, and measures of all."""
 
 import contextlib
 
@@ -85,7 +85,7 @@ def measures_in_pieces(loss):
         guess = loss.scores(loss.best_guess(y, width).expand(N, -1), y, MEANING)
         first = [float(loss.measures(each)[loss.measure]) for each in (guess, whole)]
         better = first[0] <= first[1] if loss.lower_is_better else first[0] >= first[1]
-        assert better, "the best constant answer is worse than chance"
+        assert better, "the best constant prediction is worse than chance"
 
 
 def predicts_for_each_example(loss):
@@ -116,7 +116,7 @@ class Undemanding(CrossEntropy):
 
 
 class Zero(CrossEntropy):
-    """Its best constant answer is none."""
+    """Its best constant prediction is none."""
 
     def minimiser(self, y, width):
         return torch.zeros(width)
