@@ -1,4 +1,4 @@
-"""What every loss keeps: one number per example, the best constant prediction, and measures of all."""
+"""Contracts of losses: one number per example, the best constant prediction, and metrics."""
 
 import contextlib
 
