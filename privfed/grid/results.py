@@ -39,6 +39,7 @@ _NO_MEASURE = {
     "budgets",
     "constant",
     "diverged",
+    "not_learned",
     "excluded",
     "ledger_head",
     "lost_claims",

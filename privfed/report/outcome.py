@@ -156,11 +156,8 @@ def _excluded_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _warning_row(outcome: Outcome) -> dict[str, str]:
-    """Warnings about a large delta, and about an established divergence of the model."""
-    warnings = [outcome.guarantee.weakness]
-    if outcome.divergence.established:
-        warnings.append(outcome.divergence.sentence(outcome.plan.mechanism.private))
-    text = "; ".join(filter(None, warnings))
+    """Warnings about a large delta, and about a model that is no better than the baseline."""
+    text = "; ".join(filter(None, (outcome.guarantee.weakness, outcome.not_learned)))
     return {"warning": text} if text else {}
 
 

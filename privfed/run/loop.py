@@ -113,6 +113,8 @@ class Loop:
     """The current end of the run."""
     record: RoundRecord | None = None
     """The record of the last round, if it was evaluated."""
+    outcome: Outcome | None = None
+    """The outcome, after the end."""
 
     def __iter__(self) -> Iterator[Checkpoint]:
         """Runs each further round; yields its checkpoint once observers were notified."""
@@ -157,7 +159,9 @@ class Loop:
         self.save(ending.now)
         if self.canaries:
             self.canaries.end(ending.now.state.params)
-        outcome = outcome_of(self.setup, self.directory, self.ledger, self.recorder, ending)
+        self.outcome = outcome = outcome_of(
+            self.setup, self.directory, self.ledger, self.recorder, ending
+        )
         if outcome.misbehaviour:
             self.directory.write_clients(outcome.misbehaviour.csv())
         self.directory.write_summary(outcome.to_json())

@@ -65,14 +65,7 @@ def _scored_on(summary: Mapping[str, Any]) -> str:
 
 
 def _warning(summary: Mapping[str, Any]) -> dict[str, str]:
-    if not summary.get("diverged"):
-        return {}
-    return {
-        "warning": (
-            "the model became worse than the baseline (the best constant prediction), and remained "
-            "so"
-        )
-    }
+    return {"warning": summary["not_learned"]} if summary.get("not_learned") else {}
 
 
 def _picture(name: str, facts: PageFacts) -> Picture | None:

@@ -47,14 +47,10 @@ class Divergence:
 
     def sentence(self, private: bool) -> str:
         """Description of the problem and its remedies, in a run with or without noise."""
-        helps = "lower client.lr or server.lr"
-        if private:
-            helps += " or privacy.clip, which lowers the noise; or sample larger cohorts, or spend "
-            helps += "more ε"
         return (
             "the model's loss has been above the baseline (the best constant prediction) "
             f"without falling since round {self.since} ({self.loss:.4g}, baseline "
-            f"{self.constant:.4g}): {helps}"
+            f"{self.constant:.4g}): lower {remedies(private).removeprefix('change ')}"
         )
 
     def to_json(self) -> dict[str, Any] | None:
@@ -62,6 +58,16 @@ class Divergence:
         if not self.established:
             return None
         return {name: getattr(self, name) for name in ("evaluations", "since", "loss", "constant")}
+
+
+def remedies(private: bool) -> str:
+    """Keys to change if a model does not learn, in a run with or without noise."""
+    if not private:
+        return "change client.lr or server.lr"
+    return (
+        "change client.lr or server.lr or privacy.clip, which scales the noise; or sample larger "
+        "cohorts, or spend more ε"
+    )
 
 
 _AT_ONCE = 1024
