@@ -49,7 +49,7 @@ def byzantine_limit(plan: Plan) -> ByzantineLimit | None:
     limits = plan.cost.limits
     if limits.sites:
         return ByzantineLimit(limits.colluders, "sites", "secure.colluders")
-    return ByzantineLimit(limits.hostile, "clients", "aggregation.byzantine")
+    return ByzantineLimit(limits.byzantine, "clients", "aggregation.byzantine")
 
 
 def refuse_more_culprits(plan: Plan, round: int, culprits: int) -> None:

@@ -25,9 +25,9 @@ from privfed.report.plan_training import (
     objective_rows,
 )
 from privfed.report.tables import (
-    beside_rows,
     budget_rows,
     disjoint_row,
+    further_guarantee_rows,
     rows,
     start_row,
 )
@@ -61,7 +61,9 @@ def plan_table(
             **evaluation_rows(plan, forecast),
             **secure_rows(plan, forecast),
             **_cost_rows(plan, forecast),
-            **beside_rows(config.against, *plan.also(config.run.rounds), config.colluding),
+            **further_guarantee_rows(
+                config.against, *plan.further_guarantees(config.run.rounds), config.colluding
+            ),
             **(site_guarantee_row(site) if site else {}),
             **canaries_row(plan, forecast),
             **(power_row(power) if power else {}),

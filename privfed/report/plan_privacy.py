@@ -17,7 +17,7 @@ from accounting.releases import (
     TruncatedPoisson,
     WithoutReplacement,
 )
-from privfed.auditing.canaries.coins import canaries_drawn, canaries_sending, takes_places
+from privfed.auditing.canaries.inclusion import canaries_drawn, canaries_sending, takes_places
 from privfed.auditing.canaries.power import Power
 from privfed.core.text import ceiling, number
 from privfed.plan.plan import Plan
@@ -186,7 +186,7 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 def protected_unit(plan: Plan) -> str:
     """Returns the unit of epsilon; under a simulated partition, a simulated client."""
-    simulated = "simulated " if plan.config.partition.deals else ""
+    simulated = "simulated " if plan.config.partition.assigns else ""
     return f"one {simulated}{plan.event.unit} with all its examples"
 
 

@@ -88,18 +88,18 @@ def play_to_end(
     if outcome.misbehaviour:
         directory.write_clients(outcome.misbehaviour.csv())
     directory.write_summary(outcome.to_json())
-    if ending.liars:
-        raise ending.liars
+    if ending.void:
+        raise ending.void
     return outcome
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a run: at its last round, at its budget, or because `liars` void its claim."""
+    """The end of a run: at its last round, at its budget, or with proofs that `void` its claim."""
 
     now: Checkpoint
     at_budget: bool = False
-    liars: ByzantineProved | None = None
+    void: ByzantineProved | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Loop:
                 return Ending(now, at_budget=True)
             except ByzantineProved as stop:
                 self.rank_zero.end()
-                return Ending(now, liars=stop)
+                return Ending(now, void=stop)
             trained = state is not None and round not in config.evaluation_rounds
             updates = now.updates + trained
             now = Checkpoint(round, updates, state or now.state, self.ledger.head())
@@ -227,7 +227,7 @@ def outcome_of(
             round: why for round, why in directory.aborts.reasons().items() if round <= end.round
         },
         culprits=tuple(e for e in directory.exclusions.culprits() if e.round <= end.round),
-        stopped_by_byzantine=str(ending.liars or ""),
+        stopped_by_byzantine=str(ending.void or ""),
         constant=recorder.constant(end),
         divergence=recorder.divergence,
         evaluations=int(end.state.evaluation.get("count", 0)),
@@ -250,8 +250,8 @@ def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbeh
         return misbehaviour_in(lines, clients, None)
     under_attack = [line for line in lines if attackers.attacking(line["round"])]
     fixed = bool(under_attack) and not attackers.afresh
-    hostile = attackers.chosen(0)[:clients] if fixed else None
-    return misbehaviour_in(under_attack or lines, clients, hostile)
+    byzantine = attackers.chosen(0)[:clients] if fixed else None
+    return misbehaviour_in(under_attack or lines, clients, byzantine)
 
 
 def _refuse_changed(setup: Setup, constants: str) -> None:

@@ -41,14 +41,14 @@ def test_patients_have_one_to_ten_rows_each():
 @pytest.mark.parametrize("rows", ["images", "nuclei"])
 def test_public_rows_are_nobodys_and_hospitals_hold_the_patients_rows(rows):
     source = Patients(rows=rows)
-    people, public = source.load(150, STREAMS), source.load_test(150, STREAMS)
+    population, public = source.load(150, STREAMS), source.load_test(150, STREAMS)
     hospitals = Patients(rows=rows, client="hospital").load(5, STREAMS)
-    assert people.x.abs().max() <= 0.5
-    assert (people.x**2).sum(1).max() <= source.squared_norm
-    assert len(people) == len(hospitals) == pytest.approx(4 * len(public), rel=0.01)
-    assert (people.x == hospitals.x).all()
+    assert population.x.abs().max() <= 0.5
+    assert (population.x**2).sum(1).max() <= source.squared_norm
+    assert len(population) == len(hospitals) == pytest.approx(4 * len(public), rel=0.01)
+    assert (population.x == hospitals.x).all()
     assert np.ptp(np.bincount(hospitals.owners)) <= 1
-    everything = np.concatenate([people.x.numpy(), public.x.numpy()])
+    everything = np.concatenate([population.x.numpy(), public.x.numpy()])
     assert len(np.unique(everything, axis=0)) == len(everything)
 
 

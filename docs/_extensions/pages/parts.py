@@ -161,7 +161,7 @@ def _does(part: Any) -> str:
 COLUMNS: Mapping[str, Columns] = {
     "source": {
         "knows its clients": lambda part: _yes(part.natural_partition),
-        "holds given people": lambda part: _yes(part.real_people),
+        "holds given people": lambda part: _yes(part.holds_real_clients),
     },
     "partition": {
         "clients are the source's own": lambda part: _yes(part.natural),

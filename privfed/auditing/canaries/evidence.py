@@ -24,7 +24,7 @@ _HEADS: Mapping[str, str] = {
     ZERO_OUT: "sent their row, the others zero",
     REPLACE_ONE: "sent their row, the others the opposite",
 }
-"""The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.coins`)."""
+"""The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.inclusion`)."""
 _ENOUGH = 200
 """Number of canaries below which separately fitted standard deviations are unreliable."""
 

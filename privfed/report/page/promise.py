@@ -54,7 +54,7 @@ def promise_chapter(facts: PageFacts) -> Chapter:
 
 def _simulated(facts: PageFacts) -> str:
     """The adjective of a unit that a simulated partition created."""
-    return "simulated " if facts.config and facts.config.partition.deals else ""
+    return "simulated " if facts.config and facts.config.partition.assigns else ""
 
 
 def headline(facts: PageFacts) -> str:

@@ -125,8 +125,8 @@ def for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) ->
             'evaluation round among them; set evaluation.by = "clients" before a run starts'
         )
     raw = config.raw()
-    asked = {**keys, "by": "clients", "every": 2}
-    for key, value in asked.items():
+    requested = {**keys, "by": "clients", "every": 2}
+    for key, value in requested.items():
         assign(raw, f"evaluation.{key}", value)
     further = {"privacy.epsilon": epsilon, "run.rounds": 2, "stop.patience": 0, "stop.by": ""}
     for key, value in further.items():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from commands import run
-from described import CLIENTS, QUICK, SEEDED, folk, run_file
+from description_setup import CLIENTS, QUICK, SEEDED, folk, run_file
 from scipy.stats import chi2
 from tables import written
 

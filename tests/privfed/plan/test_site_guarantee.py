@@ -46,7 +46,7 @@ def test_what_earlier_runs_spent_counts():
         for bound, event in ((site.bound, alone.event), (site.alone, alone.other)):
             assert bound.epsilon == guarantee(Counter({event: answers + 5}), 1e-3).epsilon
     assert site.bound.epsilon == after.guarantee.epsilon
-    assert site.alone.epsilon == after.besides(7).epsilon
+    assert site.alone.epsilon == after.other_party(7).epsilon
 
 
 def test_of_clients_at_several_sites_every_round_counts():

@@ -52,7 +52,7 @@ KEYS = (
     *("run.randomness=seeded", "cohort.sampler=full", "cohort.size=0", "run.rounds=3"),
     *("secure.protocol=masks", "secure.threshold=0.5", "run.checkpoint_every=1"),
 )
-LIAR = 8
+BYZANTINE = 8
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def senders(monkeypatch):
             senders.append(set(self.server._senders))
             return summed
 
-    wired = partial(Listening, wire=tampering(wire.Unmask, lying, victim=LIAR))
+    wired = partial(Listening, wire=tampering(wire.Unmask, lying, victim=BYZANTINE))
     monkeypatch.setattr(protocol, "MaskedChannel", wired)
     return senders
 
@@ -77,11 +77,17 @@ def senders(monkeypatch):
 def test_a_run_goes_on_without_who_was_proved_to_lie_also_after_a_crash(tmp_path, senders):
     outcome = trained(tmp_path / "whole", *KEYS)
     everybody = set(range(12))
-    assert senders == [everybody, everybody - {LIAR}, everybody - {LIAR}]
+    assert senders == [everybody, everybody - {BYZANTINE}, everybody - {BYZANTINE}]
     assert (outcome.updates, outcome.excluded, outcome.aborts) == (3, 1, {})
     directory = RunDirectory(tmp_path / "whole")
     (line,) = (directory.path / "excluded.jsonl").read_text().splitlines()
-    about = {"round": 1, "exchange": 0, "client": LIAR, "reason": "wrong share", "complaints": 0}
+    about = {
+        "round": 1,
+        "exchange": 0,
+        "client": BYZANTINE,
+        "reason": "wrong share",
+        "complaints": 0,
+    }
     assert json.loads(line) == about
     (file,) = directory.exclusions.proofs.iterdir()
     culprit = replace(directory.exclusions.culprits()[0], proof=file.read_bytes())
@@ -104,16 +110,16 @@ def test_a_run_goes_on_without_who_lied_in_a_committee(tmp_path, monkeypatch):
             ended.append(self.server)
             return summed
 
-    wire = committee_sums.Changing(Disclosure, committee_sums.spoiled, {LIAR})
+    wire = committee_sums.Changing(Disclosure, committee_sums.spoiled, {BYZANTINE})
     monkeypatch.setattr(committee_protocol, "CommitteeChannel", partial(Listening, wire=wire))
     outcome = trained(tmp_path, *KEYS, "secure.protocol=committee", "secure.threshold=0.75")
     everybody = tuple(range(12))
-    without = tuple(who for who in everybody if who != LIAR)
+    without = tuple(who for who in everybody if who != BYZANTINE)
     assert [server._survivors for server in ended] == [everybody, without, without]
     assert (outcome.updates, outcome.excluded, outcome.aborts) == (3, 1, {})
     exclusions = RunDirectory(tmp_path).exclusions
     (culprit,), (file,) = exclusions.culprits(), exclusions.proofs.iterdir()
-    assert (culprit.client, culprit.round, culprit.reason) == (LIAR, 1, "wrong share")
+    assert (culprit.client, culprit.round, culprit.reason) == (BYZANTINE, 1, "wrong share")
     culprit = replace(culprit, proof=file.read_bytes())
     assert committee_evidence.proves_violation(culprit, ended[-1]._terms)
 
