@@ -145,7 +145,7 @@ def add(table: Table, case: Case, turns: int, measure_memory: bool) -> None:
 
 def table_of(n: int, d: int, arguments: argparse.Namespace) -> Table:
     """Measures all rules on n rows of d numbers."""
-    table = Table(title=f"{n} rows of {d:,} numbers, {n // 5} hostile; float32, milliseconds")
+    table = Table(title=f"{n} rows of {d:,} numbers, {n // 5} Byzantine; float32, milliseconds")
     heads = ["rule", "ours", "ByzFL", "lean", "ByzFL / ours", "lean / ours"]
     heads += ["our memory", "ByzFL's"] if arguments.memory else []
     for heading in heads:

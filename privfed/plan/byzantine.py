@@ -120,7 +120,7 @@ def _proved(culprits: int, parties: str) -> str:
     return f"{named} proved to be Byzantine in secure sums"
 
 
-def exclusion_in_words(plan: Plan) -> str:
+def exclusion_text(plan: Plan) -> str:
     """Describes the consequence of a proved Byzantine party; empty if proof is impossible.
 
     That is the case if no party sends a message of its own, or the protocol identifies none.

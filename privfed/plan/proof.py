@@ -12,7 +12,7 @@ from privfed.privacy.shared_noise import noised_jointly
 from privfed.round.algorithm import releases_per_round
 
 
-def proof_in_words(plan: Plan) -> str:
+def proof_text(plan: Plan) -> str:
     """Explains why noise covers the releases of a round; for plans of private runs."""
     config, mechanism = plan.config, plan.mechanism
     rule, name = rule_of(config), config.names["rule"]

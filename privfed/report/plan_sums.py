@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privfed.config.config import Config
 from privfed.core.text import ceiling
-from privfed.plan.byzantine import exclusion_in_words
+from privfed.plan.byzantine import exclusion_text
 from privfed.plan.plan import Plan
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
@@ -103,7 +103,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{protocol.begun(limits)} clients or more, the fewest for which the cost of aborts "
             "is negligible"
         )
-    if exclusion := exclusion_in_words(plan):
+    if exclusion := exclusion_text(plan):
         pairs["exclusion"] = exclusion
     return pairs
 

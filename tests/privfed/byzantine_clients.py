@@ -28,7 +28,7 @@ DEALS = (
     *("wrong seed", "wrong key", "inconsistent layer", "wrong layers"),
 )
 """Deviations when shares are distributed; the other ones come later."""
-LIES = (
+DEVIATIONS = (
     *DEALS,
     *("complaints", "wrong vote", "wrong shares", "fewer shares", "other layers"),
     *("no Shares", "no Masked", "no Vote", "no Unmask"),
@@ -36,10 +36,10 @@ LIES = (
 
 
 @dataclass
-class Liar:
+class ByzantineBehaviour:
     """The behaviour of a Byzantine client: each of its deviations affects random `victims`."""
 
-    lies: tuple[str, ...]
+    deviations: tuple[str, ...]
     rng: np.random.Generator
 
     def some(self, those):
@@ -56,23 +56,23 @@ def idealise(monkeypatch):
         monkeypatch.setattr(module, "KeyPair", malicious_server.Ideal)
 
 
-class LyingClient(MaskingClient):
+class ByzantineClient(MaskingClient):
     """A client that deviates as `byzantine_client` states."""
 
     byzantine_client = None
 
     def _share(self, roster):
-        shares, lies = super()._share(roster), self.malicious_server.lies
-        if not set(lies) & set(DEALS):
+        shares, deviations = super()._share(roster), self.malicious_server.deviations
+        if not set(deviations) & set(DEALS):
             return shares
         holders = [who for who, _ in shares.hashes]
         dealt = self._dealt(holders)
         hashes = {who: self._hashes(self.me, who, dealt[who]) for who in holders}
-        if "wrong hashes" in lies:
+        if "wrong hashes" in deviations:
             for who in self.malicious_server.some(holders):
                 hashes[who] = bytes(len(hashes[who]))
         texts = {who: self._seal(who, dealt[who]) for who, _ in shares.sealed}
-        if "garbled texts" in lies:
+        if "garbled texts" in deviations:
             for who in self.malicious_server.some(texts):
                 texts[who] = bytes(len(texts[who]))
         self._held = {who: dealt[who] for who in self._held}
@@ -80,45 +80,45 @@ class LyingClient(MaskingClient):
 
     def _dealt(self, holders):
         """Returns shares of each secret, some of them invalid, by their holder."""
-        lies, threshold = self.malicious_server.lies, self._graph.threshold
+        deviations, threshold = self.malicious_server.deviations, self._graph.threshold
         secrets = [bytes(self._seed), bytes(self._mask_secret), *self._layers]
         for name, those in (("seed", [0]), ("key", [1]), ("layers", range(2, len(secrets)))):
             for which in those:
-                if f"wrong {name}" in lies:
+                if f"wrong {name}" in deviations:
                     secrets[which] = self.malicious_server.rng.bytes(32)
         places = [self._places[who] for who in holders]
         dealt = [share(secret, threshold, tuple(places)) for secret in secrets]
         for name, those in (("seed", [0]), ("key", [1]), ("layer", range(2, len(secrets)))):
-            if f"inconsistent {name}" in lies:
+            if f"inconsistent {name}" in deviations:
                 for which in those:
                     for place in self.malicious_server.some(places):
                         dealt[which][place] = int(self.malicious_server.rng.integers(1 << 62))
         return {who: tuple(each[self._places[who]] for each in dealt) for who in holders}
 
     def _unmask(self, votes):
-        answer, lies = super()._unmask(votes), self.malicious_server.lies
+        answer, deviations = super()._unmask(votes), self.malicious_server.deviations
         numbers = {who: number for who, number, _ in answer.layers}
         lists = {"seeds": dict(answer.seeds), "keys": dict(answer.keys)}
         lists["layers"] = {who: value for who, _, value in answer.layers}
         for shares in lists.values():
-            if "wrong shares" in lies and shares:
+            if "wrong shares" in deviations and shares:
                 shares.update({who: shares[who] ^ 1 for who in self.malicious_server.some(shares)})
-            if "fewer shares" in lies and shares:
+            if "fewer shares" in deviations and shares:
                 for who in self.malicious_server.some(shares):
                     del shares[who]
         values = {name: tuple(sorted(shares.items())) for name, shares in lists.items()}
-        later = "other layers" in lies
+        later = "other layers" in deviations
         values["layers"] = tuple((who, numbers[who] + later, v) for who, v in values["layers"])
         return replace(answer, **values)
 
     def handle(self, message):
-        answer, lies = super().handle(message), self.malicious_server.lies
-        if isinstance(answer, Masked) and "complaints" in lies:
+        answer, deviations = super().handle(message), self.malicious_server.deviations
+        if isinstance(answer, Masked) and "complaints" in deviations:
             named = tuple(sorted(self.malicious_server.some(self._shared)))
             answer = replace(answer, complaints=named).signed(malicious_server.identity(self.me))
-        if isinstance(answer, Vote) and "wrong vote" in lies:
+        if isinstance(answer, Vote) and "wrong vote" in deviations:
             answer = replace(answer, signature=bytes(64))
-        if f"no {type(answer).__name__}" in lies:
+        if f"no {type(answer).__name__}" in deviations:
             raise Aborted("silent")
         return answer
 
@@ -131,7 +131,7 @@ class Trial:
 
     clients: int
     policy: Fixed
-    byzantine: dict[int, Liar]
+    byzantine: dict[int, ByzantineBehaviour]
     leave: dict[int, int]
     layers: Layers | None = None
     limits: Limits = field(default_factory=lambda: Limits(50))
@@ -165,7 +165,7 @@ def played(trial):
     for who in everybody:
         rows[who] = np.arange(3) * who - 7
         noises[who] = ClientNoise(layers, of.layer_keys(who)) if layers else None
-        made = LyingClient if who in trial.byzantine else MaskingClient
+        made = ByzantineClient if who in trial.byzantine else MaskingClient
         clients[who] = made(
             *(
                 who,
@@ -226,8 +226,11 @@ def drawn(seed):
     ids = rng.permutation(session(clients).clients).tolist()
     bad, honest = ids[: int(rng.integers(1, byzantine + 1))], ids[byzantine:]
     leave = {who: int(rng.integers(1, 5)) for who in honest[: int(rng.integers(spare + 1))]}
-    lies = {who: Liar(tuple(rng.choice(LIES, size=int(rng.integers(1, 4)))), rng) for who in bad}
+    deviations = {
+        who: ByzantineBehaviour(tuple(rng.choice(DEVIATIONS, size=int(rng.integers(1, 4)))), rng)
+        for who in bad
+    }
     limits = Limits(50, tolerance=0.6 if layers else 1.0)
     return Trial(
-        clients, Fixed(threshold, degree, byzantine=byzantine), lies, leave, layers, limits
+        clients, Fixed(threshold, degree, byzantine=byzantine), deviations, leave, layers, limits
     )

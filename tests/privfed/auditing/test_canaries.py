@@ -26,7 +26,7 @@ from privfed.core.streams import Streams
 from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
-from privfed.report.plan_privacy import fewest_in_words
+from privfed.report.plan_privacy import fewest_text
 from privfed.run.train import resume
 from privfed.sampling.cohort import Witness
 from privfed.store.run_directory import RunDirectory
@@ -307,8 +307,8 @@ def test_slack_as_large_as_the_gate_is_told_as_what_hides_everything(monkeypatch
     power = power_of(planned, 10_000)
     assert power.slack > 1e-6
     assert power.fewest is None
-    assert "are charged with a probability" in fewest_in_words(power)
-    assert "is charged" not in fewest_in_words(replace(power, slack=0.0))
+    assert "are charged with a probability" in fewest_text(power)
+    assert "is charged" not in fewest_text(replace(power, slack=0.0))
 
 
 def test_a_published_run_without_private_says_so(tmp_path):

@@ -69,18 +69,20 @@ PROVEN = {
 }
 
 
-def world(folder, attack, lies=None, *, unbounded=False, **changes):
+def world(folder, attack, false_claims=None, *, unbounded=False, **changes):
     """Rounds of eight clients who all take part, two of them hostile; `attack` None: nobody."""
     changes = {"mechanism": NoPrivacy(), "sampler": Full().of(8)} | changes
     rounds = Rounds(folder, SIZES, **changes)
     if attack is None:
         return rounds
-    return rounds.attacked_by(attackers(attack, unbounded=unbounded, lies=lies or FalseClaims()))
+    return rounds.attacked_by(
+        attackers(attack, unbounded=unbounded, false_claims=false_claims or FalseClaims())
+    )
 
 
-def released(folder, attack, lies=None, **changes):
+def released(folder, attack, false_claims=None, **changes):
     """What round 1 released, by exchange."""
-    rounds = world(folder, attack, lies, **changes)
+    rounds = world(folder, attack, false_claims, **changes)
     rounds.run(1)
     return rounds.store.releases[1]
 
@@ -186,13 +188,15 @@ class Spy(UpdateAttack):
         return -3 * view.byzantine, {"asked": state.get("asked", torch.tensor(0)) + 1}
 
 
-@pytest.mark.parametrize("lies", [FalseClaims(), FalseClaims(weight=6.0)], ids=["true", "claims"])
+@pytest.mark.parametrize(
+    "false_claims", [FalseClaims(), FalseClaims(weight=6.0)], ids=["true", "claims"]
+)
 @pytest.mark.parametrize("name", [*EXTRA, *FIRST])
-def test_views_are_of_whole_messages_and_foresee_what_is_released(name, lies, tmp_path):
+def test_views_are_of_whole_messages_and_foresee_what_is_released(name, false_claims, tmp_path):
     """But for the weights of honest clients, which are alike here."""
     seen.clear()
     objective = FIRST.get(name) or EXTRA[name][0]
-    rounds = world(tmp_path, Spy(), lies, objective=objective)
+    rounds = world(tmp_path, Spy(), false_claims, objective=objective)
     object.__setattr__(rounds.world.executor, "by_examples", False)
     rounds.run(1)
     outputs = rounds.store.releases[1]
@@ -245,8 +249,8 @@ def test_a_resumed_run_with_two_exchanges_attacks_identically(tmp_path):
 def test_a_claimed_weight_counts_as_claimed(claim, tmp_path):
     """Two of eight hold h of all e examples: their part is w h / (w h + e - h)."""
     sizes, bad = np.array(SIZES), world(tmp_path / "x", SignFlip()).world.attackers.byzantine(1)
-    lies, push = FalseClaims(weight=claim), FreeRider()
-    rounds = world(tmp_path / "a", push, lies)
+    false_claims, push = FalseClaims(weight=claim), FreeRider()
+    rounds = world(tmp_path / "a", push, false_claims)
     honest = world(tmp_path / "b", push, FalseClaims(weight=0.0))
     rounds.run(1)
     honest.run(1)
@@ -268,7 +272,7 @@ def test_no_more_is_admitted_than_can_be_checked():
     keys = ("attack.fraction=0.25", "attack.weight=100", "aggregation.most_examples=7", *OPEN)
 
     def most(*more):
-        return prepare(small(*keys, *more)).attackers.lies.most
+        return prepare(small(*keys, *more)).attackers.false_claims.most
 
     assert most() == 7
     assert most("attack.stage=after_bound") == math.inf

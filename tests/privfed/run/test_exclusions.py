@@ -19,7 +19,7 @@ from privfed.auditing.run_audit import audit
 from privfed.core.errors import ByzantineProved
 from privfed.plan.byzantine import (
     byzantine_limit,
-    exclusion_in_words,
+    exclusion_text,
     lost_claims,
     refuse_more_culprits,
 )
@@ -242,8 +242,8 @@ def test_before_a_run_it_is_said_what_a_liar_would_do(keys, limit, words):
     planned = plan(small(*KEYS, "privacy.delta=0.05", *keys), length=21)
     stated = byzantine_limit(planned)
     assert (stated and stated.most) == limit
-    assert words in exclusion_in_words(planned)
-    assert bool(words) is bool(exclusion_in_words(planned))
+    assert words in exclusion_text(planned)
+    assert bool(words) is bool(exclusion_text(planned))
 
 
 def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
@@ -260,7 +260,7 @@ def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
     (lost,) = lost_claims(planned, culprits)
     assert lost.startswith("ε against the server, readers and colluding sites does not hold")
     assert lost.endswith("does not depend on other parties' noise, and holds.")
-    assert "a site that is proved to be Byzantine" in exclusion_in_words(planned)
+    assert "a site that is proved to be Byzantine" in exclusion_text(planned)
 
 
 def test_no_evaluation_after_the_run_rests_on_a_secret_draw(tmp_path):

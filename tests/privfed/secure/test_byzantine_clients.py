@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from byzantine_clients import LIES, Liar, Trial, drawn, idealise, played
+from byzantine_clients import DEVIATIONS, ByzantineBehaviour, Trial, drawn, idealise, played
 from masked_sums import Fixed, session
 
 from privfed.privacy.noise.shares import Layers
@@ -74,10 +74,10 @@ def test_so_it_is_in_five_thousand_trials(ideal):
     assert sum(count > 1 for count in tried(range(100, 5100))) > 1000
 
 
-def trial(lies, clients=8, threshold=4, byzantine=2, layers=None, leave=None, seed=0):
+def trial(deviations, clients=8, threshold=4, byzantine=2, layers=None, leave=None, seed=0):
     """A sum of which the first `byzantine` clients tell these lies, each to anybody at random."""
     rng, ids = np.random.default_rng(seed), session(clients).clients.tolist()
-    who = {client: Liar(lies, rng) for client in ids[:byzantine]}
+    who = {client: ByzantineBehaviour(deviations, rng) for client in ids[:byzantine]}
     limits = Limits(50, tolerance=layers.tolerance if layers else 1.0)
     policy = Fixed(threshold, byzantine=max(byzantine, 1))
     return Trial(clients, policy, who, leave or {}, layers, limits)
@@ -95,7 +95,7 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", DEVIATIONS)
 def test_each_lie_alone(lie):
     """What it is called, where it is called anything: who only stays away is not named."""
     layers = Layers(50.0, 0.5)
@@ -208,9 +208,9 @@ def anything(monkeypatch):
         (anything, ("wrong seed",)),
     ],
 )
-def test_the_judge_finds_a_server_with_a_fault(monkeypatch, fault, lies):
+def test_the_judge_finds_a_server_with_a_fault(monkeypatch, fault, deviations):
     fault(monkeypatch)
-    one = trial(lies)
+    one = trial(deviations)
     for byzantine_client in one.byzantine.values():
         byzantine_client.some = set
     outcome = played(one)

@@ -28,7 +28,7 @@ def other_secrets(message):
 BYZANTINE = 13
 """A member in rounds 1 and 2; 23 is one in round 1."""
 
-LIES = {"wrong share": (Disclosure, spoiled), "wrong dealing": (Contribution, other_secrets)}
+DEVIATIONS = {"wrong share": (Disclosure, spoiled), "wrong dealing": (Contribution, other_secrets)}
 
 
 class Answers(Changing):
@@ -47,7 +47,7 @@ class Answers(Changing):
 
 def played(reason=None, round=1):
     """A sum with a client that lies, and what was answered."""
-    lie = (*LIES[reason], {BYZANTINE}) if reason else ()
+    lie = (*DEVIATIONS[reason], {BYZANTINE}) if reason else ()
     wire = Answers(*lie)
     ready = ended(wire, round=round)
     return ready, wire.messages
@@ -62,7 +62,7 @@ def ended(wire, **keys):
     return ready
 
 
-@pytest.fixture(scope="module", params=LIES)
+@pytest.fixture(scope="module", params=DEVIATIONS)
 def accused(request):
     ready, _ = played(request.param)
     (culprit,) = ready.server.culprits
@@ -84,7 +84,7 @@ def test_nothing_else_is_proved_with_it(accused):
         replace(culprit, exchange=1),
         *(
             replace(culprit, reason=reason)
-            for reason in (*LIES, "garbled shares")
+            for reason in (*DEVIATIONS, "garbled shares")
             if reason != culprit.reason
         ),
         replace(culprit, proof=culprit.proof[:-1]),
@@ -156,9 +156,9 @@ def test_a_dealing_is_signed_with_its_row_and_shown_without(monkeypatch):
 
 def test_who_is_proved_to_lie_is_accused_before_its_round_ends():
     heard = []
-    for kind, change in (*LIES.values(), (Contribution, garbled(3))):
+    for kind, change in (*DEVIATIONS.values(), (Contribution, garbled(3))):
         ended(Changing(kind, change, {BYZANTINE}), accuse=heard.append)
-    assert [culprit.reason for culprit in heard] == [*LIES, "garbled shares"]
+    assert [culprit.reason for culprit in heard] == [*DEVIATIONS, "garbled shares"]
     assert [bool(culprit.proof) for culprit in heard] == [True, True, False]
     assert {culprit.client for culprit in heard} == {BYZANTINE}
 

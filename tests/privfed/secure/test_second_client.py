@@ -114,7 +114,7 @@ def forged(message, **changes):
     return {"attested": (replace(first, **changes), *others)}
 
 
-LIES = {
+DEVIATIONS = {
     "another round": (COMPLETE, wire.Invitation, lambda m: {"round": 5}, "wrong sum"),
     "a lower threshold": (COMPLETE, wire.Roster, lambda m: {"threshold": 2}, "wrong threshold"),
     "a neighbour less": (CIRCLE, wire.Roster, lambda m: {"keys": m.keys[1:]}, "wrong neighbours"),
@@ -160,7 +160,7 @@ def few(inbox, most):
     return {"sealed": inbox.sealed[:most], "hashes": inbox.hashes[:most]}
 
 
-@pytest.mark.parametrize("policy, kind, lie, fault", LIES.values(), ids=LIES)
+@pytest.mark.parametrize("policy, kind, lie, fault", DEVIATIONS.values(), ids=DEVIATIONS)
 def test_what_the_page_refuses_is_refused(policy, kind, lie, fault):
     def change(who, message):
         lies = who == 8 and isinstance(message, kind)
