@@ -120,8 +120,8 @@ class Lineage(Encoded):
             return cls()
         folder = Path(init) if Path(init).is_dir() else Path(init).parent
         ledger = _ledger(folder / "ledger.jsonl")
-        own = cls() if ledger is None else _of_ledger(ledger)
-        return reduce(or_, (_of_file(path, ledger) for path in start_files(init)), own)
+        from_ledger = cls() if ledger is None else _of_ledger(ledger)
+        return reduce(or_, (_of_file(path, ledger) for path in start_files(init)), from_ledger)
 
 
 FRESH = Lineage()
