@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.sites.patients import MOST, Patients, dealt
+from experiments.sites.patients import MOST, Patients, assigned
 from privfed.config.reading import load
 from privfed.core.parts import find
 from privfed.core.streams import Streams
@@ -29,13 +29,13 @@ def test_the_source_declares_what_sources_have_to():
 
 
 def test_patients_have_one_to_ten_rows_each():
-    owners = dealt(1438, 359, np.random.default_rng(0))
+    owners = assigned(1438, 359, np.random.default_rng(0))
     sizes = np.bincount(owners, minlength=359)
     assert (len(owners), sizes.min(), sizes.max() <= MOST) == (1438, 1, True)
-    assert len(np.unique(dealt(10, 1, np.random.default_rng(0)))) == 1
+    assert len(np.unique(assigned(10, 1, np.random.default_rng(0)))) == 1
     for rows, patients in ((10, 11), (11, 1)):
         with pytest.raises(ValueError, match=f"{rows} rows for {patients} patients"):
-            dealt(rows, patients, np.random.default_rng(0))
+            assigned(rows, patients, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("rows", ["images", "nuclei"])

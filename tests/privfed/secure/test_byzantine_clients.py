@@ -200,7 +200,7 @@ def anything(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "fault, lies",
+    "fault, deviations",
     [
         (a_complaint_too_few, ("complaints", "wrong seed")),
         (proofs_of_nothing, ("no Vote",)),
