@@ -11,7 +11,7 @@ from hospitals import SEALING, Hospitals, opened_for
 
 from accounting.ledger import Ledger
 from privfed.core.ranks import ALONE
-from privfed.deploy.carriers.carrier import Site, Carrier, Loopback
+from privfed.deploy.carriers.carrier import Carrier, Loopback, Site
 from privfed.deploy.coordinator.coordinator import Coordinator
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Envelope, Kind
