@@ -26,7 +26,7 @@ def noise_multiplier(
     delta: float,
     accountant: str = TIGHTEST,
     prior: Spending | None = None,
-    besides: Callable[[float], Spending] | None = None,
+    extra_spending: Callable[[float], Spending] | None = None,
 ) -> float:
     """Returns a noise multiplier z at which the total spending is at most `epsilon`.
 
@@ -41,7 +41,7 @@ def noise_multiplier(
       delta: delta of the guarantee, in (0, 1).
       accountant: "rdp", "pld" or "tightest".
       prior: events already spent on the same population.
-      besides: further events as a function of z, charged in addition.
+      extra_spending: further events as a function of z, charged in addition.
 
     Returns:
       The noise multiplier z.
@@ -56,7 +56,7 @@ def noise_multiplier(
 
     def total(z: float) -> Spending:
         together = Counter(prior or {}) + Counter({event(z): rounds})
-        return together + Counter(besides(z)) if besides else together
+        return together + Counter(extra_spending(z)) if extra_spending else together
 
     def spent(z: float) -> float:
         return _least_bound(

@@ -95,16 +95,16 @@ class Guarantee:
     def sentence(self) -> str:
         """Returns the meaning in words, for readers without knowledge of the terms."""
         known = _WORDS.get((self.unit, self.relation))
-        whom, change = known or (f"one {self.unit}", self.relation)
+        protected, change = known or (f"one {self.unit}", self.relation)
         if self.missing:
-            return f"nothing is promised about {whom}: {self.missing}"
+            return f"nothing is promised about {protected}: {self.missing}"
         if self.epsilon == math.inf:
-            return f"nothing is promised about {whom}"
+            return f"nothing is promised about {protected}"
         factor = f"at most {_rounded_up(self.epsilon)}" if self.epsilon < 700 else "more than 1e300"
         view = _VIEWS.get(self.against, "all releases")
         return (
-            f"for {whom}: {change} changes the probability of anything that can be concluded from "
-            f"{view} by a factor of {factor} (and {self.delta:g} more)"
+            f"for {protected}: {change} changes the probability of anything that can be concluded "
+            f"from {view} by a factor of {factor} (and {self.delta:g} more)"
             + (f"; {self.weakness}" if self.weakness else "")
             + (f"; {self.left_out}" if self.uncovered else "")
         )

@@ -200,14 +200,14 @@ class FullKnowledge(ReadingAttack):
     """
 
     @abstractmethod
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         """The row `[m]` that all Byzantine clients send, given the honest rows `[h, m]`, h > 0."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         honest = usable_honest(view.honest)
         if honest is None:
             return view.byzantine, state
-        return self.hostile(honest, view, rng).expand_as(view.byzantine).clone(), state
+        return self.malicious_row(honest, view, rng).expand_as(view.byzantine).clone(), state
 
 
 def usable_honest(honest: Tensor | None) -> Tensor | None:

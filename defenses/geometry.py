@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from defenses.deferred import Tensor, torch
 
 _CHUNK, _BLOCK = 8192, 40
-_AT_ONCE = 64
+_BATCH_SIZE = 64
 """Number of chunks whose products a GPU computes at once."""
 _ROUNDING = 1e-5
 """Relative rounding error of squared norms about the center; float32 sums have a smaller error."""
@@ -150,7 +150,7 @@ def _about(rows: Tensor, keep: Tensor | None, center: Tensor | None) -> Tensor:
     """
     n = len(rows) if keep is None else len(keep)
     gram = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=rows.device)
-    width = _CHUNK if rows.device.type == "cpu" else _CHUNK * _AT_ONCE
+    width = _CHUNK if rows.device.type == "cpu" else _CHUNK * _BATCH_SIZE
     room = torch.empty(n + 1, min(width, rows.shape[1]), dtype=rows.dtype, device=rows.device)
     for start in range(0, rows.shape[1], width):
         chunk = rows[:, start : start + width]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from defenses.deferred import Tensor, torch
 
-_AT_ONCE = 16
+_BATCH_SIZE = 16
 """Number of rows whose terms are computed together, to bound memory."""
 
 
@@ -216,7 +216,7 @@ class SumRule(Rule):
 
     def average(self, rows: Tensor, center: Tensor) -> Tensor:
         """The average `[d + extra]` of the `terms` of `rows` `[n, d]`, n > 0, about `center`."""
-        parts = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+        parts = (rows[start : start + _BATCH_SIZE] for start in range(0, len(rows), _BATCH_SIZE))
         sums = [self.terms(part, center).sum(0) for part in parts]
         return torch.stack(sums).sum(0) / len(rows)
 

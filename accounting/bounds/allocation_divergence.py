@@ -36,7 +36,7 @@ from scipy.special import gammaln, logsumexp
 
 from accounting.bounds.spread import Numbers
 
-_AT_ONCE = 64
+_BATCH_SIZE = 64
 """Number of orders that are summed together: for all orders at once there would be 1e6 terms."""
 
 
@@ -71,7 +71,7 @@ def _of_mean(count: int, single: Numbers) -> Numbers:
 
 def _of_weighed(first: Numbers, second: Numbers, share: float) -> Numbers:
     """The log moments of share X + (1 - share) Y, X and Y independent, from theirs `[n]`."""
-    pieces = np.array_split(np.arange(len(first)), -(-len(first) // _AT_ONCE))
+    pieces = np.array_split(np.arange(len(first)), -(-len(first) // _BATCH_SIZE))
     return np.concatenate([_sums(piece, first, second, share) for piece in pieces])
 
 

@@ -158,17 +158,17 @@ def _grid(counts: Counts) -> float:
     losses of one event, or of their sum (which RDP bounds), need more than 300,000 points. If that
     sum determines the grid, it is a power of 2^(1/4), so that a search over rounds reuses it.
     """
-    spread = min(_loss_deviation(release) for release in counts)
+    spread = min(_loss_std(release) for release in counts)
     tops = [_loss_reach(release) for release in counts]
     fine = min(max(spread / 10, _FINEST_GRID), _COARSEST_GRID)
     coarse = max([reach(counts), *tops]) / _LARGEST_GRID
     return max(fine, 2 ** (math.ceil(4 * math.log2(coarse)) / 4))
 
 
-def _loss_deviation(release: Known) -> float:
+def _loss_std(release: Known) -> float:
     """The standard deviation of the likelihood ratio, about q sqrt(exp(1/z^2) - 1), capped at 1."""
     if isinstance(release, AllocatedEpoch):
-        return random_allocation.loss_deviation(release.choices, release.of.noise_multiplier)
+        return random_allocation.loss_std(release.choices, release.of.noise_multiplier)
     q, z = _rate_and_noise(release)
     return min(1.0, q * math.sqrt(math.expm1(min(1 / z**2, 50.0))))
 

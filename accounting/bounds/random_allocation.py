@@ -100,7 +100,7 @@ def losses(slots: int, noise_multiplier: float, grid: float) -> Any:
     )
 
 
-def loss_deviation(slots: int, noise_multiplier: float) -> float:
+def loss_std(slots: int, noise_multiplier: float) -> float:
     """Returns the standard deviation of R under Q, sqrt((exp(1/z^2) - 1) / t), capped at 1."""
     return min(1.0, math.sqrt(math.expm1(min(1 / noise_multiplier**2, 50.0)) / slots))
 
@@ -142,7 +142,7 @@ def _step(count: int, z: float, grid: float) -> float:
     It is `grid` times a power of two. With more terms it never grows, so that the grid of a sum
     contains the grids of its terms.
     """
-    fine = max(loss_deviation(count, z) / _FINENESS, 2 * _far_out(z) / _MOST_POINTS)
+    fine = max(loss_std(count, z) / _FINENESS, 2 * _far_out(z) / _MOST_POINTS)
     return math.ldexp(grid, math.floor(math.log2(fine / grid)))
 
 

@@ -123,7 +123,7 @@ def integer_divergence(release: Any, order: float) -> float:
             return poisson_sampled(functools.partial(integer_divergence, noise), q, int(order))
         case Skellam(variance=variance, l2=l2, l1=l1, exchanges=exchanges):
             return exchanges * skellam_divergence(int(order), variance, l2, l1)
-        case DiscreteGaussians(deviation=s, clients=n, l2=l2, l1=l1, length=d, exchanges=exchanges):
+        case DiscreteGaussians(std=s, clients=n, l2=l2, l1=l1, length=d, exchanges=exchanges):
             return exchanges * discrete_gaussian_divergence(order, s, n, l2, l1, d)
     raise TypeError(f"{release!r} is no integer noise")
 

@@ -44,21 +44,21 @@ class Spread:
         return np.asarray(self.step * (self.first + np.arange(len(self.masses))), dtype=np.float64)
 
 
-def lognormal(location: float, deviation: float, step: float) -> Spread:
-    """A spread of exp(N(location, deviation^2)), whose mean is exp(location + deviation^2 / 2).
+def lognormal(location: float, std: float, step: float) -> Spread:
+    """A spread of exp(N(location, std^2)), whose mean is exp(location + std^2 / 2).
 
-    The mean of a cell is the total mean times the mass of the cell under N(location + deviation^2,
-    deviation^2).
+    The mean of a cell is the total mean times the mass of the cell under N(location + std^2,
+    std^2).
     """
-    reach = -float(ndtri(_TAIL)) * deviation
-    tilted = location + deviation**2
+    reach = -float(ndtri(_TAIL)) * std
+    tilted = location + std**2
     first = math.floor((location - reach) / step)
     last = math.ceil((tilted + reach) / step)
     edges = np.asarray(step * np.arange(first, last + 1), dtype=np.float64)
     points = np.exp(edges)
-    below, cells, above = _cells((edges - location) / deviation)
-    parts = _cells((edges - tilted) / deviation)
-    mean_below, means, mean_above = (math.exp(location + deviation**2 / 2) * part for part in parts)
+    below, cells, above = _cells((edges - location) / std)
+    parts = _cells((edges - tilted) / std)
+    mean_below, means, mean_above = (math.exp(location + std**2 / 2) * part for part in parts)
     up = np.clip((means / points[:-1] - cells) / np.expm1(step), 0.0, cells)
     masses = np.zeros(len(points))
     masses[:-1] += cells - up

@@ -20,8 +20,8 @@ def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
     noise give, is claimed for every sampler with independent Bernoulli draws.
     """
     if isinstance(event.release, PoissonSampled | SeveralSites | Repeated):
-        rate, coins = _coins(event.release)
-        yield 0.0, min(1.0, 1.0 - (1.0 - rate) ** (coins * rounds) + rounds * event.slack)
+        rate, draws = _draws(event.release)
+        yield 0.0, min(1.0, 1.0 - (1.0 - rate) ** (draws * rounds) + rounds * event.slack)
     yield from points_for_releases(lambda at: guarantee({event: rounds}, at).epsilon, delta)
 
 
@@ -30,7 +30,7 @@ def points_for_releases(profile: Callable[[float], float], delta: float) -> Iter
     yield from points_of(profile, sorted({*_DELTAS, delta}))
 
 
-def _coins(release: PoissonSampled | SeveralSites | Repeated) -> tuple[float, int]:
+def _draws(release: PoissonSampled | SeveralSites | Repeated) -> tuple[float, int]:
     """Returns the sampling rate of a client's Bernoulli draws, and their number for one release."""
     match release:
         case PoissonSampled(rate=rate):

@@ -90,7 +90,7 @@ def _refuted(
 
     `reflected` computes f(1 - x) `[s]`.
     """
-    m, k, v = guesses.coins, guesses.made, guesses.right
+    m, k, v = guesses.canaries, guesses.made, guesses.right
     right, wrong = levels * v / m, levels * (k - v) / m
     for i in range(v - 1, -1, -1):
         more = np.maximum(wrong, reflected(right))

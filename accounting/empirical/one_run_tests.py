@@ -40,7 +40,7 @@ class OneRunTests:
 
 def one_run_tests(
     statistics: Mapping[str, NDArray[np.float64]],
-    coins: NDArray[np.bool_],
+    inclusion: NDArray[np.bool_],
     claims: Sequence[Claim],
     confidence: float,
 ) -> OneRunTests:
@@ -51,7 +51,7 @@ def one_run_tests(
     Args:
       statistics: scores by statistic, each of shape [K]; higher if inclusion is more likely, and
         computed without the inclusion bits.
-      coins: inclusion bits of the canaries, shape [K].
+      inclusion: inclusion bits of the canaries, shape [K].
       claims: points (epsilon, delta) of one profile; lower bounds are at the delta of the first.
       confidence: confidence of the bounds.
     """
@@ -59,11 +59,11 @@ def one_run_tests(
     curve = ClaimedCurve(claims)
     p_values, bounds = [], {}
     for name, scores in statistics.items():
-        guesses = [guess(scores, coins, max(1, len(coins) // part)) for part in PARTS]
+        guesses = [guess(scores, inclusion, max(1, len(inclusion) // part)) for part in PARTS]
         bounds[name] = _bounds(guesses, delta, sure)
         p_values += [curve_p_value(made, curve) for made in guesses]
     p_value = min(1.0, min(p_values) * len(p_values))
-    return OneRunTests(bounds, most_from(len(coins), delta, confidence), p_value)
+    return OneRunTests(bounds, most_from(len(inclusion), delta, confidence), p_value)
 
 
 def most_from(canaries: int, delta: float, confidence: float) -> Bounds:

@@ -90,8 +90,8 @@ def power(
     """
     refuted, p_values = 0, curve.reflected(_GRID)
     for _ in range(_TRIALS if refuting else 0):
-        coins = rng.random(canaries) < 0.5
+        inclusion = rng.random(canaries) < 0.5
         uniform = rng.random(canaries)
-        scores = -np.where(coins, np.interp(uniform, _GRID, p_values), uniform)
-        refuted += any(guess(scores, coins, made).right >= least for made, least in refuting)
+        scores = -np.where(inclusion, np.interp(uniform, _GRID, p_values), uniform)
+        refuted += any(guess(scores, inclusion, made).right >= least for made, least in refuting)
     return refuted / _TRIALS

@@ -45,7 +45,7 @@ class Adaptive(FullKnowledge):
     aim: Literal["backwards", "distance"] = "backwards"
     """Measure of harm: the loss of progress along the honest mean, or the distance from it."""
 
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         mean, spread = honest.mean(0), honest.std(0, correction=0)
         rule = view.rule
         if rule is None or not float(spread.norm()) > 0.0:

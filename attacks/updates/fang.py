@@ -39,7 +39,7 @@ class Fang(FullKnowledge):
     beyond: float = Field(2.0, gt=1, le=1e3)
     """Factor by which it exceeds the range of the honest numbers."""
 
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         if self.against == "krum":
             return self._picked(honest, view)
         up = honest.mean(0) > 0

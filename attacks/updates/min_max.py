@@ -23,7 +23,7 @@ class Farthest(FullKnowledge):
     def reach(self, away: Tensor, p: Tensor) -> float:
         """The largest undetectable gamma along p `[m]`; `away` are all mu - x_k `[h, m]`."""
 
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         rows = honest.double()
         mean = rows.mean(0)
         p = {

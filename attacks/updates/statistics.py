@@ -30,7 +30,7 @@ class Alie(FullKnowledge):
     z: float | None = Field(None, ge=-100, le=100)
     """Shift from the mean, in standard deviations; by default as published."""
 
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         z = (
             z_max(len(honest) + len(view.byzantine), len(view.byzantine))
             if self.z is None
@@ -66,5 +66,5 @@ class InnerProduct(FullKnowledge):
     strength: float = Field(1.0, gt=0, le=1e6)
     """Factor on the length of the honest mean."""
 
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         return -self.strength * honest.mean(0)

@@ -50,24 +50,24 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
       Refused: if the run file states no fraction, or no noise meets the budget.
     """
     config = _costs(raw)
-    privacy, cost, beside = config.privacy, round_cost(config), evaluation_cost(config)
+    privacy, cost, evaluation = config.privacy, round_cost(config), evaluation_cost(config)
     description = round_cost(described)
-    ratio = _ratio(config, cost, beside, description)
+    ratio = _ratio(config, cost, evaluation, description)
 
     def event(z: float) -> Event:
         return description.event(z * ratio)
 
-    def besides(z: float) -> Spending:
-        return Counter({event(z): 1}) + Counter(beside.spending(z) if beside else {})
+    def extra_spending(z: float) -> Spending:
+        return Counter({event(z): 1}) + Counter(evaluation.spending(z) if evaluation else {})
 
-    training = config.run.rounds - (beside.count if beside else 0)
+    training = config.run.rounds - (evaluation.count if evaluation else 0)
     try:
         z = cost.solve(
             training,
             privacy.epsilon or 0.0,
             privacy.delta,
             privacy.accountant,
-            besides=besides,
+            extra_spending=extra_spending,
         )
         return guarantee({event(z): 1}, privacy.delta, privacy.accountant).epsilon
     except AccountingError as error:
@@ -94,11 +94,11 @@ def _costs(raw: Raw) -> Config:
 
 
 def _ratio(
-    config: Config, cost: RoundCost, beside: EvaluationCost | None, description: RoundCost
+    config: Config, cost: RoundCost, evaluation: EvaluationCost | None, description: RoundCost
 ) -> float:
     """Returns the noise multiplier of the description over that of training."""
-    share, evaluations = config.budget.statistics, beside.count if beside else 0
-    left = (1 - share) * (1 - (config.budget.evaluation if beside else 0.0))
+    share, evaluations = config.budget.statistics, evaluation.count if evaluation else 0
+    left = (1 - share) * (1 - (config.budget.evaluation if evaluation else 0.0))
     weights = [variance_weight(each.witness) for each in (description, cost)]
     return math.sqrt(weights[0] * left / (share * weights[1] * (config.run.rounds - evaluations)))
 

@@ -75,7 +75,7 @@ class ColumnQuestion(Protocol):
 
 
 @dataclass(frozen=True)
-class ValuesAsked:
+class ValuesQuestion:
     """The frequencies of the declared `values` of a column."""
 
     name: str
@@ -112,7 +112,7 @@ class ValuesAsked:
 
 
 @dataclass(frozen=True)
-class NumbersAsked:
+class NumbersQuestion:
     """The counts of a column's numbers in public cells.
 
     Attributes:
@@ -198,9 +198,9 @@ def _number(value: str, dialect: Dialect) -> float:
         return math.nan
 
 
-def as_values(name: str, values: Collection[object]) -> ValuesAsked:
+def as_values(name: str, values: Collection[object]) -> ValuesQuestion:
     """Returns the question for a column with these declared `values`, as a file writes them."""
-    return ValuesAsked(name, tuple(as_text(value) for value in values))
+    return ValuesQuestion(name, tuple(as_text(value) for value in values))
 
 
 SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 13)))
@@ -208,7 +208,7 @@ SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 13)))
 
 
 @dataclass(frozen=True)
-class Asked:
+class Questions:
     """The `questions` for all clients, about at most `rows` rows of each."""
 
     questions: tuple[ColumnQuestion, ...]

@@ -29,8 +29,8 @@ def runs(folder: str | PathLike[str] = "runs") -> Answer:
       folder: the folder to search.
 
     Returns:
-      `rows` with one entry per run, for `pandas.DataFrame(privfed.runs().rows)`, and `same_people`,
-      the groups of runs over the same population.
+      `rows` with one entry per run, for `pandas.DataFrame(privfed.runs().rows)`, and
+      `same_population`, the groups of runs over the same population.
 
     Raises:
       Refused: if there is no such folder.

@@ -292,7 +292,7 @@ def observe(
       Refused: if the releases do not fit into memory or differ in size.
     """
     generators = _generators(seed)
-    coins = next(generators).integers(0, 2, count).astype(bool)
+    inclusion = next(generators).integers(0, 2, count).astype(bool)
     first = function.release(False, next(generators))
     if count * len(first) > MOST_NUMBERS:
         raise Refused(
@@ -300,8 +300,8 @@ def observe(
             f"most {MOST_NUMBERS:,} numbers of each neighbour: release some of them, or fewer times"
         )
     observed = np.empty((2, count, len(first)))
-    for number, coin in enumerate(coins):
-        for member in (bool(coin), not coin):
+    for number, included in enumerate(inclusion):
+        for member in (bool(included), not included):
             released = function.release(member, next(generators))
             if len(released) != len(first):
                 raise Refused(

@@ -230,16 +230,16 @@ def judge_releases(
     """
     declared = folder.manifest()
     folder.check_commitments()
-    coins, paths = folder.coins(), model_files(releases)
+    inclusion, paths = folder.inclusion(), model_files(releases)
     measured = cosines(folder.directions(), models(paths, declared.dimension))
     statistics = measured.statistics()
     (epsilon, delta), *_ = claim.points
-    tests = one_run_tests(statistics, coins, claim.points, confidence)
-    estimates = {name: _estimate(scores, coins, delta) for name, scores in statistics.items()}
+    tests = one_run_tests(statistics, inclusion, claim.points, confidence)
+    estimates = {name: _estimate(scores, inclusion, delta) for name, scores in statistics.items()}
     every, final = tests.bounds.get("iterates"), tests.bounds["final"]
     return Judgement(
-        canaries=len(coins),
-        heads=int(coins.sum()),
+        canaries=len(inclusion),
+        heads=int(inclusion.sum()),
         relation=declared.relation,
         releases=len(measured.by_release),
         simulated=declared.simulated,
@@ -257,7 +257,7 @@ def judge_releases(
         epsilon_lower_bound_most=tests.most.any_curve,
         epsilon_lower_bound_gaussian_most=tests.most.if_gaussian,
         canaries_needed=fewest_refuting(ClaimedCurve(claim.points), REFUTED_BELOW, len(statistics)),
-        epsilon_refutable=refutable(len(coins), len(statistics), delta, claim.gaussian),
+        epsilon_refutable=refutable(len(inclusion), len(statistics), delta, claim.gaussian),
         p_value=tests.p_value,
     )
 
@@ -290,16 +290,16 @@ def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> f
     return low
 
 
-def _estimate(scores: Numbers, coins: NDArray[np.bool_], delta: float) -> float | None:
+def _estimate(scores: Numbers, inclusion: NDArray[np.bool_], delta: float) -> float | None:
     """Returns epsilon between Gaussians fitted to the scores; None for too few canaries.
 
     As Andrew et al. 2024, section 3, but with one standard deviation for both Gaussians, that of
     the noise. Two standard deviations fitted separately differ by chance, which for a hundred
     canaries alone yields an epsilon of about 2.
     """
-    out, into = scores[~coins], scores[coins]
+    out, into = scores[~inclusion], scores[inclusion]
     if min(len(out), len(into)) < _FEWEST:
         return None
-    deviation = float(np.sqrt((out.var(ddof=1) + into.var(ddof=1)) / 2))
-    null, present = (Bell(float(side.mean()), deviation) for side in (out, into))
+    std = float(np.sqrt((out.var(ddof=1) + into.var(ddof=1)) / 2))
+    null, present = (Bell(float(side.mean()), std) for side in (out, into))
     return epsilon_between(null, present, delta)

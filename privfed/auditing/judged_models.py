@@ -17,7 +17,7 @@ from privfed.auditing.canaries.scores import without_common
 from privfed.canary.layouts import Numbers, flatten
 from privfed.core.errors import Refused, public_text, refuse_too_large
 
-_AT_ONCE = 2**26
+_BATCH_SIZE = 2**26
 """Number of entries of model differences that are multiplied with all directions at a time."""
 
 
@@ -58,9 +58,9 @@ def cosines(directions: NDArray[np.float32], models: Iterable[Numbers]) -> Cosin
     """
     ends: list[Numbers] = []
     units = _units(models, ends)
-    at_once = max(1, _AT_ONCE // directions.shape[1])
+    batch_size = max(1, _BATCH_SIZE // directions.shape[1])
     rows = []
-    while batch := list(islice(units, at_once)):
+    while batch := list(islice(units, batch_size)):
         rows.append(np.stack(batch) @ directions.T)
     whole_way = ends[-1] - ends[0]
     if not rows or not whole_way.any():

@@ -263,10 +263,10 @@ def evidence(
     if not scenario.steady or not isinstance(event.release, RandomAllocation):
         return observed[:, :, neighbours.moved(scenario)]
     mechanism = neighbours.algorithm.mechanism
-    deviation = mechanism.noise_on_update(1) * neighbours.algorithm.exchanges**0.5
+    std = mechanism.noise_on_update(1) * neighbours.algorithm.exchanges**0.5
     known = np.nan_to_num(observed[:, :, :LENGTH])
     along, aside = (known @ side.double().numpy() for side in (scenario.along(), scenario.across()))
-    return SlotEvidence(event.release, deviation, mechanism.coefficients()).of(along, aside)
+    return SlotEvidence(event.release, std, mechanism.coefficients()).of(along, aside)
 
 
 def _affordable(algorithm: Algorithm, scenarios: list[Scenario]) -> int:

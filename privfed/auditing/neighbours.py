@@ -25,7 +25,7 @@ from privfed.privacy.mechanism import PublicState
 from privfed.round.algorithm import Algorithm
 from privfed.round.round import run_round
 from privfed.round.world import World
-from privfed.sampling.cohort import Cohort, People
+from privfed.sampling.cohort import Cohort, Population
 from privfed.secure.summation import Aborted
 
 _REACH, _WEIGHT = 100.0, 1000.0
@@ -118,7 +118,7 @@ class Neighbours:
         pull = _REACH if member else absent
         world = World(
             executor=ScriptedClients(scenario, target, pull, self._clip, separation),
-            people=_dealt(scenario.others + target, scenario.sites),
+            population=_assigned(scenario.others + target, scenario.sites),
             ledger=last,
             store=last,
             streams=streams,
@@ -161,7 +161,7 @@ class Neighbours:
         return float(self.algorithm.mechanism.clip)
 
 
-def _dealt(rows: int, sites: int) -> People:
+def _assigned(rows: int, sites: int) -> Population:
     """Returns `rows` clients, assigned to `sites` in turn if any, the target's first."""
-    people = People.of(np.ones(rows, dtype=np.int64))
-    return replace(people, sites=people.identities % sites) if sites else people
+    population = Population.of(np.ones(rows, dtype=np.int64))
+    return replace(population, sites=population.identities % sites) if sites else population

@@ -100,10 +100,10 @@ def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
     """
     toward = prior.toward(_party(config))
     if toward is None:
-        nobody = "all but a trusted server"
+        trusted = "all but a trusted server"
         raise Refused(
-            f"privacy.prior: the epsilon of {prior.path} is against {prior.against or nobody}, "
-            f"and this run's against {_party(config) or nobody}, but no ledger states that "
+            f"privacy.prior: the epsilon of {prior.path} is against {prior.against or trusted}, "
+            f"and this run's against {_party(config) or trusted}, but no ledger states that "
             "run's spending against the latter: no sum of the two bounds the privacy loss "
             "against either; use the same mechanism and privacy.against"
         )
@@ -127,17 +127,17 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
             "covered; it can be composed with simulations only"
         )
     stated = terms.get("population")
-    people = stated if isinstance(stated, dict) else {}
-    if not same_unit(config, people):
+    population = stated if isinstance(stated, dict) else {}
+    if not same_unit(config, population):
         raise Refused(
             f"privacy.prior: a client of {name} is not a client of this run, so no epsilon covers "
             "one over both. Ledgers are merged over one population only: the same source and "
             "client column or, for simulated clients, the same [data] and run.seed"
         )
-    if not same_name(config, people):
+    if not same_name(config, population):
         raise Refused(
             f"privacy.prior: {name} has other [data] than this run. If it is over the same "
-            f'population, declare it: data.population = "{people.get("name")}". Ledgers are '
+            f'population, declare it: data.population = "{population.get("name")}". Ledgers are '
             "merged over one population only"
         )
 
@@ -179,11 +179,11 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
         path = RunDirectory.open(Path(name)).ledger
         try:
             terms = Ledger.load(path).terms
-            declared[name], people = str(terms["id"]), terms["population"]
+            declared[name], population = str(terms["id"]), terms["population"]
         except (OSError, LedgerBroken, KeyError) as error:
             raise Refused(f"privacy.disjoint: {name} has no ledger that identifies it") from error
         counted = declared[name] in {prior.run for prior in runs}
-        if counted or (same_unit(config, people) and same_name(config, people)):
+        if counted or (same_unit(config, population) and same_name(config, population)):
             raise Refused(
                 f"privacy.disjoint: {name} is counted in privacy.prior, or both state this same "
                 "population; count it in privacy.prior, and do not name it here"
@@ -201,8 +201,8 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
     known = [prior for prior in counted.runs if prior.run == origin.id]
     if any(origin.head in prior.heads for prior in known):
         return
-    start, beside = f"{_start_key(config)}: {config.starts_from}", _folder(config)
-    if known and any(prior.ledgers(beside) for prior in known):
+    start, folder = f"{_start_key(config)}: {config.starts_from}", _folder(config)
+    if known and any(prior.ledgers(folder) for prior in known):
         raise Refused(
             f"{start} was trained further than {known[0].path}, which is counted: it comes from "
             "a copy of that run that was resumed. Count the copy instead"
@@ -214,7 +214,7 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
             "without that run's ledger, which is missing. Restore it, or start from its last "
             "checkpoint"
         )
-    folder = _folder_of_run(beside, origin)
+    folder = _folder_of_run(folder, origin)
     at = f'["{folder}"]' if folder else f"the directory of run {origin.id}"
     same = same_unit(config, origin.population)
     also = (
@@ -242,12 +242,12 @@ def _folder(config: Config) -> Path | None:
     return next((Path(origins["path"]) for origins in made_by if "path" in origins), None)
 
 
-def _folder_of_run(beside: Path | None, origin: Origin) -> Path | None:
-    """Returns the folder `beside` if it is the directory of the run `origin`, else None."""
-    if beside is None:
+def _folder_of_run(folder: Path | None, origin: Origin) -> Path | None:
+    """Returns the folder `folder` if it is the directory of the run `origin`, else None."""
+    if folder is None:
         return None
     try:
-        ledger = Ledger.load(beside / "ledger.jsonl")
+        ledger = Ledger.load(folder / "ledger.jsonl")
     except (OSError, LedgerBroken):
         return None
-    return beside if str(ledger.terms.get("id")) == origin.id else None
+    return folder if str(ledger.terms.get("id")) == origin.id else None

@@ -44,7 +44,7 @@ from privfed.privacy.noise.pairwise import PairwiseNoise
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.shared_noise import JointNoise, noised_jointly
 from privfed.round.algorithm import Algorithm
-from privfed.sampling.cohort import Cohort, People, Sampler, Witness
+from privfed.sampling.cohort import Cohort, Population, Sampler, Witness
 from privfed.secure.channel import Channel
 from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation
@@ -193,9 +193,9 @@ class TakesAll:
 
     def fits(self, population: int, clients: int) -> None: ...
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        return Cohort(round, np.arange(len(people)), float(self.size), witness)
+        return Cohort(round, np.arange(len(population)), float(self.size), witness)
 
 
 _MOST_ROUNDS = 120

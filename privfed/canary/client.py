@@ -79,4 +79,4 @@ class CanaryClient:
 
     @cached_property
     def _heads(self) -> bool:
-        return bool(self._folder.coins()[self.number])
+        return bool(self._folder.inclusion()[self.number])

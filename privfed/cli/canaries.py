@@ -67,7 +67,7 @@ def new_canaries_command(
     from privfed.canary.drawing import Drawing
 
     folder = Drawing(count, dimension, clip, relation, seed).write(directory)
-    meaning, heads = folder.manifest().meaning, int(folder.coins().sum())
+    meaning, heads = folder.manifest().meaning, int(folder.inclusion().sum())
     click.echo(
         f"{count} canaries for models of {dimension:,} numbers: {heads} {meaning.heads_name}, "
         f"{count - heads} {meaning.tails_name}"

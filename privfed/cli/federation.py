@@ -176,7 +176,7 @@ def _shares(agreed_on: FederationFile, colluders: int) -> dict[str, int | None]:
 
     shares: dict[str, int | None] = {"curious": agreed_on.least_shares(colluders, "curious")}
     try:
-        shares["lying"] = agreed_on.least_shares(colluders, "lying")
+        shares["malicious"] = agreed_on.least_shares(colluders, "malicious")
     except Refused:
-        shares["lying"] = None
+        shares["malicious"] = None
     return shares

@@ -117,8 +117,8 @@ def _by_clients(
     from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys
 
-    about_people = ("data.", "privacy.disjoint") if out else ("data.",)
-    of_data = [each for each in overrides if each.lstrip().startswith(about_people)]
+    about_population = ("data.", "privacy.disjoint") if out else ("data.",)
+    of_data = [each for each in overrides if each.lstrip().startswith(about_population)]
     keys = evaluation_keys(each for each in overrides if each not in of_data)
     if data is not None:
         of_data.insert(0, f"data.path={quoted(data)}")

@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 from attacks.types import Attack, Briefing, Knowledge, State, Unarmed, View
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
-from privfed.core.streams import Streams, coins
+from privfed.core.streams import Streams, bernoulli
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation
 from privfed.privacy.mechanism import BoundedRows
 
 
 @dataclass(frozen=True)
-class Lies:
+class FalseClaims:
     """False claims of attackers; the defaults claim nothing false.
 
     `everything`: the attack replaces all messages of training, not model updates only. `weight`:
@@ -48,10 +48,10 @@ class Lies:
     most: float = math.inf
     within: bool | None = None
 
-    def claimed(self, weights: Tensor, hostile: Tensor) -> Tensor:
-        """The `weights` `[c]`, with those of `hostile` clients `[c]` as claimed and admitted."""
-        lied = (weights * self.weight).clamp(max=self.most)
-        return torch.where(hostile, lied, weights)
+    def claimed(self, weights: Tensor, byzantine: Tensor) -> Tensor:
+        """The `weights` `[c]`, with those of `byzantine` clients `[c]` as claimed and admitted."""
+        claimed = (weights * self.weight).clamp(max=self.most)
+        return torch.where(byzantine, claimed, weights)
 
 
 Mask = NDArray[np.bool_]
@@ -63,7 +63,7 @@ class Attackers:
 
     `afresh`: new attackers are drawn in each round. `unbounded`: attackers ignore the norm bound of
     honest clients and send their rows at full length. `declared`: the declared number of clients,
-    if a client is identified by its index among them. `lies`: false claims sent with the rows.
+    if a client is identified by its index among them. `false_claims`: those sent with the rows.
     `period`: first and last round of the attack. `learned`: what the attackers know of each other's
     examples.
     """
@@ -75,12 +75,12 @@ class Attackers:
     identities: Indices
     streams: Streams
     declared: int | None = None
-    lies: Lies = field(default_factory=Lies)
+    false_claims: FalseClaims = field(default_factory=FalseClaims)
     period: tuple[float, float] = (0, math.inf)
     learned: State = field(default_factory=dict)
     _chosen: dict[int, Mask] = field(default_factory=dict, repr=False, compare=False)
 
-    def hostile(self, round: int) -> Mask:
+    def byzantine(self, round: int) -> Mask:
         """Mask `[N]` of the clients that attack in `round`; none do outside of `period`."""
         chosen = self.chosen(round)
         return chosen if self.attacking(round) else np.zeros_like(chosen)
@@ -102,7 +102,7 @@ class Attackers:
             everybody = self.identities if self.declared is None else np.arange(self.declared)
             words = self.streams.at("attack/who", drawn, everybody).per_client(1)[:, 0]
             if self.declared is None:
-                chosen = coins(words, self.fraction)
+                chosen = bernoulli(words, self.fraction)
             else:
                 chosen = np.zeros(self.declared, dtype=bool)
                 count = math.floor(self.fraction * self.declared + 0.5)
@@ -128,7 +128,7 @@ class Attackers:
         """Whether the attack replaces rows of an exchange with this `task`."""
         if not self.attack.corrupts:
             return False
-        return task == "train" or (task == "gradient" and self.lies.everything)
+        return task == "train" or (task == "gradient" and self.false_claims.everything)
 
     def corrupt(
         self,
@@ -153,17 +153,17 @@ class Attackers:
         Returns:
           The rows [n, m] and the attackers' state.
         """
-        hostile = self.hostile(round)[ids]
-        if not hostile.any() or not self.replace_rows(task):
+        byzantine = self.byzantine(round)[ids]
+        if not byzantine.any() or not self.replace_rows(task):
             return rows, state
-        bad = torch.from_numpy(hostile).to(rows.device)
+        bad = torch.from_numpy(byzantine).to(rows.device)
         knows = self.attack.knows
         view = View(
             round,
             rows[bad],
             rows[~bad] if Knowledge.ALL_HONEST in knows else None,
             rule if Knowledge.RULE in knows else None,
-            self.identities[ids[~hostile]] if Knowledge.ALL_HONEST in knows else None,
+            self.identities[ids[~byzantine]] if Knowledge.ALL_HONEST in knows else None,
         )
         others, remembered = _parted(state, task)
         sent, remembered = self.attack.corrupt(view, remembered, self._generator(round, task))
@@ -173,26 +173,26 @@ class Attackers:
         return rows, {**others, **{start + name: value for name, value in remembered.items()}}
 
     def lengthened(
-        self, hostile: Mask, bounded: BoundedRows, free: Tensor, bare: bool
+        self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Bounded rows, with those of `hostile` clients scaled to the norms of their `free` rows.
+        """Bounded rows, with those of `byzantine` clients scaled to the norms of their `free` rows.
 
         A bound only shortens rows (and rotates them, or appends to them), so the result is the
         message of a client that does not apply the bound. If `bare`, the client does not add noise
         either, and sends `free` itself.
         """
-        if not self.unbounded or not hostile.any():
+        if not self.unbounded or not byzantine.any():
             return bounded
-        bad = torch.from_numpy(hostile).to(bounded.rows.device)
+        bad = torch.from_numpy(byzantine).to(bounded.rows.device)
         if bare:
             rows = torch.where(bad[:, None], free, bounded.rows)
-            return replace(bounded, rows=rows, hostile=hostile)
+            return replace(bounded, rows=rows, byzantine=byzantine)
         wanted = torch.linalg.vector_norm(free[bad], dim=1, keepdim=True, dtype=torch.float64)
         norm = torch.linalg.vector_norm(bounded.rows[bad], dim=1, keepdim=True, dtype=torch.float64)
         longer = torch.where(norm > 0, (wanted / norm).clamp(min=1.0), 1.0)
         rows = bounded.rows.clone()
         rows[bad] *= longer.to(rows.dtype)
-        return replace(bounded, rows=rows, hostile=hostile)
+        return replace(bounded, rows=rows, byzantine=byzantine)
 
     def instructed(self, federation: Federation) -> Attackers:
         """These attackers after learning from all their examples, if their attack does.

@@ -19,7 +19,7 @@ from privfed.client.trainer import LocalTrainer
 from privfed.core.errors import ran_out_of_memory
 from privfed.core.ranks import Alone, Ranks, refuse_miscounted
 from privfed.core.schedules import CONSTANT, Schedule
-from privfed.core.streams import Keys, Streams, coins, uniforms
+from privfed.core.streams import Keys, Streams, bernoulli, uniforms
 from privfed.core.vector import Indices
 from privfed.data.federation import Federation
 from privfed.data.pieces import Mapped
@@ -84,12 +84,12 @@ class LocalExecutor:
         lr = self.trainer.lr * self.schedule.factor(cohort.round)
         federation = self.trainer.federation.at(cohort.round)
         trainer = replace(self.trainer, federation=federation, lr=lr)
-        honest, hostile = self._parted(cohort)
+        honest, byzantine = self._parted(cohort)
         yield from self._chunks(exchange, cohort, trainer, honest)
-        if self.poisoned and len(hostile):
+        if self.poisoned and len(byzantine):
             steering = self.attackers.steering(exchange.remembered) if self.attackers else None
             poisoned = replace(trainer, federation=self.poisoned, steering=steering)
-            yield from self._chunks(exchange, cohort, poisoned, hostile)
+            yield from self._chunks(exchange, cohort, poisoned, byzantine)
 
     def _measured(
         self, exchange: Exchange, cohort: Cohort, measures: ClientMeasures
@@ -116,7 +116,7 @@ class LocalExecutor:
         ids = self.by_work(cohort.clients)
         if self.attackers is None or self.poisoned is None:
             return ids, ids[:0]
-        bad = self.attackers.hostile(cohort.round)[ids]
+        bad = self.attackers.byzantine(cohort.round)[ids]
         return ids[~bad], ids[bad]
 
     def _chunks(
@@ -265,7 +265,7 @@ class LocalExecutor:
         words = self.streams.at("stragglers", round, who).per_client(2)
         part = uniforms(words[:, 1]) * max(self.trainer.epochs - 1, 1)
         fewer = 1 + np.floor(part).astype(np.int64)
-        return np.where(coins(words[:, 0], self.stragglers), fewer, most)
+        return np.where(bernoulli(words[:, 0], self.stragglers), fewer, most)
 
     def by_work(self, ids: Indices) -> Indices:
         """Clients `ids`, those with the most local steps first."""

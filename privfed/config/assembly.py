@@ -171,7 +171,7 @@ def _owner(name: str, key: str) -> str:
 
 def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
     """Reports a missing number of real clients, which must be declared and is never counted."""
-    if source is not None and source.real_people and "clients" not in raw.get("data", {}):
+    if source is not None and source.holds_real_clients and "clients" not in raw.get("data", {}):
         text = (
             f"data.clients is missing; declare the approximate number of clients of {name} as a "
             "public constant (it is never counted from private data)"

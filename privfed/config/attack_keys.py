@@ -33,7 +33,7 @@ class AttackKeys(Part):
     clipping norm, which lowers it, or always "beyond" it, which raises it."""
 
     @property
-    def lies(self) -> bool:
+    def false_claims(self) -> bool:
         """Whether attackers report false weights or clip indicators, in addition to their rows."""
         return self.weight != 1.0 or self.clip_count != "true"
 

@@ -139,7 +139,9 @@ class Config:
     @property
     def attacked(self) -> bool:
         """Whether attackers are simulated."""
-        return self.attackers.fraction > 0.0 and bool(self.attack.acts or self.attackers.lies)
+        return self.attackers.fraction > 0.0 and bool(
+            self.attack.acts or self.attackers.false_claims
+        )
 
     @property
     def unbounded(self) -> bool:
@@ -162,7 +164,7 @@ class Config:
         return self.data.sites > 0 and self.data.site_partition == "elsewhere"
 
     @property
-    def hostile(self) -> int:
+    def byzantine(self) -> int:
         """The assumed number of Byzantine clients in a cohort.
 
         As declared, and at least the expected number of simulated attackers, which may be random
@@ -210,7 +212,7 @@ class Config:
     @property
     def colluding(self) -> int | None:
         """Number of clients that may collude; None if noise depends on no client's secret."""
-        return self.hostile + self.joint_noise.colluders if self.joint_noise else None
+        return self.byzantine + self.joint_noise.colluders if self.joint_noise else None
 
     @property
     def against(self) -> str:
@@ -243,7 +245,7 @@ class Config:
     @property
     def real_clients(self) -> bool:
         """Whether clients are the source's own, each with its own examples, and not simulated."""
-        return bool(self.source.real_people and not self.partition.deals)
+        return bool(self.source.holds_real_clients and not self.partition.assigns)
 
     @property
     def starts_from(self) -> str:

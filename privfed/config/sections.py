@@ -68,7 +68,7 @@ class Run(Part):
 
     @field_validator("watch")
     @classmethod
-    def _once(cls, watch: list[str]) -> list[str]:
+    def _distinct(cls, watch: list[str]) -> list[str]:
         if len(set(watch)) < len(watch):
             raise ValueError("expected each name once")
         return watch
@@ -263,7 +263,7 @@ class EvaluationKeys(Part):
 
     @field_validator("measures")
     @classmethod
-    def _once(cls, measures: list[str]) -> list[str]:
+    def _distinct(cls, measures: list[str]) -> list[str]:
         if not measures or len(set(measures)) < len(measures):
             raise ValueError("expected at least one name, and each once")
         return measures

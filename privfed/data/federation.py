@@ -13,7 +13,7 @@ from privfed.core.errors import Refused
 from privfed.core.vector import Indices
 from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 
 NO_LABEL = -1
 """The label of a position without one (padding)."""
@@ -211,10 +211,10 @@ class Federation:
             return np.arange(self.clients)
         return np.searchsorted(self.persons, self.persons)
 
-    def people(self) -> People:
+    def population(self) -> Population:
         """The clients as samplers see them."""
         ids = np.arange(self.clients)
-        return People(self.sizes(ids), self.identify(ids), self.sites)
+        return Population(self.sizes(ids), self.identify(ids), self.sites)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The examples at `rows` `[...]` of the store: x `[..., *features]` and y `[..., *]`.

@@ -70,11 +70,11 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
 
 def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
     """Refuses other variation next to a private choice, which releases one run."""
-    beside = {
+    other_keys = {
         "[grid]": grid.grid, "[[method]]": grid.method, "[[exclude]]": grid.exclude,
         "[[figure]]": grid.figure,
     }  # fmt: skip
-    if others := [name for name, keys in beside.items() if keys]:
+    if others := [name for name, keys in other_keys.items() if keys]:
         raise Refused(
             f"{path}: tune.private = true releases only the best run, but {', '.join(others)} "
             "is about several; put the keys to choose in tune.over, and remove the others"

@@ -135,10 +135,10 @@ class Proposal:
     def promise(self) -> tuple[Any, ...]:
         """The guarantee, its population and its terms: the same for every combination."""
         config, privacy = self.config, self.config.privacy
-        asked = (privacy.epsilon, privacy.delta, privacy.accountant)
-        people = (config.data, config.source, config.partition, config.shift)
+        requested = (privacy.epsilon, privacy.delta, privacy.accountant)
+        population = (config.data, config.source, config.partition, config.shift)
         sense = (config.run.randomness, self.plan.simulation, self.plan.void, self.plan.assumed)
-        return (self.event, self.before, asked, people, sense)
+        return (self.event, self.before, requested, population, sense)
 
     @property
     def seeded(self) -> bool:

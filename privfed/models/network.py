@@ -30,7 +30,7 @@ Leaves = dict[str, Tensor]
 """Parameters by name: of one model, or `[c, *shape]` of c models."""
 Losses = Callable[[Tensor, Tensor | None], Tensor]
 """Maps outputs `[c, B, ...]` and representations `[c, B, h]` to losses `[c, B]`."""
-_AT_ONCE = 1024
+_BATCH_SIZE = 1024
 """Number of examples scored at once."""
 
 
@@ -291,7 +291,7 @@ class Network:
         """Outputs and labels of `examples` in pieces, in evaluation mode."""
         flat = flat.clone()  # protects it from changes by the module
         with scoring(self.module):
-            for rows in torch.split(torch.arange(len(examples)), _AT_ONCE):
+            for rows in torch.split(torch.arange(len(examples)), _BATCH_SIZE):
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
 
 

@@ -159,8 +159,8 @@ class Assumed:
         assumed = replace(assumed, colluders=_colluders(config), noise=noise)
         if config.by_sites or config.colluding is not None:
             return assumed  # Byzantine sites, and clients that share noise in pairs, are colluders
-        share = config.hostile / max(config.sampler.size, 1)
-        return replace(assumed, byzantine=config.hostile, byzantine_share=share)
+        share = config.byzantine / max(config.sampler.size, 1)
+        return replace(assumed, byzantine=config.byzantine, byzantine_share=share)
 
     def __str__(self) -> str:
         sites = self.sites_per_client

@@ -49,7 +49,7 @@ def byzantine_limit(plan: Plan) -> ByzantineLimit | None:
     limits = plan.cost.limits
     if limits.sites:
         return ByzantineLimit(limits.colluders, "sites", "secure.colluders")
-    return ByzantineLimit(limits.hostile, "clients", "aggregation.byzantine")
+    return ByzantineLimit(limits.byzantine, "clients", "aggregation.byzantine")
 
 
 def refuse_more_culprits(plan: Plan, round: int, culprits: int) -> None:
@@ -120,7 +120,7 @@ def _proved(culprits: int, parties: str) -> str:
     return f"{named} proved to be Byzantine in secure sums"
 
 
-def exclusion_in_words(plan: Plan) -> str:
+def exclusion_text(plan: Plan) -> str:
     """Describes the consequence of a proved Byzantine party; empty if proof is impossible.
 
     That is the case if no party sends a message of its own, or the protocol identifies none.

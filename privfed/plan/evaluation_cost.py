@@ -89,7 +89,7 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
         optimizer=NoStep(),
         rule=Mean(),
         aggregation=config.aggregation.model_copy(
-            update={"before": [], "silo_weights": [], "byzantine": config.hostile}
+            update={"before": [], "silo_weights": [], "byzantine": config.byzantine}
         ),
         mechanism=config.mechanism.with_clip(ROW_NORM),
         sampler=independent_draw(config.sampler, evaluation.size, config.data.clients),

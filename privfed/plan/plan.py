@@ -60,7 +60,7 @@ class Plan:
     limit."""
     evaluation: Plan | None = None
     """The rounds in which clients evaluate, as a plan of their own; None if they do not."""
-    beside: EvaluationCost | None = None
+    evaluation_cost: EvaluationCost | None = None
     """The cost of these rounds as a function of the noise of training."""
     before: Priors = field(default_factory=Priors, hash=False)
     budgets: tuple[BudgetChange, ...] = ()
@@ -141,20 +141,20 @@ class Plan:
         spending, before = {dp.event(self.config.client.epochs): rounds}, self.before
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
-    def besides(self, rounds: int) -> Guarantee | None:
+    def other_party(self, rounds: int) -> Guarantee | None:
         """Returns the guarantee that the budget does not limit; None without one."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
         before = self.before
-        beside = self.evaluation.other if self.evaluation else None
-        spending = self._charged(rounds, self.other, beside)
+        evaluating = self.evaluation.other if self.evaluation else None
+        spending = self._charged(rounds, self.other, evaluating)
         clients = self.config.data.clients
         return other_guarantee(spending, against, before.runs, delta, before.uncovered, clients)
 
-    def also(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
+    def further_guarantees(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
         """Returns the guarantees other than the headline."""
-        return self.examples(rounds), self.besides(rounds)
+        return self.examples(rounds), self.other_party(rounds)
 
     @property
     def assumed(self) -> Assumed:
@@ -188,10 +188,10 @@ class Plan:
             return "simulation: measures that epsilon does not cover were written"
         if self.config.secure.simulate == "arithmetic":
             return "simulation: no cryptography ran in the secure sums"
-        if self.config.source.real_people and not self.config.real_clients:
+        if self.config.source.holds_real_clients and not self.config.real_clients:
             return "simulation: examples of real clients were partitioned among synthetic ones"
         known = config.site_column or config.apart
-        if config.by_sites and config.source.real_people and not known:
+        if config.by_sites and config.source.holds_real_clients and not known:
             return "simulation: real clients were assigned to synthetic sites"
         if self.config.data.holdout == "examples":
             return "simulation: scored on examples of clients that train"
@@ -223,14 +223,18 @@ def solve_plan(
     """
     config = with_solved_parts(config, before.spending)
     cost, privacy = round_cost(config, length), config.privacy
-    beside = evaluation_cost(config, measures)
+    evaluations = evaluation_cost(config, measures)
     with _accounted(cost):
-        noise = _noise(config, cost, beside, before.spending)
+        noise = _noise(config, cost, evaluations, before.spending)
         planned = _of_cost(config, cost, noise, before)
-        if beside:
-            evaluating = _of_cost(beside.config, beside.cost, beside.noise(noise), before)
-            solved = replace(planned.config, evaluation_admitted=beside.cost.limits.admitted)
-            planned = replace(planned, config=solved, evaluation=evaluating, beside=beside)
+        if evaluations:
+            evaluating = _of_cost(
+                evaluations.config, evaluations.cost, evaluations.noise(noise), before
+            )
+            solved = replace(planned.config, evaluation_admitted=evaluations.cost.limits.admitted)
+            planned = replace(
+                planned, config=solved, evaluation=evaluating, evaluation_cost=evaluations
+            )
         spending = Counter(before.spending) + Counter(planned.spent)
         promised = guarantee(spending, privacy.delta, privacy.accountant)
         if not _goes_on(config):
@@ -270,7 +274,7 @@ def _goes_on(config: Config) -> bool:
 
 
 def _noise(
-    config: Config, cost: RoundCost, beside: EvaluationCost | None, earlier: Spending
+    config: Config, cost: RoundCost, evaluations: EvaluationCost | None, earlier: Spending
 ) -> float | None:
     """The noise multiplier: as fixed, as solved for before, or as the budget requires."""
     privacy, rounds = config.privacy, config.run.rounds
@@ -286,7 +290,7 @@ def _noise(
         return privacy.noise_multiplier
     if config.noise_multiplier is not None or privacy.epsilon is None:
         return config.noise_multiplier
-    return solved_noise(config, cost, beside, earlier)
+    return solved_noise(config, cost, evaluations, earlier)
 
 
 @contextlib.contextmanager
@@ -316,11 +320,11 @@ def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
 
 def _refuse_range(protocol: RowHiding, mechanism: Mechanism) -> None:
     """Raises `Refused` if clients' own noise would exceed the range of a secure sum."""
-    deviation = mechanism.noise_on_update(1) * mechanism.clip
-    if deviation and mechanism.clip + 40 * deviation > protocol.range:
+    std = mechanism.noise_on_update(1) * mechanism.clip
+    if std and mechanism.clip + 40 * std > protocol.range:
         raise Refused(
             f"secure.range is {protocol.range:g}, but clients' own noise has a standard "
-            f"deviation of {deviation:g}; expected at least 40 times that: raise secure.range "
+            f"deviation of {std:g}; expected at least 40 times that: raise secure.range "
             "and secure.bits, or lower privacy.clip"
         )
 

@@ -99,7 +99,7 @@ def rules_by_sums() -> tuple[str, ...]:
     return tuple(name for name in names if issubclass(find("rule", name, "rule"), SumRule))
 
 
-def rule_in_words(config: Config) -> str:
+def rule_text(config: Config) -> str:
     """Describes the data that the rule sees, and the Byzantine clients that it tolerates."""
     rule, name = rule_of(config), config.names["rule"]
     sees = "on every client's row"

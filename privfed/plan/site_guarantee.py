@@ -61,7 +61,7 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
             "(data.sites_per_client): other sites may have answered the rounds that this one did "
             f"not, so that all count; expected run.rounds = {rounds}"
         )
-    return SiteGuarantee(answers, _bound(plan, answers), plan.besides(answers))
+    return SiteGuarantee(answers, _bound(plan, answers), plan.other_party(answers))
 
 
 def _bound(plan: Plan, answers: int) -> Guarantee:

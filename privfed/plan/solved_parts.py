@@ -25,31 +25,33 @@ def spending_of(config: Config, alone: Spending) -> Spending:
 
 
 def solved_noise(
-    config: Config, cost: RoundCost, beside: EvaluationCost | None, earlier: Spending
+    config: Config, cost: RoundCost, evaluation: EvaluationCost | None, earlier: Spending
 ) -> float:
     """Returns the smallest noise at which the run spends its budget.
 
     Args:
       config: the run.
       cost: the cost of a training round.
-      beside: the cost of its evaluations, if clients evaluate.
+      evaluation: the cost of its evaluations, if clients evaluate.
       earlier: the charges of earlier runs.
 
     Raises:
       AccountingError: if no noise is enough.
     """
-    privacy, besides = config.privacy, beside.spending if beside else None
-    training = config.run.rounds - (beside.count if beside else 0)
-    asked = (privacy.epsilon or 0.0, privacy.delta, privacy.accountant, earlier)
+    privacy, extra_spending = config.privacy, evaluation.spending if evaluation else None
+    training = config.run.rounds - (evaluation.count if evaluation else 0)
+    requested = (privacy.epsilon or 0.0, privacy.delta, privacy.accountant, earlier)
     if config.chosen is None:
-        return cost.solve(training, *asked, besides)
+        return cost.solve(training, *requested, extra_spending)
     repetitions = config.chosen.repetitions
 
     def choice(z: float) -> Event:
-        alone = Counter({cost.event(z): training}) + Counter(besides(z) if besides else {})
+        alone = Counter({cost.event(z): training}) + Counter(
+            extra_spending(z) if extra_spending else {}
+        )
         return best_of(alone, repetitions)
 
-    return noise_multiplier(choice, 1, *asked)
+    return noise_multiplier(choice, 1, *requested)
 
 
 def with_solved_parts(config: Config, earlier: Spending) -> Config:

@@ -39,7 +39,7 @@ def configured_limits(config: Config) -> Limits:
     arithmetic = secure.simulate == "arithmetic"
     layered = bool(shared and shared.layered)
     return Limits(
-        capacity, minimum, arithmetic, tolerance, sampler.size, config.hostile, layered=layered
+        capacity, minimum, arithmetic, tolerance, sampler.size, config.byzantine, layered=layered
     )
 
 

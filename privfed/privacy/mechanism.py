@@ -34,7 +34,7 @@ class BoundedRows:
 
     rows: Tensor
     bound: float
-    hostile: NDArray[np.bool_] | None = None
+    byzantine: NDArray[np.bool_] | None = None
     """Mask `[c]` of rows that simulated attackers sent without a
     bound: `bound` is that of the others."""
 
@@ -67,7 +67,7 @@ class Encoding:
     resolution: float = math.inf
     step: float | None = None
     noise: Share | None = None
-    site_deviation: float = 0.0
+    site_std: float = 0.0
     """Standard deviation of the Gaussian noise that each site
     adds to its clients' sum by itself."""
 

@@ -69,7 +69,7 @@ def planned_row(planned: Guarantee | None) -> dict[str, str]:
     }
 
 
-def beside_rows(
+def further_guarantee_rows(
     against: str,
     examples: Guarantee | None,
     other: Guarantee | None,

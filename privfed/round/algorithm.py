@@ -14,9 +14,9 @@ from privfed.core.streams import Streams
 from privfed.core.vector import Layout
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import Mechanism, PublicState
-from privfed.sampling.cohort import Cohort, People, Sampler, Witness
+from privfed.sampling.cohort import Cohort, Population, Sampler, Witness
 from privfed.sampling.evaluation_rounds import EvaluationRounds, over_larger_population
-from privfed.sampling.site_coins import over_several_sites
+from privfed.sampling.site_subsampling import over_several_sites
 from privfed.secure.aborts import round_event
 from privfed.secure.summation import Summation
 from privfed.server.optimizer import ServerOptimizer
@@ -82,7 +82,7 @@ class Algorithm:
         larger = over_larger_population(witness, self.canaries)
         return over_several_sites(larger, self.sites_per_client)
 
-    def draw(self, round: int, people: People, streams: Streams) -> Cohort:
+    def draw(self, round: int, population: Population, streams: Streams) -> Cohort:
         """Samples the cohort of `round`.
 
         A sampler with correlated draws counts only the rounds of its own kind. A client that
@@ -90,7 +90,7 @@ class Algorithm:
         is an evaluation.
         """
         turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round
-        cohort = self.sampler.sample(turn, self.clients, people, streams)
+        cohort = self.sampler.sample(turn, self.clients, population, streams)
         return replace(cohort, round=round)
 
     @property

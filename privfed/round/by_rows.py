@@ -92,7 +92,7 @@ class ByRows:
         return rule(rows, byzantine, **given), None
 
     def _foreseen(
-        self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices | None
+        self, exchange: Exchange, rows: Tensor, byzantine: int, ids: Indices | None
     ) -> Tensor:
         """The aggregate without noise, as an attacker that knows the rule computes it.
 
@@ -100,7 +100,7 @@ class ByRows:
         differ from those of the release: an attacker that knows a rule does not know its
         randomness.
         """
-        clipped = self._updates.clipped(rows, hostile)
+        clipped = self._updates.clipped(rows, byzantine)
         return self._by_rule(clipped, exchange, ids, foreseen=True)[0]
 
     def _histories(self, exchange: Exchange, ids: Indices | None) -> Histories:

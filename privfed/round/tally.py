@@ -68,11 +68,11 @@ class Sides:
         self._sums: dict[bool, Tensor] = {}
         self._counts = {True: 0, False: 0}
 
-    def add(self, rows: Tensor, hostile: Tensor) -> None:
+    def add(self, rows: Tensor, byzantine: Tensor) -> None:
         """Adds rows `[c, m]`; non-finite rows are counted, and add nothing."""
         usable = rows.isfinite().all(1)
         for side in (True, False):
-            mine = hostile == side
+            mine = byzantine == side
             self._counts[side] += int(mine.sum())
             total = rows[mine & usable].double().sum(0)
             self._sums[side] = self._sums[side] + total if side in self._sums else total
@@ -88,9 +88,9 @@ class Sides:
         bad, good = self._counts[True], self._counts[False]
         if not bad or not good or self.aggregate is None:
             return {}
-        honest, hostile = self._sums[False] / good, self._sums[True] / bad
+        honest, byzantine = self._sums[False] / good, self._sums[True] / bad
         moved = self.aggregate.double()[: len(honest)] - honest
-        way = hostile - honest
+        way = byzantine - honest
         scale, squared = float(honest.norm()), float(way @ way)
         return {
             "byzantine": bad,
@@ -129,9 +129,9 @@ class Tally:
         self._totals = dict.fromkeys(TOTALS, 0.0)
         self._sides = Sides()
 
-    def rows(self, round: int, ids: Indices, rows: Tensor, hostile: NDArray[np.bool_]) -> None:
-        """Takes raw rows `[c, m]` of clients `ids` `[c]`, with a mask of the `hostile` ones."""
-        self._sides.add(rows, torch.from_numpy(hostile).to(rows.device))
+    def rows(self, round: int, ids: Indices, rows: Tensor, byzantine: NDArray[np.bool_]) -> None:
+        """Takes raw rows `[c, m]` of clients `ids` `[c]`, with a mask of the `byzantine` ones."""
+        self._sides.add(rows, torch.from_numpy(byzantine).to(rows.device))
         if self.kept is not None:
             self.kept.append((ids, rows.cpu().clone()))
         self._norms.append(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu())

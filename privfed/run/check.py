@@ -57,7 +57,9 @@ class Check:
             "unspent": encoded(unspent(plan)),
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": _sensitivity(plan, self.forecast),
-            "guarantees": stated(bound, *plan.also(plan.config.run.rounds), void=plan.void),
+            "guarantees": stated(
+                bound, *plan.further_guarantees(plan.config.run.rounds), void=plan.void
+            ),
             "rounds": plan.config.run.rounds,
             "prior": plan.config.privacy.prior,
             "disjoint": plan.config.privacy.disjoint,

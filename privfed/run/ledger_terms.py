@@ -45,7 +45,7 @@ def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> N
     directory.public_clients.write(setup.federation.public, before.public)
     directory.constants.write(setup.network.constants, before.lineage)
     if isinstance(setup.plan.config.source, KeptByUser):
-        directory.people.write((setup.federation.examples, setup.federation.test))
+        directory.population.write((setup.federation.examples, setup.federation.test))
     if setup.attackers:
         directory.write_attackers(setup.attackers.to_json())
 
@@ -159,8 +159,8 @@ def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
     evaluation = plan.evaluation
     if evaluation is None or evaluation.other is None:
         return {}
-    charged, beside = evaluation.event.to_json(), evaluation.other.to_json()
-    return {"evaluation": [{"charged": charged, "event": beside}]}
+    charged, event = evaluation.event.to_json(), evaluation.other.to_json()
+    return {"evaluation": [{"charged": charged, "event": event}]}
 
 
 def _sites(setup: Setup) -> dict[str, Any]:

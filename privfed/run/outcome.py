@@ -202,7 +202,7 @@ class Outcome:
             "accountants": bound.by_accountant,
             "noise_multiplier": self.plan.noise_multiplier,
             "guarantees": stated(
-                self.guarantee, *self.plan.also(self.charges), void=self.plan.void
+                self.guarantee, *self.plan.further_guarantees(self.charges), void=self.plan.void
             ),
             "rounds": self.updates,
             "planned": encoded(self.planned),

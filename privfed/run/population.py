@@ -30,7 +30,7 @@ def sites_of(config: Config) -> Sites:
 
 def represented(config: Config) -> bool:
     """Whether a few synthetic clients stand for all of them in plans."""
-    return config.data.clients > _FEW and not config.source.real_people
+    return config.data.clients > _FEW and not config.source.holds_real_clients
 
 
 def load_population(config: Config, streams: Streams) -> Federation:
@@ -53,7 +53,7 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
     clients = config.data.clients
     if config.apart:
         return load_empty(config, streams)
-    if clients <= _FEW or (config.source.real_people and config.partition.natural):
+    if clients <= _FEW or (config.source.holds_real_clients and config.partition.natural):
         return load_population(config, streams)
     return _population(config, streams, _FEW)
 

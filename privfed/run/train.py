@@ -138,7 +138,7 @@ def reassemble(
         return setup, reopen(directory, setup, terms(setup, before, directory))
     refuse_other_code(wanted, stored.terms)
     if isinstance(wanted.source, KeptByUser):
-        directory.people.refuse_others((setup.federation.examples, setup.federation.test))
+        directory.population.refuse_others((setup.federation.examples, setup.federation.test))
     if sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
         raise Refused(
             f"{directory.path}: the public clients differ from those that it declared: the data "

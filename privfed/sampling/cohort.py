@@ -84,7 +84,7 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class People:
+class Population:
     """The population: numbers of examples `sizes` `[n]` and identities `[n]` of the actual clients.
 
     Under privacy a sampler may use only the number of clients and their identities. `sites` `[n]`
@@ -99,12 +99,12 @@ class People:
     def __len__(self) -> int:
         return len(self.identities)
 
-    def with_equal_sizes(self) -> People:
+    def with_equal_sizes(self) -> Population:
         """The population with one example per client, for samplers that may not read the sizes."""
         return replace(self, sizes=np.ones_like(self.sizes))
 
     @classmethod
-    def of(cls, sizes: Indices) -> People:
+    def of(cls, sizes: Indices) -> Population:
         """Returns a population whose clients are identified by their place only."""
         return cls(sizes, np.arange(len(sizes)))
 
@@ -148,13 +148,13 @@ class Sampler(Protocol):
         """Raises `Refused` if the proof does not cover a `population` of this size."""
         ...
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         """Returns the cohort of `round`.
 
         Args:
           round: number of the round, from 1.
           clients: declared number of clients.
-          people: the population to sample from.
+          population: the population to sample from.
           streams: sources of randomness.
         """
         ...

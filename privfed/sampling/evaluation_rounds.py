@@ -4,7 +4,7 @@ Also the sampling rule over a population that contains canary clients in additio
 ones. Rate and divisor remain those of the declared clients. A client's own Bernoulli draw or slot
 does not depend on other clients. With a fixed cohort size, a larger population has a smaller
 sampling rate, whose event is bounded by that of the declared rate
-(`privfed.auditing.canaries.coins`).
+(`privfed.auditing.canaries.inclusion`).
 """
 
 from __future__ import annotations

@@ -39,11 +39,11 @@ class Culprit:
     complaints: int = 0
 
 
-def _unheard(culprit: Culprit) -> None:
+def _ignore(culprit: Culprit) -> None:
     """Ignores the culprit."""
 
 
-def _nobody() -> Indices:
+def _no_clients() -> Indices:
     return np.empty(0, dtype=np.int64)
 
 
@@ -67,12 +67,12 @@ class Session:
     round: int
     exchange: int
     model_hash: bytes
-    clients: Indices = field(default_factory=_nobody)
-    leaves: Indices = field(default_factory=_nobody)
+    clients: Indices = field(default_factory=_no_clients)
+    leaves: Indices = field(default_factory=_no_clients)
     streams: Streams = field(default_factory=lambda: Streams(0))
     sites: Indices | None = None
     identities: Indices | None = None
-    accuse: Callable[[Culprit], None] = _unheard
+    accuse: Callable[[Culprit], None] = _ignore
 
     @property
     def senders(self) -> Indices:

@@ -94,8 +94,10 @@ class Lineage(Encoded):
     @classmethod
     def of_run(cls, terms: Mapping[str, Any], head: str) -> Lineage:
         """Returns the lineage of the model of the run with ledger `terms`."""
-        people = terms.get("population")
-        origin = Origin(str(terms.get("id")), people if isinstance(people, dict) else {}, head)
+        population = terms.get("population")
+        origin = Origin(
+            str(terms.get("id")), population if isinstance(population, dict) else {}, head
+        )
         return cls((origin,)) | cls.of_start(terms)
 
     @classmethod
@@ -118,8 +120,8 @@ class Lineage(Encoded):
             return cls()
         folder = Path(init) if Path(init).is_dir() else Path(init).parent
         ledger = _ledger(folder / "ledger.jsonl")
-        beside = cls() if ledger is None else _of_ledger(ledger)
-        return reduce(or_, (_of_file(path, ledger) for path in start_files(init)), beside)
+        from_ledger = cls() if ledger is None else _of_ledger(ledger)
+        return reduce(or_, (_of_file(path, ledger) for path in start_files(init)), from_ledger)
 
 
 FRESH = Lineage()

@@ -52,7 +52,7 @@ class Setting:
 
     @property
     def policy(self):
-        return SitePolicy(self.sites, self.minimum, 4, 1, "lying")
+        return SitePolicy(self.sites, self.minimum, 4, 1, "malicious")
 
     @property
     def limits(self):

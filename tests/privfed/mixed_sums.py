@@ -47,7 +47,7 @@ def settings(policy, limits, layers=None):
     return second_client.Settings(
         policy.threshold,
         policy.colluders,
-        policy.threat == "lying",
+        policy.threat == "malicious",
         given,
         neighbours=policy.neighbours,
         admitted=policy.admitted,

@@ -31,7 +31,7 @@ NOTES = {
     "rule": "What a rule is defined for is no promise against every attack: how far each was "
     "proved or tried stands in [its description](api/defenses.md), and how many of them fared in "
     "[a study](../studies/attack_defense.md).",
-    "before": "The rule that follows has to tolerate the hostile rows among the mixtures.",
+    "before": "The rule that follows has to tolerate the Byzantine rows among the mixtures.",
     "attack": "An ε is called nominal where a run is a simulation, as every one with attackers is.",
 }
 """What has to be said of a table, beside what parts declare."""
@@ -161,11 +161,11 @@ def _does(part: Any) -> str:
 COLUMNS: Mapping[str, Columns] = {
     "source": {
         "knows its clients": lambda part: _yes(part.natural_partition),
-        "holds given people": lambda part: _yes(part.real_people),
+        "holds real clients": lambda part: _yes(part.holds_real_clients),
     },
     "partition": {
         "clients are the source's own": lambda part: _yes(part.natural),
-        "deals by chance": lambda part: _yes(part.by_chance),
+        "assigns by chance": lambda part: _yes(part.by_chance),
     },
     "loss": {"first measure": _measure},
     "objective": {
@@ -189,7 +189,7 @@ COLUMNS: Mapping[str, Columns] = {
     },
     "rule": {
         "needs": _sees,
-        f"hostile clients it is defined for, of {ROWS} or in words": _tolerates,
+        f"Byzantine clients it is defined for, of {ROWS} or in words": _tolerates,
     },
     "before": {
         f"mixtures it makes of {ROWS} rows": lambda part: str(part.model_construct().left(ROWS))

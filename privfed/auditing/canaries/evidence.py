@@ -24,7 +24,7 @@ _HEADS: Mapping[str, str] = {
     ZERO_OUT: "sent their row, the others zero",
     REPLACE_ONE: "sent their row, the others the opposite",
 }
-"""The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.coins`)."""
+"""The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.inclusion`)."""
 _ENOUGH = 200
 """Number of canaries below which separately fitted standard deviations are unreliable."""
 
@@ -93,11 +93,11 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
         ),
         "independent": "if canaries are independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
-        "verdict": verdict_in_words(evidence),
+        "verdict": verdict_text(evidence),
     }
 
 
-def verdict_in_words(evidence: Evidence) -> str:
+def verdict_text(evidence: Evidence) -> str:
     """Returns in words whether the claim is refuted, doubtful or not contradicted."""
     verdict = "the canaries do not contradict the claim"
     if evidence.doubted:

@@ -18,7 +18,7 @@ to the run's sampler, availability, local training, clipping and sum, like any c
 is in the population and holds its examples. With tails under add/remove it is not in the
 population. Under other relations it then holds no examples and adds nothing to the sum: under
 zero-out that is the neighbour, and under replace-one it is one of the neighbours that the claim
-covers. The proof, for canaries and for real clients, is in `privfed.auditing.canaries.coins`.
+covers. The proof, for canaries and for real clients, is in `privfed.auditing.canaries.inclusion`.
 Examples follow from the key under private/, from the public initial model and from public examples,
 and from no client's data.
 
@@ -38,7 +38,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privfed.auditing.canaries.coins import canary_identities
+from privfed.auditing.canaries.inclusion import canary_identities
 from privfed.auditing.canaries.input_space import InputSpace
 from privfed.auditing.canaries.self_influence import SelfInfluence
 from privfed.client.exchange import Chunk, Exchange, Executor
@@ -46,7 +46,7 @@ from privfed.core.streams import Keys
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation
 from privfed.models.network import Network
-from privfed.sampling.cohort import Cohort, People
+from privfed.sampling.cohort import Cohort, Population
 
 
 @dataclass(frozen=True)
@@ -204,13 +204,13 @@ class WithTraining:
         return ids[ids < self.clients], ids[ids >= self.clients] - self.clients
 
 
-def with_trainees(people: People, there: Indices, sites: int) -> People:
+def with_trainees(population: Population, there: Indices, sites: int) -> Population:
     """Returns the population with canaries `there` `[c]` after real clients, at sites in turn."""
-    sizes = np.concatenate([people.sizes, np.zeros(len(there), dtype=np.int64)])
-    identities = np.concatenate([people.identities, canary_identities(there)])
-    if people.sites is None:
-        return People(sizes, identities)
-    return People(sizes, identities, np.concatenate([people.sites, there % sites]))
+    sizes = np.concatenate([population.sizes, np.zeros(len(there), dtype=np.int64)])
+    identities = np.concatenate([population.identities, canary_identities(there)])
+    if population.sites is None:
+        return Population(sizes, identities)
+    return Population(sizes, identities, np.concatenate([population.sites, there % sites]))
 
 
 _RIDGE = 0.3

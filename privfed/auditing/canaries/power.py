@@ -15,7 +15,7 @@ from accounting.empirical.tradeoff import ClaimedCurve
 from accounting.empirical.verdicts import REFUTED_BELOW
 from accounting.events import Spending
 from accounting.guarantee import guarantee
-from privfed.auditing.canaries.coins import canaries_sending
+from privfed.auditing.canaries.inclusion import canaries_sending
 from privfed.core.errors import Refused
 from privfed.plan.plan import Plan
 
@@ -107,11 +107,11 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, Claimed
         try:
             true = _spending(plan, share * charged)
             noise = math.hypot(share * charged * rows, math.sqrt(others / parameters))
-            beside_others = _spending(plan, noise)
+            with_other_canaries = _spending(plan, noise)
         except Refused:
             continue
         delta = config.privacy.delta
-        claims = list(claimed_profile(beside_others, delta, points=_POINTS)) or [_NOTHING]
+        claims = list(claimed_profile(with_other_canaries, delta, points=_POINTS)) or [_NOTHING]
         yield share, guarantee(true, delta).epsilon, ClaimedCurve(claims)
 
 

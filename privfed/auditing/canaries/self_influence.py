@@ -71,8 +71,8 @@ class SelfInfluence:
         norms = gradients.norm(dim=1).clamp(min=_SMALLEST)
         unit = gradients / norms[:, None]
         among = (unit @ unit.T).square().sum(1) - 1
-        beside = (unit @ others.T).square().sum(1)
-        worth: Tensor = norms.clamp(max=self.enough).log() - (1 + among + beside).log() / 2
+        with_others = (unit @ others.T).square().sum(1)
+        worth: Tensor = norms.clamp(max=self.enough).log() - (1 + among + with_others).log() / 2
         return worth
 
     def _gradients(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:

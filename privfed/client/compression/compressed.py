@@ -83,8 +83,10 @@ class Compressed(Around):
         """Yields the objective's exchanges, then the compression's."""
         extra = yield from self.inner.prelude(params, memory)
         broadcast = {"params": params, **extra, _NUMBER: memory[_NUMBER] + 1}
-        besides = yield from self.compression.asked(self._sending(broadcast), _part_of(memory))
-        return {**broadcast, **besides}
+        replies = yield from self.compression.exchanges_before(
+            self._sending(broadcast), _part_of(memory)
+        )
+        return {**broadcast, **replies}
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
         """State of a new client: the objective's, with a residual of zero."""

@@ -43,7 +43,7 @@ class Space:
     shapes: Shapes
     seed: int
 
-    def coins(self, number: int) -> Keys:
+    def keys(self, number: int) -> Keys:
         """Public random numbers of compression `number`; 0 is the stream of the whole run."""
         return Streams(self.seed).at("compression", number)
 
@@ -100,7 +100,9 @@ class Compression(Protocol):
         """The server's memory of earlier releases, before round 1."""
         ...
 
-    def asked(self, sending: Sending, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+    def exchanges_before(
+        self, sending: Sending, memory: Memory
+    ) -> Generator[Exchange, Tensor, Broadcast]:
         """Yields the exchanges before rows are sent; returns additional broadcast values.
 
         Args:
@@ -165,7 +167,9 @@ class CompressionPart(Part):
     def init(self, space: Space) -> Memory:
         return {}
 
-    def asked(self, sending: Sending, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+    def exchanges_before(
+        self, sending: Sending, memory: Memory
+    ) -> Generator[Exchange, Tensor, Broadcast]:
         yield from ()
         return {}
 

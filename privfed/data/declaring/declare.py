@@ -120,8 +120,8 @@ def _refuse_missing(
         raise Refused(
             f"--site is {site!r}, but no column names each row's client; name it as well: --client"
         )
-    asked = {"--label": label, "--client": client, "--site": site}
-    for key, name in asked.items():
+    requested = {"--label": label, "--client": client, "--site": site}
+    for key, name in requested.items():
         if name not in names and (name or key == "--label"):
             raise Refused(
                 f"{key}: {sample} has no column {name!r}; expected one of the {len(names)} that "

@@ -45,7 +45,7 @@ class Dirichlet(Simulated):
 
         weights = _dirichlet_weights(rng, prior)
         quota = self.sizes(len(labels), clients, rng)
-        return deal(labels, examples.classes, quota, lambda: flat(rng, weights), rng)
+        return assigned_by_class(labels, examples.classes, quota, lambda: flat(rng, weights), rng)
 
 
 class LongTail(Simulated):
@@ -70,7 +70,7 @@ class LongTail(Simulated):
             return flat(rng, lambda left: frequencies)
 
         quota = self.sizes(len(labels), clients, rng)
-        return deal(labels, classes, quota, wish, rng)
+        return assigned_by_class(labels, classes, quota, wish, rng)
 
 
 class Pachinko(Simulated):
@@ -99,7 +99,9 @@ class Pachinko(Simulated):
             )
         children = [np.flatnonzero(np.equal(self.coarse, c)) for c in np.unique(self.coarse)]
         quota = self.sizes(len(labels), clients, rng)
-        return deal(labels, examples.classes, quota, lambda: self._wish(rng, children), rng)
+        return assigned_by_class(
+            labels, examples.classes, quota, lambda: self._wish(rng, children), rng
+        )
 
     def _wish(self, rng: np.random.Generator, children: list[Indices]) -> Wish:
         """A client's draw, over coarse labels first.
@@ -167,7 +169,7 @@ def flat(rng: np.random.Generator, weights: Weights) -> Wish:
     return take
 
 
-def deal(
+def assigned_by_class(
     labels: Indices,
     classes: int,
     quota: Indices,

@@ -75,7 +75,7 @@ class DeclaredTable(Part):
     missing_words: list[str] = []
     """Further cells that count as empty, as "unknown"."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
     whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
 
     @model_validator(mode="after")

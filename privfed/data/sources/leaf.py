@@ -187,7 +187,7 @@ class Leaf(Part):
     bag: bool = False
     """Whether x becomes the relative frequency of each token in its text."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> float | None:

@@ -100,7 +100,7 @@ class Text(Part):
     test_path: str = ""
     """A public file or folder to score on."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> None:

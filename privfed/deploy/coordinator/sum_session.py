@@ -141,7 +141,7 @@ class PlainSession:
             raise Aborted("no site sent a sum")
         encoding = self.algorithm.mechanism.encoding(self.question.state)
         total = torch.stack([self._sums[site] for site in sorted(self._sums)]).sum(0)
-        bound = math.inf if encoding.site_deviation else encoding.bound
+        bound = math.inf if encoding.site_std else encoding.bound
         return BoundedSum(total, bound, len(self._sums))
 
 

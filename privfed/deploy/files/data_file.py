@@ -78,9 +78,9 @@ class SiteTable(Part):
         Numbers beyond their bounds are clipped, whatever the run states. Otherwise a run could use
         its bounds to test whether any client exceeds them, and exclude all others' rows.
         """
-        asked = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
-        asked |= {"encoding": self.encoding, "client": self.client}
-        return {**asked, "test_path": "", "site": "", "outside": "clip"}
+        requested = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
+        requested |= {"encoding": self.encoding, "client": self.client}
+        return {**requested, "test_path": "", "site": "", "outside": "clip"}
 
 
 TEXT = """\

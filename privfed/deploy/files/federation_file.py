@@ -21,7 +21,7 @@ from privfed.deploy.files.keys import EXPECTED_NAME, NAME, PublicKey, UnknownKey
 from privfed.secure.limits import FEWEST
 from privfed.secure.masked.policy import least_threshold
 
-Threat = Literal["curious", "lying"]
+Threat = Literal["curious", "malicious"]
 
 
 class FederationFile(Part):
@@ -127,7 +127,7 @@ class FederationFile(Part):
 
         Args:
           colluders: number of sites that may collude with the server.
-          threat: whether the server follows the protocol ("curious") or may deviate ("lying").
+          threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
 
         Raises:
           Refused: if the stated threshold is too low, or there are too few sites to hide one.

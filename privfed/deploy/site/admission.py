@@ -87,7 +87,7 @@ class Admission:
             config=self.config,
             event=plan.event_in(round),
             alone=plan.other_in(round),
-            at_once=rounds if parts > 1 else 0,
+            prepaid_rounds=rounds if parts > 1 else 0,
             population=self.population,
             assumes=plan.assumed,
         )

@@ -119,8 +119,8 @@ class Requirements(Part):
         "skellam",
         "discrete_gaussian",
     ]
-    threat: Literal["curious", "lying"] = "lying"
-    """"lying": sums stay closed even if the server misreports dropouts."""
+    threat: Literal["curious", "malicious"] = "malicious"
+    """"malicious": sums stay closed even if the server misreports dropouts."""
     sites: int = Field(3, ge=1, le=10_000)
     """The smallest number of surviving sites of a sum that is opened."""
 
@@ -173,7 +173,7 @@ delta = 1e-5
 protocols = ["masks"]
 mechanisms = ["skellam", "discrete_gaussian"]  # central noise ("gaussian") shows the server this
                                                # site's sum: it is allowed by its name alone
-threat = "lying"            # or "curious": the server may look, but follows the protocol
+threat = "malicious"            # or "curious": the server may look, but follows the protocol
 sites = 3                   # at least so many have to stay in a sum that is opened
 
 [allow]

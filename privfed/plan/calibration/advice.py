@@ -274,13 +274,13 @@ def compared(
     every += uneven
     there = [each for each in every if isinstance(each, Alternative)]
     same = not yours or yours.ranked
-    beside = [a for a in there if a.ranked == same]
+    comparable = [a for a in there if a.ranked == same]
     return Advice(
-        ranked=tuple(sorted(beside, key=lambda a: a.noise_on_model)),
+        ranked=tuple(sorted(comparable, key=lambda a: a.noise_on_model)),
         apart=tuple(a for a in there if a.ranked != same),
         unavailable=tuple(each for each in every if isinstance(each, Unavailable)),
         yours=yours,
-        reference=yours or next(iter(beside), None),
+        reference=yours or next(iter(comparable), None),
     )
 
 

@@ -110,8 +110,8 @@ def _as_chosen(question: CalibrationQuestion, plan: Plan) -> CalibrationQuestion
 def _planned(complete: CalibrationQuestion, unknown: str, plan: Plan) -> CalibrationAnswer:
     """The guarantee of such a run's plan, with the second one of shared noise."""
     assert complete.rounds is not None
-    besides = plan.besides(complete.rounds)
-    return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost, besides)
+    other_party = plan.other_party(complete.rounds)
+    return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost, other_party)
 
 
 def _completed(question: CalibrationQuestion, unknown: str) -> CalibrationQuestion:

@@ -58,14 +58,14 @@ def rule_refusals(config: Config) -> Iterator[str]:
     yield from _rows_under_noise(choice)
     yield from _rows_under_secure_sums(choice)
     yield from _histories_of_mixtures(choice)
-    yield from _messages_beside_updates(choice)
-    yield from _weights_that_may_be_lies(choice)
+    yield from _messages_other_than_updates(choice)
+    yield from _weights_that_may_be_false(choice)
     yield from _weights_bounded_for_nothing(choice)
     yield from _terms_under_an_adaptive_clip(choice)
     yield from _keys_of_what_is_not_before(choice)
     yield from _root_set_of_clients(choice)
     yield from _terms_beyond_the_range(choice)
-    yield from _too_many_hostile(choice)
+    yield from _too_many_byzantine(choice)
     yield from _root_set(choice)
 
 
@@ -101,7 +101,7 @@ def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
         )
 
 
-def _messages_beside_updates(choice: _Choice) -> Iterator[str]:
+def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
     """The server sums more than updates (`sends_updates_alone`, `sums_states`, `exchanges`)."""
     if choice.plain:
         return
@@ -120,7 +120,7 @@ def _messages_beside_updates(choice: _Choice) -> Iterator[str]:
         )
 
 
-def _weights_that_may_be_lies(choice: _Choice) -> Iterator[str]:
+def _weights_that_may_be_false(choice: _Choice) -> Iterator[str]:
     """A Byzantine-robust rule (`robust`) has weights, which clients may misstate."""
     aggregation = choice.config.aggregation
     if not choice.plain and (aggregation.weights == "examples" or aggregation.silo_weights):
@@ -189,7 +189,7 @@ def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
         )
 
 
-def _too_many_hostile(choice: _Choice) -> Iterator[str]:
+def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
     """More Byzantine clients are expected than the rule tolerates (`most`)."""
     byzantine, size = choice.config.aggregation.byzantine, choice.config.sampler.size
     tolerated = tolerates(choice.rule, size)

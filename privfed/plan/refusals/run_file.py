@@ -47,7 +47,7 @@ def evaluation_refusals(config: Config) -> Iterator[str]:
         yield from _chosen_size(config)
         yield from _single_examples(config)
         yield from _untested_canaries(config)
-        yield from _charged_at_once(config)
+        yield from _charged_in_advance(config)
     if config.evaluation.personal:
         yield from _no_personal_models(config)
     if config.stop.patience:
@@ -98,7 +98,7 @@ def _untested_canaries(config: Config) -> Iterator[str]:
         )
 
 
-def _charged_at_once(config: Config) -> Iterator[str]:
+def _charged_in_advance(config: Config) -> Iterator[str]:
     """Sites that share clients, on machines of their own, charge a run at once, by one event."""
     if config.apart and config.data.sites_per_client > 1:
         yield (

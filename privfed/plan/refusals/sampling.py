@@ -57,7 +57,7 @@ def canary_refusals(config: Config) -> Iterator[str]:
         yield from _unknown_places(config, canaries)
         yield from _sites_elsewhere(config, canaries)
         yield from _full_sums(config, canaries)
-        yield from _beside_attackers(config, canaries)
+        yield from _with_attackers(config, canaries)
         if config.audit.by_inputs:
             yield from _not_as_others_train(config, f'{canaries} with audit.kind = "input"')
 
@@ -111,7 +111,7 @@ def _full_sums(config: Config, canaries: str) -> Iterator[str]:
         )
 
 
-def _beside_attackers(config: Config, canaries: str) -> Iterator[str]:
+def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
     """Runs with simulated attackers have no guarantee to test."""
     if config.attacked:
         yield (

@@ -84,7 +84,7 @@ def compression_refusals(config: Config) -> Iterator[str]:
     """Yields every reason why updates cannot be compressed with this method."""
     if config.compression.compresses:
         yield from _more_than_an_update(config)
-        yield from _states_beside_gradients(config)
+        yield from _states_with_gradients(config)
         yield from _rows_that_are_not_sent(config)
         yield from _rules_for_models(config)
         yield from _noise_of_other_rounds(config)
@@ -113,7 +113,7 @@ def _sends_an_update(objective: Objective) -> bool:
     return alone and not objective.sums_states and objective.exchanges == 1
 
 
-def _states_beside_gradients(config: Config) -> Iterator[str]:
+def _states_with_gradients(config: Config) -> Iterator[str]:
     """Client state holds either the compression error, or a gradient (`anchored`)."""
     if config.compression.keeps and config.objective.anchored == "all":
         yield (

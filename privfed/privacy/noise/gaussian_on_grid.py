@@ -49,16 +49,16 @@ LARGEST_SCALE = 4 * FINENESS
 """Scale up to which `_ERROR` is far below half a grid step."""
 
 
-def grid_of(deviation: float) -> float | None:
-    """Returns the public grid of rows and noise: a power of two, 2^-30 to 2^-31 of `deviation`.
+def grid_of(std: float) -> float | None:
+    """Returns the public grid of rows and noise: a power of two, 2^-30 to 2^-31 of `std`.
 
     Rounding n rows toward zero changes their sum by less than n 2^-30 standard deviations, and sums
     of integer multiples are exact in float64 for up to 2^22 z rows at the clip. None for a standard
     deviation of zero, as rows without noise need no grid.
     """
-    if deviation == 0.0:
+    if std == 0.0:
         return None
-    return math.ldexp(1.0, math.frexp(deviation / FINENESS)[1] - 1)
+    return math.ldexp(1.0, math.frexp(std / FINENESS)[1] - 1)
 
 
 def refuse_inexact(noise_multiplier: float, size: int) -> None:
@@ -74,16 +74,16 @@ def refuse_inexact(noise_multiplier: float, size: int) -> None:
         )
 
 
-def gaussian_on_grid(keys: Keys, deviation: float, length: int) -> Reals:
-    """Returns N(0, deviation^2) `[length]`, rounded to `grid_of(deviation)`.
+def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
+    """Returns N(0, std^2) `[length]`, rounded to `grid_of(std)`.
 
     A part of a longer draw is reproduced bit for bit by `keys.beginning` at its place. Sampling
     uses PyTorch's number of threads (`run.threads`); the result does not depend on it.
     """
-    noise, grid = np.zeros(length), grid_of(deviation)
+    noise, grid = np.zeros(length), grid_of(std)
     if grid is None:
         return noise
-    scale = math.nextafter(deviation / grid, math.inf)
+    scale = math.nextafter(std / grid, math.inf)
     _refuse_scale(scale)
 
     def draw(start: int) -> tuple[Indices, Words]:

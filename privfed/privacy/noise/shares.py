@@ -56,29 +56,29 @@ class SkellamShare:
 
 @dataclass(frozen=True)
 class DiscreteGaussianShare:
-    """Discrete Gaussian noise of standard deviation `deviation`; none for zero.
+    """Discrete Gaussian noise of standard deviation `std`; none for zero.
 
     `exact` draws use random bits and integers only, for an integer variance; others use a table.
     """
 
-    deviation: float
+    std: float
     exact: bool = False
     layered: ClassVar[bool] = False
 
     @property
     def total_variation(self) -> float:
-        return 0.0 if self.exact or not self.deviation else TOTAL_VARIATION
+        return 0.0 if self.exact or not self.std else TOTAL_VARIATION
 
     @property
     def most(self) -> int:
-        return math.ceil(40 * self.deviation)
+        return math.ceil(40 * self.std)
 
     def draw(self, keys: Keys, count: int) -> Integers:
-        if not self.deviation:
+        if not self.std:
             return np.zeros(count, dtype=np.int64)
         if self.exact:
-            return discrete_gaussian(keys, round(self.deviation**2), count)
-        return discrete_gaussian_table(self.deviation).draw(keys, count)
+            return discrete_gaussian(keys, round(self.std**2), count)
+        return discrete_gaussian_table(self.std).draw(keys, count)
 
 
 WASTE = 0.05
@@ -207,8 +207,8 @@ def _spends(clients: int, colluders: int, before: int, until: int, waste: float)
     def within(gone: int) -> bool:
         survivors = clients - gone
         left = survivors * (counted - before) - _fewer(counted, before, until, gone) * step
-        asked = survivors * (counted - before) * (counted - until)
-        return left * (counted - gone) <= asked * (1 + waste)
+        requested = survivors * (counted - before) * (counted - until)
+        return left * (counted - gone) <= requested * (1 + waste)
 
     return all(map(within, range(until, before, -1)))
 

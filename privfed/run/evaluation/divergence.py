@@ -70,7 +70,7 @@ def remedies(private: bool) -> str:
     )
 
 
-_AT_ONCE = 1024
+_BATCH_SIZE = 1024
 
 
 class Baseline:
@@ -119,7 +119,7 @@ def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
     width = loss.width(examples)
     least, best = loss.minimiser(examples.y, width), loss.best_guess(examples.y, width)
     judged, losses = [], []
-    for y in torch.split(examples.y, _AT_ONCE):
+    for y in torch.split(examples.y, _BATCH_SIZE):
         judged.append(loss.scores(_repeated(best, y), y, examples.meaning))
         losses.append(loss.losses(_repeated(least, y), y).double())
     return {**loss.measures(torch.cat(judged)), "loss": float(torch.cat(losses).mean())}

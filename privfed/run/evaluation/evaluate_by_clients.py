@@ -129,8 +129,8 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
             'evaluation round among them; set evaluation.by = "clients" before a run starts'
         )
     raw = config.raw()
-    asked = {**keys, "by": "clients", "every": 2}
-    for key, value in asked.items():
+    requested = {**keys, "by": "clients", "every": 2}
+    for key, value in requested.items():
         assign(raw, f"evaluation.{key}", value)
     further = {"run.rounds": 2, "stop.patience": 0, "stop.by": ""}
     if epsilon is not None:

@@ -98,8 +98,8 @@ class ClientMemory(ABC):
         self._places = {client: place for place, client in enumerate(roster.clients, start=1)}
         self._expected_parties = total = self._policy.counted_of(len(roster.clients))
         self._layer_count = self._noise.layers.count(total) if self._noise else 0
-        coins = self._graph.coins(roster.seed, self._agreed)
-        near = self._graph.neighbours(coins, roster.clients, self.me)
+        edge_key = self._graph.edge_key(roster.seed, self._agreed)
+        near = self._graph.neighbours(edge_key, roster.clients, self.me)
         if tuple(keys.sender for keys in roster.keys) != near:
             raise BadMessage(
                 "wrong neighbours", "keys of clients other than the graph's neighbours"

@@ -66,12 +66,12 @@ class PartyTerms:
 class Progress:
     """A party's progress: its number of commits and its last answer.
 
-    `question` is the hash of the message to which `answer` was given. `row_asked` is set before the
-    row is requested.
+    `question` is the hash of the message to which `answer` was given. `row_requested` is set before
+    the row is requested.
     """
 
     commits: int = 0
-    row_asked: bool = False
+    row_requested: bool = False
     question: bytes = bytes(KEY)
     answer: bytes = b""
 
@@ -109,7 +109,7 @@ class PartyState:
 
     def _body(self) -> bytes:
         progress = self.progress
-        flags = COUNT.pack(self.step) + COUNT.pack(progress.row_asked)
+        flags = COUNT.pack(self.step) + COUNT.pack(progress.row_requested)
         data = flags + NUMBER.pack(progress.commits) + progress.question + sized(progress.answer)
         data += sized(self.context)
         data += b"".join(self.secrets)
@@ -154,10 +154,10 @@ class StateReader:
 
     def _read(self) -> PartyState:
         data = self._reader
-        step, row_asked, commits = data.count(), data.count(), data.number()
-        if step > ENDED or row_asked > 1:
+        step, row_requested, commits = data.count(), data.count(), data.number()
+        if step > ENDED or row_requested > 1:
             raise BadState("damaged", "a step that no client reaches")
-        progress = Progress(commits, bool(row_asked), data.take(KEY), data.sized())
+        progress = Progress(commits, bool(row_requested), data.take(KEY), data.sized())
         context = data.sized()
         if len(context) != KEY and (context or step not in (0, ENDED)):
             raise BadState("damaged", "an impossible session")

@@ -203,14 +203,14 @@ def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | No
 class Blame:
     """Collects the `culprits` of a session, each with its first proof.
 
-    At most `liars` holders of a client's shares are Byzantine: one more complaint shows that its
+    At most `corrupt` holders of a client's shares are Byzantine: one more complaint shows that its
     shares were garbled.
     """
 
     invitation: Invitation
     roster: Roster
     keys: Mapping[int, Advertise]
-    liars: int
+    corrupt: int
     culprits: dict[int, Culprit]
 
     def prove(self, evidence: Evidence) -> None:
@@ -222,9 +222,9 @@ class Blame:
             )
 
     def count(self, complaints: Iterable[tuple[int, ...]]) -> None:
-        """Adds clients with more than `liars` complaints; each holder gives one list."""
+        """Adds clients with more than `corrupt` complaints; each holder gives one list."""
         session = (self.invitation.round, self.invitation.exchange)
         for client, count in Counter(who for each in complaints for who in each).items():
-            if count > self.liars:
+            if count > self.corrupt:
                 culprit = Culprit(client, *session, "garbled shares", complaints=count)
                 self.culprits.setdefault(client, culprit)

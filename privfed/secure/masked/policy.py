@@ -12,9 +12,9 @@ from privfed.secure.masked.graph import Graph, RandomGraph
 from privfed.secure.summation import Aborted
 
 
-def least_threshold(sites: int, colluders: int, threat: Literal["curious", "lying"]) -> int:
-    """Returns the fewest shares t that open a secret: t > k, and 2 t > n + k if "lying"."""
-    return (sites + colluders) // 2 + 1 if threat == "lying" else colluders + 1
+def least_threshold(sites: int, colluders: int, threat: Literal["curious", "malicious"]) -> int:
+    """Returns the fewest shares t that open a secret: t > k, and 2 t > n + k if "malicious"."""
+    return (sites + colluders) // 2 + 1 if threat == "malicious" else colluders + 1
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class SitePolicy:
       minimum: smallest number of surviving sites.
       threshold: number of shares that reconstruct a secret.
       colluders: number of sites that may collude with the server.
-      threat: whether the server follows the protocol ("curious") or may deviate ("lying").
+      threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
     """
 
     sites: int
     minimum: int
     threshold: int
     colluders: int
-    threat: Literal["curious", "lying"]
+    threat: Literal["curious", "malicious"]
 
     @property
     def smallest(self) -> int:
@@ -75,7 +75,7 @@ class Policy:
     Attributes:
       threshold: fraction of a cohort that must survive.
       colluders: largest fraction of a cohort that may collude with the server.
-      threat: whether the server follows the protocol ("curious") or may deviate ("lying").
+      threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
       neighbours: neighbours of each client; 0 chooses the number from the cohort.
       size: expected cohort size, a public constant; colluders are a fraction of at least this size.
       admitted: smallest cohort accepted, so that the server cannot present a small one; 0 for
@@ -85,7 +85,7 @@ class Policy:
 
     threshold: float
     colluders: float
-    threat: Literal["curious", "lying"]
+    threat: Literal["curious", "malicious"]
     neighbours: int = 0
     size: int = 0
     admitted: int = 0
@@ -139,13 +139,13 @@ def _graph(policy: Policy, clients: int) -> Graph:
     sparse = policy.threat == "curious" and (policy.neighbours or clients > COMPLETE)
     if sparse and (circular := circle.sparsest_circle(clients, corrupt, lost, policy.neighbours)):
         return Graph(clients, *circular, clients - lost)
-    drawn = policy.threat == "lying" and not policy.layered and clients > COMPLETE
+    drawn = policy.threat == "malicious" and not policy.layered and clients > COMPLETE
     if drawn and (shape := random_graph.sparsest_shape(clients, corrupt, lost)):
         votes, apart = shape.votes, shape.isolated
         return RandomGraph(clients, shape.degree, shape.threshold, votes, isolated=apart)
     graph = Graph(clients, clients - 1, policy.least_threshold(clients), clients - lost)
     if graph.threshold > clients:
         raise Aborted("too few clients for the number that may collude")
-    if policy.threat == "lying" and not policy.withstands_malicious_server(graph):
+    if policy.threat == "malicious" and not policy.withstands_malicious_server(graph):
         raise Aborted("too few clients for a threshold that withstands a malicious server")
     return graph

@@ -74,10 +74,10 @@ class Unmasking:
     dealer committed to: the dealer is proved Byzantine. They are corrected if at most half of the
     shares in excess of `threshold` are wrong.
 
-    **A client that stops a sum is identified.** Let at most `liars` of a client's holders be
-    Byzantine, and let threshold + `liars` honest ones reveal the shares they hold. Then either all
-    secrets are reconstructed, or there is a culprit. For if a secret has fewer than `threshold`
-    good shares, more than `liars` honest holders had none, and each of them complained. If it has
+    **A client that stops a sum is identified.** Let at most `corrupt` of a client's holders be
+    Byzantine, and let threshold + `corrupt` honest ones reveal the shares they hold. Then either
+    all secrets are reconstructed, or there is a culprit. For if a secret has fewer than `threshold`
+    good shares, more than `corrupt` honest holders had none, and each of them complained. If it has
     at least `threshold`, it is reconstructed, or its dealer is proved Byzantine.
     """
 

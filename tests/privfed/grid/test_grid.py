@@ -246,7 +246,7 @@ def test_tables_say_every_varied_key_measure_and_what_epsilon_means(tmp_path, qu
 def test_spread_by_hand():
     found = spread([1.0, 2.0, 3.0, 6.0])
     assert (found.mean, found.low, found.high, found.count) == (3.0, 1.0, 6.0, 4)
-    assert found.deviation == pytest.approx(math.sqrt(14 / 3))
+    assert found.std == pytest.approx(math.sqrt(14 / 3))
     assert spread([math.inf, math.inf]).mean == math.inf
     assert spread([]).to_row("x") == {"x_mean": None, "x_sd": None, "x_min": None, "x_max": None}
     done = {"k": 1, "status": "done", "reason": "", "accuracy": 0.5, "epsilon": 1.0}

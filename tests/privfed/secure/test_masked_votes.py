@@ -62,7 +62,7 @@ def test_a_lying_server_unmasks_a_client_at_half_the_cohort():
     assert np.array_equal(found, row)
 
 
-@pytest.mark.parametrize("policy", [Fixed(4), Policy(0.6, 0.1, "lying")])
+@pytest.mark.parametrize("policy", [Fixed(4), Policy(0.6, 0.1, "malicious")])
 def test_above_half_a_lying_server_learns_nothing(policy):
     with pytest.raises(BadMessage, match="too few"):
         unmasked_by_a_liar(4, policy)

@@ -22,7 +22,7 @@ FILES = (
     *("ledger.jsonl", "metrics.jsonl", "report/summary.json", "checkpoint.safetensors"),
     *("config.toml", "aborts.jsonl", "excluded.jsonl", "counted_by.txt", "constants.safetensors"),
     *("report/public_clients.json", "report/metrics.csv", "releases/000001.safetensors"),
-    *("private/canaries.f64", "private/canaries.safetensors", "private/key", "private/people"),
+    *("private/canaries.f64", "private/canaries.safetensors", "private/key", "private/population"),
 )
 READERS = {
     "audit": ("audit", "RUN"),

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from privfed.core.errors import public_text
-from privfed.deploy.carriers.carrier import NOBODY
+from privfed.deploy.carriers.carrier import UNREACHABLE
 from privfed.deploy.messages.envelope import Greeter
 
 ACTION = "privfed"
@@ -211,7 +211,7 @@ class GridCarrier:
 
     Each message has its own thread, which is abandoned at its deadline because Flower may block it
     longer. Answers that arrive after the next message to the same site was sent are dropped. A node
-    without an agent answers `NOBODY` in the site's place, so that no caller waits for it.
+    without an agent answers `UNREACHABLE` in the site's place, so that no caller waits for it.
     """
 
     addresses: Addresses
@@ -247,7 +247,7 @@ class GridCarrier:
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)
             if answer is not None:
-                self.addresses.doubt(site, answer == NOBODY)
+                self.addresses.doubt(site, answer == UNREACHABLE)
                 self._arrived.put((site, number, answer))
                 took = time.monotonic() - began
                 _log.info("site %d: %d bytes, %d back, %.3f s", site, len(data), len(answer), took)

@@ -32,7 +32,7 @@ def over_several_sites(witness: Witness, sites: int) -> Witness:
     return replace(witness, sampled=partial(SeveralSites, witness.rate, sites))
 
 
-def drawn_at_sites(witness: Witness, noised: Noise | Unprotected, slack: float = 0.0) -> Event:
+def sampled_at_sites(witness: Witness, noised: Noise | Unprotected, slack: float = 0.0) -> Event:
     """Returns the event of a sum with the noise of sites, which sample their clients in secret.
 
     For a client at s sites, a sum with Skellam noise of variance mu is post-processing of s sums of

@@ -111,8 +111,8 @@ class Setting:
             graph = self.policy.graph(len(roster.clients))
         except Aborted:
             return tuple(other for other in roster.clients if other != who)
-        coins = graph.coins(roster.seed, roster.agreed())
-        return graph.neighbours(coins, roster.clients, who)
+        edge_key = graph.edge_key(roster.seed, roster.agreed())
+        return graph.neighbours(edge_key, roster.clients, who)
 
 
 @dataclass(eq=False, repr=False)

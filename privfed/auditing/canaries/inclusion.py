@@ -119,19 +119,19 @@ def number_of_nothing(rule: SumRule | RowRule) -> float:
     return math.nan if counts else 0.0
 
 
-def canary_coins(count: int, streams: Streams) -> NDArray[np.bool_]:
+def canary_inclusion(count: int, streams: Streams) -> NDArray[np.bool_]:
     """Returns an independent fair bit for each of `count` canaries `[count]`, heads True."""
     return (streams.at("canaries/coins").bits(count) & np.uint64(1)).astype(bool)
 
 
-def coin_signs(coins: NDArray[np.bool_], relation: str) -> NDArray[np.int64]:
+def inclusion_signs(inclusion: NDArray[np.bool_], relation: str) -> NDArray[np.int64]:
     """Returns the factor of each canary's row, by its bit `[K]`: 1, 0 or -1."""
-    return np.where(coins, 1, TAILS[relation])
+    return np.where(inclusion, 1, TAILS[relation])
 
 
-def in_population(coins: NDArray[np.bool_], relation: str) -> Indices:
+def in_population(inclusion: NDArray[np.bool_], relation: str) -> Indices:
     """Returns the numbers of the canaries in the population, by their bits `[K]`, in order.
 
     Under add/remove these are the canaries with heads; if membership is public, all.
     """
-    return np.flatnonzero(coins) if relation == ADD_REMOVE else np.arange(len(coins))
+    return np.flatnonzero(inclusion) if relation == ADD_REMOVE else np.arange(len(inclusion))
