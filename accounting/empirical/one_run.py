@@ -28,14 +28,14 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Guesses of inclusion bits: `made` of `coins` bits were guessed, `right` of them right."""
+    """Guesses of inclusion bits: of `coins` bits, `made` were guessed and `right` correctly."""
 
     coins: int
     made: int
     right: int
 
     def p_value(self, epsilon: float, delta: float) -> float:
-        """A bound on the probability of as many right guesses in an (epsilon, delta)-DP run.
+        """Bounds the probability that an (epsilon, delta)-DP run allows this many right guesses.
 
         >>> round(Guesses(100, 20, 20).p_value(0.0, 0.0) * 2**20, 6)
         1.0
@@ -77,7 +77,7 @@ def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> G
     Guesses(coins=4, made=2, right=2)
     """
     if not 0 < made <= len(coins):
-        raise Unaccountable(f"{made} guesses about {len(coins)} canaries; expected 1 to all")
+        raise Unaccountable(f"{made} guesses of {len(coins)} canaries; expected 1 to all of them")
     order = np.argsort(scores, kind="stable")
     high = -(-made // 2)
     right = int(coins[order[len(coins) - high :]].sum()) + int((~coins[order[: made - high]]).sum())

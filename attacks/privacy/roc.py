@@ -56,8 +56,8 @@ class Roc:
         return float(self.tpr[self.fpr <= fpr].max())
 
     def resolves(self, fpr: float) -> bool:
-        """Whether one non-member changes the FPR by at most `fpr`;
-        else the TPR at `fpr` is that at FPR 0.
+        """Whether there are at least 1 / `fpr` non-members;
+        with fewer, the TPR at `fpr` is that at FPR 0.
         """
         return self.nonmembers * fpr >= 1 - 1e-9
 

@@ -82,7 +82,7 @@ class DescribedTable(Part):
 
     @property
     def asked(self) -> Asked:
-        """The questions for each client."""
+        """The questions that each client answers."""
         spelling = Spelling(self.buckets, self.letters)
         questions: list[ColumnQuestion] = [
             *(NumbersAsked(name, spelling=spelling) for name in self.columns),

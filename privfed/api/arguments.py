@@ -104,7 +104,7 @@ def part_class(kind: str, passed: Any) -> type[Any]:
 
 
 def _of_people(people: Any) -> Raw:
-    """Keys that the first argument of a call stands for. Raises `Refused`."""
+    """Returns the keys that the first argument of a call provides. Raises `Refused`."""
     if people is None:
         return {}
     if isinstance(people, DeclaredPeople):
@@ -122,9 +122,9 @@ def _undeclared(people: Any) -> str:
     why = (
         "the inputs of a model (columns, bounds, classes, number of clients) have to be declared, "
     )
-    why += "since deriving them from private data would be a further release"
+    why += "since reading them from private data would be a further release"
     if is_dict_of_tables(people):
-        return f"people is a {type(people).__name__} of several tables; pass one of them, declared"
+        return f"people is a {type(people).__name__} of several tables; declare and pass one"
     if isinstance(people, Mapping):
         call = "privfed.Arrays(people, shape=(28, 28), bounds=(0, 255), classes=10, clients=500)"
     elif is_table(people) or isinstance(people, str | Path):
@@ -156,7 +156,7 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
         assign(raw, f"{name}.{key}", plain(named))
         for field, value in further.items():
             if field in keys:
-                raise Refused(f"{name}.{field} is given twice: next to {name}.{key}, and in it")
+                raise Refused(f"{name}.{field} is given twice, also in {name}.{key}; give it once")
             assign(raw, f"{name}.{field}", plain(value))
 
 
@@ -171,7 +171,7 @@ def _instead(argument: str) -> str:
 
 
 def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
-    """The name of a passed part in a configuration, and the part's own keys."""
+    """Returns the configuration's name of a passed part, and the part's own keys."""
     if kind == "model" and isinstance(named, nn.Module):
         part = GivenModule.of(named)
         return part, {"layout": layout_digest(named), "code": code_digest(named)}

@@ -26,7 +26,7 @@ from privfed.store.run_directory import RunDirectory
 
 @contextlib.contextmanager
 def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> Iterator[None]:
-    """A context that adds advice to an interruption, and restores torch's thread number.
+    """A context that adds advice to an interruption, and restores torch's number of threads.
 
     Args:
       path: the run directory.

@@ -301,7 +301,7 @@ class Run:
         return Run(self._directory, self._folder)
 
     def _chain(self) -> Ledger:
-        """The current ledger. Raises `Broken` if it was edited."""
+        """Returns the current ledger. Raises `Broken` if it was edited."""
         try:
             return Ledger.load(self._directory.ledger)
         except LedgerBroken as error:

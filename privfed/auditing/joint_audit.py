@@ -26,7 +26,7 @@ from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.store.run_directory import RunDirectory
 
 _TRUSTED = "all but a trusted server"
-"""The party that epsilon is against if a ledger names none."""
+"""Words for the party against whom epsilon holds if a ledger names none."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
 
 
 def _toward(run: Prior, party: str | None) -> Prior:
-    """Returns `run` with its charges against `party`, the party of the first run's epsilon.
+    """Returns `run` with the charges against `party`, against whom the first run's epsilon holds.
 
     Raises `Refused` if no ledger states these charges.
     """

@@ -41,7 +41,7 @@ class CanaryClient:
             raise Refused(f"the canary is {self.number!r}; expected its number, an integer")
         if not 0 <= self.number < declared.count:
             raise Refused(
-                f"there is no canary {self.number}; expected one from 0 to {declared.count - 1}"
+                f"there is no canary {self.number}; expected 0 to {declared.count - 1}"
             )
         if declared.meaning.absent and not self._heads:
             raise Refused(

@@ -108,7 +108,7 @@ class Preprocessing(Part):
 
 
 def merged(numbers: Iterable[Numbers]) -> tuple[Numbers, ...]:
-    """The same declarations, with neighbours that differ only in their count merged."""
+    """Merges adjacent declarations that differ only in their number of columns."""
     groups: list[Numbers] = []
     for declared in numbers:
         last = groups[-1] if groups else None

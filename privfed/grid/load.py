@@ -92,8 +92,8 @@ def _refuse_exclusion(path: Path, grid: Grid, number: int, exclusion: Values) ->
     unknown = [key for key in exclusion if key not in grid.axes]
     if unknown or not exclusion:
         raise Refused(
-            f"{path}: exclusion {number} names {unknown or 'nothing'}, which the grid does not "
-            f"vary; {expected(unknown[0] if unknown else '', grid.keys)}"
+            f"{path}: exclusion {number} names {unknown or 'no key'}; expected keys that the grid "
+            f"varies; {expected(unknown[0] if unknown else '', grid.keys)}"
         )
     if not any(matches(values, exclusion) for values in grid.product()):
         raise Refused(

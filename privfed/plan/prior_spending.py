@@ -127,10 +127,10 @@ class Prior:
         return self.passed | {self.head}
 
     def went_through(self, heads: Iterable[str], beside: Path | None = None) -> Prior:
-        """Returns the same run with those of `heads` that its ledger passed before it was counted.
+        """Returns this run with more `passed` heads: those of `heads` that its ledger had by then.
 
-        They are read from the ledger at its path, or in the folder `beside`: only the run's own
-        ledger holds the head at which it was counted.
+        The ledger is read at the run's path or in the folder `beside`. Only the run's own
+        ledger contains the head at which the run was counted.
         """
         unknown = {*heads} - self.heads
         ledgers = self.ledgers(beside) if unknown else []
@@ -153,7 +153,7 @@ class Prior:
     def toward(self, against: str | None) -> Prior | None:
         """Returns the same run with `spending` against the party `against`.
 
-        None if no ledger states it.
+        Returns None if the ledger does not state that spending.
         """
         if against == self.against:
             return self
@@ -163,9 +163,10 @@ class Prior:
         return replace(other, planned=None)  # stated for the headline only
 
     def under(self, now: Assumed) -> Prior:
-        """Returns the same run, charged under the assumptions `now` of a later one.
+        """Returns this run with its spending recomputed under the assumptions `now` of a later run.
 
-        `other` is None if it cannot be computed. Raises `Incomposable` if `spending` cannot.
+        `other` becomes None if it cannot be recomputed. Raises `Incomposable` if `spending` cannot
+        be.
         """
         assumed = self.assumed
         if assumed is None:

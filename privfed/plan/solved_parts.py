@@ -113,8 +113,8 @@ def _with_least_noise(
     """
     if len(possible) > 1 and config.privacy.epsilon is None:
         raise Refused(
-            "privacy.bands is 0, which asks for as many as need the least noise for a budget, and "
-            "the noise is fixed; set privacy.bands, or privacy.epsilon in place of "
+            "privacy.bands is 0 (the number of bands that needs the least noise at a budget), but "
+            "no budget is set; set privacy.bands, or set privacy.epsilon instead of "
             "privacy.noise_multiplier"
         )
     choices = [groups for groups in possible if groups > 1 or len(possible) == 1]

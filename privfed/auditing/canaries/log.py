@@ -101,7 +101,7 @@ def _record(round: int, numbers: NDArray[np.float64]) -> bytes:
 
 
 def _are_plausible(records: NDArray[np.float64]) -> bool:
-    """Whether all numbers are finite in single precision, and all rounds are valid integers."""
+    """Whether all numbers are finite in float32, and all rounds are valid integers."""
     rounds, largest = records[1:, 0], np.finfo(np.float32).max
     are_rounds = (rounds == np.round(rounds)) & (rounds >= FINAL) & (rounds < 2**53)
     return bool((np.abs(records) <= largest).all() and are_rounds.all())

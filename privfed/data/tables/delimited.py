@@ -40,16 +40,16 @@ class Dialect:
 
     @cached_property
     def missing(self) -> frozenset[str]:
-        """All cells that hold no number."""
+        """The texts of a cell that mark a missing number."""
         return frozenset({*MISSING, *self.missing_words})
 
     def with_point(self, number: str) -> str:
-        """`number` with a decimal point; not a number if it had another decimal mark."""
+        """Replaces the decimal mark by a point; with another mark the text is no number."""
         return number if self.decimal == "." else number.replace(".", "?").replace(",", ".")
 
 
 def known_encoding(name: str) -> str:
-    """`name`, if Python knows it as an encoding of text. Raises `ValueError`."""
+    """Returns `name`. Raises `ValueError` unless it is a text encoding that Python knows."""
     try:
         "a,1\n".encode(name).decode(name)
     except (LookupError, UnicodeError, ValueError):

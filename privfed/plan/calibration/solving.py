@@ -77,12 +77,12 @@ def solve(question: CalibrationQuestion) -> CalibrationAnswer:
     try:
         return _answer(question, unknown)
     except AccountingError as error:
-        hint = "; or more --bits, as rounding alone makes rows longer" if question.bits else ""
+        hint = "; or raise --bits, since rounding lengthens rows" if question.bits else ""
         raise Refused(f"{error}{hint}") from error
 
 
 def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
-    """The answer for the `unknown` number. Raises `AccountingError` if no number is enough."""
+    """Solves for the `unknown` number. Raises `AccountingError` if no value of it suffices."""
     if question.sites:
         refuse(config_of(question))
     if unknown != "cohort":

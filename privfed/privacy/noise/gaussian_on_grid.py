@@ -62,15 +62,15 @@ def grid_of(deviation: float) -> float | None:
 
 
 def refuse_inexact(noise_multiplier: float, size: int) -> None:
-    """Raises `Refused` if sums of rows at the clip, for an expected `size`, might not be exact.
+    """Raises `Refused` if sums over a cohort of expected `size` might not be exact in float64.
 
     Cohort sizes more than forty standard deviations above it are assumed never to occur.
     """
     most = size + 40 * math.sqrt(size) + 100
     if noise_multiplier and most * 2 * FINENESS / noise_multiplier > 2.0**53:
         raise Refused(
-            f"noise of {noise_multiplier:g} clips under a cohort of {size} has no exact sums in "
-            "double precision; raise the noise, or lower cohort.size"
+            f"noise of {noise_multiplier:g} clips makes sums over cohorts of {size} inexact in "
+            "double precision; raise the noise multiplier, or lower cohort.size"
         )
 
 

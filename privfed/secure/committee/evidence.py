@@ -89,9 +89,10 @@ class WrongOpening:
 
 @dataclass(frozen=True)
 class UnusableDealing:
-    """Proof that the numbers in `texts`, by members' places, do not give the committed secrets.
+    """Proof that the numbers that a client sent to members do not reconstruct its secrets.
 
-    The numbers are under the roots that the signer of `dealing` committed to.
+    `texts` holds the numbers and their proofs, by the member's place. They belong to the hash trees
+    whose roots the client signed in `dealing`, but do not yield the secrets that it committed to.
     """
 
     dealing: SignedDealing
