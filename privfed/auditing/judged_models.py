@@ -32,7 +32,7 @@ class Cosines:
     final: Numbers
 
     def statistics(self) -> dict[str, Numbers]:
-        """Returns scores of canaries `[K]`: "iterates" by single releases, "final" by the total.
+        """Returns canaries' scores `[K]`: "iterates" from single releases, "final" from their sum.
 
         The scores do not depend on the secret bits. "iterates" removes components that all releases
         share, such as the model's path. This also hides canaries that take part in every round,

@@ -83,7 +83,7 @@ class SeenWithColluders(EncodedSummation):
 
     @property
     def honest(self) -> int:
-        """The number of surviving sites that do not collude, |H|: the least the proof allows."""
+        """The number |H| of surviving sites that do not collude: the least that is proved."""
         return self.limits.minimum - self.limits.colluders
 
     def open(self, session: Session, length: int, encoding: Encoding) -> EncodedAccumulator:

@@ -112,7 +112,7 @@ class LocalExecutor:
         return objective.personal(broadcast, states, None)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """The clients that train on their own examples, and those on poisoned ones."""
+        """Divides clients into those with their own examples and those with poisoned ones."""
         ids = self.by_work(cohort.clients)
         if self.attackers is None or self.poisoned is None:
             return ids, ids[:0]
@@ -136,11 +136,11 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Iterator[Chunk]:
-        """`_answer`, or answers of halves of the clients if memory does not suffice.
+        """Returns `_answer`; if memory does not suffice, the answers of halves of the clients.
 
-        The round is already charged, so it goes on. A row is a function of its client and the model
-        only, whatever the other clients of a chunk, and nothing of the failed attempt was observed
-        or kept. Silos are charged as they train, and train alone anyway.
+        The round is already charged, so it must continue. A row does not depend on the other
+        clients of a chunk, and the failed attempt left no trace. Silos are charged as they train,
+        and train alone anyway.
         """
         answer = None
         try:
@@ -205,7 +205,7 @@ class LocalExecutor:
         keys: Keys,
         round: int,
     ) -> Tensor:
-        """Rows `[c, m]` of clients `chunk` `[c]`, whose indices in `trainer` are `ids` `[c]`.
+        """Trains clients `chunk` `[c]`, with indices `ids` in `trainer`; returns rows `[c, m]`.
 
         Client states are gathered before training, and scattered after it.
         """
@@ -268,7 +268,7 @@ class LocalExecutor:
         return np.where(coins(words[:, 0], self.stragglers), fewer, most)
 
     def by_work(self, ids: Indices) -> Indices:
-        """Clients `ids`, those with the most local steps first."""
+        """Sorts clients `ids` by their number of local steps, most first."""
         if self.silos:  # all take the same number of steps, and their sizes are private
             return ids
         work = self.trainer.steps(self.trainer.federation.sizes(ids), 1)

@@ -81,7 +81,7 @@ def _kinds() -> list[str]:
 
 
 def _facts(config: Config, names: Mapping[str, str]) -> str:
-    """Hash of the keys of [data] and the seed that define the clients, with part names `names`.
+    """Hashes the seed and the keys of [data] that define the clients, with part `names`.
 
     Keys about sites are left out.
     """

@@ -157,7 +157,7 @@ class RowHiding(SumProtocol, Protocol):
         ...
 
     def added(self, limits: Limits) -> float:
-        """Lower bound on the fraction of the counted noise that surviving clients add."""
+        """Lower bound on the fraction of counted noise added if Byzantine clients add none."""
         ...
 
     def colluding(self, limits: Limits) -> float:

@@ -34,7 +34,7 @@ class Box:
     classes: int
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns uniform inputs x `[count, *features]`, and one random class, y `[count]`."""
+        """Returns uniform x `[count, *features]`, and y `[count]`, one random class for all."""
         words = keys.bits(count * self.low.numel() + 1)
         y = torch.full((count,), int(words[0] % np.uint64(self.classes)))
         part = torch.from_numpy(uniforms(words[1:])).float().view(count, *self.low.shape)

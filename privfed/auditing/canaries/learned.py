@@ -205,7 +205,7 @@ class WithTraining:
 
 
 def with_trainees(people: People, there: Indices, sites: int) -> People:
-    """Returns the population with canaries `there` `[c]` after real clients, at sites in turn."""
+    """Appends the canaries `there` `[c]` to the population, at sites in turn."""
     sizes = np.concatenate([people.sizes, np.zeros(len(there), dtype=np.int64)])
     identities = np.concatenate([people.identities, canary_identities(there)])
     if people.sites is None:

@@ -53,7 +53,7 @@ class CanaryLog:
         self._path, self._size = path, count + 2
 
     def begin(self, coins: NDArray[np.bool_], dimension: int) -> None:
-        """Records the bits if the run has just begun, or removes an incomplete last record."""
+        """Records the bits if the run just began; otherwise removes an incomplete last record."""
         make_folder(self._path.parent, 0o700)
         records = self._records()
         if len(records):
