@@ -64,8 +64,8 @@ class Attackers:
     `afresh`: new attackers are drawn in each round. `unbounded`: attackers ignore the norm bound of
     honest clients and send their rows at full length. `declared`: the declared number of clients,
     if a client is identified by its index among them. `lies`: false claims sent with the rows.
-    `period`: first and last round of the attack. `learned`: what the attackers know of each other's
-    examples.
+    `period`: first and last round of the attack. `learned`: the result of `Attack.study` on all
+    attackers' examples.
     """
 
     attack: Attack
@@ -195,7 +195,7 @@ class Attackers:
         return replace(bounded, rows=rows, hostile=hostile)
 
     def instructed(self, federation: Federation) -> Attackers:
-        """These attackers after learning from all their examples, if their attack does.
+        """Returns these attackers with the knowledge that `Attack.study` gains from their examples.
 
         Raises `Refused` if the attack does not fit the examples, or if these are too few.
         """

@@ -254,7 +254,7 @@ class LocalExecutor:
         return twice * taken + steps(sizes, passes, trainer.batch_size), examples
 
     def _epochs(self, who: Indices, round: int) -> Indices:
-        """Each client's epochs in this round `[c]`: stragglers do fewer, uniformly, at least one.
+        """Returns each client's epochs `[c]`; those of stragglers are fewer, uniform from 1 on.
 
         The draw is public and independent of the data. Stragglers count (Li et al. 2020, section
         5.2) unless they are dropped.

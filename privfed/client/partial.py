@@ -119,7 +119,7 @@ class Partial(Around):
         return torch.cat([shared, stays], dim=1), taken
 
     def _joined(self, shared: Tensor, state: Tensor | None) -> Tensor:
-        """Complete models `[c, d + p]`; without a state `[d + p]`, from the public start."""
+        """Joins shared and local parts to models `[c, d + p]`; `[d + p]` without a state."""
         if state is None:
             return torch.cat([shared, self.start.expand(*shared.shape[:-1], -1)], dim=-1)
         stays = state[:, : len(self.start)]

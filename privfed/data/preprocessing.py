@@ -32,7 +32,8 @@ class Numbers(Part):
 class Category(Part):
     """A column of words, encoded as one 0/1 feature for each of its `values`.
 
-    If it `lacks` words, an empty one counts as none of the values; otherwise its row is refused.
+    If the column `lacks` words, an empty cell counts as none of the values; otherwise an empty cell
+    is refused.
     """
 
     column: str

@@ -59,7 +59,7 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
         return
     if only := sorted({"candidates", "shape"} & tuning.model_fields_set):
         raise Refused(
-            f"{path}: tune.{only[0]} is for tune.private = true; leave it out, or set that"
+            f"{path}: tune.{only[0]} needs tune.private = true; set that, or remove the key"
         )
     if again := sorted(set(tuning.seeds) & set(grid.seeds)):
         raise Refused(
@@ -69,7 +69,7 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
 
 
 def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
-    """Refuses other variation next to a private choice, which releases one run."""
+    """Refuses other varied keys in a grid with a private choice, which releases one run."""
     beside = {
         "[grid]": grid.grid, "[[method]]": grid.method, "[[exclude]]": grid.exclude,
         "[[figure]]": grid.figure,

@@ -159,7 +159,7 @@ class Measure(Part):
         raise NotImplementedError
 
     def lacks(self, scoring: Scoring) -> str:
-        """Returns in words which labels the measure needs and lacks; empty if it suits them."""
+        """Describes the labels that the measure needs and lacks; empty if the labels suit it."""
         raise NotImplementedError
 
     def count(self, scoring: Scoring) -> Count:

@@ -225,7 +225,7 @@ def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
 
 
 def _restore(module: nn.Module, constants: Mapping[str, Tensor]) -> None:
-    """Copies a run's `constants` into `module`. Raises `Broken` for those of another model."""
+    """Copies a run's `constants` into `module`. Raises `Broken` if they belong to another model."""
     held = _constants(module, Shapes.of(module))
     if {name: t.shape for name, t in held.items()} != {n: t.shape for n, t in constants.items()}:
         raise Broken(

@@ -235,7 +235,7 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
 
 
 def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
-    """Advice for a model with one output for each of two classes and a loss that needs one."""
+    """Returns advice if a model has two outputs for two classes, but the loss needs one."""
     if expected[-1] == 1 and shape == (*expected[:-1], 2):
         return ' (one for two classes: model.loss = "cross_entropy" takes one for each)'
     return ""

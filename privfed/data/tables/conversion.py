@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def as_numbers(
     column: pyarrow.ChunkedArray, called: str, table: str, dialect: Dialect
 ) -> np.ndarray:
-    """A column of numbers as float64 `[N]`, NaN for empty cells.
+    """Converts a column of numbers to float64 `[N]`; empty cells become NaN.
 
     Raises `Refused` for a column of another type, and for a word that is not a number.
     """

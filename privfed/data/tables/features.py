@@ -55,7 +55,7 @@ class CategoryFeature:
 
 
 class DeclaredNames:
-    """The `names` of a table's columns, looked up by their declarations, without `taken` ones."""
+    """Looks up columns among `names` by their declarations; patterns never match `taken` names."""
 
     def __init__(self, names: Sequence[str], taken: Collection[str]) -> None:
         self._places = {name: place for place, name in enumerate(names, start=1)}
@@ -223,7 +223,7 @@ def _empty(table: Columns, label: str) -> np.ndarray:
 def with_placeholder_labels(
     table: Columns, words: dict[str, str], numbers: dict[str, float]
 ) -> Columns:
-    """`table` with one and the same label in every row, by column from `words` or `numbers`."""
+    """Adds label columns to `table`, constant over rows, from `words` or `numbers`."""
     codes = np.zeros(table.rows, dtype=np.int64)
     return replace(
         table,
@@ -273,7 +273,7 @@ class LabelDeclaration:
         if not self.single and (any(kinds) or len(set(self.columns)) < 2):
             raise ValueError("several label columns are 0 or 1 each: two or more, and nothing else")
         if len(self.values) == 1 or self.classes == 1:
-            raise ValueError("one class leaves nothing to learn; expected two or more")
+            raise ValueError("a label of one class leaves nothing to learn; expected two or more")
 
     def encoded(self, table: Columns, rules: CellRules) -> EncodedLabels:
         """The labels of `table`. Raises `Refused` for a cell that is not as declared."""

@@ -56,7 +56,7 @@ class FederationFile(Part):
         keys = {info.data.get("coordinator"): "the coordinator"}
         for name, text in sites.items():
             if not NAME.fullmatch(name):
-                problems.append(f"{name!r} is no name: expected {EXPECTED_NAME}")
+                problems.append(f"{name!r} is no valid name; expected {EXPECTED_NAME}")
             if (other := names.setdefault(name.casefold(), name)) != name:
                 problems.append(f"{name} and {other} differ only in the case of letters")
             try:

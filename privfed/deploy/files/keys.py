@@ -40,7 +40,7 @@ _SMALL_ORDER = frozenset(
         "ee" + "ff" * 30 + "7f",
     )
 )
-"""Points of order dividing 8, in all encodings up to the sign: they allow forgeries."""
+"""Encodings (up to the sign) of points of order dividing 8, which would allow forgeries."""
 
 
 class UnknownKey(Refused):

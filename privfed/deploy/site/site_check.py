@@ -109,7 +109,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     charges = Counter(before) + Counter(following)
     spent = guarantee(charges, limit.delta).epsilon
     if spent > limit.epsilon:
-        excess = f"the whole run would take epsilon to {spent:.4g}, of {limit.epsilon:g}"
+        excess = f"the whole run would raise epsilon to {spent:.4g}, of {limit.epsilon:g}"
         raise Declined(Refusal(Code.BUDGET, f"{excess} (budget.epsilon), by this site's own count"))
     return SiteCheck(
         people=people.clients,
