@@ -175,7 +175,7 @@ class LocalExecutor:
     def _with_examples(
         self, federation: Federation, chunks: Iterator[Indices]
     ) -> Iterator[tuple[Indices, tuple[Federation, Indices]]]:
-        """Each of `chunks` of clients, with a population that holds them, and their indices there.
+        """Yields each of `chunks` with a population that holds it, and the clients' indices in it.
 
         Examples in files are read ahead if clients train several epochs; for one epoch it is no
         faster. Silos that protect examples sample these themselves, after they are charged.

@@ -163,7 +163,7 @@ class Measure(Part):
         raise NotImplementedError
 
     def count(self, scoring: Scoring) -> Count:
-        """Returns the count that divides the estimate: apart if some examples cannot be scored."""
+        """Returns the divisor of the estimate: its own if some examples cannot be scored."""
         return Count.APART if scoring.sequences else Count.SHARED
 
     def counted(self, y: Tensor, scoring: Scoring) -> Tensor:

@@ -21,7 +21,7 @@ from privfed.privacy.shared_noise import PARTY_WORDS
 
 
 def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
-    """Returns the earlier runs that a ledger counts, and the reason why their charges do not hold.
+    """Returns the earlier runs that a ledger counts, and a reason if their charges are invalid.
 
     The reason is empty if each was charged under the ledger's own assumptions, as privfed does. A
     charge against the other party is removed if it was made under other assumptions.
@@ -42,7 +42,7 @@ def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
 def ledger_guarantee(ledger: Ledger, accountant: str) -> Guarantee:
     """Returns the guarantee of a ledger's run and of all earlier runs that it counts.
 
-    It is infinite if these were not charged under the ledger's own assumptions.
+    It is infinite if the earlier runs were not charged under the ledger's own assumptions.
     """
     terms = ledger.terms
     before, why = counted_priors(terms)

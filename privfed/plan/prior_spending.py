@@ -143,7 +143,7 @@ class Prior:
         return replace(self, passed=self.passed | passed) if passed else self
 
     def ledgers(self, beside: Path | None = None) -> list[Ledger]:
-        """Returns its own ledger and copies that were continued, if they are available."""
+        """Returns the run's ledger, and copies of it that were continued, where available."""
         ledgers = []
         for folder in filter(None, (Path(self.path), beside)):
             with contextlib.suppress(OSError, AccountingError):
@@ -214,7 +214,7 @@ class Priors:
 
     @property
     def uncovered(self) -> str:
-        """The reason why no guarantee over these covers the starting model; empty if all do.
+        """The reason why no guarantee over these runs covers the starting model; else empty.
 
         Starting models of earlier runs count as well, since their releases may depend on them.
         """
@@ -225,11 +225,11 @@ class Priors:
 
     @property
     def _starts(self) -> Lineage:
-        """The runs that made the starting models of all of them and of the new run."""
+        """The runs that made the starting models of these runs and of the new run."""
         return reduce(or_, (prior.lineage for prior in self.runs), self.lineage)
 
     def traced(self, beside: Path | None = None) -> Priors:
-        """Returns the same runs with the starting heads that their ledgers passed, if available."""
+        """Returns the same runs; each `passed` includes heads of starting models, where known."""
         heads: dict[str, set[str]] = {}
         for origin in self._starts.runs:
             heads.setdefault(origin.id, set()).add(origin.head)

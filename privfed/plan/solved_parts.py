@@ -75,7 +75,7 @@ def training_rounds(config: Config) -> int:
 
 
 def _solved(config: Config) -> Config:
-    """`config` with the constants that its mechanism solves for."""
+    """Returns `config` with the constants that its mechanism solves for."""
     mechanism = config.mechanism
     if not isinstance(mechanism, SolvedForRun):
         return config
@@ -85,7 +85,7 @@ def _solved(config: Config) -> Config:
 
 
 def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
-    """`config` with a number of groups, and of bands if the mechanism has any.
+    """Returns `config` with its numbers of groups and (if the mechanism has any) bands.
 
     If both are left open, they minimise the noise on the model.
     """
@@ -107,7 +107,7 @@ def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
 def _with_least_noise(
     config: Config, sampler: InGroups, possible: tuple[int, ...], earlier: Spending
 ) -> Config:
-    """`config` with the number of groups among `possible`, and of bands, that minimises the noise.
+    """Returns `config` with those `possible` groups, and bands, that minimise the noise.
 
     The noise on the model is assumed to be unimodal in this number, so that few values are tried.
     """
@@ -133,14 +133,14 @@ def _with_least_noise(
 
 
 def _in_groups(config: Config, sampler: InGroups, groups: int) -> Config:
-    """`config` with this number of groups and of bands."""
+    """Returns `config` with this number of groups and of bands."""
     grouped: Sampler = sampler.in_groups(groups)
     assert isinstance(config.mechanism, InBands)
     return replace(config, sampler=grouped, mechanism=config.mechanism.in_bands(groups))
 
 
 def _noise_on_model(config: Config, earlier: Spending) -> float:
-    """The noise on the model, in clipping norms, at which `config` spends its budget."""
+    """Returns the noise on the model, in clipping norms, at which the budget is spent."""
     solved = _solved(config)
     try:
         noise = solved_noise(solved, round_cost(solved), evaluation_cost(solved), earlier)

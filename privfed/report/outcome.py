@@ -116,7 +116,7 @@ def _attack_row(outcome: Outcome) -> dict[str, str]:
     if success is None:
         return {}
     return {
-        "attack": (f"{success:.2%} of the targeted examples are classified as the attacker wants")
+        "attack": (f"{success:.2%} of the targeted examples get the attacker's label")
     }
 
 

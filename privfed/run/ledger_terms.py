@@ -155,7 +155,7 @@ def _against(setup: Setup) -> dict[str, Any]:
 
 
 def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
-    """The same for evaluation rounds, with the event that the headline counts."""
+    """States the same for evaluation rounds, with the event that the headline counts."""
     evaluation = plan.evaluation
     if evaluation is None or evaluation.other is None:
         return {}

@@ -58,7 +58,7 @@ def benjamini_hochberg(p: Reals, level: float) -> Mask:
 
 
 def benjamini_yekutieli(p: Reals, level: float) -> Mask:
-    """The same under any dependence of p-values: at level / (1 + 1/2 + ... + 1/n).
+    """Returns discoveries under any dependence of p-values: at level / (1 + 1/2 + ... + 1/n).
 
     Source: Benjamini & Yekutieli 2001, theorem 1.3.
 
@@ -184,7 +184,7 @@ def _evidence(
 
 
 def conformal(score: Reals, hostile: Mask) -> Reals:
-    """The p-value `[n]` of each `score` `[n]` among clients that are not `hostile` `[n]`."""
+    """Returns the conformal p-value `[n]` of each `score` `[n]` among clients not `hostile`."""
     honest = np.sort(score[~hostile])
     as_high = len(honest) - np.searchsorted(honest, score, side="left")
     return np.where(hostile, (1 + as_high) / (1 + len(honest)), as_high / len(honest))

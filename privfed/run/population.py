@@ -45,7 +45,7 @@ def load_population(config: Config, streams: Streams) -> Federation:
 
 
 def load_representatives(config: Config, streams: Streams) -> Federation:
-    """Loads the same for plans and forecasts; a few synthetic clients stand for all.
+    """Loads a population for plans and forecasts, in which few synthetic clients represent all.
 
     The time does not depend on the declared number of clients. Clients of a file are all loaded,
     since their contents may have to be refused. Raises `Refused`.

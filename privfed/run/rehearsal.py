@@ -90,11 +90,10 @@ def _world(setup: Setup, directory: RunDirectory) -> World:
 
 
 def keeping(people: Federation, chosen: NDArray[np.bool_]) -> Federation:
-    """`people` with only the examples `chosen` `[N]`; clients without examples remain.
+    """Reduces `people` to the examples `chosen` `[N]`; clients without examples remain.
 
-    An empty client sends a zero row. If rows are summed and divided by a constant, or weighted by
-    examples, that is equivalent to its absence. For other rules it is present, and contributes
-    zero.
+    A client without examples sends a row of zeros. If rows are summed and divided by a constant, or
+    weighted by examples, that is equivalent to its absence. Other rules count the row of zeros.
     """
     owners = np.repeat(np.arange(people.clients), np.diff(people.offsets))
     counts = np.bincount(owners[chosen], minlength=people.clients)

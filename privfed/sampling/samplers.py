@@ -245,7 +245,7 @@ class BySize(SizedSampler):
 
 
 def _unamplified(noise: Gaussian) -> Release:
-    """Returns the release on all clients, without amplification."""
+    """Returns the release unchanged: all clients take part, without amplification."""
     return noise
 
 

@@ -54,7 +54,7 @@ class Lineage(Encoded):
         return Lineage(tuple(runs.values()), self.unknown or other.unknown)
 
     def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
-        """Explains why a guarantee does not cover this model.
+        """Explains why a guarantee does not cover the training of this model.
 
         Args:
           counted: for each run under the guarantee, the heads that its ledger is known to have had.

@@ -63,7 +63,7 @@ class DeclaredNames:
         self._taken = frozenset(taken)
 
     def matching(self, pattern: str) -> list[str]:
-        """The columns that `pattern` declares: that of its name, else all other matches."""
+        """Returns the columns that `pattern` declares: the one of that name, or all matches."""
         if pattern in self._places:
             return [pattern]
         alone = self._escaped.get(pattern)  # tables of many columns have many such patterns

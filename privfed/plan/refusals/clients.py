@@ -33,7 +33,7 @@ def _instead(config: Config) -> str:
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
-    """Amplification is not proved here if state reveals the rounds of participation."""
+    """Amplification is not proved if client state reveals the rounds of participation."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
@@ -100,7 +100,7 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_beside_the_server(config: Config) -> Iterator[str]:
-    """The objective moves models itself (`server_step`), but the server would move another."""
+    """The objective moves its models itself, but the server would move the run's model."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "

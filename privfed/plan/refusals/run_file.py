@@ -11,7 +11,7 @@ from privfed.sampling.evaluation_rounds import independent_draw
 
 
 def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
-    """The ledger's heads are recorded, but the seed suffices to make the ledger again."""
+    """The ledger's heads are recorded, although the seed can reproduce the whole ledger."""
     if config.run.heads and config.run.randomness == "seeded":
         yield (
             "run.heads protects a ledger against truncation, but the ledger of a seeded run can "
@@ -29,7 +29,7 @@ def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
 
 
 def measures_lost_on_resume(config: Config) -> Iterator[str]:
-    """A checkpoint between two evaluations loses the work that is added up between them."""
+    """A resume from a checkpoint between two evaluations would lose counts of work."""
     run = config.run
     if run.simulation_metrics and run.checkpoint_every % run.evaluate_every:
         yield (

@@ -154,7 +154,7 @@ def unproven_draw(config: Config) -> Iterator[str]:
 
 
 def draw_by_sizes(config: Config) -> Iterator[str]:
-    """Sampling reads numbers of examples, which are private, or which another part also counts."""
+    """Sampling uses numbers of examples, which are private, or counted by another part too."""
     if not config.sampler.reads_sizes:
         return
     sampler, weights = f"cohort.sampler is {config.names['sampler']!r}", config.aggregation.weights

@@ -38,7 +38,7 @@ def _draws(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
-    """The noise protects visible rows, and a protocol shows none."""
+    """The noise protects rows that the server sees, but a protocol hides them."""
     if config.secured:
         yield (
             f"{mechanism} protects rows that the server sees, but secure.protocol = "
@@ -114,7 +114,7 @@ def _sends_an_update(objective: Objective) -> bool:
 
 
 def _states_beside_gradients(config: Config) -> Iterator[str]:
-    """Client state holds either the compression error, or a gradient (`anchored`)."""
+    """Client state can hold a compression error or a gradient (`anchored`), not both."""
     if config.compression.keeps and config.objective.anchored == "all":
         yield (
             f"client.objective = {config.names['objective']!r} uses a client's memory for a "

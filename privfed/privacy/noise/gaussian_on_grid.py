@@ -161,10 +161,11 @@ def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, I
 
 
 def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
-    """The rounded quantiles of `words` in double precision, and the places that are in doubt.
+    """Returns rounded quantiles of `words` in double precision, and the places to recompute.
 
-    Few are near a boundary by the largest slack that a number with a tail beyond `_LIKELY` has. The
-    slack is computed for these, and for all with a smaller tail.
+    A place is recomputed exactly if its rounding boundary is within the error bound. A common bound
+    (for tails beyond `_LIKELY`) selects few candidates; their own bounds, and those of smaller
+    tails, are then computed.
     """
     low = words >> np.uint64(1)
     value = low.view(np.int64).astype(np.float64)

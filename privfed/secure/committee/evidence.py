@@ -38,7 +38,7 @@ from privfed.secure.summation import Aborted, Culprit, Reason
 
 @dataclass(frozen=True)
 class Seats:
-    """A called committee: its `members` in order, with the keys in `identities`."""
+    """The committee of a call: its `members` in order, with the keys in `identities`."""
 
     openings: Openings
     members: tuple[int, ...]
@@ -47,7 +47,7 @@ class Seats:
 
 @dataclass(frozen=True)
 class WrongOpening:
-    """Proof that a member opened numbers that are not under the roots of its own ballot."""
+    """Proof that a member opened numbers outside the hash trees that its ballot committed to."""
 
     ballot: Ballot
     disclosure: Disclosure

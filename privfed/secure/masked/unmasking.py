@@ -185,7 +185,7 @@ def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
 
 
 def _any(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """Returns the secret of the first `threshold` shares; None if there is no such secret."""
+    """Reconstructs a secret from the first `threshold` shares; None if they fit no secret."""
     try:
         return reconstruct(shares, threshold)
     except ValueError:
