@@ -110,7 +110,7 @@ def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
     if numbers is not None and words <= 0.5:
         low, high = numbers.range
         if low == high:
-            return LeftOutColumn(f"{low:g} wherever anything was seen", (low - 1.0, high + 1.0))
+            return LeftOutColumn(f"{low:g} in all visible rows", (low - 1.0, high + 1.0))
         odd = tuple(each.value for each in column.values if not each.cut)
         part = 1 - numbers.outside.value
         why = f"{part:.0%} of its numbers seen here, mean {numbers.mean.value:.4g}"

@@ -42,7 +42,7 @@ _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).t
 
 @dataclass(frozen=True)
 class PipelineClaim:
-    """A claim: `points` (epsilon, delta), of which the first is the headline; `by` is their source.
+    """A claim: `points` (epsilon, delta), the headline first; `by` is their source.
 
     If `gaussian`, the points are the whole privacy profile of Gaussian noise.
     """

@@ -81,7 +81,7 @@ def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
 
 
 def _party(config: Config) -> str | None:
-    """Returns the party against whom the headline holds; None: all except a trusted server."""
+    """Returns the party against which the headline holds; None: all except a trusted server."""
     return config.against or None
 
 

@@ -94,7 +94,7 @@ def _of_statistics(described: Path, label: str) -> str:
     show_default=True,
     help="Number of their first bytes that are read.",
 )
-@click.option("--out", type=ANYTHING, help="A new folder, or a file.json beside it.")
+@click.option("--out", type=ANYTHING, help="A new folder, or a file.json next to it.")
 @JSON
 @quotes_on_request
 def describe_command(

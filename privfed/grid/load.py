@@ -81,8 +81,8 @@ def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
         )
     if len(grid.seeds) != 1 or "seeds" in tuning.model_fields_set:
         raise Refused(
-            f"{path}: tune.private = true chooses one run over the population of the one seed "
-            "in seeds = [...]; name one there, and leave tune.seeds out"
+            f"{path}: tune.private = true chooses one run over the population of a single seed "
+            "in seeds = [...]; name one seed there, and leave tune.seeds out"
         )
     if 0.0 < tuning.candidates < 1.0:
         raise Refused(f"{path}: tune.candidates is {tuning.candidates:g}; expected 1 or more")
@@ -109,7 +109,7 @@ def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> Non
                 f"{path}: {where}.{key!r} is no section.key; {expected(section, list(SECTIONS))}"
             )
         if key == "run.seed":
-            raise Refused(f"{path}: {where}.'run.seed' is what seeds = [...] is for")
+            raise Refused(f"{path}: {where} varies 'run.seed'; use seeds = [...] instead")
         if not values:
             raise Refused(
                 f"{path}: {where}.{key!r} is an empty list, so there is no cell; name values"

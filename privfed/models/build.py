@@ -131,9 +131,7 @@ def _refuse_parameters(module: nn.Module) -> None:
             refuse_part(name, f"is {parameter.dtype}; call .float() on the module")
         other = storages.setdefault(parameter.untyped_storage().data_ptr(), name)
         if other != name and parameter.numel():
-            refuse_part(
-                name, f"shares its memory with {other!r}; tie them as one and the same Parameter"
-            )
+            refuse_part(name, f"shares its memory with {other!r}; tie them as a single Parameter")
 
 
 def _refuse_hidden_start(model: Model, module: nn.Module) -> None:

@@ -200,7 +200,7 @@ def try_module(
     moves = bool(_gradient(candidate, x, seed, start).any())
     gradient = _gradient(candidate, x, seed, candidate.ordinary)
     if not (moves or bool(gradient.any())):
-        refuse_model("has a gradient of zero wherever it was tried: nothing would be learned")
+        refuse_model("has a gradient of zero at all tried parameters: nothing would be learned")
     refuse_unused(shapes.views(gradient))
     del gradient
     outputs = candidate.outputs(x, seed).detach()

@@ -160,7 +160,7 @@ def _at_as_many_sites(
     if most is None:
         raise Incomposable(
             f"its epsilon is about clients with rows at {sites} sites at most "
-            "(data.sites_per_client), and this run declares no sites; declare data.sites and "
+            "(data.sites_per_client), but this run declares no sites; declare data.sites and "
             "data.sites_per_client here, too"
         )
     by_itself = against is None and assumed.trusts == (OWN_SITE,)

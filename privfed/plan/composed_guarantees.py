@@ -116,7 +116,7 @@ def other_guarantee(
     """
     together = [spending, *(prior.other or {} for prior in runs)]
     silent = [prior.path for prior in runs if prior.other is None]
-    why = f"no ledger states what was charged against {PARTY_WORDS[against]} by {', '.join(silent)}"
+    why = f"no ledger states the charges against {PARTY_WORDS[against]} of {', '.join(silent)}"
     bound = _joint_bound(total(together), delta, why if silent else "")
     return replace(bound, against=against, uncovered=uncovered, clients=clients)
 

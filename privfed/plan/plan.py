@@ -173,7 +173,7 @@ class Plan:
         if not self.config.attacked:
             return self._simulated
         also = (self._simulated or "").removeprefix("simulation: ")
-        how = name if self.config.attack.acts else "by what they claim"
+        how = name if self.config.attack.acts else "by false reports"
         attacked = f"simulation: {attack.fraction:.0%} of the clients attack ({how})"
         return f"{attacked}; {also}" if also else attacked
 

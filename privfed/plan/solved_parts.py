@@ -96,7 +96,7 @@ def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
         enough = [groups for groups in possible if groups >= mechanism.bands]
         if not enough:
             raise Refused(
-                f"privacy.bands is {mechanism.bands}, and clients can be divided into at most "
+                f"privacy.bands is {mechanism.bands}, but clients can be divided into at most "
                 f"{possible[-1]} groups (cohort.slots, cohort.groups); expected at least as many "
                 "groups as bands: raise cohort.slots, or lower privacy.bands"
             )

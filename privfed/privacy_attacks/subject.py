@@ -204,7 +204,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
         return Subject(path, setup, setup.network.initial_params, 0)
     if overrides:
         raise Refused(
-            f"--set changes a run file, and {path} is a run directory: its model was trained as "
+            f"--set changes a run file, but {path} is a run directory: its model was trained as "
             "its config.toml says; leave --set out, or name a run file"
         )
     directory = RunDirectory.open(path)

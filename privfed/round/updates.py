@@ -51,7 +51,7 @@ class ClientUpdates:
         self._excluded = np.array(sorted(excluded), dtype=np.int64)
 
     def present(self, number: int) -> tuple[Cohort, Indices]:
-        """Clients whose rows of exchange `number` are added, and each party's dropout `[n]`.
+        """Returns the clients whose rows are summed in exchange `number`, and dropout stages `[n]`.
 
         Parties are the cohort, or all sites, whichever clients were sampled there. All passes of a
         rule use the same rows: a client that drops out of the first pass sends none in later ones.

@@ -90,7 +90,7 @@ def _declared(config: Config) -> Examples:
     """An example as the source declares it. Raises `Refused` if it declares none."""
     if not isinstance(config.source, DeclaredTable):
         raise Refused(
-            f'data.holdout is "none", and data.source = {config.names["source"]!r} does not '
+            f'data.holdout is "none", but data.source = {config.names["source"]!r} does not '
             "declare the form of an example; name a public test set"
         )
     return declared_example(config.source)

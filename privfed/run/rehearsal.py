@@ -60,7 +60,7 @@ def rehearse(
     config = setup.plan.config
     if setup.attackers:
         raise Refused(
-            f"attack.attack is {config.names['attack']!r}: simulated attackers belong to the run's "
+            f"attack.name is {config.names['attack']!r}, but attackers belong to the run's "
             "own population, and no other one can be rehearsed with them; set attack.fraction = 0"
         )
     streams = Streams(seed, simulated=True)

@@ -69,8 +69,7 @@ class Lineage(Encoded):
         reasons = (
             "of unknown origin" if self.unknown else "",
             f"trained by runs that are not counted: {', '.join(uncounted)}" if uncounted else "",
-            "trained beyond what is counted, as far as can be known, by the runs "
-            f"{', '.join(beyond)}"
+            f"possibly trained further than is counted, by the runs {', '.join(beyond)}"
             if beyond
             else "",
         )

@@ -271,7 +271,7 @@ class LabelDeclaration:
                 "(integers from 0) and label_bounds (a number to predict)"
             )
         if not self.single and (any(kinds) or len(set(self.columns)) < 2):
-            raise ValueError("several label columns are 0 or 1 each: two or more, and nothing else")
+            raise ValueError("several label columns hold 0 or 1 each; name two or more of them")
         if len(self.values) == 1 or self.classes == 1:
             raise ValueError("a label of one class leaves nothing to learn; expected two or more")
 

@@ -69,7 +69,7 @@ class PublicKey:
         """Parses a public key. Raises `UnknownKey`, without quoting the text."""
         prefix, colon, spelt = text.partition(":")
         if prefix + colon != _PUBLIC:
-            raise UnknownKey(f"a public key begins with {_PUBLIC!r}, and this text does not")
+            raise UnknownKey(f"a public key begins with {_PUBLIC!r}, but this text does not")
         return cls(_decoded(spelt, f"after {_PUBLIC!r}"))
 
     def __str__(self) -> str:

@@ -134,7 +134,7 @@ class Commits(Encoded):
         counted = all(type(facts[name]) is int for name in numbers)
         named = isinstance(facts["run"], str)
         if not (counted and named) or {*link} != {*facts, "type", "format", "hash"}:
-            raise LedgerBroken("does not state what a party committed")
+            raise LedgerBroken("does not state a party's number of commits")
         return cls(**facts)
 
 
@@ -235,5 +235,5 @@ class RunReceipts:
     def note(self, commits: Commits) -> None:
         """Adds the commits of the last exchange's party. Raises `LedgerBroken` for another."""
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
-            raise LedgerBroken("states what a party committed before, or of another exchange")
+            raise LedgerBroken("states commits of an earlier state, or of another exchange")
         self.commits = commits.count

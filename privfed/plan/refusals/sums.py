@@ -30,7 +30,7 @@ def _draws(config: Config, mechanism: str) -> Iterator[str]:
     witness = config.sampler.witness(0, config.data.clients)
     if witness.random or witness.rate < 1:
         yield (
-            f"{mechanism} is proved for rounds in which all clients take part, and "
+            f"{mechanism} is proved for rounds in which all clients take part, but "
             f"cohort.sampler is {config.names['sampler']!r}: the party that samples could place "
             "a client in a cohort of colluders, who know all noise that it shares with them; "
             'use "full"'
@@ -100,9 +100,9 @@ def _more_than_an_update(config: Config) -> Iterator[str]:
     """Compression requires one update `[d]`, sent in one exchange (`layout`, `exchanges`)."""
     if not _sends_an_update(config.objective):
         yield (
-            f"{_named(config)} is for messages that are one update, and client.objective = "
+            f"{_named(config)} is for messages that are one update, but client.objective = "
             f"{config.names['objective']!r} sends more than that, or has the server sum "
-            "clients' states; use an objective that sends an update alone: "
+            "clients' states; use an objective that sends only an update: "
             f"{offered('objective', _sends_an_update)}"
         )
 

@@ -272,7 +272,7 @@ def evaluate_by_further_clients(
 
 
 def _over_others(directory: RunDirectory, run: Path, data: Iterable[str]) -> Config:
-    """The configuration of `run` over another population, all of which is protected.
+    """Returns the configuration of `run` for another population, whose clients are all protected.
 
     `data` may name further runs in `privacy.disjoint`: the runs from which the model of `run`
     started.

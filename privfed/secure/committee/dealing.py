@@ -26,7 +26,7 @@ from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import KEY
 
 DIGEST = 16
-"""Bytes of a hash: 128-bit security, except against its author, whom a collision gains nothing."""
+"""Bytes of a hash: 128-bit security, except against its author (who gains nothing)."""
 
 Tree = tuple[tuple[bytes, ...], ...]
 """The hashes of all levels: first the leaves, padded to a power of two, and last the root."""

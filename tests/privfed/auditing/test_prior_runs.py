@@ -493,7 +493,7 @@ def test_an_older_state_of_a_counted_run_is_covered_and_the_ledger_says_so(fork,
         beside = shutil.copy(older, tmp_path / "moved/earlier.safetensors")
         bare = Priors((bare,), lineage=Lineage.of_init(str(beside)))
         assert not bare.traced(tmp_path / "moved").uncovered, "told by the ledger beside the start"
-        assert "trained beyond what is counted" in bare.uncovered
+        assert "possibly trained further than is counted" in bare.uncovered
     finally:
         shutil.move(tmp_path / "gone", folder / "copy")
 
@@ -514,7 +514,7 @@ def test_what_is_counted_of_a_run_covers_no_start_beyond_it(fork, tmp_path):
         Prior.of(str(path), ledger(path)) for path in (folder / "run", tmp_path / "between")
     )
     assert run.run == origin.id
-    assert "trained beyond what is counted" in Priors((run, between)).traced().uncovered
+    assert "possibly trained further than is counted" in Priors((run, between)).traced().uncovered
     whole = Prior.of(str(folder / "copy"), ledger(folder / "copy"))
     assert not Priors((whole, between)).traced().uncovered
 
@@ -576,7 +576,7 @@ def test_runs_that_are_declared_disjoint_need_no_counting_and_are_named(patients
     assert run in resumed.guarantee.uncovered
     with pytest.raises(Refused, match="is counted in"):
         priors(load(None, [*keys, after(first), "data.population=people"]))
-    with pytest.raises(Refused, match="state this same population"):
+    with pytest.raises(Refused, match="has this run's population"):
         priors(load(None, [*settings, declared]))
     with pytest.raises(Refused, match="not a run directory"):
         priors(load(None, [*settings, f'privacy.disjoint=["{tmp_path}"]']))
