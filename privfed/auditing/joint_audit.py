@@ -140,7 +140,7 @@ def _toward(run: Prior, party: str | None) -> Prior:
     toward = run.toward(party)
     if toward is None:
         raise Refused(
-            f"these runs differ in the party against which epsilon holds ({party or _TRUSTED}), but "
+            f"the parties against which epsilon holds differ ({party or _TRUSTED}), but "
             f"no ledger states the charges of {run.path} against it; audit them one by one"
         )
     return toward

@@ -156,9 +156,9 @@ def test_a_counted_run_that_went_on_nevertheless_is_noticed(tmp_path):
     (tmp_path / "first/counted_by.txt").unlink()
     resume(tmp_path / "first", lambda stored: stored.with_run(rounds=5))
     assert "are not in this epsilon" in audit(tmp_path / "second").problems[0]
-    with pytest.raises(Refused, match="was charged more since"):
+    with pytest.raises(Refused, match="was charged again since"):
         resume(tmp_path / "second", lambda stored: stored.with_run(rounds=4))
-    with pytest.raises(Refused, match="proves nothing"):
+    with pytest.raises(Refused, match="has no valid guarantee"):
         priors(small(after(tmp_path / "second")))
 
 
@@ -227,7 +227,7 @@ def test_an_edited_list_of_public_clients_is_noticed(tmp_path):
     path = tmp_path / "run/report/public_clients.json"
     path.write_text(path.read_text().replace('"clients": [', '"clients": ["z", '))
     assert "public clients" in audit(tmp_path / "run").problems[0]
-    with pytest.raises(Refused, match="proves nothing"):
+    with pytest.raises(Refused, match="has no valid guarantee"):
         priors(load(None, [*people(tmp_path / "a.csv"), after(tmp_path / "run")]))
 
 
@@ -595,7 +595,7 @@ def test_a_broken_or_missing_prior_is_refused(first, tmp_path):
     shutil.copytree(first, tmp_path / "edited")
     path = tmp_path / "edited/ledger.jsonl"
     path.write_bytes(path.read_bytes().rsplit(b"\n", 3)[0] + b"\n")
-    with pytest.raises(Refused, match="proves nothing"):
+    with pytest.raises(Refused, match="has no valid guarantee"):
         priors(small(after(tmp_path / "edited")))
 
 
@@ -643,7 +643,7 @@ def test_a_run_is_marked_before_it_is_cited_and_watched_meanwhile(first, tmp_pat
         real(self, run)
 
     monkeypatch.setattr(RunDirectory, "mark_counted_by", late)
-    with pytest.raises(Refused, match="was charged more since"):
+    with pytest.raises(Refused, match="was charged again since"):
         trained(tmp_path / "fourth", after(tmp_path / "third"), "run.rounds=2")
     assert not (tmp_path / "fourth/ledger.jsonl").exists()
 

@@ -19,9 +19,9 @@ REFUSED = {
     "no noise": ('mechanism = "none"', "", "have no noise"),
     "infinite": ("epsilon = inf", "", "have no noise"),
     "noise of zero": ("noise_multiplier = 0.0", "", "no accountant bounds"),
-    "other rounds": ("", '"run.rounds" = [4, 5]', "one and the same"),
-    "other cohort": ("", '"cohort.size" = [4, 5]', "one and the same"),
-    "other people": ("", '"data.size_mean" = [1.0, 2.0]', "one and the same"),
+    "other rounds": ("", '"run.rounds" = [4, 5]', "need the same spending"),
+    "other cohort": ("", '"cohort.size" = [4, 5]', "need the same spending"),
+    "other people": ("", '"data.size_mean" = [1.0, 2.0]', "need the same spending"),
     "a key that is none": ("", '"client.rate" = [1.0]', "client"),
     "a run that is refused": ("", '"client.lr" = [-1.0]', "client.lr"),
 }
