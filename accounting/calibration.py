@@ -16,7 +16,7 @@ from accounting.least_noise import least_noise
 
 _MOST_ROUNDS = 1_000_000
 _MARGIN = 1 - 1e-7
-"""Margin so that the rounding of another machine does not put the same run over its budget."""
+"""Margin that keeps the same run within its budget on a machine that rounds differently."""
 
 
 def noise_multiplier(
@@ -30,9 +30,9 @@ def noise_multiplier(
 ) -> float:
     """Returns a noise multiplier z at which the total spending is at most `epsilon`.
 
-    `event` is the mechanism's own event as a function of z, so calibration, charge and gate account
-    for the same release. The result is conservative: its epsilon never exceeds the target, and z is
-    within about 1e-5 of the least such value.
+    Calibration, charges and the budget's gate all use `event`, the mechanism's own event as a
+    function of z. The result is conservative: its epsilon never exceeds the target, and z is within
+    about 1e-5 of the least such value.
 
     Args:
       event: the event of a round, as a function of z.

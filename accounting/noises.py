@@ -92,7 +92,7 @@ Noise = Gaussian | IntegerNoise
 
 
 def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
-    """Returns `exchanges` Gaussian releases over one cohort, each at multiplier z, as one Gaussian.
+    """Combines `exchanges` Gaussian releases over one cohort, each at multiplier z, into one.
 
     Gaussian mechanisms compose exactly (adaptively too: Dong, Roth & Su 2022, Corollary 3.3):
     k of them at z are one at z / sqrt(k).

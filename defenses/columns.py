@@ -50,7 +50,7 @@ def by_column(
 
 
 def _columns_per_step(rows: Tensor, lanes: int) -> int:
-    """Number of columns of `rows` `[n, d]` that are sorted at once, with `lanes` CPU threads."""
+    """Returns how many columns of `rows` `[n, d]` are sorted at once, with `lanes` CPU threads."""
     if rows.device.type == "cpu":
         return _CHUNK * lanes
     return max(_CHUNK, _BATCH_SIZE // max(len(rows), 1))

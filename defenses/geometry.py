@@ -47,7 +47,7 @@ class Geometry:
 
     @cached_property
     def gram(self) -> Tensor:
-        """Inner products `[n + 1, n + 1]` float64 about a point near the rows, on the CPU.
+        """Inner products `[n + 1, n + 1]` float64, centred at a point near the rows, on the CPU.
 
         The last row and column belong to the origin. Only differences of rows are used, so the
         choice of the point affects precision only: about a distant point, distances are lost in the
@@ -65,13 +65,13 @@ class Geometry:
         return _between(self.gram)[:-1, -1] if self.lengths is None else self.lengths()
 
     def inner(self) -> Tensor:
-        """Inner products of rows about the origin `[n, n]`."""
+        """Inner products `[n, n]` of the rows as vectors from the origin."""
         squared = _between(self.gram)
         norms = squared[:-1, -1]
         return (norms[:, None] + norms[None, :] - squared[:-1, :-1]) / 2
 
     def cosines(self) -> Tensor:
-        """Returns the cosines `[n, n]` of the angles between rows, about the origin.
+        """Returns the cosines `[n, n]` of the angles between rows as vectors from the origin.
 
         The cosine is 0 for a row whose norm is below the rounding error of its inner products, as
         its direction is undefined.
@@ -83,7 +83,7 @@ class Geometry:
         return (inner * scale[:, None] * scale[None, :]).clamp(-1.0, 1.0)
 
     def about_mean(self, weights: Tensor | None = None) -> Tensor:
-        """Returns inner products `[n, n]` of rows about their weighted mean.
+        """Returns inner products `[n, n]` of the rows minus their weighted mean.
 
         `weights` `[n]` sum to one; None weights all rows equally.
         """
@@ -120,7 +120,7 @@ def _between(gram: Tensor) -> Tensor:
 
 
 def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
-    """Returns inner products of `rows[keep]` about a point near most of them, on the CPU.
+    """Returns inner products of `rows[keep]`, centred at a point near most rows, on the CPU.
 
     The search starts at the origin. If most rows are much nearer to one of the rows than to the
     current point, that row becomes the new point, until no row is much nearer. Byzantine rows can

@@ -19,7 +19,7 @@ Needs = frozenset[str]
 class PreAggregator(Rule):
     """A pre-aggregation step: turns n rows into m mixtures, which a rule aggregates instead.
 
-    There are no more Byzantine mixtures than there were Byzantine rows.
+    At most as many mixtures are Byzantine as rows were.
     """
 
     def needs(self) -> Needs:
@@ -118,7 +118,7 @@ class Composed(RowRule):
 
     @property
     def remembers(self) -> bool:
-        """Whether it is called with "center", the aggregate of the round before."""
+        """Whether the rule needs the argument "center", the aggregate of the round before."""
         return isinstance(self.rule, SumRule) and self.rule.remembers
 
     def most(self, n: int) -> int:
@@ -230,7 +230,7 @@ def _mix(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None,
 ) -> tuple[Geometry, Tensor | None]:
-    """The geometry of the mixtures and their weights `[m, n]`; None if there are no steps."""
+    """Returns the mixtures' geometry and their weights `[m, n]`; None if there are no steps."""
     weights: Tensor | None = None
     for part in before:
         made = part.mix(geometry, byzantine, generator)
@@ -300,7 +300,7 @@ def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
 
 
 def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
-    """The number of Byzantine rows among `n` that `before` tolerates, and the rows it returns."""
+    """Returns how many Byzantine rows among `n` `before` tolerates, and its number of rows."""
     most = n
     for part in before:
         most, n = min(most, part.most(n)), part.left(n)

@@ -86,7 +86,7 @@ __all__ = [*_PLACES]
 
 
 def __getattr__(name: str) -> Any:
-    """The public name `name`, imported now. Raises `AttributeError`."""
+    """Imports and returns the public name `name`. Raises `AttributeError`."""
     if name not in _PLACES:
         raise AttributeError(f"module 'privfed' has no attribute {name!r}")
     module, _, attribute = _PLACES[name].partition(":")

@@ -34,7 +34,7 @@ _FINEST_GRID, _COARSEST_GRID, _LARGEST_GRID = 1e-6, 1e-3, 300_000
 
 
 def pld_epsilon(counts: Counts, delta: float) -> float | None:
-    """The epsilon of all of `counts` at `delta`; None if rounding is not far below delta."""
+    """Returns epsilon of `counts` at `delta`; None if rounding errors are not far below delta."""
     plain = {noise: count for noise, count in counts.items() if isinstance(noise, Gaussian)}
     sampled = Counter({release: count for release, count in counts.items() if release not in plain})
     if not sampled:
@@ -105,10 +105,10 @@ def _truncated(release: TruncatedPoisson, grid: float) -> Any:
 
 
 class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
-    """The library's privacy loss of sampled Gaussian noise, inverted for arrays of epsilon."""
+    """dp-accounting's privacy loss of subsampled Gaussian noise, vectorised over epsilon."""
 
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
-        """The hockey-stick divergences at `epsilon`, equal to the library's up to rounding."""
+        """Returns hockey-stick divergences at `epsilon`, up to rounding those of dp-accounting."""
         if np.ndim(epsilon) == 0 or self.sampling_prob == 1.0:
             return super().get_delta_for_epsilon(epsilon)
         epsilons, adds = np.asarray(epsilon), self.adjacency_type == AdjacencyType.ADD
@@ -123,7 +123,7 @@ class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
         return np.clip(deltas, 0, 1)
 
     def _inverses(self, epsilons: np.ndarray) -> np.ndarray:
-        """`inverse_privacy_loss` of each of `epsilons`, between the edge and infinity."""
+        """Returns `inverse_privacy_loss` of each of `epsilons`, within the range of the loss."""
         adds, rate = self.adjacency_type == AdjacencyType.ADD, self.sampling_prob
         signed = -epsilons if adds else epsilons
         near = np.isclose(signed, math.log(1 - rate), rtol=1e-8, atol=0.0) | (signed == 0.0)

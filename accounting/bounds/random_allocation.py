@@ -119,12 +119,12 @@ def _unamplified(slots: int, z: float) -> bool:
 
 
 def _far_out(z: float) -> float:
-    """Returns the privacy loss of the Gaussian at 10 standard deviations."""
+    """Returns the privacy loss of the Gaussian mechanism at 10 standard deviations."""
     return 0.5 / z**2 + 10 / z
 
 
 def _ratio(slots: int, z: float, grid: float) -> Spread:
-    """A spread of R = sum_i exp(L_i) / t, with steps that are `grid` times powers of two."""
+    """Returns the distribution of R = sum_i exp(L_i) / t on steps of `grid` times powers of two."""
     terms = {1: lognormal(-0.5 / z**2 - math.log(slots), 1 / z, _step(1, z, grid))}
 
     def sum_of(count: int) -> Spread:
@@ -137,7 +137,7 @@ def _ratio(slots: int, z: float, grid: float) -> Spread:
 
 
 def _step(count: int, z: float, grid: float) -> float:
-    """Returns the step for a sum of `count` terms: fine relative to its standard deviation.
+    """Returns the grid step for a sum of `count` terms, a small part of its standard deviation.
 
     It is `grid` times a power of two. With more terms it never grows, so that the grid of a sum
     contains the grids of its terms.
@@ -147,6 +147,6 @@ def _step(count: int, z: float, grid: float) -> float:
 
 
 def _probabilities(grid: float, first: int, masses: Numbers, infinite: float) -> Any:
-    """The distribution of finite losses from `first` on, and of an infinite one, rounded up."""
+    """Builds a pessimistic distribution of finite losses from `first` on, and an infinite loss."""
     infinite = min(infinite + abs(1.0 - infinite - float(masses.sum())), 1.0)
     return pld_pmf.DensePLDPmf(grid, first, masses, infinite, True)

@@ -88,7 +88,7 @@ def at_several_sites(
 
 
 def split(release: SeveralSites) -> PoissonSampled:
-    """The event whose `sites`-fold composition bounds `release`, also in Rényi divergence."""
+    """Returns an event whose `sites`-fold composition bounds `release` (PLD and Rényi)."""
     multiplier = release.of.noise_multiplier / math.sqrt(release.sites)
     return PoissonSampled(release.rate, Gaussian(multiplier))
 
@@ -110,7 +110,7 @@ def largest_loss(release: SeveralSites) -> float:
 
 
 def _dots(delta: Any, low: float, high: float, grid: float) -> Any:
-    """Returns probabilities of losses from `low` to `high` that reproduce all values of `delta`."""
+    """Returns probabilities of losses from `low` to `high` that have the divergences `delta`."""
     first, last = math.floor(low / grid), math.ceil(high / grid)
     epsilons = np.arange(first, last + 1) * grid
     pieces = np.array_split(epsilons, 1 + len(epsilons) // _BATCH_SIZE)

@@ -28,14 +28,14 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Guesses of inclusion bits: `made` of `canaries` bits were guessed, `right` of them right."""
+    """Guesses of inclusion bits: of `canaries` bits, `made` were guessed and `right` correctly."""
 
     canaries: int
     made: int
     right: int
 
     def p_value(self, epsilon: float, delta: float) -> float:
-        """A bound on the probability of as many right guesses in an (epsilon, delta)-DP run.
+        """Bounds the probability that an (epsilon, delta)-DP run allows this many right guesses.
 
         >>> round(Guesses(100, 20, 20).p_value(0.0, 0.0) * 2**20, 6)
         1.0
@@ -77,7 +77,8 @@ def guess(scores: NDArray[np.float64], inclusion: NDArray[np.bool_], made: int) 
     Guesses(canaries=4, made=2, right=2)
     """
     if not 0 < made <= len(inclusion):
-        raise Unaccountable(f"{made} guesses about {len(inclusion)} canaries; expected 1 to all")
+        count = len(inclusion)
+        raise Unaccountable(f"{made} guesses of {count} canaries; expected 1 to {count}")
     order = np.argsort(scores, kind="stable")
     high = -(-made // 2)
     right = int(inclusion[order[len(inclusion) - high :]].sum()) + int(

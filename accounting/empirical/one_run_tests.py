@@ -28,9 +28,9 @@ class Bounds:
 
 @dataclass(frozen=True)
 class OneRunTests:
-    """The `bounds` of each statistic, and `most`, those if all guesses were right.
+    """The `bounds` by each statistic, and `most`, the bounds if all guesses had been right.
 
-    `p_value` is the smallest of the tests of the claimed curve, times their number.
+    `p_value` is the smallest p-value of all tests of the claimed curve, times the number of tests.
     """
 
     bounds: Mapping[str, Bounds]
@@ -46,7 +46,7 @@ def one_run_tests(
 ) -> OneRunTests:
     """Tests a claim by the scores of canaries.
 
-    All claims are tested together, as a trade-off function.
+    All claims are tested together, as one trade-off function.
 
     Args:
       statistics: scores by statistic, each of shape [K]; higher if inclusion is more likely, and

@@ -69,7 +69,7 @@ class Adaptive(FullKnowledge):
         return worst
 
     def harm(self, aggregate: Tensor, mean: Tensor) -> float:
-        """Returns the harm of an `aggregate` `[m]` where the honest `mean` is `[m]`; see `aim`.
+        """Returns the harm of an `aggregate` `[m]` if the honest mean is `mean` `[m]`; see `aim`.
 
         If the mean is zero, the distance is used.
         """
@@ -81,7 +81,7 @@ class Adaptive(FullKnowledge):
     def _tried(
         self, honest: Tensor, view: View, rng: np.random.Generator, strengths: list[float]
     ) -> Iterator[Tensor]:
-        """Yields rows `[m]` or `[b, m]` to try."""
+        """Yields candidate rows, `[m]` for all attackers or `[b, m]`."""
         mean = honest.mean(0)
         for way in directions(honest):
             for strength in strengths:

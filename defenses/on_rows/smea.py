@@ -65,7 +65,7 @@ _ROUNDING = 1e-9
 
 
 def _varying_least(gram: Tensor, remove: int) -> Tensor:
-    """The places `[n - remove]` of the rows whose covariance has the least leading eigenvalue.
+    """Returns the places `[n - remove]` of the rows whose covariance has the least top eigenvalue.
 
     `gram` `[n, n]` holds inner products about any point near most rows.
     """

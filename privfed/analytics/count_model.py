@@ -34,13 +34,13 @@ _ABOUT_COST = ("run", "cohort", "privacy", "secure", "evaluation", "budget", "ag
 
 
 def epsilon_of_share(raw: Raw, described: Config) -> float:
-    """Returns the epsilon that the description alone spends for its fraction `budget.statistics`.
+    """Returns the epsilon that the description alone spends, for its share `budget.statistics`.
 
     The noise is solved jointly for the description, the training of the same run file and
     evaluation rounds, so that together they spend privacy.epsilon. With s the description's
     fraction, e that of evaluation and w the `variance_weight` of a round, z_D / z = sqrt(w_D (1 -
-    s) (1 - e) / (s w (T - E))). The description is charged as its own event, and training, which
-    counts it, is solved anew.
+    s) (1 - e) / (s w (T - E))). The description is charged as its own event. The noise of training
+    is then solved for again, with that charge counted.
 
     Args:
       raw: the run file.
@@ -75,13 +75,13 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
 
 
 def _costs(raw: Raw) -> Config:
-    """Returns a run with the cost of training by `raw`. Raises `Refused` if it has no fraction."""
+    """Returns a run with the cost of training. Raises `Refused` if `raw` states no share."""
     about = {name: section for name, section in raw.items() if name in _ABOUT_COST}
     config = assembled({**about, "data": {"clients": raw.get("data", {}).get("clients", 0)}})
     if not config.budget.statistics:
         raise Refused(
-            "--epsilon is missing: the budget of this release, as 0.5; or set "
-            "budget.statistics, its share of the run file's budget",
+            "--epsilon is missing; set it to the budget of this release, or set "
+            "budget.statistics to its share of the run's budget",
             key="epsilon",
         )
     if config.privacy.epsilon in (None, math.inf) or config.shared_noise:
@@ -107,7 +107,7 @@ Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class CountModel(Part):
-    """One parameter per count; `stretches` are lengths and amplitudes of counts, in order."""
+    """A model of one parameter per count; `stretches` are (length, amplitude) of equal ones."""
 
     stretches: list[Stretch] = Field(min_length=1)
 

@@ -88,7 +88,7 @@ class DescribedTable(Part):
 
     @property
     def questions(self) -> Questions:
-        """The questions for each client."""
+        """The questions that each client answers."""
         spelling = Spelling(self.buckets, self.letters)
         questions: list[ColumnQuestion] = [
             *(NumbersQuestion(name, spelling=spelling) for name in self.columns),

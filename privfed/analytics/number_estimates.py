@@ -23,7 +23,7 @@ PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TWO_SIDED = float(norm.isf(0.025))
 """Standard deviations on either side of an estimate that make an interval of 95 %."""
 _SEEN = 0.01
-"""Probability that any empty node is taken to be occupied."""
+"""Probability that at least one empty node counts as occupied."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ class CountedNumbers:
         return StatedEstimate(value=value, low=low, high=high)
 
     def _at(self, position: float) -> tuple[float, int]:
-        """Returns the number at `position` in order, and its cell, uniform within cells."""
+        """Returns the number at rank `position` and its cell, with numbers uniform within cells."""
         counts = self.counts[self.cells.nodes]
         ends = np.cumsum(counts)
         cell = min(int(np.searchsorted(ends, position)), len(counts) - 1)
@@ -211,7 +211,7 @@ def interval(
 
 
 def without_last_bits(value: float) -> float:
-    """Returns `value` to 12 digits, because some cells begin at the float next to another one."""
+    """Rounds `value` to 12 digits, since some cells begin one float beyond another cell's end."""
     return float(f"{value:.12g}")
 
 

@@ -87,7 +87,7 @@ class Spelling:
         return words
 
     def _largest(self, sums: Reals, bucket: int, std: float) -> bytes | None:
-        """Returns the word of the largest sums `[positions, 16]`, if it is of this bucket."""
+        """Decodes the word at the largest sums `[positions, 16]`; None if its hash differs."""
         symbols = sums.argmax(1)
         if sums.max(1).mean() < max(_CLEAR * std, 0.5):
             return None
@@ -100,7 +100,7 @@ class Spelling:
         return None
 
     def _counted(self, sums: Reals, written: Sequence[bytes], std: float) -> list[ReadWord]:
-        """Returns the counts of a bucket's recovered words, at positions that no two share.
+        """Counts a bucket's recovered words, at positions where their symbols differ.
 
         Words that were not recovered can only add to these counts, by at most the bucket's count
         minus the recovered words' counts. An interval is extended downwards by that much. The

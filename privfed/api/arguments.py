@@ -109,7 +109,7 @@ def part_class(kind: str, passed: Any) -> type[Any]:
 
 
 def _of_population(population: Any) -> Raw:
-    """Keys that the first argument of a call stands for. Raises `Refused`."""
+    """Returns the keys that the first argument of a call provides. Raises `Refused`."""
     if population is None:
         return {}
     if isinstance(population, DeclaredPopulation):
@@ -131,10 +131,10 @@ def _undeclared(population: Any) -> str:
     why = (
         "the inputs of a model (columns, bounds, classes, number of clients) have to be declared, "
     )
-    why += "since deriving them from private data would be a further release"
+    why += "since reading them from private data would be a further release"
     if is_dict_of_tables(population):
         kind = type(population).__name__
-        return f"population is a {kind} of several tables; pass one of them, declared"
+        return f"population is a {kind} of several tables; declare and pass one"
     if isinstance(population, Mapping):
         call = (
             "privfed.Arrays(population, shape=(28, 28), bounds=(0, 255), classes=10, clients=500)"
@@ -168,7 +168,7 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
         assign(raw, f"{name}.{key}", plain(named))
         for field, value in further.items():
             if field in keys:
-                raise Refused(f"{name}.{field} is given twice: next to {name}.{key}, and in it")
+                raise Refused(f"{name}.{field} is given twice, also in {name}.{key}; give it once")
             assign(raw, f"{name}.{field}", plain(value))
 
 
@@ -183,7 +183,7 @@ def _instead(argument: str) -> str:
 
 
 def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
-    """The name of a passed part in a configuration, and the part's own keys."""
+    """Returns the configuration's name of a passed part, and the part's own keys."""
     if kind == "model" and isinstance(named, nn.Module):
         part = GivenModule.of(named)
         return part, {"layout": layout_digest(named), "code": code_digest(named)}

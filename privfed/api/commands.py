@@ -111,7 +111,7 @@ def audit(
     if not path:
         raise Refused("no run to audit; expected the path of one, or several")
     if head is not None:
-        raise Refused("head is about one run; audit them one by one")
+        raise Refused("head is for a single run, but several are given; audit them one by one")
     return Answer.of(
         audit_together([as_path(each, "path") for each in path], accountant), merged_table
     )
@@ -197,7 +197,7 @@ def experiment(
 
 
 def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
-    """Runs a private tuning, or computes its cost."""
+    """Runs a private tuning, or with `dry_run` computes its cost."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table

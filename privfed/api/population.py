@@ -201,9 +201,9 @@ class Declaration:
         """
         if rows is self._sample or self._is_sample(rows):
             raise Refused(
-                "these rows are the sample itself, which is public, so that there is no one to "
+                "rows is the sample itself, but a sample is public and has no clients to "
                 "protect; bounds and categories derived from private rows are a further "
-                "release. Declare from a sample of other people, or by hand: "
+                "release. Use a sample of other clients, or declare by hand: "
                 "privfed.Table(rows, …)"
             )
         kind = FileTable if isinstance(rows, str | Path) else GivenTable

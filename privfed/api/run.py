@@ -316,7 +316,7 @@ class Run(InProgress):
         return Run(self._directory, self._folder, opened=opened)
 
     def _chain(self) -> Ledger:
-        """The current ledger. Raises `Broken` if it was edited."""
+        """Returns the current ledger. Raises `Broken` if it was edited."""
         try:
             return Ledger.load(self._directory.ledger)
         except LedgerBroken as error:

@@ -297,7 +297,7 @@ def observe(
     if count * len(first) > MOST_NUMBERS:
         raise Refused(
             f"{count} releases of {len(first):,} numbers each do not fit into memory; expected at "
-            f"most {MOST_NUMBERS:,} numbers of each neighbour: release some of them, or fewer times"
+            f"most {MOST_NUMBERS:,} per neighbour: return fewer numbers, or use fewer releases"
         )
     observed = np.empty((2, count, len(first)))
     for number, included in enumerate(inclusion):

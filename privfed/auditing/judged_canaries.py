@@ -42,7 +42,7 @@ _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).t
 
 @dataclass(frozen=True)
 class PipelineClaim:
-    """A claim: `points` (epsilon, delta) that all hold, the headline first, and their source `by`.
+    """A claim: `points` (epsilon, delta), the headline first; `by` is their source.
 
     If `gaussian`, the points are the whole privacy profile of Gaussian noise.
     """
@@ -171,7 +171,7 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
 
 
 def _verdict(judgement: Judgement) -> str:
-    """Returns in words whether the claim is refuted, doubtful or not contradicted."""
+    """Returns the verdict on the claim as text: refuted, doubtful or not contradicted."""
     if judgement.refuted:
         return "REFUTED: the pipeline does not satisfy the claim"
     if judgement.doubted:
@@ -183,7 +183,7 @@ def _verdict(judgement: Judgement) -> str:
 
 
 def _power(judgement: Judgement) -> str:
-    """Returns in words which claims could be refuted, and why none could if there are none."""
+    """Describes the claims that could be refuted, or the reason why none could be."""
     needed = judgement.canaries_needed
     least = "more than 100,000" if needed is None else f"at least {needed}"
     this = f"this claim needs {least}"
@@ -200,7 +200,7 @@ def _power(judgement: Judgement) -> str:
 
 
 def _two(every: float | None, final: float | None) -> str:
-    """Returns a figure by either statistic, in words."""
+    """Formats a figure by either statistic: single releases, and the final model."""
     return f"{_shown(every)} from single releases, {_shown(final)} from the final model"
 
 

@@ -93,7 +93,7 @@ class LastRelease:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Two populations, neighbouring under `relation`, on which `algorithm` is run."""
+    """Runs `algorithm` on two populations that are neighbours under `relation`."""
 
     algorithm: Algorithm
     relation: str
@@ -144,7 +144,7 @@ class Neighbours:
         return np.concatenate([np.tile(moved, self.algorithm.exchanges), state])
 
     def _numbers(self, release: LastRelease) -> Numbers:
-        """Returns all exchanges' releases `[k]`, then the logarithms of the mechanism's numbers."""
+        """Returns all exchanges' releases `[k]`, then the logarithms of the mechanism's state."""
         released = torch.cat(release.released).double().numpy()
         scaled = released * float(self.algorithm.sampler.size) / self._clip
         state = [np.log(float(release.state[name])) for name in self._released_state]
@@ -162,6 +162,6 @@ class Neighbours:
 
 
 def _assigned(rows: int, sites: int) -> Population:
-    """Returns `rows` clients, assigned to `sites` in turn if any, the target's first."""
+    """Returns a population of `rows` clients, the target first, at `sites` in turn if any."""
     population = Population.of(np.ones(rows, dtype=np.int64))
     return replace(population, sites=population.identities % sites) if sites else population

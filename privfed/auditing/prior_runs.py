@@ -76,12 +76,12 @@ def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
         pass  # raises Refused for a run in progress
     problems = audit(directory.path).problems
     if problems:
-        raise Refused(f"privacy.prior: {name} proves nothing: {problems[0]}")
+        raise Refused(f"privacy.prior: {name} has no valid guarantee: {problems[0]}")
     return directory, Ledger.load(directory.ledger)
 
 
 def _party(config: Config) -> str | None:
-    """Returns the party that the headline is against; None: all except a trusted server."""
+    """Returns the party against which the headline holds; None: all except a trusted server."""
     return config.against or None
 
 
@@ -146,8 +146,8 @@ def _refuse_gone_on(prior: Prior) -> None:
     """Raises `Refused` if a counted run is available here and was charged after it was counted."""
     if went_on(prior.to_json()):
         raise Refused(
-            f"privacy.prior: {prior.path} was charged more after another run had counted it; its "
-            "later charges are in no run's sum. Name it in privacy.prior in addition to that "
+            f"privacy.prior: {prior.path} was charged again after another run had counted it; its "
+            "later charges are counted by no run. Name it in privacy.prior in addition to that "
             "run"
         )
 
@@ -181,18 +181,18 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
             terms = Ledger.load(path).terms
             declared[name], population = str(terms["id"]), terms["population"]
         except (OSError, LedgerBroken, KeyError) as error:
-            raise Refused(f"privacy.disjoint: {name} has no ledger that identifies it") from error
+            raise Refused(f"privacy.disjoint: {name} has no readable ledger with an id") from error
         counted = declared[name] in {prior.run for prior in runs}
         if counted or (same_unit(config, population) and same_name(config, population)):
             raise Refused(
-                f"privacy.disjoint: {name} is counted in privacy.prior, or both state this same "
-                "population; count it in privacy.prior, and do not name it here"
+                f"privacy.disjoint: {name} is counted in privacy.prior, or has this run's "
+                "population; name it in privacy.prior only"
             )
     return declared
 
 
 def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> None:
-    """Raises `Refused` if `origin` produced this run's initial model and is not counted.
+    """Raises `Refused` if the initial model comes from the run `origin`, which is not counted.
 
     A model trained on the same population is a release about it, and has to be counted.
     """

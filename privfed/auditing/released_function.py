@@ -56,7 +56,7 @@ class ReleasedFunction:
 
     @property
     def profile(self) -> Callable[[float], float] | None:
-        """The function's own claim, epsilon by delta (its attribute `profile`); None without."""
+        """The function's own claim (its attribute `profile`: epsilon by delta), if it has one."""
         profile = getattr(self.call, "profile", None)
         return self._claiming(profile) if callable(profile) else None
 

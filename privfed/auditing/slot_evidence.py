@@ -79,9 +79,9 @@ class SlotEvidence:
         return np.stack(numbers, axis=1)[:, None]
 
     def _of_rounds(self, along: Numbers) -> Numbers:
-        """Returns each round's log-likelihood ratio `[n, rounds]`, with decorrelated noise.
+        """Returns each round's log-likelihood ratio `[n, rounds]`, after decorrelating the noise.
 
-        For noise correlated over rounds, the signal is the round's column of C.
+        For noise correlated over rounds, the signal of a round is its column of C.
         """
         rounds = along.shape[1]
         filtered = lfilter(self.coefficients, [1.0], along, axis=1)

@@ -57,7 +57,7 @@ class Drawing:
                 f"{_MOST_BYTES // 4 // self.dimension:,}"
             )
         if not (math.isfinite(self.clip) and 0 < self.clip <= np.finfo(np.float32).max / _LONG):
-            raise Refused(f"--clip is {self.clip}; expected the clip of the pipeline, above 0")
+            raise Refused(f"--clip is {self.clip}; expected the pipeline's clipping norm, above 0")
         if self.relation not in RELATIONS:
             raise Refused(f"--relation is {self.relation!r}; expected one of {[*RELATIONS]}")
 

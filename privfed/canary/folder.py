@@ -225,7 +225,7 @@ def participants(directory: str | Path) -> list[int]:
 
 
 def _committed(key: bytes, path: Path) -> str:
-    """Returns a commitment to the file at `path`, hiding without the key and binding."""
+    """Returns a commitment to the file at `path`; it reveals nothing without the key."""
     digest = hashlib.sha256(f"privfed canaries, {path.name}|".encode() + key)
     with regular.opened(path) as file:
         while block := file.read(_BLOCK):

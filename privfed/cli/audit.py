@@ -159,7 +159,7 @@ def audit_command(
 
 
 def _refuse_combination(tested: str, *others: object) -> None:
-    """Raises `Refused` if any of `others` is given in addition to what is `tested`."""
+    """Raises `Refused` if any of `others` is given in addition to the option in `tested`."""
     if any(others):
         raise Refused(f"{tested} tested by itself; leave out the other arguments")
 

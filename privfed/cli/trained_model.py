@@ -161,7 +161,7 @@ def predict_command(
     from privfed.trained.predict import predict
 
     if as_json and out is None:
-        raise Refused("--json takes --out FILE: standard output cannot hold both")
+        raise Refused("--json needs --out FILE, since standard output cannot hold both")
     predicted = predict(directory, [f"data.path={quoted(data)}", *overrides], out)
     if out is None:
         _to_standard_output(as_csv(predicted.table))

@@ -35,7 +35,7 @@ from privfed.privacy.mechanism import BoundedRows
 
 @dataclass(frozen=True)
 class FalseClaims:
-    """False claims of attackers; the defaults claim nothing false.
+    """False statements by attackers; the defaults state nothing false.
 
     `everything`: the attack replaces all messages of training, not model updates only. `weight`:
     factor by which attackers overstate their number of examples; others admit at most `most`
@@ -49,7 +49,7 @@ class FalseClaims:
     within: bool | None = None
 
     def claimed(self, weights: Tensor, byzantine: Tensor) -> Tensor:
-        """The `weights` `[c]`, with those of `byzantine` clients `[c]` as claimed and admitted."""
+        """Replaces `weights` `[c]` of the `byzantine` clients by the overstated, admitted ones."""
         claimed = (weights * self.weight).clamp(max=self.most)
         return torch.where(byzantine, claimed, weights)
 
@@ -59,13 +59,13 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Attackers:
-    """A `fraction` of the clients with these `identities` `[N]`, which carry out `attack`.
+    """The attackers: a `fraction` of the clients with `identities` `[N]`, carrying out `attack`.
 
     `afresh`: new attackers are drawn in each round. `unbounded`: attackers ignore the norm bound of
     honest clients and send their rows at full length. `declared`: the declared number of clients,
     if a client is identified by its index among them. `false_claims`: those sent with the rows.
-    `period`: first and last round of the attack. `learned`: what the attackers know of each other's
-    examples.
+    `period`: first and last round of the attack. `learned`: the result of `Attack.study` on all
+    attackers' examples.
     """
 
     attack: Attack
@@ -175,7 +175,7 @@ class Attackers:
     def lengthened(
         self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Bounded rows, with those of `byzantine` clients scaled to the norms of their `free` rows.
+        """Scales the bounded rows of `byzantine` clients back to the norms of their `free` rows.
 
         A bound only shortens rows (and rotates them, or appends to them), so the result is the
         message of a client that does not apply the bound. If `bare`, the client does not add noise
@@ -195,7 +195,7 @@ class Attackers:
         return replace(bounded, rows=rows, byzantine=byzantine)
 
     def instructed(self, federation: Federation) -> Attackers:
-        """These attackers after learning from all their examples, if their attack does.
+        """Returns these attackers with the knowledge that `Attack.study` gains from their examples.
 
         Raises `Refused` if the attack does not fit the examples, or if these are too few.
         """
@@ -216,18 +216,18 @@ class Attackers:
         )
 
     def _ever(self, federation: Federation) -> list[int]:
-        """Clients that are Byzantine in any round; any may be if a few clients stand for all."""
+        """Returns the clients that are Byzantine in any round, or all if few stand for all."""
         if self.afresh or federation.stands_for:
             return list(range(federation.clients))
         return [int(client) for client in np.flatnonzero(self.chosen(0))]
 
     def watching(self, params: Tensor, state: State) -> State:
-        """The attackers' memory after the broadcast of `params` `[d]`, if the attack reads it."""
+        """Returns the attackers' memory after the broadcast of `params` `[d]`."""
         looks = Knowledge.BROADCASTS in self.attack.knows
         return self.attack.watch(params, state) if looks else state
 
     def steering(self, state: State) -> Callable[[Tensor, Tensor, float], Tensor] | None:
-        """A function by which attackers with memory `state` steer local steps; None if they do not.
+        """Returns the function with which attackers steer local steps; None if they do not steer.
 
         See `privfed.client.trainer.Steering`.
         """
@@ -236,7 +236,7 @@ class Attackers:
         return lambda direction, away, lr: self.attack.steer(direction, away, lr, state)
 
     def poisoned(self, federation: Federation) -> Federation:
-        """The population on which Byzantine clients train: only their own examples are poisoned.
+        """Returns the population with the examples of Byzantine clients poisoned, no others.
 
         Raises `Refused` if the attack does not fit the examples.
         """
@@ -261,7 +261,7 @@ class Attackers:
 
 
 def _memory_of(task: str) -> str:
-    """Prefix of memory names of exchanges that ask for `task`."""
+    """Returns the prefix of the attackers' memory names for exchanges with this `task`."""
     return "" if task == "train" else f"{task}/"
 
 
@@ -291,13 +291,13 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
     for label in attack.labels():
         if label >= examples.classes:
             raise Refused(
-                f"the attack aims at class {label}, but there are classes 0 to "
+                f"the attack's target is class {label}, but there are classes 0 to "
                 f"{examples.classes - 1} only; set attack.source and attack.target to these"
             )
 
 
 def targeted(attackers: Attackers, test: Examples) -> Examples | None:
-    """Test examples with the attack applied, labelled with its target classes; None if it has none.
+    """Applies the attack to test examples and labels them with its targets; None without any.
 
     Raises `Refused` if the attack does not fit, or if no test example is a target.
     """

@@ -112,7 +112,7 @@ class LocalExecutor:
         return objective.personal(broadcast, states, None)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """The clients that train on their own examples, and those on poisoned ones."""
+        """Divides clients into those with their own examples and those with poisoned ones."""
         ids = self.by_work(cohort.clients)
         if self.attackers is None or self.poisoned is None:
             return ids, ids[:0]
@@ -136,11 +136,11 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Iterator[Chunk]:
-        """`_answer`, or answers of halves of the clients if memory does not suffice.
+        """Returns `_answer`; if memory does not suffice, the answers of halves of the clients.
 
-        The round is already charged, so it goes on. A row is a function of its client and the model
-        only, whatever the other clients of a chunk, and nothing of the failed attempt was observed
-        or kept. Silos are charged as they train, and train alone anyway.
+        The round is already charged, so it must continue. A row does not depend on the other
+        clients of a chunk, and the failed attempt left no trace. Silos are charged as they train,
+        and train alone anyway.
         """
         answer = None
         try:
@@ -175,7 +175,7 @@ class LocalExecutor:
     def _with_examples(
         self, federation: Federation, chunks: Iterator[Indices]
     ) -> Iterator[tuple[Indices, tuple[Federation, Indices]]]:
-        """Each of `chunks` of clients, with a population that holds them, and their indices there.
+        """Yields each of `chunks` with a population that holds it, and the clients' indices in it.
 
         Examples in files are read ahead if clients train several epochs; for one epoch it is no
         faster. Silos that protect examples sample these themselves, after they are charged.
@@ -205,7 +205,7 @@ class LocalExecutor:
         keys: Keys,
         round: int,
     ) -> Tensor:
-        """Rows `[c, m]` of clients `chunk` `[c]`, whose indices in `trainer` are `ids` `[c]`.
+        """Trains clients `chunk` `[c]`, with indices `ids` in `trainer`; returns rows `[c, m]`.
 
         Client states are gathered before training, and scattered after it.
         """
@@ -254,7 +254,7 @@ class LocalExecutor:
         return twice * taken + steps(sizes, passes, trainer.batch_size), examples
 
     def _epochs(self, who: Indices, round: int) -> Indices:
-        """Each client's epochs in this round `[c]`: stragglers do fewer, uniformly, at least one.
+        """Returns each client's epochs `[c]`; those of stragglers are fewer, uniform from 1 on.
 
         The draw is public and independent of the data. Stragglers count (Li et al. 2020, section
         5.2) unless they are dropped.
@@ -268,7 +268,7 @@ class LocalExecutor:
         return np.where(bernoulli(words[:, 0], self.stragglers), fewer, most)
 
     def by_work(self, ids: Indices) -> Indices:
-        """Clients `ids`, those with the most local steps first."""
+        """Sorts clients `ids` by their number of local steps, most first."""
         if self.silos:  # all take the same number of steps, and their sizes are private
             return ids
         work = self.trainer.steps(self.trainer.federation.sizes(ids), 1)

@@ -41,7 +41,7 @@ class AttackKeys(Part):
     def _refuse_no_round(self) -> Self:
         if 0 < self.last_round < self.first_round:
             raise ValueError(
-                f"attack.last_round is {self.last_round}, before attack.first_round, "
+                f"attack.last_round is {self.last_round}, but attack.first_round is "
                 f"{self.first_round}; raise it, or lower that"
             )
         return self

@@ -145,30 +145,33 @@ class Config:
 
     @property
     def unbounded(self) -> bool:
-        """Whether attackers ignore the bounds that honest clients keep; sites enforce them."""
+        """Whether attackers send rows that exceed the norm bound of honest clients.
+
+        Sites, if they are the parties, enforce the bound on their clients' rows.
+        """
         stage, free = self.attackers.stage, self.secured and not self.by_sites
         return stage == "after_bound" or (stage == "auto" and free)
 
     @property
     def by_sites(self) -> bool:
-        """Whether sites are the parties: each sums its clients' rows, and adds noise.
+        """Whether the parties of sums are sites: each sums its clients' rows and adds noise.
 
-        If the server sees rows and adds the noise, the sites of clients have no effect.
+        False if the server sees single rows and adds the noise.
         """
         asked = self.data.sites > 0 and self.secure.parties != "clients"
         return asked and (self.secured or self.mechanism.trust == "client")
 
     @property
     def apart(self) -> bool:
-        """Whether clients are at sites on other machines, and none of them on this one."""
+        """Whether all clients are at sites on other machines."""
         return self.data.sites > 0 and self.data.site_partition == "elsewhere"
 
     @property
     def byzantine(self) -> int:
         """The assumed number of Byzantine clients in a cohort.
 
-        As declared, and at least the expected number of simulated attackers, which may be random
-        (such a run is a simulation).
+        It is the declared number, or the expected number of simulated attackers if that is larger
+        (a run with attackers is a simulation).
         """
         expected = self.attackers.fraction * self.sampler.size
         return expected_byzantine(self.aggregation.byzantine, expected)
@@ -191,7 +194,7 @@ class Config:
 
     @property
     def void(self) -> bool:
-        """Whether attackers read raw updates: then other rows depend on a client's data."""
+        """Whether attackers read raw updates, so that their rows depend on other clients' data."""
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
@@ -211,7 +214,7 @@ class Config:
 
     @property
     def colluding(self) -> int | None:
-        """Number of clients that may collude; None if noise depends on no client's secret."""
+        """Number of clients that may collude; None if clients add no share of the noise."""
         return self.byzantine + self.joint_noise.colluders if self.joint_noise else None
 
     @property

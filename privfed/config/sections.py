@@ -233,7 +233,7 @@ class Audit(Part):
         for key in ("examples", "craft_steps"):
             if self.kind == "update" and getattr(self, key) != defaults[key].default:
                 raise ValueError(
-                    f"{key} is {getattr(self, key)}, and canaries that send updates hold no "
+                    f"{key} is {getattr(self, key)}, but canaries that send updates hold no "
                     'examples; set kind = "input", or remove the key'
                 )
         return self

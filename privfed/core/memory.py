@@ -16,7 +16,8 @@ def keep_freed() -> bool:
 
     A chunk of stacked models takes megabytes. glibc returns them to the system and requests them
     again, at one page fault per 4 KB: up to a quarter of a round's time. The cost is idle memory
-    (600 MB instead of 530 MB, for any cohort size). Only for processes of privfed itself.
+    (600 MB instead of 530 MB, for any cohort size). Call it only in processes that privfed itself
+    starts.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

@@ -122,7 +122,7 @@ def _store(
     sites: Sites,
     streams: Streams,
 ) -> Federation:
-    """The training examples by client, or by client and site; `pool` are all of the source."""
+    """Groups the training examples by client, or by client and site; `pool` is the whole source."""
     identities = _identities(names)
     if not sites.count:
         federation = Federation.of(split.pool, owners, clients, split.test)
@@ -143,9 +143,9 @@ def _store(
 def _of_an_entry(
     typical: float | None, pool: Examples, split: HoldoutSplit, sites: Sites
 ) -> float | None:
-    """The part of a client's `typical` number of examples that one of its entries holds.
+    """Divides a client's `typical` number of examples among its entries.
 
-    If sites are known, it is the mean over clients of the test set, if that has sites.
+    If the source knows sites, the divisor is the mean number of sites per client in the test set.
     """
     if typical is None or sites.per_client == 1:
         return typical

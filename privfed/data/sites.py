@@ -21,7 +21,7 @@ from privfed.data.federation import Examples, client_number
 _CONCENTRATION = 0.5
 """Dirichlet concentration of the shares in which sites hold clients of a label."""
 _APART = np.int64(0x1E3779B97F4A7C15)
-"""Multiplier that numbers a client's own examples, distinct from those of other clients."""
+"""Multiplier that gives the examples of different clients different numbers."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
 def _assigned_by_chance(
     owners: Indices, identities: Indices, sites: Sites, streams: Streams
 ) -> Indices:
-    """The entry of each example `[N]`: a random one of its owner's entries."""
+    """Assigns each example `[N]` to a random one of its owner's entries."""
     if sites.per_client == 1:
         return owners
     numbers = identities[owners] + places_among_owners(owners) * _APART
@@ -233,7 +233,8 @@ def entry_identities(
 ) -> Indices | None:
     """The entries' identities `[entries]`; None if clients have no names.
 
-    They depend only on the names of client and site, or on the client's if it is at one site.
+    An identity depends only on the names of client and site; if each client is at one site, on the
+    client's name alone.
 
     Args:
       entries: the entries of the store.

@@ -75,7 +75,7 @@ class NamesSites(Protocol):
 
 @runtime_checkable
 class KeptByUser(Protocol):
-    """A source of a population passed as an object, which no file of the run holds."""
+    """A source of clients that were passed as an object, which no file of the run contains."""
 
     kept_by_user: ClassVar[bool]
 

@@ -27,7 +27,7 @@ from privfed.store.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class CellCharges:
-    """The charges of one run of a cell, as they were made or as planned.
+    """The charges of one run of a cell, actual or planned.
 
     Attributes:
       cell: the cell.

@@ -87,7 +87,7 @@ def _most(left: Spending, right: Spending) -> Spending:
 
 
 def _most_examples(left: Spending | None, right: Spending | None) -> Spending | None:
-    """The same for charges on examples; None if either run bounds no example."""
+    """Returns `_most` for charges on examples; None if either run bounds no example."""
     return None if left is None or right is None else _most(left, right)
 
 

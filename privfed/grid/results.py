@@ -141,7 +141,7 @@ def cell_of(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Converts JSON's "inf" to infinity."""
+    """Converts the text "inf" of JSON files to infinity."""
     return math.inf if value == "inf" else value
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 Losses = Sequence[tuple[Mapping[str, Any], Loss]]
-"""The loss of each cell, with the varied keys as a table holds them."""
+"""Pairs of a cell's loss and its varied keys, as a table holds them."""
 
 
 def less_is_better(loss: Loss, measure: str) -> bool:

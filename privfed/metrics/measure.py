@@ -159,11 +159,11 @@ class Measure(Part):
         raise NotImplementedError
 
     def lacks(self, scoring: Scoring) -> str:
-        """Returns in words which labels the measure needs and lacks; empty if it suits them."""
+        """Describes the labels that the measure needs and lacks; empty if the labels suit it."""
         raise NotImplementedError
 
     def count(self, scoring: Scoring) -> Count:
-        """Returns the count that divides the estimate: apart if some examples cannot be scored."""
+        """Returns the divisor of the estimate: its own if some examples cannot be scored."""
         return Count.APART if scoring.sequences else Count.SHARED
 
     def counted(self, y: Tensor, scoring: Scoring) -> Tensor:

@@ -269,7 +269,7 @@ class Network:
         return {name: view.detach().requires_grad_() for name, view in views.items()}
 
     def evaluate(self, flat: Tensor, examples: Examples) -> dict[str, float]:
-        """The loss's measures on `examples`, and its mean over them as "loss".
+        """Returns the measures on `examples` by name, and the mean loss as "loss".
 
         Raises `ValueError` for examples without labels.
 

@@ -24,7 +24,7 @@ from privfed.models.start import with_changes
 
 
 def is_named(name: str, pattern: str) -> bool:
-    """Whether `pattern` names it, or a module that holds it."""
+    """Whether `pattern` matches the name of a parameter, or of a module that contains it."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 

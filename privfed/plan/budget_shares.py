@@ -66,7 +66,7 @@ def _cost_of_aborts(plan: Plan) -> str:
 
 
 def _solved_noise(plan: Plan, cost: RoundCost) -> float:
-    """The noise multiplier that the budget requires at this cost; infinite if none suffices."""
+    """Returns the noise multiplier that the budget needs at this cost; infinite if none."""
     privacy, before = plan.config.privacy, plan.before.spending
     rounds, budget = plan.training_rounds, privacy.epsilon or 0.0
     evaluating = plan.evaluation_cost.spending if plan.evaluation_cost else None

@@ -56,8 +56,7 @@ class Plan:
     noise_multiplier: float | None
     by_examples: bool
     other: Event | None = None
-    """For distributed noise, which has two guarantees, the event of the one the budget does not
-    limit."""
+    """Event of the guarantee that the budget does not limit; only distributed noise has one."""
     evaluation: Plan | None = None
     """The rounds in which clients evaluate, as a plan of their own; None if they do not."""
     evaluation_cost: EvaluationCost | None = None
@@ -114,7 +113,7 @@ class Plan:
         return {event: min(rounds, count) for event, count in most.items()}
 
     def _charged(self, rounds: int, training: Event, evaluating: Event | None) -> Spending:
-        """Counts of both events in the first `rounds` rounds."""
+        """Counts the training and evaluation events in the first `rounds` rounds."""
         count = self.config.evaluation_rounds.among(rounds)
         charged = Counter({training: rounds - count})
         return charged + Counter({evaluating: count}) if evaluating else charged
@@ -128,7 +127,7 @@ class Plan:
         return self._of_kind(round).other
 
     def _of_kind(self, round: int) -> Plan:
-        """The plan of rounds of the kind of `round`."""
+        """Returns the plan for the kind of `round`: training, or evaluation."""
         if self.evaluation and round in self.config.evaluation_rounds:
             return self.evaluation
         return self
@@ -174,13 +173,13 @@ class Plan:
         if not self.config.attacked:
             return self._simulated
         also = (self._simulated or "").removeprefix("simulation: ")
-        how = name if self.config.attack.acts else "by what they claim"
+        how = name if self.config.attack.acts else "by false reports"
         attacked = f"simulation: {attack.fraction:.0%} of the clients attack ({how})"
         return f"{attacked}; {also}" if also else attacked
 
     @property
     def _simulated(self) -> str | None:
-        """The same reason without attackers."""
+        """Returns the same reason for a run without attackers; empty if there is none."""
         config, run = self.config, self.config.run
         if run.randomness == "seeded":
             return f"simulation: noise and cohorts follow from the seed {run.seed}"
@@ -216,10 +215,10 @@ def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: in
 def solve_plan(
     config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0
 ) -> Plan:
-    """Returns the plan of a configuration that is not refused: its noise, and all costs.
+    """Solves for the noise and computes all costs of a configuration that was not refused.
 
-    Runs `before` this one count. Noise that clients share depends on the `length` of a message, and
-    on that of a row of `measures`. Raises `Refused` if no noise is enough.
+    The spending of the runs `before` counts. Noise that clients share depends on the `length` of a
+    message, and on that of a row of `measures`. Raises `Refused` if no noise is enough.
     """
     config = with_solved_parts(config, before.spending)
     cost, privacy = round_cost(config, length), config.privacy
@@ -269,7 +268,7 @@ def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Prior
 
 
 def _goes_on(config: Config) -> bool:
-    """Whether it was planned before: such a run stops at its budget, for any number of rounds."""
+    """Whether the run was planned before; it then stops at its budget, whatever its rounds."""
     return config.noise_multiplier is not None and config.privacy.epsilon is not None
 
 
@@ -300,7 +299,7 @@ def _accounted(cost: RoundCost) -> Iterator[None]:
         yield
     except AccountingError as error:
         coarse = shares_noise(cost.mechanism)
-        hint = "; or raise secure.bits, as rounding alone makes rows longer" if coarse else ""
+        hint = "; or raise secure.bits, since rounding lengthens rows" if coarse else ""
         raise Refused(f"privacy: {error}{hint}") from error
 
 

@@ -57,7 +57,7 @@ def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
 
 
 def _sums_only(config: Config) -> bool:
-    """Whether the server sees only sums, or may use nothing else."""
+    """Whether the server sees only sums, or its noise covers only sums."""
     mechanism = config.mechanism
     central = mechanism.private and mechanism.trust != "client"
     return bool(config.secured or central or config.by_sites)

@@ -56,7 +56,7 @@ bits of their fractions, fit 32 bits."""
 
 
 def fits_single(clip: float, step: float) -> bool:
-    """Whether rows of norm `clip` in single precision, over `step`, are exact and fit 32 bits.
+    """Whether float32 rows of norm `clip`, divided by `step`, are exact and fit 32 bits.
 
     Division by a power of two loses no bits.
     """
@@ -88,7 +88,7 @@ def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
 
 
 def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
-    """Returns the same as `rounded_double` for a row that `fits_single`, several times faster."""
+    """Does the work of `rounded_double` several times faster, for a row that `fits_single`."""
     drawn, whole_steps = sixteen_bits(keys, len(row)), np.empty(len(row), np.int64)
     scaled, floored = np.empty((2, _SINGLES), np.float32)
     numbers, real = np.empty(_SINGLES, np.int32), np.empty(_SINGLES)
@@ -195,7 +195,7 @@ class Codec:
 
     @property
     def largest(self) -> int:
-        """Largest number that a client can send."""
+        """Largest integer that an honest client sends."""
         added = self.noise.most if self.noise else 0
         if self.clip == math.inf:
             return math.floor(self.reach / self.step) + 1 + added

@@ -34,7 +34,7 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
 MANY, FEW = 10, 2
-"""Numbers of clients in the attacked secure sums, in addition to a whole cohort."""
+"""Numbers of clients in the attacked secure sums, in addition to a complete cohort."""
 _READER = "a server that reads updates"
 _LOOSE = (1e6, 1e5, 1e3)
 """Privacy budgets that are far too large to protect any client."""
@@ -42,7 +42,7 @@ _LOOSE = (1e6, 1e5, 1e3)
 
 @dataclass(frozen=True)
 class View:
-    """The observation of an adversary `who`: the mean of clipped updates of clients, plus noise.
+    """The observation of an adversary `who`: a mean of clients' clipped updates plus noise.
 
     Attributes:
       name: the name in reports.
@@ -204,7 +204,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
         return Subject(path, setup, setup.network.initial_params, 0)
     if overrides:
         raise Refused(
-            f"--set changes a run file, and {path} is a run directory: its model was trained as "
+            f"--set changes a run file, but {path} is a run directory: its model was trained as "
             "its config.toml says; leave --set out, or name a run file"
         )
     directory = RunDirectory.open(path)

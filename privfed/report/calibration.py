@@ -88,7 +88,7 @@ def _promises(advice: Advice) -> list[str]:
 
 
 def _where_buffers_pay(advice: Advice) -> Iterator[str]:
-    """The memory that buffers save relative to bands with the same sampler, and the added noise."""
+    """States the memory that buffers save over bands with the same sampler, and the extra noise."""
     for buffers in advice.ranked:
         for bands in advice.ranked:
             same = buffers.sampler == bands.sampler and "privacy.bands" in bands.keys

@@ -117,9 +117,7 @@ def _attack_row(outcome: Outcome) -> dict[str, str]:
     success = outcome.measures.get("attack_success")
     if success is None:
         return {}
-    return {
-        "attack": (f"{success:.2%} of the targeted examples are classified as the attacker wants")
-    }
+    return {"attack": (f"{success:.2%} of the targeted examples get the attacker's label")}
 
 
 def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:

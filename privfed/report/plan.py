@@ -106,7 +106,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _groups_row(config: Config) -> dict[str, str]:
-    """The origin of a client's group, if its row depends on it."""
+    """States the origin of a client's group, if its row depends on the group."""
     grouping = config.objective.grouping
     if grouping is None:
         return {}

@@ -72,7 +72,7 @@ class Algorithm:
 
     @property
     def cohorts(self) -> Cohorts:
-        """The public constants of cohorts that objectives may use."""
+        """The public constants about cohorts that objectives may use."""
         period = self.sampler.witness(0, self.clients).period
         return Cohorts(self.clients, float(self.sampler.size), period)
 
@@ -85,9 +85,8 @@ class Algorithm:
     def draw(self, round: int, population: Population, streams: Streams) -> Cohort:
         """Samples the cohort of `round`.
 
-        A sampler with correlated draws counts only the rounds of its own kind. A client that
-        participates in every b-th training round therefore does so also if every b-th of all rounds
-        is an evaluation.
+        A sampler with correlated draws counts only the rounds of its own kind. If a client
+        participates in every b-th training round, evaluation rounds in between do not change that.
         """
         turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round
         cohort = self.sampler.sample(turn, self.clients, population, streams)

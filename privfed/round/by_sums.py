@@ -142,7 +142,7 @@ class BySums:
 
     @property
     def _parts(self) -> int:
-        """Number of parts in which a client's update may come."""
+        """Number of parts (rows at different sites) that a client's update may have."""
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
@@ -162,7 +162,7 @@ class BySums:
 
 
 def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
-    """The sum of weighted rows without their weights, and the sum of the weights."""
+    """Divides a sum into the weighted rows and the weights."""
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
     if weight <= 0.0:  # no client sent anything: a zero average changes nothing
         return replace(total, total=torch.zeros_like(rows)), 1.0

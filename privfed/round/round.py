@@ -74,7 +74,7 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
 
 
 class Conversation:
-    """Iterates over a play's exchanges; each is answered before the next one comes."""
+    """Iterates over a play's exchanges; each must be answered before the next one is requested."""
 
     def __init__(self, play: Play) -> None:
         self._play = play
@@ -106,7 +106,7 @@ def replay(
     conversation = Conversation(play(algorithm, round, state))
     for exchange, released in zip(conversation, releases, strict=True):
         if released.shape != (exchange.layout.length,) or released.dtype != torch.float32:
-            raise ValueError(f"release of another form than {exchange.layout.length} numbers")
+            raise ValueError(f"a release has another length than {exchange.layout.length} numbers")
         conversation.answer(released)
     return conversation.end
 

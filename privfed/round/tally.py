@@ -21,12 +21,13 @@ MEASURES = ("far", "against", "alike")
 
 
 def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
-    """Number of `rows` `[n, m]` at least as outlying as each row: `[n]`, by measure.
+    """Returns the rank `[n]` of each row by measure: the number of rows at least as outlying.
 
-    A row counts itself. The measures are "far", the distance from `aggregate` `[m]`, large for
-    attackers that push it; "against", the angle to it, for attackers that work against it; and
-    "alike", the closeness of the nearest other row, for attackers that push together. Non-finite
-    rows are farthest, and least outlying by the other two. The rows are not copied.
+    `rows` are `[n, m]`, and a row counts itself. The measures are "far", the distance from
+    `aggregate` `[m]`, large for attackers that push it; "against", the angle to it, for attackers
+    that work against it; and "alike", the closeness of the nearest other row, for attackers that
+    push together. Non-finite rows are farthest, and least outlying by the other two. The rows are
+    not copied.
     """
     good = usable(rows)
     places = good.nonzero().squeeze(1)

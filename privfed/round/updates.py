@@ -30,7 +30,7 @@ if known, to the aggregate as attackers compute it.
 
 @dataclass
 class ClientUpdates:
-    """Messages of the clients of one `cohort`, chunk by chunk, attackers included.
+    """Computes the messages of the clients of one `cohort`, attackers included, in chunks.
 
     A client's row is trained, passed to the observer of a simulation, converted to the terms that
     the rule sums, bounded by the mechanism, and sent.
@@ -51,13 +51,13 @@ class ClientUpdates:
         self._excluded = np.array(sorted(excluded), dtype=np.int64)
 
     def present(self, number: int) -> tuple[Cohort, Indices]:
-        """Clients whose rows of exchange `number` are added, and each party's dropout `[n]`.
+        """Returns the clients whose rows are summed in exchange `number`, and dropout stages `[n]`.
 
-        Parties are the cohort, or all sites, whichever clients were sampled there. Passes use the
-        same rows: a client that drops out of the first of them sends none in any. Clients excluded
-        in an earlier round are still sampled but treated as dropouts before sharing, so that
-        sampling rate, divisor and the other parties' randomness are unchanged (rules of proof,
-        section 4).
+        Parties are the cohort, or all sites, whichever clients were sampled there. All passes of a
+        rule use the same rows: a client that drops out of the first pass sends none in later ones.
+        Clients excluded in an earlier round are still sampled but treated as dropouts before
+        sharing, so that sampling rate, divisor and the other parties' randomness are unchanged
+        (rules of proof, section 4).
         """
         first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
         identities = self._party_numbers()
@@ -197,7 +197,7 @@ class ClientUpdates:
     def _corrupted(
         self, exchange: Exchange, present: Cohort, foreseen: Foreseen
     ) -> Iterator[Chunk]:
-        """Answers with the attackers' rows replaced, which needs all other answers first."""
+        """Replaces the attackers' rows, after all other answers have arrived."""
         attackers = self.world.attackers
         if attackers is None or exchange.task == "measure":
             yield from self.world.executor.chunks(exchange, present)
@@ -211,7 +211,7 @@ class ClientUpdates:
             yield self._replaced(_joined(answers), attackers, exchange, foreseen)
 
     def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
-        """The exchange with the attackers' memory, after they saw the model it broadcasts."""
+        """Adds to the exchange the attackers' memory after they saw its broadcast model."""
         params = exchange.broadcast["params"]
         self.attack_memory = attackers.watching(params, self.attack_memory)
         return replace(exchange, remembered=self.attack_memory)
@@ -267,10 +267,10 @@ class _Part:
 
 
 def _whose(count: int, rows: Tensor, ids: Indices, byzantine: Mask) -> Indices | None:
-    """Clients `[count]` of the rows on which an attacker tries the rule; None if ambiguous.
+    """Returns the clients `[count]` of the rows that an attacker tries; None if ambiguous.
 
-    They are the Byzantine ones of clients `ids` `[n]`, then the honest ones, or only those with
-    finite `rows` `[n, m]`: attackers omit the others, as rules do.
+    These are the Byzantine clients among `ids` `[n]`, then the honest ones (all, or those with
+    finite `rows` `[n, m]`, since attackers omit other rows as rules do).
     """
     honest = ~byzantine
     if count < len(byzantine):

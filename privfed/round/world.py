@@ -94,7 +94,7 @@ class InBackground:
             begun.result()
 
     def _waited(self) -> BaseException | None:
-        """Waits for the scheduled write; returns an exception that interrupted the wait."""
+        """Waits for the scheduled write; returns the interruption of the wait, if there was one."""
         interrupted = None
         while self._begun is not None and not self._begun.done():
             try:

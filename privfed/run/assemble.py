@@ -295,7 +295,7 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
 
 
 def _false_claims(config: Config) -> FalseClaims:
-    """The attackers' claims, capped at what a server or site that sees rows admits."""
+    """Returns the attackers' false statements, capped at values that a server or site admits."""
     attackers, most = config.attackers, config.aggregation.most_examples
     return FalseClaims(
         everything=attackers.replaces == "messages",

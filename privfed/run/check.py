@@ -76,7 +76,7 @@ class Check:
 
 
 def check(config: Config, answers: int | None = None) -> Check:
-    """Loads, builds and measures as `train` does, writes nothing, and makes up only a few clients.
+    """Loads, builds and measures as `train` does, with few synthetic clients; writes nothing.
 
     Args:
       config: the configuration of the run.

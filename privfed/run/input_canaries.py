@@ -159,7 +159,7 @@ class RunCanaries(Protocol):
     """The canaries of a run, and the log of their observations."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Records a replayed release, which may already have been recorded."""
+        """Records a release that is replayed; it may be in the log already."""
         ...
 
     def end(self, params: Tensor) -> None:
@@ -175,7 +175,7 @@ class InputCanaries:
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Records nothing: the adversary of these canaries sees the final model only."""
+        """Records nothing, since the adversary of these canaries sees only the final model."""
 
     def end(self, params: Tensor) -> None:
         """Records the final model's scores of each canary's examples."""

@@ -30,7 +30,7 @@ def refuse_grown(before: Priors) -> None:
     for prior in before.runs:
         if went_on(prior.to_json()):
             raise Refused(
-                f"{prior.path} was counted as an earlier run, but was charged more since; this "
+                f"{prior.path} was counted as an earlier run, but was charged again since; this "
                 "run's epsilon would omit those charges. Start a new run, with privacy.prior "
                 "naming both"
             )
@@ -155,7 +155,7 @@ def _against(setup: Setup) -> dict[str, Any]:
 
 
 def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
-    """The same for evaluation rounds, with the event that the headline counts."""
+    """States the same for evaluation rounds, with the event that the headline counts."""
     evaluation = plan.evaluation
     if evaluation is None or evaluation.other is None:
         return {}

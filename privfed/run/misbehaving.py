@@ -58,7 +58,7 @@ def benjamini_hochberg(p: Reals, level: float) -> Mask:
 
 
 def benjamini_yekutieli(p: Reals, level: float) -> Mask:
-    """The same under any dependence of p-values: at level / (1 + 1/2 + ... + 1/n).
+    """Returns discoveries under any dependence of p-values: at level / (1 + 1/2 + ... + 1/n).
 
     Source: Benjamini & Yekutieli 2001, theorem 1.3.
 
@@ -186,7 +186,7 @@ def _evidence(
 
 
 def conformal(score: Reals, byzantine: Mask) -> Reals:
-    """The p-value `[n]` of each `score` `[n]` among clients that are not `byzantine` `[n]`."""
+    """Returns the conformal p-value `[n]` of each `score` `[n]` among clients not `byzantine`."""
     honest = np.sort(score[~byzantine])
     as_high = len(honest) - np.searchsorted(honest, score, side="left")
     return np.where(byzantine, (1 + as_high) / (1 + len(honest)), as_high / len(honest))

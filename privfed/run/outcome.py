@@ -31,7 +31,7 @@ class RoundRecord:
     warning: str = ""
 
     def nominally(self) -> RoundRecord:
-        """The same for a run with a nominal ε, which no file shows as a guarantee."""
+        """Returns the record of a run with a nominal ε, which no file may show as a guarantee."""
         names = {"epsilon": "nominal_epsilon"}
         public = {names.get(name, name): value for name, value in self.public.items()}
         return replace(self, public=public)

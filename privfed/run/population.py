@@ -45,7 +45,7 @@ def load_population(config: Config, streams: Streams) -> Federation:
 
 
 def load_representatives(config: Config, streams: Streams) -> Federation:
-    """Loads the same for plans and forecasts; a few synthetic clients stand for all.
+    """Loads a population for plans and forecasts, in which few synthetic clients represent all.
 
     The time does not depend on the declared number of clients. Clients of a file are all loaded,
     since their contents may have to be refused. Raises `Refused`.
@@ -90,7 +90,7 @@ def _declared(config: Config) -> Examples:
     """An example as the source declares it. Raises `Refused` if it declares none."""
     if not isinstance(config.source, DeclaredTable):
         raise Refused(
-            f'data.holdout is "none", and data.source = {config.names["source"]!r} does not '
+            f'data.holdout is "none", but data.source = {config.names["source"]!r} does not '
             "declare the form of an example; name a public test set"
         )
     return declared_example(config.source)

@@ -60,7 +60,7 @@ def rehearse(
     config = setup.plan.config
     if setup.attackers:
         raise Refused(
-            f"attack.attack is {config.names['attack']!r}: simulated attackers belong to the run's "
+            f"attack.name is {config.names['attack']!r}, but attackers belong to the run's "
             "own population, and no other one can be rehearsed with them; set attack.fraction = 0"
         )
     streams = Streams(seed, simulated=True)
@@ -90,11 +90,10 @@ def _world(setup: Setup, directory: RunDirectory) -> World:
 
 
 def keeping(population: Federation, chosen: NDArray[np.bool_]) -> Federation:
-    """`population` with only the examples `chosen` `[N]`; clients without examples remain.
+    """Reduces `population` to the examples `chosen` `[N]`; clients without examples remain.
 
-    An empty client sends a zero row. If rows are summed and divided by a constant, or weighted by
-    examples, that is equivalent to its absence. For other rules it is present, and contributes
-    zero.
+    A client without examples sends a row of zeros. If rows are summed and divided by a constant, or
+    weighted by examples, that is equivalent to its absence. Other rules count the row of zeros.
     """
     owners = np.repeat(np.arange(population.clients), np.diff(population.offsets))
     counts = np.bincount(owners[chosen], minlength=population.clients)

@@ -35,7 +35,7 @@ from privfed.store.run_directory import RunDirectory
 
 
 def allowed_change(stored: Config, wanted: Config) -> Config:
-    """`wanted` with the values that the run measured and calibrated.
+    """Returns `wanted` with the values that the run measured and calibrated.
 
     Raises `Refused`, naming each key that may not change.
     """
@@ -107,7 +107,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
 def reassemble(
     wanted: Config, directory: RunDirectory, load: Loader = load_population
 ) -> tuple[Setup, Ledger]:
-    """The setup and ledger of an existing run; the ledger states what was spent before it began.
+    """Rebuilds the setup of an existing run, and opens its ledger.
 
     Args:
       wanted: the configuration to run with.

@@ -56,7 +56,7 @@ def rule_histories(
 
 
 def _run_of(setup: Setup, ledger: Ledger) -> str:
-    """The identity of the run in stored client memory, which includes the order of its clients."""
+    """Returns an identity of the run and the order of its clients, for stored client memory."""
     order = hashlib.sha256(setup.federation.population().identities.tobytes()).hexdigest()
     return f"{ledger.terms['id']} {order}"
 
@@ -162,7 +162,7 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
 
 
 class HeldElsewhere:
-    """Ledger and releases of a world without them: the first rank or a server has them."""
+    """Stands in for ledger and releases where another process (rank 0, a server) has them."""
 
     def charge(self, round: int, event: Event) -> Charge:
         raise RuntimeError("only the process that holds the ledger charges")

@@ -58,7 +58,7 @@ class Allocation(SizedSampler):
         size = size_by_turns(self.size, clients, "slots", self.slots)
         if self.groups and self.slots % self.groups:
             raise Refused(
-                f"cohort.groups is {self.groups}, and cohort.slots {self.slots}; expected groups "
+                f"cohort.groups is {self.groups}, but cohort.slots {self.slots}; expected groups "
                 f"that divide the slots: {', '.join(map(str, _divisors(self.slots)))}"
             )
         return self.model_copy(update={"size": size})

@@ -50,7 +50,7 @@ class Witness:
 
     @property
     def shares_places(self) -> bool:
-        """Whether one client may displace another, according to the event, whatever is declared."""
+        """Whether one client may displace another, as the event (not a declaration) implies."""
         return isinstance(self.release, WithoutReplacement | TruncatedPoisson)
 
     def refuse_population(self, population: int, clients: int) -> None:

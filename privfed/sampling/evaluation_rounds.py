@@ -45,7 +45,7 @@ def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
 
 
 def over_larger_population(witness: Witness, more: int) -> Witness:
-    """Returns the sampling rule over `more` clients in addition to the declared ones.
+    """Returns the sampling rule for a population with `more` clients than declared.
 
     The proof of a truncated sample bounds the population, so these clients are added to the bound.
     """

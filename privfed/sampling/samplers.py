@@ -245,7 +245,7 @@ class BySize(SizedSampler):
 
 
 def _unamplified(noise: Gaussian) -> Release:
-    """Returns the release on all clients, without amplification."""
+    """Returns the release unchanged: all clients take part, without amplification."""
     return noise
 
 
@@ -280,7 +280,7 @@ def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
     expected, left = divmod(clients, rounds)
     if left or size not in (0, expected):
         raise Refused(
-            f"cohort.size is {size}, cohort.{key} {rounds} and data.clients {clients}; "
+            f"cohort.size is {size}, cohort.{key} is {rounds} and data.clients is {clients}; "
             f"expected a cohort.{key} that divides the clients, and the resulting cohort size "
             "(remove cohort.size, or set it to 0)"
         )

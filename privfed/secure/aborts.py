@@ -133,7 +133,7 @@ def _chance(sizes: NDArray[np.int64], clients: int, rate: float) -> NDArray[np.f
 
 
 def _reach(clients: int, rate: float) -> tuple[int, int]:
-    """The smallest and the largest cohort that are evaluated."""
+    """Returns the smallest and the largest cohort size whose probability is evaluated."""
     mean, std = clients * rate, np.sqrt(clients * rate * (1 - rate))
     low = max(0, int(mean - _REACH * std - _REACH))
     return low, min(clients, int(mean + _REACH * std + _REACH))

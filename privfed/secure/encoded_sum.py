@@ -140,7 +140,7 @@ class SecureProtocol(Part):
         """Upper bound on the fraction of counted noise known to parties that collude with the
         opener.
 
-        All of it, unless a protocol proves less.
+        It is all of the noise, unless a protocol proves less.
         """
         return 1.0
 

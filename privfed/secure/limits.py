@@ -28,7 +28,7 @@ class Leaves(IntEnum):
 
 
 SENDS = (Leaves.NEVER, Leaves.BEFORE_UNMASKING)
-"""The dropout stages at which a client's vector is in the sum."""
+"""The dropout stages of clients whose vector is still in the sum."""
 
 
 def sending(dropout: float) -> float:

@@ -107,10 +107,10 @@ class SumProtocol(Protocol):
     approximate: ClassVar[bool]
     """Whether the opener must round sums, and add noise before any other party sees them."""
     layers: ClassVar[bool]
-    """Whether the protocol can remove layers of noise."""
+    """Whether the protocol supports noise in layers, and can remove the layers in excess."""
 
     def over(self, limits: Limits) -> Summation:
-        """Returns sums within `limits`. Raises `Refused` if the protocol does not support them."""
+        """Returns the protocol with these `limits`. Raises `Refused` if they are unsupported."""
         ...
 
 
@@ -149,15 +149,15 @@ class RowHiding(SumProtocol, Protocol):
         ...
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors of any sum; with fewer it aborts."""
+        """Returns the smallest number of surviving clients; a sum with fewer aborts."""
         ...
 
     def sharing(self, limits: Limits) -> int:
-        """Lower bound on the number of clients that share all counted noise."""
+        """Lower bound n on the number of clients that share the counted noise, at most 1/n each."""
         ...
 
     def added(self, limits: Limits) -> float:
-        """Lower bound on the fraction of counted noise that is added."""
+        """Lower bound on the fraction of counted noise added if Byzantine clients add none."""
         ...
 
     def colluding(self, limits: Limits) -> float:
@@ -165,7 +165,7 @@ class RowHiding(SumProtocol, Protocol):
         ...
 
     def known_per_colluder(self, limits: Limits) -> float:
-        """Upper bound on the known fraction of counted noise, divided by `may_collude`."""
+        """Upper bound on the fraction of counted noise that is known, divided by `may_collude`."""
         ...
 
     def withstood(self, limits: Limits) -> float:

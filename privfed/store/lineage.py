@@ -54,7 +54,7 @@ class Lineage(Encoded):
         return Lineage(tuple(runs.values()), self.unknown or other.unknown)
 
     def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
-        """Explains why a guarantee does not cover this model.
+        """Explains why a guarantee does not cover the training of this model.
 
         Args:
           counted: for each run under the guarantee, the heads that its ledger is known to have had.
@@ -69,8 +69,7 @@ class Lineage(Encoded):
         reasons = (
             "of unknown origin" if self.unknown else "",
             f"trained by runs that are not counted: {', '.join(uncounted)}" if uncounted else "",
-            "trained beyond what is counted, as far as can be known, by the runs "
-            f"{', '.join(beyond)}"
+            f"possibly trained further than is counted, by the runs {', '.join(beyond)}"
             if beyond
             else "",
         )
@@ -163,7 +162,7 @@ def _ledger(path: Path) -> Ledger | None:
     try:
         return Ledger.load(path)
     except (OSError, AccountingError) as error:
-        raise Refused(f"model.init: the ledger in its directory proves nothing: {error}") from error
+        raise Refused(f"model.init: the ledger in its directory is not valid: {error}") from error
 
 
 def _of_ledger(ledger: Ledger) -> Lineage:

@@ -148,7 +148,7 @@ class RunDirectory:
         }
 
     def mark_counted_by(self, run: Path) -> None:
-        """Records that `run` counts this run's spending, which may then not grow unseen."""
+        """Records that `run` counts this run's spending, which must not grow from then on."""
         # A directory that cannot be written to cannot be resumed either.
         with contextlib.suppress(OSError):
             durable.append(self._counted, f"{run}\n".encode())

@@ -113,7 +113,7 @@ def test_guesses_are_about_the_ends():
     scores = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 0.0])
     assert guess(scores, inclusion, 3) == Guesses(6, 3, 3)  # two in, one out
     assert guess(scores, inclusion, 6).right == 4
-    with pytest.raises(Unaccountable, match="7 guesses about 6"):
+    with pytest.raises(Unaccountable, match="7 guesses of 6"):
         guess(scores, inclusion, 7)
 
 

@@ -61,7 +61,7 @@ _MOST_BYTES = 4 * 2**30
 
 @dataclass(frozen=True)
 class Canaries:
-    """K canaries: unit `directions` `[K, d]`, and secret bits `inclusion` `[K]`, heads True.
+    """K canaries: unit `directions` `[K, d]`, and secret bits `inclusion` `[K]`, True for heads.
 
     The effect of a bit follows from the adjacency `relation` of the run's claim. Each canary has
     `parts` rows, at that many of the `sites` that hold clients, assigned in turn by its number.
@@ -112,9 +112,9 @@ class Canaries:
 
     @property
     def entered(self) -> Indices:
-        """The canary `[entries]` of each position behind the real clients, one per part.
+        """The canary `[entries]` at each position after the real clients, one position per part.
 
-        It lists the canaries in the population, in the order of their numbers.
+        Only canaries in the population are listed, in the order of their numbers.
         """
         return np.repeat(in_population(self.inclusion, self.relation), self.parts)
 
@@ -124,7 +124,7 @@ class Canaries:
         return inclusion_signs(self.inclusion, self.relation)
 
     def among(self, population: Population) -> Population:
-        """Returns the population with canaries behind the real clients."""
+        """Returns the population with canaries after the real clients."""
         canaries = self.entered
         part = np.arange(len(canaries)) % self.parts
         identities = canary_identities(canaries, part.tolist())
@@ -148,7 +148,7 @@ class Canaries:
 
 @dataclass(frozen=True)
 class WithCanaries:
-    """An executor in whose cohorts canaries answer, too.
+    """An executor in whose cohorts canaries answer as well.
 
     Attributes:
       inner: the executor of the real clients.
@@ -184,12 +184,12 @@ class WithCanaries:
         return self.inner.root(exchange, round)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Returns the real clients of a cohort, and its canaries."""
+        """Divides a cohort into real clients and canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients]
 
     def _numbers(self, made_up: Indices) -> Indices:
-        """Returns the canaries `[c]` at the positions `made_up` `[c]`."""
+        """Returns the numbers `[c]` of the canaries at the population positions `made_up` `[c]`."""
         return self.canaries.entered[made_up - self.clients]
 
     def _rows(self, exchange: Exchange, made_up: Indices) -> Tensor:
@@ -264,7 +264,7 @@ def with_canaries(
     canaries: Canaries,
     log: CanaryLog,
 ) -> World:
-    """Returns the world with canaries behind its real clients.
+    """Returns the world with canaries after its real clients.
 
     Args:
       world: the run's executor, population and stores.

@@ -117,7 +117,7 @@ _MOST_NUMBERS = 2**26
 
 
 def public_examples(federation: Federation) -> Examples | None:
-    """Returns the examples that belong to no client that trains; None if there are none."""
+    """Returns examples that belong to no training client; None if there are none."""
     return None if federation.shared or not len(federation.test) else federation.test
 
 
@@ -163,7 +163,7 @@ def _gradient(network: Network, w: Tensor, public: Examples, first: int, count: 
 
 @dataclass(frozen=True)
 class WithTraining:
-    """An executor in whose cohorts canaries answer, too, by the executor `training`.
+    """An executor in whose cohorts canaries also answer, trained by the executor `training`.
 
     Attributes:
       inner: the executor of the real clients.
@@ -199,13 +199,13 @@ class WithTraining:
         return self.inner.root(exchange, round)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Returns a cohort's real clients, and its canaries by position among canaries."""
+        """Divides a cohort into real clients and canaries, these by position among canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients] - self.clients
 
 
 def with_trainees(population: Population, there: Indices, sites: int) -> Population:
-    """Returns the population with canaries `there` `[c]` after real clients, at sites in turn."""
+    """Appends the canaries `there` `[c]` to the population, at sites in turn."""
     sizes = np.concatenate([population.sizes, np.zeros(len(there), dtype=np.int64)])
     identities = np.concatenate([population.identities, canary_identities(there)])
     if population.sites is None:

@@ -53,7 +53,7 @@ class CanaryLog:
         self._path, self._size = path, count + 2
 
     def begin(self, inclusion: NDArray[np.bool_], dimension: int) -> None:
-        """Records the bits if the run has just begun, or removes an incomplete last record."""
+        """Records the bits if the run just began; otherwise removes an incomplete last record."""
         make_folder(self._path.parent, 0o700)
         records = self._records()
         if len(records):
@@ -101,7 +101,7 @@ def _record(round: int, numbers: NDArray[np.float64]) -> bytes:
 
 
 def _are_plausible(records: NDArray[np.float64]) -> bool:
-    """Whether all numbers are finite in single precision, and all rounds are valid integers."""
+    """Whether all numbers are finite in float32, and all rounds are valid integers."""
     rounds, largest = records[1:, 0], np.finfo(np.float32).max
     are_rounds = (rounds == np.round(rounds)) & (rounds >= FINAL) & (rounds < 2**53)
     return bool((np.abs(records) <= largest).all() and are_rounds.all())

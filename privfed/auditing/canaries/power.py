@@ -97,7 +97,7 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
 
 
 def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, ClaimedCurve]]:
-    """Yields fractions of the noise, their true epsilon, and their trade-off function for a canary.
+    """Yields fractions of the noise, each with its true epsilon and a canary's trade-off function.
 
     Fractions that the mechanism cannot sample are left out.
     """
@@ -118,7 +118,7 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, Claimed
 def _rows_of_noise(plan: Plan) -> float:
     """Returns the noise in a release over the noise that protects a client.
 
-    The ratio exceeds 1 if each client adds noise to its own row and the claim is about that row.
+    The ratio is above 1 if each client adds noise to its own row and the claim is about that row.
     """
     each_row = plan.mechanism.trust == "client" and not plan.cost.limits.sites
     return math.sqrt(plan.config.sampler.size) if each_row else 1.0

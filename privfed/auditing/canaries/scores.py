@@ -97,7 +97,7 @@ def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numb
 
 
 def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
-    """Returns the log-likelihood `[K]` of products `[T, K]` if each participation adds 1.
+    """Returns the log-likelihood `[K]` of products `[T, K]`, to which each participation adds 1.
 
     It is relative to the likelihood of noise alone. Under independent sampling the canary takes
     part by one Bernoulli draw per round, or per round and site. Under separation by b rounds it
@@ -253,10 +253,10 @@ def _estimate(scores: Numbers | None, inclusion: NDArray[np.bool_], delta: float
 
 
 def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float | None:
-    """Returns epsilon by the final model, with a known null distribution in high dimension.
+    """Estimates epsilon from the final model, with the exact null distribution in high dimension.
 
-    Under replace-one it is not known, because a canary with tails sends the opposite of its
-    direction.
+    Under replace-one the null distribution is unknown, because a canary with tails sends the
+    opposite of its direction.
     """
     if record.final is None:
         return None
@@ -269,9 +269,9 @@ def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float 
 def _split_bound(
     scores: Numbers, inclusion: NDArray[np.bool_], delta: float, confidence: float
 ) -> float | None:
-    """Returns a lower bound on epsilon with a threshold chosen on one half of the canaries.
+    """Returns a lower bound on epsilon by a threshold that one half of the canaries determines.
 
-    The other half is counted. The bound holds if canaries do not affect each other.
+    Only the other half is counted. The bound holds if canaries do not affect each other.
     """
     out, into = scores[~inclusion], scores[inclusion]
     count = min(len(out), len(into))

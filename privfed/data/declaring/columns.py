@@ -17,7 +17,7 @@ from privfed.data.tables.dates import ISO, day_number, iso_date, parsed_days
 from privfed.data.tables.delimited import MISSING, Dialect
 
 ENOUGH_ROWS = 20
-"""Number of rows that distinguishes a record number, a constant or an outlier from chance."""
+"""Number of rows from which a record number, a constant or an outlier is not mere chance."""
 _MOST_MISSING_WORDS = 3
 
 
@@ -81,7 +81,7 @@ def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
 
 
 def quoted_list(words: Sequence[str]) -> str:
-    """`words` quoted and separated by commas, for a reason."""
+    """Formats `words`, quoted and separated by commas, for the reason of a declaration."""
     return ", ".join(map(repr, words))
 
 
@@ -168,7 +168,7 @@ def _outwards(low: float, high: float) -> tuple[float, float]:
 
 
 def without_binary_digits(value: float) -> float:
-    """`value` to 12 digits, without the artefacts of binary fractions."""
+    """Rounds `value` to 12 digits, which removes artefacts of binary fractions."""
     return float(f"{value:.12g}")
 
 
@@ -207,7 +207,7 @@ def _median(finite: np.ndarray) -> float:
 
 
 def mixed_kind(words: Words, dialect: Dialect) -> ColumnKind | None:
-    """The kind of a column of numbers with a few words, as "unknown"; None for other `words`."""
+    """Declares a column of numbers with a few words such as "unknown"; None for other words."""
     cells = {value: _number(value, dialect) for value in words.values}
     odd = [value for value, cell in cells.items() if cell is None]
     numbers = {cell for cell in cells.values() if cell is not None and math.isfinite(cell)}
@@ -225,7 +225,7 @@ def _number(value: str, dialect: Dialect) -> float | None:
 
 
 def decimal_of(columns: Collection[np.ndarray | Words | str]) -> str:
-    """The decimal mark, a point or a comma, of columns that were read with a point."""
+    """Infers the decimal mark (point or comma) of columns that were read with a point."""
     words = [column.values for column in columns if isinstance(column, Words)]
     commas = any(
         any(map(DECIMAL_COMMA.fullmatch, values))

@@ -70,7 +70,7 @@ def _classes_by_name(words: Words, where: str) -> LabelKind:
     _refuse_empty(words.codes < 0, where)
     values = sorted(words.values)
     if len(values) < 2:
-        raise Refused(f"{where}: the label is the same in every row, which leaves nothing to learn")
+        raise Refused(f"{where}: the label is the same in every row, so there is nothing to learn")
     if len(values) > _MOST_CLASSES or len(values) == len(words.codes) > MOST_CATEGORIES:
         raise Refused(
             f"{where}: the label has {len(values)} different words in {len(words.codes)} rows; "
@@ -99,7 +99,7 @@ _COMMENT = 34
 
 @dataclass(frozen=True)
 class SampleSites:
-    """The `column` of sites, their number in the sample, and at most how many per client."""
+    """The `column` of sites, and the numbers of sites in the sample and per client (largest)."""
 
     column: str
     count: int
@@ -163,7 +163,7 @@ class Declaration:
 
     @cached_property
     def _taken(self) -> frozenset[str]:
-        """All names of columns."""
+        """The names of all columns."""
         site = {self.sites.column} if self.sites else set()
         return frozenset({*self.kinds, self.label, self.client, *site})
 

@@ -104,9 +104,9 @@ class Pachinko(Simulated):
         )
 
     def _wish(self, rng: np.random.Generator, children: list[Indices]) -> Wish:
-        """A client's draw, over coarse labels first.
+        """Draws a client's label counts: first over coarse labels, then over fine ones.
 
-        A shortage of a fine label is filled by the others of its coarse label.
+        If a fine label runs out, other fine labels of the same coarse label fill the gap.
         """
         root = flat(rng, _dirichlet_weights(rng, self.concentration))
         leaves = [flat(rng, _dirichlet_weights(rng, self.fine_concentration)) for _ in children]
@@ -148,10 +148,10 @@ def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[
 
 
 def flat(rng: np.random.Generator, weights: Weights) -> Wish:
-    """Independent draws by `weights`, renormalised over the remaining labels.
+    """Draws labels independently by `weights`, renormalised over the remaining labels.
 
-    A shortage of a label is drawn again among the others, which conditions on the remainder. If the
-    others' weights underflow, they are drawn afresh.
+    If a label runs out, the missing draws are repeated among the others. If the weights of these
+    underflow, new weights are drawn.
     """
 
     def take(left: Indices, quota: int) -> Indices:
@@ -178,7 +178,7 @@ def assigned_by_class(
 ) -> Indices:
     """Assigns each example `[N]` to an owner, exactly once.
 
-    Clients in random order take `quota` examples each, by a `wish` each.
+    Clients take their `quota` of examples in random order, each with label counts by its `wish`.
 
     Args:
       labels: class of each example, shape [N].

@@ -133,7 +133,7 @@ class DeclaredTable(Part):
             )
         if self.site and self.site in {*undated, *self.dates}:
             raise ValueError(
-                f"{self.site!r} is the site column, and a feature, date or category; expected one: "
+                f"{self.site!r} is the site column and a feature, date or category; use it once: "
                 "a table to predict for may have no column of sites"
             )
 

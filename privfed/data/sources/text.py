@@ -32,7 +32,7 @@ PRINTABLE = "".join(chr(code) for code in range(32, 127)) + "\n"
 
 
 class Characters:
-    """The tokens of a `vocabulary`, from 2; 0 is padding and 1 any other character.
+    """Maps the characters of a `vocabulary` to tokens from 2; 0 is padding, 1 any other.
 
     Raises `Refused` for a vocabulary that is empty or holds a character twice.
     """

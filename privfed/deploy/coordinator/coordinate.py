@@ -28,7 +28,7 @@ from privfed.secure.primitives import KeyPair, random_key
 from privfed.store.run_directory import RunDirectory
 
 Connect = Callable[[Greeter], Carrier]
-"""Creates a carrier to the sites that the greeter recognises."""
+"""Creates a carrier to the sites that a greeter recognises."""
 
 
 @dataclass(frozen=True)

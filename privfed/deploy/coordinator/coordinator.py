@@ -197,7 +197,7 @@ class Coordinator:
         return None
 
     def _lost(self, site: int, why: str) -> None:
-        """Marks `site` as unavailable: the run is declared to it before it is asked again."""
+        """Marks `site` as unavailable; the run must be declared to it before its next sum."""
         self._heads.pop(site, None)
         if self._away.get(site) != why:
             _log.warning("%s: %s", self._name(site), why)

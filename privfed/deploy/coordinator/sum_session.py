@@ -111,7 +111,7 @@ class PlainSession:
 
     @property
     def invitation(self) -> bytes:
-        """Empty: the question suffices."""
+        """Empty, since a plain sum needs no more than the question."""
         return b""
 
     @property
@@ -132,7 +132,7 @@ class PlainSession:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Empty: plain sums identify no Byzantine site."""
+        """Empty, since plain sums identify no Byzantine site."""
         return ()
 
     def total(self) -> BoundedSum:

@@ -56,7 +56,7 @@ class FederationFile(Part):
         keys = {info.data.get("coordinator"): "the coordinator"}
         for name, text in sites.items():
             if not NAME.fullmatch(name):
-                problems.append(f"{name!r} is no name: expected {EXPECTED_NAME}")
+                problems.append(f"{name!r} is no valid name; expected {EXPECTED_NAME}")
             if (other := names.setdefault(name.casefold(), name)) != name:
                 problems.append(f"{name} and {other} differ only in the case of letters")
             try:
@@ -221,10 +221,11 @@ def _line(name: str, key: str) -> str:
 
 
 _TEXT = """\
-# Who takes part. Agree on it out of band: compare the digest of `privfed federation check`.
+# The members of the federation. All members compare the digest that `privfed federation check`
+# prints, for example by telephone.
 format = {format}
 name = "{name}"
-coordinator = "{coordinator}"  # signs every invitation, and names the ledger
-threshold = {threshold}  # 0: the least t with t > k and, if the server may lie, 2 t > n + k
+coordinator = "{coordinator}"  # its key signs every invitation and identifies the ledger
+threshold = {threshold}  # shares that open a secret; 0: the smallest number that is secure
 [sites]
 """

@@ -106,9 +106,10 @@ class Receipt(Encoded):
 
 @dataclass(frozen=True)
 class Commits(Encoded):
-    """The number of commits by the party of an answered exchange before it answered.
+    """The number of states that a party had committed when it answered an exchange.
 
-    It reveals a state that is missing or was rolled back, from which the party would answer twice.
+    The number reveals a state that is missing or was rolled back; from such a state the party could
+    answer twice.
     """
 
     run: str
@@ -133,7 +134,7 @@ class Commits(Encoded):
         counted = all(type(facts[name]) is int for name in numbers)
         named = isinstance(facts["run"], str)
         if not (counted and named) or {*link} != {*facts, "type", "format", "hash"}:
-            raise LedgerBroken("does not state what a party committed")
+            raise LedgerBroken("does not state a party's number of commits")
         return cls(**facts)
 
 
@@ -160,7 +161,7 @@ class AnsweredRun:
 def charged_here(
     spending: Spending, assumed: Assumed | None, against: str | None, now: Assumed
 ) -> Counter[Event]:
-    """Recomputes `spending` of one run, `against` a party, for the adversary of `now`.
+    """Recomputes one run's `spending` (`against` a party) for the adversary of `now`.
 
     Raises:
       Incomposable: if no bound is known.
@@ -195,7 +196,7 @@ class RunReceipts:
         return next(reversed(self.lines))
 
     def spending(self, alone: bool, now: Assumed) -> Counter[Event]:
-        """Counts of charged events, recomputed for the adversary of `now`, that add to other runs'.
+        """Returns the counts of charged events, recomputed for `now`, for a sum over runs.
 
         Raises:
           Incomposable: if no bound is known.
@@ -236,5 +237,5 @@ class RunReceipts:
     def note(self, commits: Commits) -> None:
         """Adds the commits of the last exchange's party. Raises `LedgerBroken` for another."""
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
-            raise LedgerBroken("states what a party committed before, or of another exchange")
+            raise LedgerBroken("states commits of an earlier state, or of another exchange")
         self.commits = commits.count

@@ -302,5 +302,5 @@ class Receipts:
         elif line.run in self._runs:
             self._runs[line.run].note(line)
         else:
-            raise LedgerBroken("states what a party committed of a run that was never answered")
+            raise LedgerBroken("states commits of a run that was never answered")
         self.head = head

@@ -33,7 +33,7 @@ from privfed.deploy.messages.declaration import ExampleForm
 from privfed.run.population import sites_of
 
 _ROW = re.compile(r", row \d+")
-"""The row number in a message; among the rows of one client it is a relative position."""
+"""Pattern of the row number in a message; it counts within the rows of one client."""
 
 
 @runtime_checkable

@@ -47,7 +47,7 @@ class Late(Aborted):
 class FixedTime:
     """Releases data-dependent results `seconds` after the request; 0 means at once.
 
-    An answer that took longer never leaves, and a table that did is ignored.
+    An answer that took longer is never sent, and a table that took longer is ignored.
     """
 
     seconds: float

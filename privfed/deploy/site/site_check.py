@@ -96,7 +96,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     if 2 * reading > table.reading:
         raise Refused(
             f"reading the table takes {reading:.2g} s; set reading in {member.folder.data} to at "
-            f"least {4 * reading:.2g}, twice what it takes where some rows cannot be read"
+            f"least {4 * reading:.2g}, twice the time for a table with unreadable rows"
         )
     plan, limit = setup.plan, policy.budget
     party = "sites" if plan.other is not None else None
@@ -109,7 +109,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     charges = Counter(before) + Counter(following)
     spent = guarantee(charges, limit.delta).epsilon
     if spent > limit.epsilon:
-        excess = f"the whole run would take epsilon to {spent:.4g}, of {limit.epsilon:g}"
+        excess = f"the whole run would raise epsilon to {spent:.4g}, of {limit.epsilon:g}"
         raise Declined(Refusal(Code.BUDGET, f"{excess} (budget.epsilon), by this site's own count"))
     return SiteCheck(
         clients=clients.clients,

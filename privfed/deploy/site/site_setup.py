@@ -39,7 +39,7 @@ _CHUNKS = 2
 
 
 def largest_cohort(setup: Setup, clients: int) -> int:
-    """Largest cohort of `clients` clients, except with probability 1e-12 per round."""
+    """Returns a cohort size that is exceeded with probability at most 1e-12 per round."""
     rate = setup.plan.cost.witness.rate
     if rate >= 1.0:
         return clients

@@ -124,7 +124,7 @@ class SiteWork:
 
     It samples once in a round, for all exchanges of the round (exchanges with one cohort are one
     event), from streams of its own: no sampling and no noise comes from elsewhere. In a rehearsal
-    `everybody` is true, and all clients are in the cohort.
+    `everybody` is true: all clients are in the cohort.
     """
 
     site: int

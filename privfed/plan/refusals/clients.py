@@ -33,7 +33,7 @@ def _instead(config: Config) -> str:
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
-    """Amplification is not proved here if state reveals the rounds of participation."""
+    """Amplification is not proved if client state reveals the rounds of participation."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
@@ -100,7 +100,7 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_not_at_the_server(config: Config) -> Iterator[str]:
-    """The objective moves models itself (`server_step`), but the server would move another."""
+    """The objective moves its models itself, but the server would move the run's model."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
@@ -149,15 +149,15 @@ def _objectives_of_whole_models(config: Config) -> Iterator[str]:
     """The objective needs complete models, but `model.local` keeps a part with each client."""
     objective = config.objective
     where = (
-        "model.local keeps a part of the model on each client, and client.objective = "
+        "model.local keeps a part of the model on each client, but client.objective = "
         f"{config.names['objective']!r}"
     )
     if objective.personalises:
-        yield f"{where} gives each a model of its own: use one of the two"
+        yield f"{where} gives each client a model of its own; use one of the two"
     elif _reads_sent_models(objective):
         yield (
-            f"{where} reads examples at models that are sent, which lack it; use one that reads "
-            f"examples in its local steps alone: {offered('objective', _trains_parts)}"
+            f"{where} reads examples at broadcast models, which lack that part; use one that reads "
+            f"examples only in its local steps: {offered('objective', _trains_parts)}"
         )
 
 
@@ -177,10 +177,10 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
         return
     attack = f"attack.name is {config.names['attack']!r}, which steers the model that is sent"
     if config.start.local:
-        yield f"{attack}, and model.local adds parameters that are not; use another attack"
+        yield f"{attack}, but model.local adds parameters that are not; use another attack"
     elif dict(config.objective.layout(1).parts).get("delta", 1) > 1:
         name = config.names["objective"]
-        yield f"{attack}, and client.objective = {name!r} sends several; use another attack"
+        yield f"{attack}, but client.objective = {name!r} sends several; use another attack"
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _epochs_of_what_stays(config: Config) -> Iterator[str]:
         )
     elif not config.objective.plain:
         yield (
-            f"client.local_epochs is {count}, and client.objective = "
+            f"client.local_epochs is {count}, but client.objective = "
             f"{config.names['objective']!r} corrects all steps, those of the local part "
             'included; use "sgd", or client.local_epochs = 0'
         )

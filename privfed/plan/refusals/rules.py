@@ -115,8 +115,8 @@ def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
         )
     elif objective.exchanges > 1 and (choice.by_sums or choice.needs & _OF_UPDATES):
         yield (
-            f"client.objective = {name!r} has the server average gradients before updates, and "
-            f"{choice.name} is for updates; use another of the two"
+            f"client.objective = {name!r} has the server average gradients before updates, but "
+            f"{choice.name} supports only updates; change one of the two"
         )
 
 
@@ -169,7 +169,7 @@ def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
     """The server's own examples would belong to clients."""
     if choice.config.aggregation.root and choice.config.data.holdout == "examples":
         yield (
-            'aggregation.root is the server\'s own, and with data.holdout = "examples" it would be '
+            'aggregation.root is set, but with data.holdout = "examples" the root set would hold '
             'examples of clients that train; use data.holdout = "test" or "clients"'
         )
 

@@ -106,7 +106,7 @@ def _full_sums(config: Config, canaries: str) -> Iterator[str]:
     everybody = config.data.clients + config.audit.canaries
     if capacity and not witness.random and not witness.shares_places and capacity < everybody:
         yield (
-            f"{canaries}, and all take part with {config.data.clients} clients in each sum, "
+            f"{canaries} that all take part with {config.data.clients} clients in each sum, "
             f"but secure.capacity is {capacity}; expected at least {everybody}, or leave it out"
         )
 
@@ -125,7 +125,7 @@ def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
     instead = 'use audit.kind = "update"'
     if config.keeping:
         yield (
-            f"{canaries}, and {config.keeping} has clients keep state between rounds, which "
+            f"{canaries}, but {config.keeping} has clients keep state between rounds, which "
             f"synthetic ones cannot; {instead}"
         )
     if config.example_privacy:
@@ -154,7 +154,7 @@ def unproven_draw(config: Config) -> Iterator[str]:
 
 
 def draw_by_sizes(config: Config) -> Iterator[str]:
-    """Sampling reads numbers of examples, which are private, or which another part also counts."""
+    """Sampling uses numbers of examples, which are private, or counted by another part too."""
     if not config.sampler.reads_sizes:
         return
     sampler, weights = f"cohort.sampler is {config.names['sampler']!r}", config.aggregation.weights

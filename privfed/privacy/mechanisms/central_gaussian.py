@@ -141,7 +141,7 @@ class CentralGaussian(NoisedMechanism):
         return layout.length + self.adaptive_clip
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        """The sum with the noise of `part`; parts that cover the sum add up to all of its noise.
+        """Adds the noise of `part` of the sum; parts that cover the sum add up to all of its noise.
 
         Each number of a sum over processes gets its noise N(0, (z C)^2) from one of them,
         independently of all others: the release has the same distribution as with one process.

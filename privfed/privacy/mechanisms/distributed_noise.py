@@ -93,11 +93,11 @@ class DistributedNoise(NoisedMechanism):
         return self._roomy_grid() or self._rotated_grid()
 
     def _roomy_grid(self) -> IntegerGrid | None:
-        """Returns the grid of unrotated rows if no sum of them can wrap; None if one might.
+        """Returns the grid of unrotated rows if their sum cannot wrap; otherwise None.
 
-        With few parties each adds much noise, so that steps are coarse and bits are left over. Even
-        if all n clients put their complete clip into one number, n (clip / step + 1) and the noise
-        would fit. Such rows need no rotation. Only sites are this few. The step is a power of two.
+        With few parties (sites) each adds much noise, so steps are coarse and bits remain unused.
+        If n (clip / step + 1) plus the noise fits, the sum cannot wrap even if all n clients put
+        their whole norm into one coordinate, and rows need no rotation. The step is a power of two.
         """
         setting = self._planned_setting()
         share = self._share_std()
@@ -219,7 +219,7 @@ class DistributedNoise(NoisedMechanism):
 
     @abstractmethod
     def _release(self, counted: float, exchanges: int) -> IntegerNoise | Unprotected:
-        """The release of `exchanges` sums over one cohort, with a fraction `counted` of noise."""
+        """Returns the release of `exchanges` sums, with a fraction `counted` of the noise."""
 
     @abstractmethod
     def share(self) -> Share:

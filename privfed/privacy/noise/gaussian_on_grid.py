@@ -62,15 +62,15 @@ def grid_of(std: float) -> float | None:
 
 
 def refuse_inexact(noise_multiplier: float, size: int) -> None:
-    """Raises `Refused` if sums of rows at the clip, for an expected `size`, might not be exact.
+    """Raises `Refused` if sums over a cohort of expected `size` might not be exact in float64.
 
     Cohort sizes more than forty standard deviations above it are assumed never to occur.
     """
     most = size + 40 * math.sqrt(size) + 100
     if noise_multiplier and most * 2 * FINENESS / noise_multiplier > 2.0**53:
         raise Refused(
-            f"noise of {noise_multiplier:g} clips under a cohort of {size} has no exact sums in "
-            "double precision; raise the noise, or lower cohort.size"
+            f"noise of {noise_multiplier:g} clips makes sums over cohorts of {size} inexact in "
+            "double precision; raise the noise multiplier, or lower cohort.size"
         )
 
 
@@ -161,10 +161,11 @@ def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, I
 
 
 def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
-    """The rounded quantiles of `words` in double precision, and the places that are in doubt.
+    """Returns rounded quantiles of `words` in double precision, and the places to recompute.
 
-    Few are near a boundary by the largest slack that a number with a tail beyond `_LIKELY` has. The
-    slack is computed for these, and for all with a smaller tail.
+    A place is recomputed exactly if its rounding boundary is within the error bound. A common bound
+    (for tails beyond `_LIKELY`) selects few candidates; their own bounds, and those of smaller
+    tails, are then computed.
     """
     low = words >> np.uint64(1)
     value = low.view(np.int64).astype(np.float64)

@@ -90,7 +90,7 @@ _CROWDED = 1 << 31
 """The highest bit, which marks a bucket of several entries."""
 _LAST = (1 << _BELOW) - 1
 _MARKS = np.uint32(_CROWDED + _LAST)
-"""Bits that determine whether a draw is certain: it is if these bits alone are below `_LAST`."""
+"""Bits that show whether a draw is certain: it is if these bits are below `_LAST`."""
 
 
 class Scratch:

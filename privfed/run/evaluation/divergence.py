@@ -46,7 +46,7 @@ class Divergence:
         return self.evaluations >= _PATIENCE or not math.isfinite(self.loss)
 
     def sentence(self, private: bool) -> str:
-        """Description of the problem and its remedies, in a run with or without noise."""
+        """Describes the problem, and remedies for a run with or without noise."""
         return (
             "the model's loss has been above the baseline (the best constant prediction) "
             f"without falling since round {self.since} ({self.loss:.4g}, baseline "
@@ -87,13 +87,13 @@ class Baseline:
         self._warned = False
 
     def on(self, examples: Examples) -> Mapping[str, float]:
-        """`best_constant`, computed once for as long as the examples stay the same."""
+        """Returns `best_constant`, computed again only if the examples change."""
         if self._examples is not examples:
             self._examples, self._measures = examples, best_constant(self._loss, examples)
         return self._measures
 
     def go_on(self, losses: Mapping[int, float], examples: Examples) -> None:
-        """Adds the evaluations of an interrupted run, by round."""
+        """Restores the record from the evaluations of an interrupted run, by round."""
         for round, loss in losses.items():
             self.divergence = self.divergence.after(round, loss, self.on(examples)["loss"])
 

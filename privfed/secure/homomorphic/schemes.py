@@ -182,10 +182,10 @@ class Scheme(ABC):
         return vector
 
     def content(self, data: bytes, size: int) -> bytes:
-        """Returns SEAL's ciphertext within the bytes of TenSEAL's vector of `size` numbers.
+        """Extracts SEAL's ciphertext from the bytes of TenSEAL's vector of `size` numbers.
 
-        All other bytes do not affect the sum, but its sender could choose them. They must be the
-        sizes `[size]` and this scheme's scale. Raises `BadMessage` otherwise.
+        The other bytes do not affect the sum, but a sender could choose them freely. Raises
+        `BadMessage` unless they are the sizes `[size]` and this scheme's scale.
         """
         start = bytes_field(1, varint(size))
         inner = data[len(start) + _PREFIX : len(data) - len(self._end)]

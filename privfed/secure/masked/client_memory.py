@@ -70,7 +70,7 @@ class ClientMemory(ABC):
 
     @property
     def step(self) -> int:
-        """The number of messages answered; 5 also after it refused one and so ended."""
+        """The number of messages answered; it is 5 also after the client refused a message."""
         return self._step
 
     @abstractmethod

@@ -28,7 +28,7 @@ from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import KEY
 
 ENDED = 5
-"""The step of a client that answers nothing more."""
+"""The step of a client that answers no further message."""
 _FORMAT = b"PFP2"
 _SEED = struct.Struct(f"<{KEY}s")
 _Kind = TypeVar("_Kind", Roster, Survivors)

@@ -99,7 +99,7 @@ class CommittedParty:
         return answer
 
     def end(self) -> None:
-        """Commits that it answers nothing more; its last answer is not repeated either."""
+        """Commits a state without further answers; the last answer is not repeated either."""
         self._client.end()
         self._lost = True
         self._commit(replace(self._client.progress, question=bytes(KEY), answer=b""))

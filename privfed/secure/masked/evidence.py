@@ -101,10 +101,10 @@ class WrongShare:
 
 @dataclass(frozen=True)
 class WrongDealing:
-    """Proof that the `shares` of secret `which`, by holder, from the signer of `dealing` are wrong.
+    """Proof that the signer of `dealing` sent wrong `shares` (by holder) of its secret `which`.
 
-    Their hashes are those it signed, but they do not reconstruct the secret that it committed to
-    or, for a mask key, advertised in the roster.
+    The shares have the hashes that the signer signed. They do not reconstruct the secret that it
+    committed to or, for a mask key, that it advertised in the roster.
     """
 
     dealing: Dealing
@@ -159,7 +159,7 @@ _KINDS: Mapping[str, type[Evidence]] = {kind.reason: kind for kind in (WrongShar
 def accusation(
     evidence: Evidence, invitation: Invitation, roster: Roster, keys: Advertise
 ) -> Culprit:
-    """Returns the culprit of the session of `invitation` with its proof; `keys` are its own."""
+    """Returns the culprit with its proof, for the session of `invitation`; `keys` are its own."""
     shown = replace(roster, keys=(keys,) if isinstance(evidence, WrongDealing) else ())
     about = invitation.context + sized(invitation.body()) + sized(shown.body())
     proof = about + evidence.encoded()

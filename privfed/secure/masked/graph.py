@@ -78,9 +78,9 @@ class Graph:
         return self.threshold
 
     def byzantine_holders(self, corrupt: int) -> int:
-        """Upper bound on the number of `corrupt` that hold shares of one honest client's secrets.
+        """Bounds the number of Byzantine clients (`corrupt`) that hold shares of an honest client.
 
-        On the complete graph it is all of them; otherwise the bound fails for any client with
+        On the complete graph all of them do. Otherwise the bound fails for any client with
         probability at most 2^-40.
         """
         if self.complete:

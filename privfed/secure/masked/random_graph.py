@@ -143,7 +143,7 @@ def log_surrounded(clients: int, corrupt: int, p: float, threshold: int) -> floa
 
 
 def log_split(clients: int, corrupt: int, votes: int, p: float, threshold: int) -> Numbers:
-    """Bounds `[h // 2]` on log P[some a of V are closed, at most half of them], by a from 1."""
+    """Bounds `[h // 2]` on log P[some a <= h / 2 of V are closed], by a from 1."""
     honest = clients - corrupt
     a = np.arange(1, honest // 2 + 1, dtype=float)
     beyond = log_at_least(honest - a, (1 - p) ** a, np.maximum(a, votes - corrupt - a))

@@ -258,11 +258,10 @@ class MaskingServer:
         return sent
 
     def _most_gone(self) -> int:
-        """Returns the largest count of dropouts of any honest voter, including clients it
-        complained of.
+        """Returns the largest number of dropouts that any honest voter counts.
 
-        An honest voter complains of at most `corrupt` survivors. Layers that all honest voters
-        release are removed.
+        A voter also counts the survivors of which it complained, at most `corrupt` if it is honest.
+        Layers that all honest voters release are removed.
         """
         counted = (len(self._senders.intersection(self._complaints[who])) for who in self._votes)
         garbled = max((count for count in counted if count <= self._blame.corrupt), default=0)

@@ -167,7 +167,7 @@ class Unmasking:
                 self.masks.apply(total, key, subtract=gone < other)
 
     def _remove_layers(self, total: Words, first: int, seed: bytes) -> None:
-        """Subtracts one client's layers of noise from number `first` on, whose seed is given."""
+        """Subtracts one client's layers of noise from number `first` on, given its seed."""
         if self.layers is None:
             return
         for number in range(first, self.members.layers(self.layers) + 1):
@@ -185,7 +185,7 @@ def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
 
 
 def _any(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """Returns the secret of the first `threshold` shares; None if there is no such secret."""
+    """Reconstructs a secret from the first `threshold` shares; None if they fit no secret."""
     try:
         return reconstruct(shares, threshold)
     except ValueError:

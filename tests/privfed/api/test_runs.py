@@ -424,7 +424,7 @@ def test_runs_are_audited_together(run, tmp_path):
                            out=tmp_path / "second")  # fmt: skip
     together = privfed.audit([run.path, second.path])
     assert together.epsilon == pytest.approx(second.guarantee.epsilon)
-    with pytest.raises(privfed.Refused, match="head is about one run"):
+    with pytest.raises(privfed.Refused, match="head is for a single run"):
         privfed.audit([run.path, second.path], head="00")
     assert privfed.audit(second.path, accountant="rdp").accountant == "rdp"
     exported = second.export(tmp_path / "model.safetensors")
@@ -531,7 +531,7 @@ def test_rows_of_those_who_train_are_no_public_test_set():
             privfed.check(population(test=rows), **SMALL)
     assert privfed.check(population(test=PUBLIC.drop(columns="patient")), **SMALL)
     declared = privfed.declare(FRAME, label="readmitted", client="patient")
-    with pytest.raises(privfed.Refused, match="these rows are the sample itself"):
+    with pytest.raises(privfed.Refused, match="rows is the sample itself"):
         declared.table(FRAME, clients=60, holdout="clients")
 
 

@@ -156,9 +156,9 @@ def test_a_counted_run_that_went_on_nevertheless_is_noticed(tmp_path):
     (tmp_path / "first/counted_by.txt").unlink()
     resume(tmp_path / "first", lambda stored: stored.with_run(rounds=5))
     assert "are not in this epsilon" in audit(tmp_path / "second").problems[0]
-    with pytest.raises(Refused, match="was charged more since"):
+    with pytest.raises(Refused, match="was charged again since"):
         resume(tmp_path / "second", lambda stored: stored.with_run(rounds=4))
-    with pytest.raises(Refused, match="proves nothing"):
+    with pytest.raises(Refused, match="has no valid guarantee"):
         priors(small(after(tmp_path / "second")))
 
 
@@ -227,7 +227,7 @@ def test_an_edited_list_of_public_clients_is_noticed(tmp_path):
     path = tmp_path / "run/report/public_clients.json"
     path.write_text(path.read_text().replace('"clients": [', '"clients": ["z", '))
     assert "public clients" in audit(tmp_path / "run").problems[0]
-    with pytest.raises(Refused, match="proves nothing"):
+    with pytest.raises(Refused, match="has no valid guarantee"):
         priors(load(None, [*population(tmp_path / "a.csv"), after(tmp_path / "run")]))
 
 
@@ -493,7 +493,7 @@ def test_an_older_state_of_a_counted_run_is_covered_and_the_ledger_says_so(fork,
         beside = shutil.copy(older, tmp_path / "moved/earlier.safetensors")
         bare = Priors((bare,), lineage=Lineage.of_init(str(beside)))
         assert not bare.traced(tmp_path / "moved").uncovered, "told by the ledger beside the start"
-        assert "trained beyond what is counted" in bare.uncovered
+        assert "possibly trained further than is counted" in bare.uncovered
     finally:
         shutil.move(tmp_path / "gone", folder / "copy")
 
@@ -514,7 +514,7 @@ def test_what_is_counted_of_a_run_covers_no_start_beyond_it(fork, tmp_path):
         Prior.of(str(path), ledger(path)) for path in (folder / "run", tmp_path / "between")
     )
     assert run.run == origin.id
-    assert "trained beyond what is counted" in Priors((run, between)).traced().uncovered
+    assert "possibly trained further than is counted" in Priors((run, between)).traced().uncovered
     whole = Prior.of(str(folder / "copy"), ledger(folder / "copy"))
     assert not Priors((whole, between)).traced().uncovered
 
@@ -581,7 +581,7 @@ def test_runs_that_are_declared_disjoint_need_no_counting_and_are_named(patients
     assert run in resumed.guarantee.uncovered
     with pytest.raises(Refused, match="is counted in"):
         priors(load(None, [*keys, after(first), "data.population=people"]))
-    with pytest.raises(Refused, match="state this same population"):
+    with pytest.raises(Refused, match="has this run's population"):
         priors(load(None, [*settings, declared]))
     with pytest.raises(Refused, match="not a run directory"):
         priors(load(None, [*settings, f'privacy.disjoint=["{tmp_path}"]']))
@@ -600,7 +600,7 @@ def test_a_broken_or_missing_prior_is_refused(first, tmp_path):
     shutil.copytree(first, tmp_path / "edited")
     path = tmp_path / "edited/ledger.jsonl"
     path.write_bytes(path.read_bytes().rsplit(b"\n", 3)[0] + b"\n")
-    with pytest.raises(Refused, match="proves nothing"):
+    with pytest.raises(Refused, match="has no valid guarantee"):
         priors(small(after(tmp_path / "edited")))
 
 
@@ -648,7 +648,7 @@ def test_a_run_is_marked_before_it_is_cited_and_watched_meanwhile(first, tmp_pat
         real(self, run)
 
     monkeypatch.setattr(RunDirectory, "mark_counted_by", late)
-    with pytest.raises(Refused, match="was charged more since"):
+    with pytest.raises(Refused, match="was charged again since"):
         trained(tmp_path / "fourth", after(tmp_path / "third"), "run.rounds=2")
     assert not (tmp_path / "fourth/ledger.jsonl").exists()
 

@@ -448,7 +448,7 @@ def test_attacks_that_cannot_be_are_refused(keys, said):
 
 
 def test_attacks_that_do_not_fit_the_examples_are_refused():
-    with pytest.raises(Refused, match="aims at class 9, but there are classes 0 to 2 only"):
+    with pytest.raises(Refused, match="target is class 9, but there are classes 0 to 2 only"):
         prepare(attacked("backdoor", "attack.target=9"))
     assert LabelFlip().knows == {Knowledge.OWN_DATA}
     assert Mimic().corrupts

@@ -418,7 +418,7 @@ def test_a_run_says_what_attackers_claim(tmp_path):
     terms = Ledger.load(tmp_path / "ledger.jsonl").terms
     assert terms["attack"]["weight"] == 40
     assert terms["attack"]["replaces"] == "messages"
-    assert "25% of the clients attack (by what they claim)" in terms["note"]
+    assert "25% of the clients attack (by false reports)" in terms["note"]
     assert json.loads((tmp_path / "report/attackers.json").read_text())["fraction"] == 0.25
 
 
@@ -480,4 +480,4 @@ def test_attackers_of_training_leave_rounds_that_evaluate_alone(tmp_path):
 def test_a_weight_can_be_claimed_inside_a_secure_sum():
     keys = (*OPEN, "attack.fraction=0.25", "attack.weight=3", "secure.protocol=masks")
     planned = plan(small(*keys, "aggregation.weights=uniform"))
-    assert "25% of the clients attack (by what they claim)" in planned.simulation
+    assert "25% of the clients attack (by false reports)" in planned.simulation

@@ -261,7 +261,7 @@ def test_a_batch_normalisation_is_scored_by_what_stays():
 
 def test_a_stack_of_batch_normalisations_is_refused_by_name():
     made, _ = partial(["1*"], recipe=NORMS)
-    assert "normalises a batch" in made.network.unstackable
+    assert "normalises by batch" in made.network.unstackable
     assert not partial(HEAD)[0].network.unstackable
 
 

@@ -165,7 +165,7 @@ def test_a_run_whose_attackers_stop_is_honest_until_they_begin_and_after(tmp_pat
     [
         (
             ("attack.name=backdoor", "attack.first_round=4", "attack.last_round=3"),
-            "attack.last_round is 3, before attack.first_round, 4",
+            "attack.last_round is 3, but attack.first_round is 4",
         ),
         (("attack.last_round=3", "attack.fraction=0.0"), "none is configured"),
     ],
@@ -239,7 +239,7 @@ def test_attackers_without_an_edge_case_are_refused():
         prepare(small("attack.name=tail", "attack.fraction=0.1", "attack.tail=0.01"))
     with pytest.raises(Refused, match=r"attack\.column is 400"):
         prepare(small("attack.name=semantic", "attack.fraction=0.25", "attack.column=400"))
-    with pytest.raises(Refused, match="aims at class 7, but there are"):
+    with pytest.raises(Refused, match="target is class 7, but there are"):
         attackers(Tail(source=7)).instructed(population(SIZES))
     with pytest.raises(Refused, match="the attackers hold none of the examples"):
         attackers(Tail(), fraction=0.0).instructed(population(SIZES))

@@ -105,7 +105,7 @@ def test_a_site_is_added_where_sites_are_not_last(tmp_path):
         ("oslo", STATED["coordinator"], "has the key of the coordinator"),
         ("ROME", str(SiteKey.draw("x").public), "differ only in the case"),
         ("oslo", "ed25519:x", "43 letters"),
-        ("o slo", str(SiteKey.draw("x").public), "no name"),
+        ("o slo", str(SiteKey.draw("x").public), "no valid name"),
     ],
     ids=["twice", "its key", "the coordinator's", "one name", "no key", "no name"],
 )

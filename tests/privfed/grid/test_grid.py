@@ -84,7 +84,7 @@ def test_naming_another_part_drops_the_keys_of_the_former_one(tmp_path):
         ('[grid]\n"run.seed" = [1]', "seeds = "),
         ('[grid]\n"client.lr" = 0.5', "client.lr is 0.5"),
         ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"client.lr" = 2.0', "matches no cell"),
-        ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"server.lr" = 1.0', "does not vary"),
+        ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"server.lr" = 1.0', "that the grid varies"),
         ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"client.lr" = 1.0', "leave no cell"),
         ("sedes = [1]", "sedes is not a known key.*did you mean 'seeds'"),
         ("base = 'gone.toml'", "gone.toml does not exist"),

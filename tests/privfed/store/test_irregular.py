@@ -132,7 +132,7 @@ def test_only_regular_files_are_read_and_appended_to(tmp_path):
     put_fifo(tmp_path / "fifo")
     for act in (regular.read_bytes, regular.read_text, lambda path: append(path, b"line")):
         for path in (tmp_path / "fifo", Path("/dev/zero")):
-            with pytest.raises(Misplaced, match="a FIFO or a device, but has to be a regular file"):
+            with pytest.raises(Misplaced, match="a FIFO or a device; expected a regular file"):
                 act(path)
     with pytest.raises(IsADirectoryError):
         regular.read_bytes(tmp_path)

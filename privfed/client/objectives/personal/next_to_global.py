@@ -39,7 +39,7 @@ from privfed.core.deferred import Tensor, torch
 
 
 class WithPersonalModel(Objective):
-    """FedAvg with a client state that is updated along its steps, and never sent.
+    """FedAvg whose clients also update a state of their own at each step, and never send it.
 
     Under privacy a round is FedAvg's: w, and so the row, follows from the broadcast model, the
     client's examples and its random numbers only, whatever its state. The state costs no privacy

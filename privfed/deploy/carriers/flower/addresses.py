@@ -45,7 +45,7 @@ def carried_bytes(message: Message) -> bytes:
 
 _log = logging.getLogger(__name__)
 _SPARE = 5.0
-"""Seconds by which a message outlives the wait for its reply, since clocks differ."""
+"""Seconds for which a message stays valid after the wait for its reply, as clocks differ."""
 _MAIL_PAUSES = 0.05, 0.2
 """Seconds between two polls for a reply: initial and maximum."""
 
@@ -170,7 +170,7 @@ class Addresses:
                 self._looking = False
 
     def _to_greet(self, alive: set[int]) -> list[int]:
-        """Returns the `alive` nodes to greet now; forgets all others."""
+        """Returns the `alive` nodes to greet now; discards nodes that are not alive."""
         now = time.monotonic()
         with self._changed:
             for site in [site for site, node in self._node_of.items() if node not in alive]:

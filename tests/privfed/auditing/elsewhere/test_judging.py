@@ -129,7 +129,7 @@ def test_cosines_are_those_of_single_releases_and_of_the_whole_way():
 
 @pytest.mark.parametrize("models", [[0, 0], [0, 1, 0]], ids=["still", "back where it was"])
 def test_models_that_went_nowhere_are_refused(models):
-    with pytest.raises(Refused, match="expected them to change"):
+    with pytest.raises(Refused, match="expected models that change"):
         cosines(np.ones((3, 4), dtype=np.float32), (np.full(4, float(value)) for value in models))
 
 
