@@ -99,9 +99,9 @@ def test_every_key_has_a_form_and_a_meaning(page):
 
 def test_forms_are_said_in_words():
     integer = {"type": "integer", "minimum": 1, "maximum": 5}
-    assert keys.form(integer) == "whole number, at least 1, at most 5"
+    assert keys.form(integer) == "integer, at least 1, at most 5"
     assert keys.form({"type": "array", "items": integer, "minItems": 1}) == (
-        "list of whole numbers, at least 1, at most 5, 1 at least"
+        "list of integers, at least 1, at most 5, 1 at least"
     )
     assert keys.form({"anyOf": [{"type": "number"}, {"type": "null"}]}) == "number"
     assert keys.form({"enum": ["a", "b"]}) == '`"a"`, `"b"`'
