@@ -20,7 +20,9 @@ def dependencies() -> str:
     """What is always installed, and for what, as `pyproject.toml` says; then the extras."""
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     listed = text.partition("dependencies = [")[2].partition("\n]")[0]
-    always = table(["package", "purpose"], [(code(n), why) for n, why in DEPENDENCY.findall(listed)])
+    always = table(
+        ["package", "purpose"], [(code(n), why) for n, why in DEPENDENCY.findall(listed)]
+    )
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     why = dict(re.findall(r"^(\w+) = \[.*?  # (.*)$", text, re.MULTILINE))
     rows = [(code(name), _names(packages), why.get(name, "")) for name, packages in extras.items()]

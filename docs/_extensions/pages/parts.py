@@ -191,9 +191,7 @@ COLUMNS: Mapping[str, Columns] = {
         "needs": _sees,
         f"Byzantine clients it is defined for, of {ROWS}": _tolerates,
     },
-    "before": {
-        f"mixtures of {ROWS} rows": lambda part: str(part.model_construct().left(ROWS))
-    },
+    "before": {f"mixtures of {ROWS} rows": lambda part: str(part.model_construct().left(ROWS))},
     "attack": {"does": _does, "reads": _reads, "a run's ε": _guarantee},
     "measure": {
         "better": lambda part: "lower" if part.lower_is_better else "higher",
