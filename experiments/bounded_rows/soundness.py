@@ -14,7 +14,7 @@ from experiments.bounded_rows.parameters import Parameters
 
 _LIES = {
     "a row of ten times the norm, bits cut": Lie(),
-    "the same, whole numbers as bits": Lie(bits=True),
+    "the same, integers as bits": Lie(bits=True),
     "the same, bits cut, the form balanced": Lie(balanced=True),
 }
 
