@@ -19,7 +19,7 @@ from experiments.benchmarks.work.measured import Measured, read_rows
 from privfed.grid.pictures.figures import COLOURS, MARKERS, STYLE
 
 RESULTS = Path(__file__).parent / "results"
-_ACROSS = "time per round under DP (log scale), and how many times privfed's"
+_ACROSS = "time per round (× privfed)"
 
 
 def best(rows: Sequence[Measured]) -> list[Measured]:

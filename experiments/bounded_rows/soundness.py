@@ -14,7 +14,7 @@ from experiments.bounded_rows.parameters import Parameters
 
 _CHEATS = {
     "a row of ten times the norm, bits cut": Cheat(),
-    "the same, whole numbers as bits": Cheat(bits=True),
+    "the same, integers as bits": Cheat(bits=True),
     "the same, bits cut, the form balanced": Cheat(balanced=True),
 }
 

@@ -112,9 +112,8 @@ def audit(
         raise Refused("no run to audit; expected the path of one, or several")
     if head is not None:
         raise Refused("head is for a single run, but several are given; audit them one by one")
-    return Answer.of(
-        audit_together([as_path(each, "path") for each in path], accountant), merged_table
-    )
+    paths = [from_here(as_path(each, "path")) for each in path]
+    return Answer.of(audit_together(paths, accountant), merged_table)
 
 
 def evaluate(path: str | PathLike[str], other: Any = None) -> Answer:

@@ -91,7 +91,7 @@ def draw(growths: Sequence[Growth], path: Path) -> None:
                     [1e3 * (line.start + line.slope * x) for x in ends],
                     color=COLOURS[1],
                     linestyle=DASHES[1],
-                    label="straight line",
+                    label="linear fit",
                 )
                 axes.xaxis.set_major_formatter(EngFormatter(sep=""))
                 axes.set(xlabel=growth.what, xlim=(0, None), ylim=(0, None))

@@ -172,11 +172,11 @@ def _trust(facts: PageFacts) -> dict[str, str]:
         return {}
     proof = {"proof": proof_text(plan)} if plan and plan.mechanism.private else {}
     if terms.get("against") == "clients":
-        return {"trust": _TRUSTED_IN_PAIRS.format(colluders=terms["colluders"]), **proof}
+        return {"trust model": _TRUSTED_IN_PAIRS.format(colluders=terms["colluders"]), **proof}
     trust = str(terms.get("trust"))
     by_sites = "parties" in (terms.get("sites") or {})
     trusted = _TRUSTED_AT_SITES if by_sites else _TRUSTED
-    return {"trust": trusted.get(trust, _TRUSTED.get(trust, trust)), **proof}
+    return {"trust model": trusted.get(trust, _TRUSTED.get(trust, trust)), **proof}
 
 
 def _reservations(facts: PageFacts) -> Iterator[str]:

@@ -83,6 +83,12 @@ def test_a_proof_says_whom_it_needs_apart():
     assert "key holder" not in proof_text(planned())
 
 
+@pytest.mark.parametrize("protocol", ["masks", "bfv"])
+def test_a_proof_states_the_configured_number_of_colluding_sites(protocol):
+    run = planned(f"secure.protocol={protocol}", "secure.colluders=0.4")
+    assert "any 2 of the sites" in proof_in_words(run)
+
+
 def test_a_proof_says_what_each_site_clips_to():
     for keys in ((), ("privacy.mechanism=local_gaussian", "secure.protocol=none")):
         several = proof_text(planned("data.sites_per_client=2", "privacy.clip=0.5", *keys))
