@@ -86,7 +86,7 @@ def test_a_proof_says_whom_it_needs_apart():
 @pytest.mark.parametrize("protocol", ["masks", "bfv"])
 def test_a_proof_states_the_configured_number_of_colluding_sites(protocol):
     run = planned(f"secure.protocol={protocol}", "secure.colluders=0.4")
-    assert "any 2 of the sites" in proof_in_words(run)
+    assert "any 2 of the sites" in proof_text(run)
 
 
 def test_a_proof_says_what_each_site_clips_to():
