@@ -117,7 +117,8 @@ class Arrays(DeclaredPeople):
         **declared: Any,
     ) -> None:
         if not isinstance(people, Mapping):
-            raise Refused(f"people is a {type(people).__name__}; expected clients by name, a dict")
+            expected = 'each client\'s arrays by its name, {"a": (x, y), "b": (x, y)}'
+            raise Refused(f"people is a {type(people).__name__}; expected {expected}")
         if not isinstance(shape, Sequence):
             raise Refused(f"shape is {shape!r}; expected that of one example, as (28, 28)")
         rows = array_table.of_clients(people, shape, ARRAYS)
