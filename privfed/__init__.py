@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from privfed.api.people import Declaration as Declaration
     from privfed.api.people import Table as Table
     from privfed.api.people import declare as declare
+    from privfed.api.rounds import Round as Round
     from privfed.api.run import Run as Run
     from privfed.api.training import check as check
     from privfed.api.training import load as load
     from privfed.api.training import resume as resume
+    from privfed.api.training import start as start
     from privfed.api.training import train as train
     from privfed.client.objective import Objective as Objective
     from privfed.config.config import Config as Config
@@ -54,6 +56,7 @@ _PLACES = {
     "Objective": "privfed.client.objective:Objective",
     "Observer": "privfed.run.outcome:Observer",
     "Refused": "privfed.core.errors:Refused",
+    "Round": "privfed.api.rounds:Round",
     "Rule": "defenses.types:RowRule",
     "Run": "privfed.api.run:Run",
     "RunGuarantee": "privfed.api.guarantee:RunGuarantee",
@@ -74,6 +77,7 @@ _PLACES = {
     "predict": "privfed.api.commands:predict",
     "resume": "privfed.api.training:resume",
     "runs": "privfed.api.commands:runs",
+    "start": "privfed.api.training:start",
     "train": "privfed.api.training:train",
 }
 """Where each name lies: `module:name`."""

@@ -23,7 +23,12 @@ from privfed.data.tables.arrow import is_dict_of_tables, is_table
 from privfed.models.given_module import GivenModule, code_digest, layout_digest
 from privfed.models.recipes import Foreign
 
-_SHORT = {"epsilon": "privacy.epsilon", "delta": "privacy.delta", "rounds": "run.rounds"}
+_SHORT = {
+    "epsilon": "privacy.epsilon",
+    "delta": "privacy.delta",
+    "rounds": "run.rounds",
+    "simulation": "run.simulation_metrics",
+}
 """Keys that are also arguments of their own."""
 
 

@@ -76,12 +76,12 @@ def evaluate_command(
                 "--personalise is about the run's own clients; leave out the other options"
             )
         return print_answer(_personal(directory, personalise), as_json)
-    if federated != (epsilon is not None) or (out and not federated):
+    if not federated and (out or epsilon is not None):
         raise Refused(
-            "--federated and --epsilon go together (and --out with them): a release of clients "
-            "needs a budget"
+            "--epsilon and --out need --federated: they are about a release of clients, which an "
+            "evaluation on test examples is not"
         )
-    if federated and epsilon is not None:
+    if federated:
         if predictions or group:
             raise Refused(
                 "--federated shows no client's predictions, but takes --set "
@@ -106,7 +106,7 @@ def _personal(directory: Path, epochs: int) -> Answer:
 
 def _by_clients(
     directory: Path,
-    epsilon: float,
+    epsilon: float | None,
     data: str | None,
     overrides: tuple[str, ...],
     out: Path | None,

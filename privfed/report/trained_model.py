@@ -48,7 +48,9 @@ def clients_table(evaluation: ClientEvaluation) -> Table:
     )
     pairs["scored on"] = held
     pairs["ε"] = (
-        f"{ceiling(evaluation.alone)} for this evaluation alone; the run has spent "
+        "∞: this run is without privacy"
+        if evaluation.alone == math.inf
+        else f"{ceiling(evaluation.alone)} for this evaluation alone; the run has spent "
         f"{epsilon_at(evaluation.epsilon, evaluation.delta)}"
     )
     whose = ", each client's own model" if evaluation.personal else ""

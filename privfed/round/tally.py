@@ -122,6 +122,8 @@ class Tally:
         self._devices = devices
         self._down, self._up = down, up
         self._note = note
+        self.kept: list[tuple[Indices, Tensor]] | None = None
+        """The round's clients `[c]` and raw rows `[c, m]`, if a caller sets a list."""
         self._norms: list[Tensor] = []
         self._seen: dict[int, tuple[int, int]] = {}
         self._totals = dict.fromkeys(TOTALS, 0.0)
@@ -130,6 +132,8 @@ class Tally:
     def rows(self, round: int, ids: Indices, rows: Tensor, hostile: NDArray[np.bool_]) -> None:
         """Takes raw rows `[c, m]` of clients `ids` `[c]`, with a mask of the `hostile` ones."""
         self._sides.add(rows, torch.from_numpy(hostile).to(rows.device))
+        if self.kept is not None:
+            self.kept.append((ids, rows.cpu().clone()))
         self._norms.append(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu())
         steps, examples = self._work(round, ids)
         done = zip(steps.tolist(), examples.tolist(), strict=True)

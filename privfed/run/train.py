@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
 from privfed.run.last_state import refuse_lost
 from privfed.run.ledger_terms import mark_counted, refuse_grown, terms, write_companions
-from privfed.run.loop import play_to_end
+from privfed.run.loop import Loop, playing
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import load_population
 from privfed.run.prepare import Loader, prepare
@@ -172,6 +173,19 @@ def resume(
       Refused: for any other change of the configuration.
       Broken: if the directory was edited.
     """
+    with resumed(path, change, observers, ranks, elsewhere) as loop:
+        return loop.to_end()
+
+
+@contextlib.contextmanager
+def resumed(
+    path: Path | RunDirectory,
+    change: Callable[[Config], Config],
+    observers: Sequence[Observer] = (),
+    ranks: Ranks = ALONE,
+    elsewhere: Elsewhere | None = None,
+) -> Iterator[Loop]:
+    """A context with the loop of an existing run; arguments as for `resume`."""
     directory = RunDirectory.open(path)
     with directory.locked():
         directory.recover()
@@ -188,7 +202,8 @@ def resume(
             directory.config.change(wanted.run.rounds, wanted.privacy.epsilon)
         with entered(watching) as others:
             observing = [*observers, *others]
-            return play_to_end(setup, directory, ledger, observing, ranks, elsewhere)
+            with playing(setup, directory, ledger, observing, ranks, elsewhere) as loop:
+                yield loop
 
 
 def _state_budget(
@@ -237,6 +252,19 @@ def train(
     Raises:
       Refused: with nothing written, if the configuration cannot run.
     """
+    with started(config, out, observers, ranks, elsewhere) as loop:
+        return loop.to_end()
+
+
+@contextlib.contextmanager
+def started(
+    config: Config,
+    out: Path,
+    observers: Sequence[Observer] = (),
+    ranks: Ranks = ALONE,
+    elsewhere: Elsewhere | None = None,
+) -> Iterator[Loop]:
+    """A context with the loop of a new run, before its first charge; arguments as for `train`."""
     refuse_ranks(config, ranks.count)
     refuse_unusable_heads(config.run.heads, out)
     watching = observers_of(config)
@@ -248,7 +276,8 @@ def train(
         ledger = begin(setup, before, directory)
         with entered(watching) as others:
             observing = [*observers, *others]
-            return play_to_end(setup, directory, ledger, observing, ranks, elsewhere)
+            with playing(setup, directory, ledger, observing, ranks, elsewhere) as loop:
+                yield loop
 
 
 def begin(setup: Setup, before: Priors, directory: RunDirectory) -> Ledger:

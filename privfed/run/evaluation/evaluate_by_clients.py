@@ -74,13 +74,13 @@ class ClientEvaluation(Encoded):
 
 
 def evaluate_by_clients(
-    run: Path | RunDirectory, epsilon: float, keys: Mapping[str, Any]
+    run: Path | RunDirectory, epsilon: float | None, keys: Mapping[str, Any]
 ) -> ClientEvaluation:
     """Charges and executes one round in which clients evaluate the model of `run`.
 
     Args:
       run: directory of the run.
-      epsilon: epsilon of this release alone.
+      epsilon: epsilon of this release alone; None for a run without privacy.
       keys: keys of [evaluation].
 
     Returns:
@@ -101,11 +101,15 @@ def evaluate_by_clients(
         return _evaluated(evaluating, setup, directory, ledger)
 
 
-def for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -> Setup:
+def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, Any]) -> Setup:
     """The run with one more round, in which its clients evaluate. Raises `Refused`."""
     config = setup.plan.config
-    if not config.mechanism.private:
-        raise Refused("this run is not private: no epsilon bounds its clients' releases")
+    if config.mechanism.private == (epsilon is None):
+        state, remedy = ("private", "pass") if epsilon is None else ("not private", "leave out")
+        raise Refused(
+            f"this run is {state}, and epsilon is {epsilon}; {remedy} the epsilon of this "
+            "evaluation, which bounds what a private run's clients release in it"
+        )
     if config.chosen:
         raise Refused(
             "this run was chosen among others, and the charge for that choice covers only its "
@@ -128,7 +132,9 @@ def for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) ->
     asked = {**keys, "by": "clients", "every": 2}
     for key, value in asked.items():
         assign(raw, f"evaluation.{key}", value)
-    further = {"privacy.epsilon": epsilon, "run.rounds": 2, "stop.patience": 0, "stop.by": ""}
+    further = {"run.rounds": 2, "stop.patience": 0, "stop.by": ""}
+    if epsilon is not None:
+        further["privacy.epsilon"] = epsilon
     for key, value in further.items():
         assign(raw, key, value)
     wanted = assembled(raw)
@@ -222,7 +228,7 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDire
     privacy, budget = setup.plan.config.privacy, setup.plan.budget
     together = {**ledger.spending, event: ledger.spending.get(event, 0) + 1}
     total = guarantee(together, privacy.delta, privacy.accountant).epsilon
-    if total == math.inf:
+    if total == math.inf and setup.plan.mechanism.private:
         raise Refused("no epsilon bounds this release together with the run's spent budget")
     if budget is not None and total > budget:
         held = budget if ledger.budget is None else ledger.budget
@@ -232,7 +238,7 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDire
 
 
 def evaluate_by_further_clients(
-    run: Path, data: Iterable[str], out: Path, epsilon: float, keys: Mapping[str, Any]
+    run: Path, data: Iterable[str], out: Path, epsilon: float | None, keys: Mapping[str, Any]
 ) -> ClientEvaluation:
     """Begins a run over the clients of other `data`, which evaluate the model of `run` once.
 
@@ -245,7 +251,7 @@ def evaluate_by_further_clients(
       run: directory of the run to evaluate.
       data: assignments to keys of [data], as on the command line.
       out: directory of the new run.
-      epsilon: epsilon of this release alone.
+      epsilon: epsilon of this release alone; None for a run without privacy.
       keys: keys of [evaluation].
 
     Returns:
