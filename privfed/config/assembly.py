@@ -123,8 +123,8 @@ def keys_meant(written: str, section: str = "") -> list[str]:
     """
     name = written.replace("-", "_").casefold()
     owners = [each for each in SECTIONS if "." not in each and name in default_keys(each)]
-    found = [*(f"{owner}.{name}" for owner in owners), *named_elsewhere(name)]
-    return [key for key in found if key.rpartition(".")[0] == section] or found
+    keys = [*(f"{owner}.{name}" for owner in owners), *named_elsewhere(name)]
+    return [key for key in keys if key.rpartition(".")[0] == section] or keys
 
 
 def _suited(raw: Raw) -> Raw:
