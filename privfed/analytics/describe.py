@@ -15,7 +15,7 @@ from privfed.analytics.estimates import Sums
 from privfed.analytics.number_estimates import interval
 from privfed.analytics.statistics_file import STATISTICS, Statistics, write_statistics
 from privfed.config.config import Config
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, resume_command
 from privfed.core.parts import Part
 from privfed.plan.plan import Plan, solve_plan
 from privfed.plan.rule import message_length
@@ -84,8 +84,8 @@ def _refuse_other_releases(path: Path, updates: int, charges: int) -> None:
     """Raises `Refused` for a run that released nothing, or more than one vector."""
     if not charges:
         raise Refused(
-            f"{path} was interrupted before anything was charged; resume it by `privfed train "
-            f"--resume {path}`, and read it again"
+            f"{path} was interrupted before anything was charged; resume it by "
+            f"{resume_command(path)}, and read it again"
         )
     if not updates:
         raise Refused(

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from privfed.api.answer import plain
 from privfed.api.population import DeclaredPopulation
-from privfed.config.assembly import assembled, default_keys
+from privfed.config.assembly import assembled, keys_meant
 from privfed.config.config import Config, Raw
 from privfed.config.overrides import assign
 from privfed.config.reading import read_raw
@@ -173,13 +173,14 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
 
 
 def _instead(argument: str) -> str:
-    """Names the sections that have the key `argument`; for an unknown key, the accepted names."""
-    sections = [name for name in SECTIONS if "." not in name]
-    owners = [name for name in sections if argument in default_keys(name)]
-    if not owners:
-        return expected(argument, [*sections, *_SHORT])
-    calls = " or ".join(f"{name}=dict({argument}=…)" for name in owners)
-    return f"it is a key of a section; pass {calls}"
+    """Names the arguments for the key that is meant; for an unknown key, the accepted names."""
+    meant = keys_meant(argument)
+    if not meant:
+        return expected(argument, [*(name for name in SECTIONS if "." not in name), *_SHORT])
+    short = {key: f"{name}=…" for name, key in _SHORT.items()}
+    parted = [key.split(".") for key in meant]
+    calls = [short.get(".".join(key), f"{key[0]}=dict({key[1]}=…)") for key in parted]
+    return f"it is a key of a section; pass {' or '.join(calls)}"
 
 
 def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:

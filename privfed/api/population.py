@@ -117,9 +117,8 @@ class Arrays(DeclaredPopulation):
         **declared: Any,
     ) -> None:
         if not isinstance(population, Mapping):
-            raise Refused(
-                f"population is a {type(population).__name__}; expected clients by name, a dict"
-            )
+            expected = 'each client\'s arrays by its name, {"a": (x, y), "b": (x, y)}'
+            raise Refused(f"population is a {type(population).__name__}; expected {expected}")
         if not isinstance(shape, Sequence):
             raise Refused(f"shape is {shape!r}; expected that of one example, as (28, 28)")
         rows = array_table.of_clients(population, shape, ARRAYS)

@@ -8,7 +8,6 @@ fastest mode is known, and only its speed is measured.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from privfed.client.trainer import LocalTrainer, Way
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
+from privfed.models.calling import failed_layer
 
 _CHUNKS = {"cpu": (8, 32, 128), "cuda": (32, 128, 512, 1024)}
 """Chunk sizes tried on a device of each type."""
@@ -57,8 +57,10 @@ Time per local step, one thread, batches of 1 to 32, relative to chunks of 128:
 | 19,210 | 1.1 to 1.6 | 2 to 3 | 6 to 11 |
 | 76,810 | 0.7 to 0.8 | 0.8 to 1.0 | 1.6 to 1.9 |
 """
-_UNBATCHED = re.compile(r"Batching rule not implemented for (aten::)?(?P<layer>\w+)")
+_UNBATCHED = "Batching rule not implemented"
 """PyTorch's error for a layer that `torch.func.vmap` cannot batch over models."""
+_BRANCHES = "data-dependent control flow"
+"""PyTorch's error for a module that branches on values of its input."""
 _LARGE_BATCH = 1024
 """A larger batch size is taken to mean all examples of a client."""
 
@@ -209,8 +211,11 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
         _speed(trainer, "stacked", chunk=2, repeats=1, most=2)
     except (RuntimeError, ValueError, NotImplementedError) as error:
         first = (str(error).splitlines() or [""])[0]
-        if unbatched := _UNBATCHED.match(first):
-            first = f"PyTorch's vmap has no batched form of its layer {unbatched['layer']}"
+        layer = failed_layer(error, trainer.network.module)
+        if _UNBATCHED in first:
+            first = f"PyTorch's vmap has no batched form of its layer {layer or 'in a function'}"
+        elif _BRANCHES in first:
+            first = f"{layer or 'its forward'} branches on values of its input"
         return f"this model cannot be stacked: {first}"
     return None
 

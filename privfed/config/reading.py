@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.documents import from_toml
-from privfed.config.assembly import assembled
+from privfed.config.assembly import assembled, keys_meant
 from privfed.config.config import Config, Raw, with_given
 from privfed.config.overrides import assign, override
 from privfed.config.resolved import Resolved
@@ -160,7 +160,7 @@ def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:
         document["client.privacy"] = client.pop("privacy")
     for name, section in document.items():
         if name not in SECTIONS:
-            known = expected(name, list(SECTIONS))
+            known = expected(name, list(SECTIONS), *keys_meant(name))
             raise Refused(f"{path}: unknown section [{name}]; {known}", key=name)
         if not isinstance(section, dict):
             raise Refused(f"{path}: {name} is {section!r}; expected a section [{name}]", key=name)

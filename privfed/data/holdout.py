@@ -153,10 +153,9 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
     if pool.owners is not None:
         raise Refused(
             'data.holdout is "test", but this source states the owners of examples and has no '
-            "public examples in addition; splitting would publish measures of its clients' own "
-            'data. Use data.holdout = "clients" to declare some of them public, name a '
-            "public test file where the source has such a key, or, for a simulation, use "
-            '"examples"'
+            "public test examples; name some (data.test_path, if the source has this key; in "
+            'Python test=…), or set data.holdout = "clients", which makes some clients public, or '
+            '"examples", which makes the run a simulation'
         )
     order = streams.at("holdout").generator().permutation(len(pool))
     test = round(fraction * len(pool))

@@ -69,7 +69,7 @@ def run_cell(job: Job) -> Result:
             return {"status": STOPPED, "reason": public_text(error)}
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
-        advice = "its text may quote data; privfed train --show-values on this cell shows it"
+        advice = "its text may quote data; `privfed train --show-values` on this cell shows it"
         result = {"status": FAILED, "reason": f"{public_text(error)} ({place}): {advice}"}
     result |= {"seconds": round(time.monotonic() - began, 3), "version": __version__}
     return result if result["status"] in (STOPPED, WAITING) else _store(folder, result)

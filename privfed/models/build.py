@@ -66,7 +66,7 @@ def build_network(
         select_output(module, start.output)
         made_up = _made_up_features(examples)
         if any(is_lazy(p) for p in module.parameters()):
-            with torch.no_grad(), errors_as_refusals(made_up):
+            with torch.no_grad(), errors_as_refusals(made_up, module):
                 module(made_up)
     _refuse_parameters(module)
     _refuse_hidden_start(model, module)

@@ -274,7 +274,7 @@ def _excluded_row(audit: RunAudit) -> dict[str, str]:
         return {}
     return {
         "excluded": f"{audit.excluded} proved to be Byzantine in its secure sums "
-        "(excluded.jsonl); whether ε depends on them: privfed report"
+        "(excluded.jsonl); whether ε depends on them: `privfed report RUN`"
     }
 
 

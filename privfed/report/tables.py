@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.ledger import BudgetChange
+from privfed.core.errors import for_interface
 from privfed.core.text import number
 from privfed.privacy.shared_noise import OTHER_PARTY
 
@@ -36,7 +37,7 @@ def rows(pairs: Mapping[str, str]) -> Table:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for key, value in pairs.items():
-        table.add_row(key, Text(value))
+        table.add_row(key, Text(for_interface(value)))
     return table
 
 

@@ -45,13 +45,14 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
     wanted = replace(wanted, noise_multiplier=stored.noise_multiplier)
     if wanted.run.rounds < stored.run.rounds:
         raise Refused(
-            f"--resume: run.rounds is {wanted.run.rounds}, but this run was started with "
+            f"run.rounds is {wanted.run.rounds}, but this run was started with "
             f"{stored.run.rounds}; rounds may only go up"
         )
     if stored.chosen and wanted.run.rounds != stored.run.rounds:
         raise Refused(
-            "--resume: this run was chosen among others, and its ε covers only the rounds that "
-            "all of them had; start a new run, with privacy.prior and model.init this one"
+            "run.rounds is changed, but this run was chosen among others, and its ε covers "
+            "only the rounds that all of them had; start a new run, with privacy.prior and "
+            "model.init this one"
         )
     before, after = _flat(stored), _flat(wanted)
     changed = [
@@ -61,7 +62,7 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
     ]
     if changed:
         raise Refused(
-            "--resume with a changed configuration: " + "; ".join(changed) + ". Only run.rounds "
+            f"a resumed run keeps its configuration, but {'; '.join(changed)}. Only run.rounds "
             "(upward) and privacy.epsilon may change; start a new run for anything else"
         )
     return wanted

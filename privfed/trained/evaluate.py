@@ -218,7 +218,11 @@ def evaluate(
         examples, of_trained = population.test, population.shared
         data = "the run's own test examples"
     if not len(examples):
-        instead = "; use --federated and --epsilon" if config.nothing_public else ""
+        instead = (
+            "; let clients score it: `privfed evaluate RUN --federated --epsilon E`"
+            if config.nothing_public
+            else ""
+        )
         raise Refused(f"{data} hold no example to score{instead}")
     net, params, round = stored_model_for(directory, examples, bool(other))
     measures = net.evaluate(params, examples)

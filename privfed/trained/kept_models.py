@@ -18,7 +18,7 @@ from torch import Tensor
 from privfed.client.client_states import ClientStates
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Objective
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, resume_command
 from privfed.core.parts import offered
 from privfed.run.evaluation.heterogeneity import client_scores
 from privfed.run.last_state import last_checkpoint, refuse_lost
@@ -58,7 +58,7 @@ def score_kept_models(path: Path) -> Personalised:
         if ledger.charges and now.round < ledger.charges[-1].round:
             raise Refused(
                 f"{path} was interrupted in round {ledger.charges[-1].round}; resume it first: "
-                f"privfed train --resume {path}"
+                f"{resume_command(path)}"
             )
         measures = setup.executor.measures
         scoring = (measures.federation if measures else setup.federation).at(now.round)

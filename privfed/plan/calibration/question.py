@@ -109,7 +109,7 @@ class CalibrationQuestion:
         if unknown := sorted(flags.keys() - known):
             from privfed.core.parts import expected
 
-            meant = RUN_FILE_KEYS.get(unknown[0])
+            meant = cls.flag_meant(unknown[0])
             instead = f"it is {meant!r} here" if meant else expected(unknown[0], [*known])
             raise Refused(f"unknown argument {unknown[0]!r}; {instead}")
         for name, value in flags.items():
@@ -118,6 +118,15 @@ class CalibrationQuestion:
                 raise Refused(f"{name} is {value!r}; expected {kind[1]}")
         defaults = {name: each.metadata["default"] for name, each in known.items()}
         return cls(**{**defaults, **flags})
+
+    @classmethod
+    def flag_meant(cls, name: str) -> str | None:
+        """Returns the flag for a key of a run file, or for another library's name of one."""
+        from privfed.config.mistakes import named_elsewhere
+
+        keys = [name, *(key.rpartition(".")[2] for key in named_elsewhere(name.replace("-", "_")))]
+        flags = [RUN_FILE_KEYS.get(key, key) for key in keys]
+        return next((flag for flag in flags if flag in {each.name for each in fields(cls)}), None)
 
     @property
     def sampler_class(self) -> type[Sampler]:

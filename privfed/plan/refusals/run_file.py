@@ -128,7 +128,7 @@ def _no_personal_models(config: Config) -> Iterator[str]:
     elif objective.measures or (local and objective.keeps):
         yield (
             f"{key}, but client.objective = {name!r} makes them of more than the model that is "
-            "sent to be scored; remove the key, and see privfed evaluate --personalise 0"
+            "sent to be scored; remove the key, and see `privfed evaluate --personalise 0`"
         )
 
 

@@ -95,8 +95,8 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
         yield (
             f"{canaries}, but clients are at sites on machines of their own "
             '(data.site_partition = "elsewhere"), which accept rows from no other client; '
-            "simulate the sites in one process, or test the mechanism alone: privfed audit "
-            "--mechanism"
+            "simulate the sites in one process, or test the mechanism alone: `privfed audit "
+            "--mechanism`"
         )
 
 

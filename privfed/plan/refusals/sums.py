@@ -62,7 +62,7 @@ def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
         yield (
             f"audit.canaries is {config.audit.canaries}, but under {mechanism} every client "
             "shares noise with every other participant: leaving out a canary changes all rows; "
-            "remove the key, and test the mechanism alone: privfed audit --mechanism"
+            "remove the key, and test the mechanism alone: `privfed audit --mechanism`"
         )
 
 

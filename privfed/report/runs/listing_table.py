@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.statement import NOMINAL, at_delta
+from privfed.core.errors import for_interface
 from privfed.core.text import ceiling, duration, measure
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.runs.listed import DEPTH, Listing, SamePopulation
@@ -125,8 +126,10 @@ class RunsTable:
     ) -> Iterator[RenderableType]:
         if not self.listing.rows:
             yield Text(
-                f"no run directory in {self.listing.folder}, down to {DEPTH} folders; "
-                "`privfed train --out FOLDER/NAME` makes one"
+                for_interface(
+                    f"no run directory in {self.listing.folder}, down to {DEPTH} folders; "
+                    "`privfed train --out FOLDER/NAME` makes one"
+                )
             )
             return
         yield _table(self.listing, stacked=options.max_width < _WIDE)
@@ -202,7 +205,7 @@ def _notes(listing: Listing) -> dict[str, str]:
     if groups := listing.same_population:
         lines = [on_a_line(line) for group in groups[:_SHOWN] for line in _group_lines(group)]
         hidden = len(groups) - _SHOWN
-        more = [f"and {counted(hidden, 'population')} more, in --json"] if hidden > 0 else []
+        more = [f"and {counted(hidden, 'population')} more, by --json"] if hidden > 0 else []
         pairs["same population"] = "\n".join([*lines, *more])
     pairs["times"] = (
         "from files' times: copies have times of their own, and the pauses of a resumed run are "

@@ -25,7 +25,7 @@ from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.assembly import assembled
 from privfed.config.config import Config
 from privfed.config.overrides import assign, override
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, resume_command
 from privfed.metrics.measure import Estimate
 from privfed.models.form import Form
 from privfed.models.local_part import missing_part
@@ -164,8 +164,8 @@ def _evaluated(
     last = ledger.charges[-1].round if ledger.charges else 0
     if begin.round < last:
         raise Refused(
-            f"{directory.path} was interrupted in round {last}; resume it first: privfed train "
-            f"--resume {directory.path}"
+            f"{directory.path} was interrupted in round {last}; resume it first: "
+            f"{resume_command(directory.path)}"
         )
     algorithm, round = evaluating.evaluation, last + 1
     assert algorithm is not None

@@ -193,7 +193,9 @@ def test_a_layer_that_cannot_be_batched_is_named():
             return self.out(self.cell(x.view(-1, 8, 8))[0][:, -1])
 
     shown = " ".join(str(privfed.check(model=Recurrent(), rounds=1)).split())
-    assert "cannot be stacked: PyTorch's vmap has no batched form of its layer lstm)" in shown
+    assert (
+        "cannot be stacked: PyTorch's vmap has no batched form of its layer 'cell' (LSTM))" in shown
+    )
 
 
 def test_every_base_can_be_extended():

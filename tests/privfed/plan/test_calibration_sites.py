@@ -124,15 +124,15 @@ def test_each_number_follows_from_the_others():
         ({"colluders": 0.2}, r"number of sites \(secure.colluders = 0.2 would be 1\)"),
         ({"colluders": 0}, "every site is curious"),
         ({"colluders": 5}, "at most 4, so that the noise of at least one"),
-        ({"sites": None, "colluders": 1}, "a fraction of a cohort below 1, or with --sites"),
-        ({"sites": 0}, "--sites is 0; expected one or more"),
-        ({"sites": None, "sites_per_client": 2}, "say with --sites how many"),
+        ({"sites": None, "colluders": 1}, "a fraction of a cohort below 1, or with sites"),
+        ({"sites": 0}, "sites is 0; expected one or more"),
+        ({"sites": None, "sites_per_client": 2}, "say with sites how many"),
         ({"sites_per_client": 6}, "sites_per_client is 6, but there are 5 sites"),
         ({"against": "server"}, "one guarantee holds against both"),
-        ({"byzantine": 2}, "Byzantine sites are among --colluders"),
+        ({"byzantine": 2}, "Byzantine sites are among colluders"),
         (
             {"sampling_rate": 0.1, "population": None, "cohort": None},
-            "give --population and --cohort",
+            "give population and cohort",
         ),
         ({"minimum": 1}, "secure.minimum is 1 sites; expected from 3"),
         ({"minimum": 6}, "expected from 3, .* to 5"),
@@ -149,8 +149,8 @@ def test_what_cannot_be_meant_of_sites_is_refused(wrong, reason):
 @pytest.mark.parametrize(
     "wrong, reason",
     [
-        ({"colluders": 1}, "--colluders: for --mechanism skellam"),
-        ({"minimum": 4}, "--minimum: for --mechanism skellam"),
+        ({"colluders": 1}, "colluders: for mechanism skellam"),
+        ({"minimum": 4}, "minimum: for mechanism skellam"),
         ({"protocol": "masks"}, "needs no protocol"),
     ],
 )
