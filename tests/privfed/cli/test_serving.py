@@ -54,7 +54,7 @@ def test_a_check_says_the_word_and_the_reason_where_the_site_would_decline(made,
     try:
         declined = run("site", "check", folder.path, run_file)
         assert declined.exit_code == 2
-        assert "budget: the whole run would take epsilon to" in declined.stderr
+        assert "budget: the whole run would raise epsilon to" in declined.stderr
         shown = run("site", "check", folder.path, run_file, "--json")
         assert json.loads(shown.stdout)["error"]["kind"] == "refused"
         folder.policy.write_text(POLICY.replace("sites = 2", "sites = 4"))
