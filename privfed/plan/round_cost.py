@@ -23,9 +23,7 @@ from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.setting import ClientShares, CohortSize, Setting, SiteNoise
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import releases_per_round
-from privfed.sampling.cohort import Witness
-from privfed.sampling.evaluation_rounds import over_larger_population
-from privfed.sampling.site_subsampling import over_several_sites
+from privfed.sampling.cohort import Witness, over_larger_population, over_several_sites
 from privfed.secure.aborts import probability, reveals_cohort, round_event, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain_sum import PlainSum

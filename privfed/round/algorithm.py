@@ -14,9 +14,15 @@ from privfed.core.streams import Streams
 from privfed.core.vector import Layout
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import Mechanism, PublicState
-from privfed.sampling.cohort import Cohort, Population, Sampler, Witness
-from privfed.sampling.evaluation_rounds import EvaluationRounds, over_larger_population
-from privfed.sampling.site_subsampling import over_several_sites
+from privfed.sampling.cohort import (
+    Cohort,
+    Population,
+    Sampler,
+    Witness,
+    over_larger_population,
+    over_several_sites,
+)
+from privfed.sampling.evaluation_rounds import EvaluationRounds
 from privfed.secure.aborts import round_event
 from privfed.secure.summation import Summation
 from privfed.server.optimizer import ServerOptimizer

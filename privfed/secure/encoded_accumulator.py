@@ -17,8 +17,7 @@ from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.channel import Channel
 from privfed.secure.limits import Limits
-from privfed.secure.plain_sum import AddedClients
-from privfed.secure.summation import Aborted, Session
+from privfed.secure.summation import Aborted, AddedClients, Session
 
 
 class Arithmetic:

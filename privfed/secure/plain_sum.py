@@ -13,7 +13,7 @@ from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid
 from privfed.secure.limits import Limits
-from privfed.secure.summation import Session
+from privfed.secure.summation import AddedClients, Session
 
 
 class PlainSum(Part):
@@ -111,26 +111,3 @@ class NoisedSiteSums:
             noise = torch.from_numpy(gaussian_on_grid(site_keys, std, len(total)))
             total += self._sums[site] + noise.to(total)
         return BoundedSum(total, math.inf, len(self._added))
-
-
-class AddedClients:
-    """The set of clients whose rows are in a sum; each client may be added once."""
-
-    def __init__(self) -> None:
-        self._clients: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    def check(self, ids: Indices, rows: BoundedRows, bound: float) -> None:
-        """Registers the clients `ids`.
-
-        Raises:
-          ValueError: if a client is added twice, or if the rows' norm bound exceeds `bound`.
-        """
-        count = len(self._clients) + len(ids)
-        self._clients.update(ids.tolist())
-        if len(self._clients) != count or len(ids) != len(rows.rows):
-            raise ValueError("each client adds exactly one row to a sum")
-        if not rows.bound <= bound:
-            raise ValueError(f"rows of norm up to {rows.bound:g} in a sum opened for {bound:g}")

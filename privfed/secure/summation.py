@@ -280,3 +280,26 @@ class Summation(Protocol):
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Approximate bytes that each of `clients` sends for a row `[length]`."""
         ...
+
+
+class AddedClients:
+    """The set of clients whose rows are in a sum; each client may be added once."""
+
+    def __init__(self) -> None:
+        self._clients: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def check(self, ids: Indices, rows: BoundedRows, bound: float) -> None:
+        """Registers the clients `ids`.
+
+        Raises:
+          ValueError: if a client is added twice, or if the rows' norm bound exceeds `bound`.
+        """
+        count = len(self._clients) + len(ids)
+        self._clients.update(ids.tolist())
+        if len(self._clients) != count or len(ids) != len(rows.rows):
+            raise ValueError("each client adds exactly one row to a sum")
+        if not rows.bound <= bound:
+            raise ValueError(f"rows of norm up to {rows.bound:g} in a sum opened for {bound:g}")

@@ -11,12 +11,12 @@ from privfed.secure.identities import client_directory
 from privfed.secure.limits import Limits
 from privfed.secure.masked import evidence, server, unmasking
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.rows import Masked
 from privfed.secure.masked.messages.unmasking import Vote
 from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.policy import Expected
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.masked.shamir import share
 from privfed.secure.primitives import random_key

@@ -10,10 +10,9 @@ from second_client import Refusal, SecondClient
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.wire import decode, encode
-from privfed.secure.masked.policy import Policy
+from privfed.secure.masked.policy import Expected, Policy
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.summation import Aborted
 

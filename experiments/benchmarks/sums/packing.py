@@ -37,10 +37,9 @@ from privfed.privacy.codec import Codec
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.messages.rows import Masked
 from privfed.secure.masked.messages.wire import FromServer, decode, encode
-from privfed.secure.masked.policy import Policy
+from privfed.secure.masked.policy import Expected, Policy
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.packing import PackedRows
 from privfed.secure.primitives import KeyPair, random_key, signing_key, verified

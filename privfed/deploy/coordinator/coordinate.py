@@ -23,7 +23,7 @@ from privfed.run.population import load_empty
 from privfed.run.setup import Setup
 from privfed.run.train import resume, train
 from privfed.run.world import Elsewhere
-from privfed.secure.masked.expected import Masking
+from privfed.secure.masked.policy import Masking
 from privfed.secure.primitives import KeyPair, random_key
 from privfed.store.run_directory import RunDirectory
 

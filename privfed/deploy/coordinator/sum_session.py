@@ -19,9 +19,9 @@ from privfed.round.algorithm import Algorithm
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import Directory
-from privfed.secure.masked.expected import Expected, Masking
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.policy import Expected, Masking
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.primitives import KeyPair, random_key
 from privfed.secure.summation import Aborted, Culprit

@@ -11,21 +11,19 @@ from collections.abc import Collection
 
 from privfed.secure.frames import BadMessage
 from privfed.secure.masked.client_memory import ClientMemory
-from privfed.secure.masked.derived_keys import (
-    agreed_secret,
-    channel_key,
-    commit,
-    pair_key,
-    self_key,
-)
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import (
     LAYERS,
     acknowledged,
+    agreed_secret,
     between,
+    channel_key,
+    commit,
+    pair_key,
     read_shares,
+    self_key,
     share_hashes,
     share_text,
 )

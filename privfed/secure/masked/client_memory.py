@@ -21,11 +21,11 @@ from privfed.secure.masked.client_state import (
     Progress,
     StateReader,
 )
-from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.unmasking import Survivors
+from privfed.secure.masked.policy import Expected, Insists
 from privfed.secure.primitives import wipe
 from privfed.secure.summation import Aborted
 

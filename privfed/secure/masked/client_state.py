@@ -19,11 +19,11 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
 from privfed.secure.identities import agreement
 from privfed.secure.limits import Limits
-from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.sealed_shares import values_of
 from privfed.secure.masked.messages.unmasking import Survivors
 from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.policy import Expected, Insists
 from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import KEY
 

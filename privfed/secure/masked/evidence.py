@@ -23,7 +23,6 @@ from typing import ClassVar
 
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, sized
 from privfed.secure.identities import Directory
-from privfed.secure.masked.derived_keys import commit
 from privfed.secure.masked.layered_noise import next_layer
 from privfed.secure.masked.messages.message import read_framed
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
@@ -34,6 +33,7 @@ from privfed.secure.masked.messages.sealed_shares import (
     SEED,
     ShareHashes,
     acknowledged,
+    commit,
     hash_of,
     share_hash,
 )

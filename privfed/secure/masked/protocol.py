@@ -16,12 +16,11 @@ from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
 from privfed.secure.frames import NUMBER
 from privfed.secure.limits import FEWEST, SENDS, Leaves, Limits
 from privfed.secure.masked.channel import MaskedChannel, masked_operations
-from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graph import Graph, graph_seed, recoverable
 from privfed.secure.masked.messages.roster import Advertise, Attestation
 from privfed.secure.masked.messages.sealed_shares import HASH, sealed_size
 from privfed.secure.masked.messages.unmasking import Vote
-from privfed.secure.masked.policy import COMPLETE, Policy, SitePolicy, least_threshold
+from privfed.secure.masked.policy import COMPLETE, Insists, Policy, SitePolicy, least_threshold
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.operations import Operations
 from privfed.secure.primitives import KEY, SIGNATURE, Expander

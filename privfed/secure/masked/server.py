@@ -15,15 +15,19 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import Directory
 from privfed.secure.limits import Limits
-from privfed.secure.masked.derived_keys import agreed_secret
 from privfed.secure.masked.evidence import Blame
-from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graph import recoverable
 from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
-from privfed.secure.masked.messages.sealed_shares import HASH, acknowledged, sealed_size
+from privfed.secure.masked.messages.sealed_shares import (
+    HASH,
+    acknowledged,
+    agreed_secret,
+    sealed_size,
+)
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import FromServer, Message
+from privfed.secure.masked.policy import Insists
 from privfed.secure.masked.shamir import PRIME
 from privfed.secure.masked.unmasking import Members, Unmasking, handed
 from privfed.secure.packing import Words

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.masked.derived_keys import agreed_secret, pair_key, self_key
 from privfed.secure.masked.evidence import Blame, WrongDealing, WrongShare, gives_its_secret
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.layered_noise import next_layer, subtract_layer
@@ -17,7 +16,10 @@ from privfed.secure.masked.messages.sealed_shares import (
     MASK_KEY,
     SEED,
     ShareHashes,
+    agreed_secret,
     hash_of,
+    pair_key,
+    self_key,
     share_hash,
 )
 from privfed.secure.masked.messages.unmasking import Unmask

@@ -13,9 +13,8 @@ from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.policy import Policy
+from privfed.secure.masked.policy import Expected, Policy
 
 SETTINGS = {
     "codec": codec(),

@@ -18,13 +18,16 @@ from privfed.secure.committee.messages import message_bytes, read_message
 from privfed.secure.identities import PROTOCOL
 from privfed.secure.masked import random_graph
 from privfed.secure.masked.circle import neighbours
-from privfed.secure.masked.derived_keys import channel_key, commit, pair_key, self_key
 from privfed.secure.masked.layered_noise import CipherUniforms, next_layer
 from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import (
     acknowledged,
     between,
+    channel_key,
+    commit,
+    pair_key,
+    self_key,
     share_hashes,
     share_text,
 )
