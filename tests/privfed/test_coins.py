@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Rounds
+from lanes import every_case
 from words import SAMPLE, assert_rate, dealt
 
 from attacks.updates.simple import SignFlip
@@ -173,7 +174,7 @@ COINS = [poisson, truncated, by_size, byzantine, dropout, stragglers, availabili
 COINS += [rounding, rounding_in_single_precision, poisson_at_sites]
 
 
-@pytest.mark.parametrize("coin", COINS, ids=lambda coin: coin.__name__)
+@every_case("coin", COINS, ids=lambda coin: coin.__name__)
 def test_a_coin_is_true_for_as_many_words_as_its_rate_and_no_more(coin, tmp_path):
     at_every_rate(coin, tmp_path)
 
@@ -223,7 +224,7 @@ NO_FAULT = (rounding_in_single_precision, rounded_up)
 """A fraction in single precision has few bits, so that there is nothing to round up."""
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("coin", "fault"),
     [(coin, fault) for coin in COINS for fault in FAULTS if (coin, fault) != NO_FAULT],
     ids=lambda part: part.__name__,
@@ -313,7 +314,7 @@ DRAWS = [
 ]
 
 
-@pytest.mark.parametrize("check", DRAWS, ids=lambda check: check.__name__)
+@every_case("check", DRAWS, ids=lambda check: check.__name__)
 def test_draws_are_exact(check):
     check()
 
@@ -358,7 +359,7 @@ def more_are_byzantine(monkeypatch):
     monkeypatch.setattr(Attackers, "hostile", hostile)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "fault, check",
     [
         (one_more_is_drawn, the_smallest_words_are_drawn),
