@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Rounds, population, trainer
+from lanes import every_case
 from small import same_run, small, trained
 
 from accounting.ledger import Ledger
@@ -135,7 +136,7 @@ def test_a_cpu_has_no_end_that_is_looked_for():
     assert memory_of(torch.device("cpu")) is None
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("processes", "cards", "named", "part"),
     [(1, 1, False, 1), (4, 4, False, 1), (4, 1, False, 4), (3, 2, False, 2), (4, 4, True, 4)],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CLASSES, FEATURES, Rounds, built, population, trainer
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from papers import full_batches, gradients, quadratics
 
 from privfed.client.autotune import first_broadcast
@@ -58,7 +58,7 @@ def test_ditto_is_its_papers_algorithm(tmp_path, way):
 
 
 @WAYS
-@pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])
+@every_case("adaptive", [False, True], ids=["fixed", "adaptive"])
 def test_apfl_is_its_papers_algorithm(tmp_path, way, adaptive):
     lr = 0.5
     rounds = full_batches(tmp_path, Apfl(alpha=0.3, adaptive=adaptive), way=way)
@@ -100,7 +100,7 @@ def test_an_adaptive_mixture_stays_one(away, end):
     assert carried[0, -1] == end
 
 
-@pytest.mark.parametrize("objective", [Ditto(strength=0.7), Apfl(alpha=0.4)], ids=["ditto", "apfl"])
+@every_case("objective", [Ditto(strength=0.7), Apfl(alpha=0.4)], ids=["ditto", "apfl"])
 @WAYS
 def test_a_row_is_fedavgs_whatever_a_client_keeps(objective, way):
     """So a round is charged as FedAvg's: what is kept changes no number of what is sent."""
@@ -164,7 +164,7 @@ def test_at_its_ends_a_mixture_is_the_global_or_the_local_model():
 
 
 @WAYS
-@pytest.mark.parametrize("free", [False, True], ids=["first-order", "hessian-free"])
+@every_case("free", [False, True], ids=["first-order", "hessian-free"])
 def test_per_fedavg_is_its_papers_algorithm(way, free):
     """Steps by hand, over the batches that clients go through."""
     objective = HessianFree(inner_lr=0.2, difference=0.01) if free else PerFedAvg(inner_lr=0.2)

@@ -10,6 +10,7 @@ import torch
 from helpers import assert_normal, population, trainer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 from small import same_run, small, trained
 
 from accounting.accountants import epsilon
@@ -99,7 +100,7 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize("one", CHECKS)
+@every_case("one", CHECKS)
 def test_a_step_is_what_its_event_says(one):
     one()
 
@@ -129,7 +130,7 @@ def realised_divisor(monkeypatch):
     monkeypatch.setattr(DpSgd, "gradient", gradient)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "fault, one",
     list(zip([halved, unclipped, fixed_batches, realised_divisor], CHECKS, strict=True)),
 )
@@ -397,7 +398,7 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypa
         assert [c.round for c in other.charges] == [c.round for c in Ledger.load(path).charges]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides, reason",
     [
         (["data.setting=cross_device"], "cross_silo"),

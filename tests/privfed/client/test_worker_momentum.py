@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Rounds, population, rows_of, trainer
+from lanes import every_case
 from scipy import stats
 from small import same_run, small, stop_after, trained
 
@@ -130,7 +131,7 @@ def test_every_rule_takes_momenta(rule, tmp_path):
     assert trained(tmp_path / "run", *keys).updates == 2
 
 
-@pytest.mark.parametrize("objective", ["scaffold", "feddyn", "fedcurv"])
+@every_case("objective", ["scaffold", "feddyn", "fedcurv"])
 def test_rules_on_rows_refuse_what_the_server_sums(objective):
     keys = (f"client.objective={objective}", "data.setting=cross_silo", "aggregation.rule=median")
     with pytest.raises(Refused, match="sum more than an update"):
@@ -151,7 +152,7 @@ def test_attackers_have_a_momentum_too_and_runs_resume_exactly(attack, tmp_path,
     same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         ("cohort.availability=groups", "cohort.groups=2"),
@@ -168,7 +169,7 @@ def test_who_is_absent_waits_and_rows_may_weigh_what_they_like(keys, tmp_path):
 # What it costs privacy.
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, why",
     [
         (("client.objective=worker_momentum",), "same clients have to return"),
@@ -183,7 +184,7 @@ def test_what_has_no_proof_is_refused(keys, why):
         plan(small(*keys))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         (),
@@ -322,8 +323,8 @@ def claimed(delta):
     return epsilon({Event(PoissonSampled(RATE, Gaussian(NOISE)), "poisson"): 2}, delta, "pld")
 
 
-@pytest.mark.parametrize("updates", UPDATES)
-@pytest.mark.parametrize("delta", [1e-1, 1e-2, 1e-4])
+@every_case("updates", UPDATES)
+@every_case("delta", [1e-1, 1e-2, 1e-4])
 def test_two_rounds_of_any_momentum_cost_no_more_than_two_of_any_update(updates, delta):
     assert max(deltas(updates, claimed(delta))) <= delta * (1 + 1e-3)
 

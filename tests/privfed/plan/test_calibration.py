@@ -8,6 +8,7 @@ import pytest
 from commands import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from privfed.config.reading import load
 from privfed.core.errors import Refused
@@ -110,7 +111,7 @@ def test_alternatives_change_one_number_each(asked):
 CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 100, "cohort": 5}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "wrong, reason",
     [
         ({"noise_multiplier": 1.0}, "nothing is left"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Rounds, assert_normal
+from lanes import every_case
 from small import model, same_run, small, trained
 
 from accounting.noises import Gaussian
@@ -30,7 +31,7 @@ def adaptive(clip=0.3, noise=1.0, count=2.0, **changes):
     )
 
 
-@pytest.mark.parametrize("noise, count", [(1.0, 5.0), (3.0, 2.0), (0.5, 0.3), (10.0, 5.1)])
+@every_case("noise, count", [(1.0, 5.0), (3.0, 2.0), (0.5, 0.3), (10.0, 5.1)])
 def test_the_split_spends_exactly_the_multiplier(noise, count):
     split = Split.of(noise, count)
     assert split.update**-2 + (2 * split.count) ** -2 == pytest.approx(noise**-2, rel=1e-12)
@@ -71,8 +72,8 @@ def test_its_event_is_that_of_the_whole_multiplier():
     assert plan(small(ON, "privacy.count_noise=9")).event == plan(small()).event
 
 
-@pytest.mark.parametrize("start", [0.1, 10.0])
-@pytest.mark.parametrize("quantile", [0.3, 0.8])
+@every_case("start", [0.1, 10.0])
+@every_case("quantile", [0.3, 0.8])
 def test_it_finds_the_quantile_from_ten_times_too_low_and_too_high(start, quantile):
     """Norms uniform on [0, 2]: the quantile g lies at 2 g. Cohorts of 200, their count noised."""
     mechanism = adaptive(start * 2 * quantile, 1.0, 10.0, clip_quantile=quantile)

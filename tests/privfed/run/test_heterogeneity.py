@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from helpers import Rounds, population, trainer
+from lanes import every_case
 from scipy import stats
 from small import model, same_run, small, trained
 
@@ -73,7 +74,7 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize("partition", EVERY, ids=repr)
+@every_case("partition", EVERY, ids=repr)
 def test_every_example_is_given_away_once_in_equal_or_zipf_shares(partition):
     examples = labelled()
     table = per_client(partition, examples, 20)
@@ -384,7 +385,7 @@ def test_a_tally_adds_up_until_it_is_asked():
     assert tally.totals()["examples"] == 0
 
 
-@pytest.mark.parametrize(
+@every_case(
     "objective, passes",
     [(Sgd(), 2), (FedDane(), 4), (Mime(), 5), (FedCurv(), 3), (Ifca(clusters=3), 5)],
 )

@@ -15,6 +15,7 @@ from encrypted_sums import (
     resigned,
     sized,
 )
+from lanes import every_case
 
 from privfed.secure.frames import BadMessage
 from privfed.secure.homomorphic.messages import Row
@@ -112,7 +113,7 @@ FAULTS = {
 
 
 @BOTH
-@pytest.mark.parametrize("fault", FAULTS)
+@every_case("fault", FAULTS)
 def test_faulty_messages_are_refused_by_name_and_the_sum_goes_on(protocol, fault):
     parties = Parties(protocol, protocol.scheme.slots + 1)
     spoiled, named = FAULTS[fault]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from contracts.runs import choosing, declaring
 from helpers import Rounds, Seen, population, trainer
+from lanes import every_case
 from small import model, same_run, small, trained
 
 from privfed.client.batches import plan_batches
@@ -65,7 +66,7 @@ def by_hand(kind, lr, beta1, beta2, tau):
     return out
 
 
-@pytest.mark.parametrize(
+@every_case(
     "server, kind, beta1, beta2",
     [
         (FedAdagrad(lr=0.3, tau=0.01), "adagrad", 0.0, 0.0),
@@ -80,7 +81,7 @@ def test_three_steps_by_hand(server, kind, beta1, beta2):
     assert (state["variance"] > 0).all()
 
 
-@pytest.mark.parametrize("server", [FedAdagrad(), FedAdam(beta2=1 - 1e-9), FedYogi()])
+@every_case("server", [FedAdagrad(), FedAdam(beta2=1 - 1e-9), FedYogi()])
 def test_with_a_large_tau_adaptive_servers_are_plain_averaging(server):
     """m / (sqrt(v) + tau) tends to m / (2 tau), sqrt(v) staying at tau: lr scaled by 2 tau."""
     tau = 1e6
@@ -355,8 +356,8 @@ def test_every_objective_composes_with_every_server_and_resumes_exactly(
         torch.testing.assert_close(tensor, model(tmp_path / "loop")[name], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("batch_size", [2, 100])
+@every_case("way", ["stacked", "loop"])
+@every_case("batch_size", [2, 100])
 def test_a_clients_gradient_is_that_of_its_mean_loss_over_all_its_examples(way, batch_size):
     dataset = population((3, 9, 0, 4))
     local = trainer(dataset, way=way, batch_size=batch_size)
@@ -392,7 +393,7 @@ def test_feddane_steps_along_the_cohorts_gradient_first(tmp_path):
     torch.testing.assert_close(after.params, rounds.state.params + update)
 
 
-@pytest.mark.parametrize("kind", [FedDane, FedLin, Mime])
+@every_case("kind", [FedDane, FedLin, Mime])
 def test_a_gradients_scale_is_what_the_clip_sees_and_nothing_else(tmp_path, kind):
     by_scale = {}
     for scale in (1.0, 0.01):
@@ -455,8 +456,8 @@ def by_the_papers(kind, rounds, beta, lr, count):
     return x, m
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("kind", [Mime, MimeLite])
+@every_case("way", ["stacked", "loop"])
+@every_case("kind", [Mime, MimeLite])
 def test_mime_and_mimelite_are_their_papers_algorithm(tmp_path, kind, way):
     rounds = dane(tmp_path, objective=kind(beta=0.7))
     object.__setattr__(rounds.local, "epochs", 2)
