@@ -22,7 +22,7 @@ from privfed.run.outcome import Observer
 
 @contextlib.contextmanager
 def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> Iterator[None]:
-    """A context that adds advice to an interruption, and restores torch's thread number.
+    """A context that adds advice to an interruption, and restores torch's number of threads.
 
     Args:
       path: the run directory.

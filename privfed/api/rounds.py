@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -126,6 +127,8 @@ class InProgress:
         self._opened = opened
         self._stack = contextlib.ExitStack()
         self._loop: Loop | None = None
+        self._frames = 2
+        """The number of frames from a warning to the user's code."""
 
     def __enter__(self) -> Self:
         if self._opened is None:
@@ -142,7 +145,10 @@ class InProgress:
         try:
             self._stack.__exit__(kind, error, trace)
         finally:
-            self._loop = None
+            loop, self._loop = self._loop, None
+        warning = loop and loop.outcome and loop.outcome.not_learned
+        if warning:
+            warnings.warn(warning, stacklevel=self._frames)
 
     def __iter__(self) -> Iterator[Round]:
         """Runs each further round; yields it once it is complete."""
@@ -167,6 +173,7 @@ class InProgress:
         self, on_round: Callback | None = None, on_evaluation: Callback | None = None
     ) -> Self:
         """Runs all rounds, with these callbacks; returns the ended run."""
+        self._frames = 4  # of this method, and of `train` or `resume`
         with self:
             for round in self:
                 if on_round:

@@ -316,7 +316,7 @@ class Run(InProgress):
         return Run(self._directory, self._folder, opened=opened)
 
     def _chain(self) -> Ledger:
-        """The current ledger. Raises `Broken` if it was edited."""
+        """Returns the current ledger. Raises `Broken` if it was edited."""
         try:
             return Ledger.load(self._directory.ledger)
         except LedgerBroken as error:
@@ -338,6 +338,7 @@ class Run(InProgress):
             return f"<privfed run {from_here(self.path)}, not ended>"
         measure, spent = next(iter(facts)), epsilon_at(float(facts["epsilon"]), facts["delta"])
         stopped = ", stopped at its budget" if facts["stopped_at_budget"] else ""
+        stopped += ", no better than the baseline" if facts.get("not_learned") else ""
         return (
             f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {spent}, "
             f"{facts['charges']} rounds{stopped}>"

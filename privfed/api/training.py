@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    people: Any = None,
+    population: Any = None,
     *,
     model: Any = None,
     epsilon: float | None = None,
@@ -40,7 +40,7 @@ def train(
     progress: bool | None = None,
     **sections: Any,
 ) -> Run:
-    """Trains one model on `people` within a privacy budget.
+    """Trains one model on `population` within a privacy budget.
 
     Every key of a run file is an argument by its section: `privacy=dict(clip=0.5)`,
     `client=dict(lr=0.1)`. If a key names a part, an instance of the part is accepted:
@@ -48,8 +48,8 @@ def train(
     continues the run. Warns of a `delta` above 1 / clients.
 
     Args:
-      people: a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or None for
-        the default run.
+      population: a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or None
+        for the default run.
       model: a name ("mlp"), a `torch.nn.Module` whose weights are a public start, a function that
         makes one, or the keys of [model].
       epsilon: the privacy budget, `privacy.epsilon`.
@@ -71,14 +71,14 @@ def train(
       Refused: before anything is written, if the run is invalid or has no proof.
     """
     short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
-    config = configuration(people, model, short, sections)
+    config = configuration(population, model, short, sections)
     warn_of_delta(config)
     run = _new_run(config, out, temporary, observers, progress)
     return run._play(on_round, on_evaluation)
 
 
 def start(
-    people: Any = None,
+    population: Any = None,
     *,
     model: Any = None,
     epsilon: float | None = None,
@@ -98,7 +98,7 @@ def start(
     run there: it has spent what its completed rounds were charged.
 
     Args:
-      people: as for `train`.
+      population: as for `train`.
       model: as for `train`.
       epsilon: the privacy budget.
       delta: `privacy.delta`.
@@ -118,7 +118,7 @@ def start(
       Refused: if the configuration is invalid.
     """
     short = {"epsilon": epsilon, "delta": delta, "rounds": rounds, "simulation": simulation or None}
-    config = configuration(people, model, short, sections)
+    config = configuration(population, model, short, sections)
     warn_of_delta(config)
     return _new_run(config, out, temporary, observers, progress)
 
@@ -143,7 +143,7 @@ def _new_run(
 
 
 def check(
-    people: Any = None,
+    population: Any = None,
     *,
     model: Any = None,
     epsilon: float | None = None,
@@ -154,7 +154,7 @@ def check(
     """Computes the guarantee and cost of `train` with the same arguments; writes nothing.
 
     Args:
-      people: as for `train`.
+      population: as for `train`.
       model: as for `train`.
       epsilon: the privacy budget.
       delta: `privacy.delta`.
@@ -170,7 +170,7 @@ def check(
     from privfed.run.check import check as check_run
 
     short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
-    config = configuration(people, model, short, sections)
+    config = configuration(population, model, short, sections)
     with own_threads():
         checked = check_run(config)
     return answer_of(checked)
@@ -244,7 +244,7 @@ def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str,
         config.model.build(form.features, config.loss.width(form.empty()))
     if "source" in passed and isinstance(config.source, KeptByUser):
         federation = load_population(config, streams_of(config))
-        directory.people.refuse_others((federation.examples, federation.test))
+        directory.population.refuse_others((federation.examples, federation.test))
 
 
 def _refuse_other_processes(config: Config) -> None:

@@ -78,7 +78,7 @@ def _outcome(
     workers: int | None,
     screen: Any,
 ) -> Outcome | None:
-    """Trains or resumes the run in `directory`; None on a rank that only followed rank 0."""
+    """Trains or resumes the run in `directory`; returns None on ranks that follow rank 0."""
     from privfed.config.reading import load
     from privfed.report.progress import progress
     from privfed.run.process_group import follow, joined, refuse_ranks
@@ -109,7 +109,7 @@ def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) 
 
 
 def _refuse_taken(out: Path) -> None:
-    """Refuses an existing `out` early, so that later advice on resuming concerns this run."""
+    """Refuses an existing `out` early, so that advice on resuming never names another run."""
     if (out / "ledger.jsonl").exists():
         raise Refused(
             f"--out is {out}, which holds another run; nothing was changed. Name a new directory, "

@@ -117,8 +117,8 @@ def _by_clients(
     from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys
 
-    about_people = ("data.", "privacy.disjoint") if out else ("data.",)
-    of_data = [each for each in overrides if each.lstrip().startswith(about_people)]
+    about_population = ("data.", "privacy.disjoint") if out else ("data.",)
+    of_data = [each for each in overrides if each.lstrip().startswith(about_population)]
     keys = evaluation_keys(each for each in overrides if each not in of_data)
     if data is not None:
         of_data.insert(0, f"data.path={quoted(data)}")
@@ -161,7 +161,7 @@ def predict_command(
     from privfed.trained.predict import predict
 
     if as_json and out is None:
-        raise Refused("--json takes --out FILE: standard output cannot hold both")
+        raise Refused("--json needs --out FILE, since standard output cannot hold both")
     predicted = predict(directory, [f"data.path={quoted(data)}", *overrides], out)
     if out is None:
         _to_standard_output(as_csv(predicted.table))

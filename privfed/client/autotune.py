@@ -69,8 +69,8 @@ _LARGE_BATCH = 1024
 class Speed:
     """The chosen training mode and chunk size, and the seconds per local step of one client.
 
-    `unstacked` is the reason why models could not be stacked, if that was left open. `precision`
-    describes the training precision and the reason for it, if that is to be reported.
+    `unstacked` is the reason why models could not be stacked, if the configuration left this open.
+    `precision` describes the training precision and the reason for it, if a plan should report it.
     """
 
     way: Way
@@ -88,7 +88,7 @@ def fastest(
     memory: DeviceMemory | None = None,
     held: int = 0,
 ) -> Speed:
-    """Returns the fastest training mode and chunk size that the configuration leaves open.
+    """Returns the fastest training mode and chunk size that the configuration permits.
 
     Clients are looped if the network draws random numbers (dropout), if PyTorch cannot batch it
     over models (an LSTM), or if two models exceed `_MOST` numbers. An automatically chosen chunk
@@ -157,7 +157,7 @@ def _options(
 
 
 def _is_known(trainer: LocalTrainer) -> bool:
-    """Whether the largest chunks are known to be fastest."""
+    """Whether the largest chunks are known to be fastest, so that nothing is measured."""
     network = trainer.network
     start = network.initial_params
     small = len(start) <= _SMALL and start.device.type == "cpu"
@@ -165,7 +165,7 @@ def _is_known(trainer: LocalTrainer) -> bool:
 
 
 def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory, held: int) -> int:
-    """Number of clients that fit in memory in each of these `ways`.
+    """Returns the number of clients that fit into memory in all of these `ways` of training.
 
     Raises `Refused` if none fits.
     """
@@ -223,7 +223,7 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
 def times_as_fast(
     candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, cohort: int
 ) -> float:
-    """Ratio of the training speeds of `candidate` and `reference`, both in the mode of `speed`.
+    """Returns how many times as fast `candidate` trains as `reference`, in the mode of `speed`.
 
     The two trainers take turns, so that load on the machine affects both, and the best time of each
     counts, because load only ever adds time.
@@ -273,7 +273,7 @@ def _training(trainer: LocalTrainer, way: Way, population: Federation) -> Callab
 
 
 def first_broadcast(trainer: LocalTrainer) -> Broadcast:
-    """The broadcast of round 1 if every exchange before training had released zeros."""
+    """Returns the broadcast of round 1, as if exchanges before training had released zeros."""
     params, objective = trainer.network.initial_params, trainer.objective
     prelude = objective.prelude(params, objective.init(params))
     answer = None
@@ -286,7 +286,7 @@ def first_broadcast(trainer: LocalTrainer) -> Broadcast:
 
 
 def _made_up(trainer: LocalTrainer, clients: int, size: int) -> Federation:
-    """A federation of `clients` synthetic clients with `size` random examples in the real shape.
+    """Returns `clients` synthetic clients with `size` random examples each, in the real shape.
 
     The values are random because pooling finds the maximum of equal numbers in half the time. All
     clients share them because many large images take long to draw.

@@ -184,8 +184,8 @@ def _owner(name: str, key: str) -> str:
 
 
 def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
-    """Reports a missing number of real clients, which must be declared and is never counted."""
-    if source is not None and source.real_people and "clients" not in raw.get("data", {}):
+    """Reports a missing data.clients for real clients, whose number must be declared."""
+    if source is not None and source.holds_real_clients and "clients" not in raw.get("data", {}):
         text = (
             f"data.clients is missing; declare the approximate number of clients of {name} as a "
             "public constant (it is never counted from private data)"
@@ -223,7 +223,7 @@ def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> No
 
 
 def _one_budget(privacy: Privacy) -> Privacy:
-    """Adds the default budget if neither a budget nor the noise is set; refuses both together."""
+    """Adds the default budget if neither budget nor noise is set; refuses them together."""
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise Refused(
             "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "

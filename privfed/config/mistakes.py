@@ -84,9 +84,9 @@ _MOST_SHOWN = 10
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong `key`, "section.key", and the reason, which `text()` returns.
+    """A mistake in the key `key` ("section.key"); `text()` describes it.
 
-    The text is made on demand, because the search for a likely intended name is slow.
+    The text is computed on demand, because finding a similar known name is slow.
     """
 
     key: str
@@ -95,7 +95,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The library's finding at `path`; the branches of a union begin at `head`."""
+    """One validation error of pydantic, at `path`; the branches of a union begin at `head`."""
 
     path: tuple[str | int, ...]
     head: tuple[str | int, ...]

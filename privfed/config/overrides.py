@@ -126,8 +126,7 @@ def evaluation_keys(assignments: Iterable[str]) -> dict[str, Any]:
     for key in ("by", "every", "holdout"):
         if key in keys:
             raise Refused(
-                f"--federated asks clients once, about what the run left them; leave out "
-                f"evaluation.{key}",
+                f"--federated is a single evaluation of a finished run; leave out evaluation.{key}",
                 key=f"evaluation.{key}",
             )
     return keys

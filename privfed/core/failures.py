@@ -124,7 +124,7 @@ def _with_advice(error: BaseException, advice: str) -> str:
 
 
 def _with_private_text(public: str, error: BaseException) -> str:
-    """`public`, followed by the private text of `error`, by the flag that shows it, or neither."""
+    """Appends to `public` the private text of `error`, or the flag that shows it, if any."""
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public

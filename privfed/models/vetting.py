@@ -200,7 +200,7 @@ def try_module(
     moves = bool(_gradient(candidate, x, seed, start).any())
     gradient = _gradient(candidate, x, seed, candidate.ordinary)
     if not (moves or bool(gradient.any())):
-        refuse_model("has a gradient of zero wherever it was tried: nothing would be learned")
+        refuse_model("has a gradient of zero at all tried parameters: nothing would be learned")
     refuse_unused(shapes.views(gradient))
     del gradient
     outputs = candidate.outputs(x, seed).detach()
@@ -235,7 +235,7 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
 
 
 def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
-    """Advice for a model with one output for each of two classes and a loss that needs one."""
+    """Returns advice if a model has two outputs for two classes, but the loss needs one."""
     if expected[-1] == 1 and shape == (*expected[:-1], 2):
         return ' (one for two classes: model.loss = "cross_entropy" takes one for each)'
     return ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # lists of runs need no accountants
     from accounting.guarantee import Guarantee
 
 LONGER_THAN_CLIPPED = 1.0005
-"""Norm increase by rounding that is too small to be reported."""
+"""Factor of norm increase by rounding up to which no increase is reported."""
 _PARTIES = {
     "server": "the server, by the noise of honest survivors alone; it knows the cohort",
     "readers": "readers of the released aggregates, who do not see the messages",
@@ -70,7 +70,7 @@ def planned_row(planned: Guarantee | None) -> dict[str, str]:
     }
 
 
-def beside_rows(
+def further_guarantee_rows(
     against: str,
     examples: Guarantee | None,
     other: Guarantee | None,

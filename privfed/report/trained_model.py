@@ -12,7 +12,7 @@ from rich.table import Table
 
 from accounting.statement import epsilon_at
 from privfed.core.text import ceiling, measure, size_of
-from privfed.report.outcome import beside_constant
+from privfed.report.outcome import with_baseline
 from privfed.report.tables import rows
 from privfed.run.evaluation.evaluate_by_clients import ClientEvaluation
 from privfed.trained.evaluate import Evaluation
@@ -24,7 +24,7 @@ from privfed.trained.predict import Predicted
 def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
     """Returns each metric next to its baseline, the data, and the place of `predictions`."""
     measures, constant = evaluation.measures, evaluation.constant
-    pairs = {name: beside_constant(name, measures, constant) for name in measures}
+    pairs = {name: with_baseline(name, measures, constant) for name in measures}
     pairs["examples"] = f"{evaluation.examples}: {evaluation.data}"
     pairs["model"] = f"{evaluation.path}, after round {evaluation.round}"
     if evaluation.note:

@@ -34,7 +34,7 @@ def refuse_lost(setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
 
 
 def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
-    """Every file that cannot be recreated, and the consequence of its loss."""
+    """Maps every file that cannot be recreated to a description of the loss."""
     sampler, mechanism = setup.algorithm.sampler, setup.algorithm.mechanism
     if keeps_key(setup):
         follows = {

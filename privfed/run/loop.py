@@ -93,7 +93,7 @@ class Ending:
 
     now: Checkpoint
     at_budget: bool = False
-    liars: ByzantineProved | None = None
+    void: ByzantineProved | None = None
 
 
 @dataclass
@@ -113,6 +113,8 @@ class Loop:
     """The current end of the run."""
     record: RoundRecord | None = None
     """The record of the last round, if it was evaluated."""
+    outcome: Outcome | None = None
+    """The outcome, after the end."""
 
     def __iter__(self) -> Iterator[Checkpoint]:
         """Runs each further round; yields its checkpoint once observers were notified."""
@@ -127,7 +129,7 @@ class Loop:
                 self.ending = replace(self.ending, at_budget=True)
                 return
             except ByzantineProved as stop:
-                self.ending = replace(self.ending, liars=stop)
+                self.ending = replace(self.ending, void=stop)
                 return
             trained = state is not None and round not in config.evaluation_rounds
             updates = now.updates + trained
@@ -157,12 +159,14 @@ class Loop:
         self.save(ending.now)
         if self.canaries:
             self.canaries.end(ending.now.state.params)
-        outcome = outcome_of(self.setup, self.directory, self.ledger, self.recorder, ending)
+        self.outcome = outcome = outcome_of(
+            self.setup, self.directory, self.ledger, self.recorder, ending
+        )
         if outcome.misbehaviour:
             self.directory.write_clients(outcome.misbehaviour.csv())
         self.directory.write_summary(outcome.to_json())
-        if ending.liars:
-            raise ending.liars
+        if ending.void:
+            raise ending.void
         return outcome
 
     def save(self, now: Checkpoint) -> None:
@@ -251,7 +255,7 @@ def outcome_of(
             round: why for round, why in directory.aborts.reasons().items() if round <= end.round
         },
         culprits=tuple(e for e in directory.exclusions.culprits() if e.round <= end.round),
-        stopped_by_byzantine=str(ending.liars or ""),
+        stopped_by_byzantine=str(ending.void or ""),
         constant=recorder.constant(end),
         divergence=recorder.divergence,
         evaluations=int(end.state.evaluation.get("count", 0)),
@@ -274,8 +278,8 @@ def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbeh
         return misbehaviour_in(lines, clients, None)
     under_attack = [line for line in lines if attackers.attacking(line["round"])]
     fixed = bool(under_attack) and not attackers.afresh
-    hostile = attackers.chosen(0)[:clients] if fixed else None
-    return misbehaviour_in(under_attack or lines, clients, hostile)
+    byzantine = attackers.chosen(0)[:clients] if fixed else None
+    return misbehaviour_in(under_attack or lines, clients, byzantine)
 
 
 def _refuse_changed(setup: Setup, constants: str) -> None:

@@ -35,7 +35,7 @@ from privfed.store.run_directory import RunDirectory
 
 
 def allowed_change(stored: Config, wanted: Config) -> Config:
-    """`wanted` with the values that the run measured and calibrated.
+    """Returns `wanted` with the values that the run measured and calibrated.
 
     Raises `Refused`, naming each key that may not change.
     """
@@ -108,7 +108,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
 def reassemble(
     wanted: Config, directory: RunDirectory, load: Loader = load_population
 ) -> tuple[Setup, Ledger]:
-    """The setup and ledger of an existing run; the ledger states what was spent before it began.
+    """Rebuilds the setup of an existing run, and opens its ledger.
 
     Args:
       wanted: the configuration to run with.
@@ -139,7 +139,7 @@ def reassemble(
         return setup, reopen(directory, setup, terms(setup, before, directory))
     refuse_other_code(wanted, stored.terms)
     if isinstance(wanted.source, KeptByUser):
-        directory.people.refuse_others((setup.federation.examples, setup.federation.test))
+        directory.population.refuse_others((setup.federation.examples, setup.federation.test))
     if sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
         raise Refused(
             f"{directory.path}: the public clients differ from those that it declared: the data "

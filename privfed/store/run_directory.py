@@ -28,7 +28,7 @@ from privfed.store.round_logs import AbortLog, ExclusionLog, MetricsLog, RanksLo
 from privfed.store.run_files import (
     CheckpointFile,
     ConstantsFile,
-    PeopleDigest,
+    PopulationDigest,
     PrivateKey,
     PublicClientsFile,
 )
@@ -65,7 +65,7 @@ class RunDirectory:
         self.canaries = self.private / "canaries.f64"
         self.canary_examples = self.private / "canaries.safetensors"
         self.silos = self.private / "silos"
-        self.people = PeopleDigest(self.private / "people")
+        self.population = PopulationDigest(self.private / "population")
         self._attackers = path / "report" / "attackers.json"
         self._counted = path / "counted_by.txt"
 
@@ -148,7 +148,7 @@ class RunDirectory:
         }
 
     def mark_counted_by(self, run: Path) -> None:
-        """Records that `run` counts this run's spending, which may then not grow unseen."""
+        """Records that `run` counts this run's spending, which must not grow from then on."""
         # A directory that cannot be written to cannot be resumed either.
         with contextlib.suppress(OSError):
             durable.append(self._counted, f"{run}\n".encode())

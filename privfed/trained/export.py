@@ -196,7 +196,7 @@ def _format_of(to: Path) -> Format:
 
 
 def _form_of_data(config: Config) -> Form:
-    """The form of an older version's run, whose checkpoint lacks it: its data must be available."""
+    """Reads the form of examples from the data, for older runs whose checkpoint lacks it."""
     return Form.of(load_population(config, Streams(config.run.seed)).test)
 
 
@@ -255,9 +255,9 @@ def _described(name: str, value: Tensor) -> dict[str, Any]:
 
 
 def _largest_difference(predict: Predict, made_up: MadeUp, form: Form, to: Path) -> float:
-    """The largest difference to the expectation: for all rows, for a few, and for one alone.
+    """Returns the largest difference from the expected outputs, over batches of several sizes.
 
-    Raises `Refused` if one is not close.
+    The batches are all rows, a few, and one row. Raises `Refused` if a difference is too large.
     """
     difference = 0.0
     for count in (len(made_up.expected), _FEW + 2, 1):

@@ -29,7 +29,7 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 from privfed.trained.personalise import Personalised, client_score, comparison_of
 
-_AT_ONCE = 32
+_BATCH_SIZE = 32
 _NOTE = "a simulation: clients' kept models, which no ε covers, on {}"
 _HELD_BACK = "examples that they hold back"
 _TRAINED = 'all their examples, which they trained on (evaluation.by = "clients" holds some back)'
@@ -94,8 +94,8 @@ def _models(
     trainer = setup.executor.trainer
     trainer = replace(trainer, federation=setup.federation.at(now.round))
     broadcast = _broadcast(setup, now)
-    for start in range(0, len(ids), _AT_ONCE):
-        some = ids[start : start + _AT_ONCE]
+    for start in range(0, len(ids), _BATCH_SIZE):
+        some = ids[start : start + _BATCH_SIZE]
         keys = setup.streams.at("measure", now.round, trainer.federation.identify(some))
         theirs = states.gather(some, objective.unseen(broadcast))[0] if states else None
         measured = trainer.losses(some, broadcast["params"], keys)

@@ -42,14 +42,14 @@ _ROUNDS = {"least": 1, "most": 10**6}
 class CalibrationQuestion:
     """A mechanism with a sampler; exactly one of its numbers is None and is solved for.
 
-    Each field is a flag of `privfed calibrate` and an argument of `privfed.calibrate`, both of
-    which read its type, help, default and limits here. `population` and `cohort` are integer
-    numbers of clients. `sampling_rate` replaces both if sampling depends on their quotient alone;
-    so do `separation` under cyclic sampling and `slots` under random allocation. None or 0 takes
-    the part's own default. Noise that clients share depends on the `dimension` of an update and on
-    the secure sum's numbers; `protocol` is then "masks" by default. With `sites`, sites hold the
-    clients and are the parties: `minimum` and `colluders` are numbers of sites. Without,
-    `colluders` is a fraction of a cohort.
+    Each field is a flag of `privfed calibrate` and an argument of `privfed.calibrate`, with its
+    type, help, default and limits. `population` and `cohort` are integer numbers of clients.
+    `sampling_rate` replaces both if sampling depends on their quotient alone; so do `separation`
+    under cyclic sampling and `slots` under random allocation. None or 0 takes the part's own
+    default. Noise that clients share depends on the `dimension` of an update and on the secure
+    sum's numbers; `protocol` is then "masks" by default. With `sites`, sites hold the clients and
+    are the parties: `minimum` and `colluders` are numbers of sites. Without, `colluders` is a
+    fraction of a cohort.
     """
 
     mechanism: str = field(metadata=_flag("As privacy.mechanism.", "gaussian"))
@@ -183,7 +183,7 @@ class CalibrationQuestion:
 
     @property
     def draw_is_irrelevant(self) -> bool:
-        """Whether sampling does not amplify privacy: each client adds noise to its own row."""
+        """Whether sampling gives no amplification, as each client adds noise to its own row."""
         own_noise = self.mechanism_class.trust == "client" and not self.by_sites
         return own_noise and not self.spaced and not self.mechanism_class.joint
 

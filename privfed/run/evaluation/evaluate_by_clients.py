@@ -102,7 +102,7 @@ def evaluate_by_clients(
 
 
 def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, Any]) -> Setup:
-    """The run with one more round, in which its clients evaluate. Raises `Refused`."""
+    """Returns the run with one more round, in which clients evaluate. Raises `Refused`."""
     config = setup.plan.config
     if config.mechanism.private == (epsilon is None):
         state, remedy = ("private", "pass") if epsilon is None else ("not private", "leave out")
@@ -129,8 +129,8 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
             'evaluation round among them; set evaluation.by = "clients" before a run starts'
         )
     raw = config.raw()
-    asked = {**keys, "by": "clients", "every": 2}
-    for key, value in asked.items():
+    requested = {**keys, "by": "clients", "every": 2}
+    for key, value in requested.items():
         assign(raw, f"evaluation.{key}", value)
     further = {"run.rounds": 2, "stop.patience": 0, "stop.by": ""}
     if epsilon is not None:
@@ -158,8 +158,7 @@ def _evaluated(
 ) -> ClientEvaluation:
     """Charges, samples, sums, releases and stores; then records the results.
 
-    The checkpoint is saved first, as if the round had been lost: after a crash or an abort, it has
-    been.
+    The checkpoint is saved first, in the state that holds if a crash or an abort loses the round.
     """
     begin = last_checkpoint(setup, directory, ledger)
     last = ledger.charges[-1].round if ledger.charges else 0
@@ -206,7 +205,7 @@ def _hold_back(setup: Setup) -> bool:
 
 
 def _counted(state: TrainingState) -> TrainingState:
-    """The state after one more evaluation, whose release is not kept."""
+    """Returns the state with the number of evaluations increased by one."""
     count = int(state.evaluation.get("count", 0)) + 1
     return replace(state, evaluation={**state.evaluation, "count": torch.tensor(count)})
 
@@ -279,10 +278,10 @@ def evaluate_by_further_clients(
 
 
 def _over_others(directory: RunDirectory, run: Path, data: Iterable[str]) -> Config:
-    """The configuration of `run` over another population, all of which is protected.
+    """Returns the configuration of `run` for another population, whose clients are all protected.
 
-    Runs that `privacy.disjoint` names in `data` are declared disjoint in addition to `run`: the
-    runs from which its model started.
+    `data` may name further runs in `privacy.disjoint`: the runs from which the model of `run`
+    started.
     """
     raw = directory.config.read().raw()
     before = dict(raw["data"])

@@ -209,9 +209,9 @@ def test_a_function_makes_a_model_afresh(tmp_path):
     def build(features, width, hidden=3):
         return net(hidden) if width == 1 else None
 
-    people = privfed.Table(patients(60), test=patients(9, seed=1), **DECLARED)
+    population = privfed.Table(patients(60), test=patients(9, seed=1), **DECLARED)
     model = {"name": build, "arguments": {"hidden": 4}}
-    run = privfed.train(people, model=model, out=tmp_path / "run", **SMALL)
+    run = privfed.train(population, model=model, out=tmp_path / "run", **SMALL)
     assert run.model[0].out_features == 4
     assert not run.guarantee.note
     assert "starting model" not in run.guarantee.sentence  # nothing came with it

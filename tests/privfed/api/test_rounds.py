@@ -138,3 +138,26 @@ def test_clients_evaluate_a_run_without_privacy_without_a_budget(tmp_path):
     assert answer.alone == answer.epsilon == np.inf
     assert answer.measures["accuracy"]["value"] > 0.5
     assert "without privacy" in str(answer)
+
+
+def test_a_run_no_better_than_the_baseline_says_so(tmp_path):
+    slow = {"client": {"lr": 1e-30}, "server": {"lr": 1e-30}}  # steps below float32's least
+    keys = {**KEYS, "epsilon": None, "privacy": {"mechanism": "none"}, "rounds": 2, **slow}
+    with pytest.warns(UserWarning, match="no better than the baseline") as warned:
+        run = privfed.train(out=tmp_path / "run", **keys)
+    assert warned[0].filename == __file__
+    assert run.summary["accuracy"] <= run.summary["constant"]["accuracy"]
+    assert "change client.lr or server.lr" in run.summary["not_learned"]
+    assert repr(run).endswith("no better than the baseline>")
+    assert "no better than the baseline" in run.report().read_text(encoding="utf-8")
+    with pytest.warns(UserWarning, match="no better") as warned:  # noqa: SIM117
+        with privfed.start(out=tmp_path / "started", **keys) as run:
+            list(run)
+    assert warned[0].filename == __file__
+
+
+def test_a_run_that_learned_has_no_warning(tmp_path):
+    run = privfed.train(out=tmp_path / "run", **KEYS)
+    assert run.summary["accuracy"] > run.summary["constant"]["accuracy"]
+    assert run.summary["not_learned"] is None
+    assert "baseline" not in repr(run)

@@ -299,7 +299,7 @@ def test_rounds_that_were_solved_for_are_accepted_by_check_and_no_more():
 def test_a_rate_is_the_same_rule_as_clients_of_that_quotient():
     """Also of a user's own sampler, whose rule says more than what it inherits."""
     by_rate = CalibrationQuestion(
-        "gaussian", "spelt:Twice", 1e-5, "tightest", sampling_rate=0.1, rounds=40
+        "gaussian", "custom_parts:Twice", 1e-5, "tightest", sampling_rate=0.1, rounds=40
     )
     counted = replace(by_rate, sampling_rate=None, population=1000, cohort=100)
     for asked in (by_rate, counted):

@@ -54,7 +54,7 @@ def test_it_is_the_plan_of_such_a_run(flags, keys):
     ours = solve(replace(ONE_NOISE, **flags))
     assert ours.question.noise_multiplier == theirs.noise_multiplier
     assert ours.bound == theirs.guarantee
-    assert ours.besides == theirs.besides(60)
+    assert ours.other_party == theirs.other_party(60)
     assert ours.cost.limits == theirs.cost.limits
 
 
@@ -81,11 +81,13 @@ def test_two_guarantees_and_what_a_colluder_costs():
     for facts, counted in ((first, 3), (second, 2)):
         z = facts["noise_multiplier"]
         assert facts["noise_of_all_sites"] == pytest.approx(z * (5 / counted) ** 0.5)
-        assert facts["share_deviation"] == pytest.approx(z * facts["clip"] / counted**0.5)
+        assert facts["share_std"] == pytest.approx(z * facts["clip"] / counted**0.5)
         assert facts["against"] == "sites"
-        assert facts["besides"]["against"] == "others"
-        assert facts["besides"]["epsilon"] > facts["epsilon"]
-    assert first["besides"]["epsilon"] > second["besides"]["epsilon"]  # a share of its own is more
+        assert facts["other_party"]["against"] == "others"
+        assert facts["other_party"]["epsilon"] > facts["epsilon"]
+    assert (
+        first["other_party"]["epsilon"] > second["other_party"]["epsilon"]
+    )  # a share of its own is more
     layers = solve(replace(ONE_NOISE, colluders=1, minimum=4, sizing="layers")).to_json()
     assert layers["noise_of_all_sites"] == pytest.approx(
         layers["noise_multiplier"] * (5 / 4) ** 0.5

@@ -80,10 +80,10 @@ REFUSED = {
         ("data.setting=cross_device", 'model.local=["3*"]', "model.name=mlp"),
         "do not; use data.setting",
     ),
-    "a gradient of what is sent": ((*HEADS, "client.objective=mime"), "which lack it"),
+    "a gradient of what is sent": ((*HEADS, "client.objective=mime"), "which lack that part"),
     "a second gradient of it": (
         (*SILO, 'model.local=["3*"]', "client.objective=per_fedavg_hf"),
-        "which lack it",
+        "which lack that part",
     ),
     "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ditto"), "of the two"),
     "one of many": ((*SILO, 'model.local=["3*"]', *CLUSTERS), "of the two"),
