@@ -119,7 +119,7 @@ CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 1
         ({"population": 10}, "either it or these"),
         ({"cap": 5}, "cap: not for gaussian"),
         ({"separation": 5}, "separation: not for"),
-        ({"bands": 5}, "bands is for"),
+        ({"bands": 5}, "bands needs mechanism banded"),
         ({"epsilon": None, "noise_multiplier": math.nan}, "expected a number"),
         ({"epsilon": None, "noise_multiplier": 1e12}, "expected a number"),
         ({"sampling_rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),
