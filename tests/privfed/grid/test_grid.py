@@ -349,11 +349,23 @@ def test_a_map_of_a_backdoor_grid_has_the_attacks_success(title):
     ]
     figure = Figure(name="f", kind="heat", x="a", by="b", title=title)
     picture = draw(figure, rows, ["a", "b"])["f.svg"].decode()
+    assert "means over 2 seeds<" in picture
     assert picture.count(">0.9<") == 4
     assert picture.count(">(0.75)<") == 2
     assert f"{title or 'accuracy'} (in brackets: attack success)" in picture
     alone = figure.model_copy(update={"measure": "attack_success", "title": ""})
     assert "brackets" not in draw(alone, rows, ["a", "b"])["f.svg"].decode()
+
+
+def test_a_map_states_its_seeds_and_rounds():
+    rows = [row(seed, a=a) | {"rounds": 1200} for a in (1, 2) for seed in (0, 1, 2)]
+    figure = Figure(name="f", kind="heat", x="a")
+    assert "means over 3 seeds after 1,200 rounds<" in draw(figure, rows, ["a"])["f.svg"].decode()
+    rows[0]["rounds"], rows[-1]["status"] = 900, "failed"  # a run that stopped early, one missing
+    stated = "means over 2 to 3 seeds after 900 to 1,200 rounds<"
+    assert stated in draw(figure, rows, ["a"])["f.svg"].decode()
+    line = figure.model_copy(update={"kind": "curves"})
+    assert "seeds" not in draw(line, rows, ["a"])["f.svg"].decode()
 
 
 @every_case(
