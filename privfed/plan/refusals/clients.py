@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled
-from attacks.types import Knowledge
+from attacks.types import Attack, Knowledge
 from privfed.client.objective import Objective
 from privfed.config.config import Config
 from privfed.core.errors import Refused
@@ -253,13 +253,15 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
     attack, name, attackers = config.attack, config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
     acts = attack.acts or attackers.false_claims
-    if acts != (fraction > 0.0) and not (acts and given):
+    if undeclared := _undeclared_hooks(config):
+        yield undeclared
+    elif acts != (fraction > 0.0) and not (acts and given):
         what = "".join(f", {claim}" for claim in _false_claims(config))
         what += "" if acts else ", which changes neither examples nor rows,"
         yield (
             f"attack.name is {name!r}{what} and attack.fraction {fraction:g}; expected an "
             "attack and the fraction of clients that carry it out (0.0 for none), or neither: "
-            f"set {_missing(acts)}"
+            f"set attack.{'fraction' if acts else 'name'}, or remove the other keys of the attack"
         )
     elif 0.0 < fraction * config.data.clients < 0.5:
         yield (
@@ -268,22 +270,25 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
         )
 
 
+def _undeclared_hooks(config: Config) -> str:
+    """Names hooks that an attack overrides without the declaration that has them called."""
+    own, names = type(config.attack), ("poison", "corrupt")
+    hooks = [hook for hook in names if getattr(own, hook) is not getattr(Attack, hook)]
+    if config.attack.acts or not hooks:
+        return ""
+    return (
+        f"attack.name is {config.names['attack']!r}, which overrides {' and '.join(hooks)}, but "
+        "declares neither `poisons` nor `corrupts`; write "
+        f"{' and '.join(f'{hook}s = True' for hook in hooks)} in the class, without an annotation"
+    )
+
+
 def _false_claims(config: Config) -> Iterator[str]:
     """The keys, with their values, of false statements by attackers."""
     if config.attackers.weight != 1.0:
         yield f"attack.weight {config.attackers.weight:g}"
     if config.attackers.clip_count != "true":
         yield f"attack.clip_count {config.attackers.clip_count!r}"
-
-
-def _missing(acts: bool) -> str:
-    """The key to set, or to remove."""
-    if acts:
-        return "attack.fraction, or remove the other keys of the attack"
-    return (
-        "attack.name (one of your own overrides poison and declares poisons = True, or corrupt and "
-        "corrupts = True), or remove attack.fraction"
-    )
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
