@@ -22,7 +22,7 @@ from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.config.chosen import Chosen
+from privfed.config.resolved import Chosen
 from privfed.core.errors import Refused
 from privfed.grid import cell_job
 from privfed.grid import private_tuning as tuning

@@ -9,9 +9,9 @@ from private_tunings import BUDGET, TUNED, proposed, tuned
 
 from accounting.choosing.repetitions import Repetitions
 from privfed.config.assembly import assembled
-from privfed.config.chosen import Chosen
 from privfed.config.overrides import assign
 from privfed.config.reading import read_raw
+from privfed.config.resolved import Chosen
 from privfed.core.errors import Refused
 from privfed.grid.load import load_grid
 from privfed.plan.refusals.run_file import choice_refusals
