@@ -63,7 +63,8 @@ class Skellam(Kinded):
 class DiscreteGaussians(Kinded):
     """As `Skellam`, with a sum of `clients` discrete Gaussians in `length` dimensions.
 
-    Each discrete Gaussian has the standard deviation `deviation`.
+    Each discrete Gaussian has the standard deviation `deviation`. Ledgers of earlier versions have
+    such noise; it is charged as `Gaussian` now, from three steps on.
     """
 
     deviation: float

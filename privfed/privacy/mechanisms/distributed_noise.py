@@ -10,10 +10,10 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr
 from scipy.special import ndtr
 
-from accounting.events import ZERO_OUT, Event
-from accounting.noises import LARGEST_NOISE, IntegerNoise, Skellam
+from accounting.events import CHANGE, ZERO_OUT, Event
+from accounting.noises import LARGEST_NOISE, Gaussian, Noise, Skellam
 from accounting.over_rounds import Separated
-from accounting.releases import PoissonSampled, TruncatedPoisson, Unprotected
+from accounting.releases import PoissonSampled, Release, TruncatedPoisson, Unprotected
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys
@@ -42,7 +42,7 @@ _NEVER = 40.0
 
 
 class DistributedNoise(NoisedMechanism):
-    """Base class of both kinds of distributed noise; `SkellamNoise` states the guarantee."""
+    """Base class of distributed noise; `DiscreteGaussianNoise` states the guarantee."""
 
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = standard deviation of the guaranteed noise on the sum / clip; None until calibrated."""
@@ -162,35 +162,36 @@ class DistributedNoise(NoisedMechanism):
         survivors counts.
 
         *Readers*: the noise of all survivors that are not Byzantine counts. The actual noise may be
-        more, but a sum of Skellams is Skellam, and a sum of discrete Gaussians has more terms: the
-        excess is independent additional noise, a post-processing, which increases no divergence.
-        This requires the excess to be the same on both neighbours, as under zero-out: the cohort,
-        the dropouts and the Byzantine clients do not depend on the contribution of one client.
+        more, but the excess is independent additional noise, a post-processing, which increases no
+        divergence. This requires the excess to be the same on both neighbours, as under zero-out:
+        the cohort, the dropouts and the Byzantine clients do not depend on the contribution of one
+        client.
 
         Privacy against readers is amplified if the total noise does not depend on the count (exact
         layers, used when the budget bounds the guarantee against readers) and no client is
-        Byzantine. Otherwise, if h of m survivors are Byzantine, they leave out h / m of the noise,
-        so that the noise itself would reveal m, which differs by one between add/remove neighbours.
-        In addition, every client that shares keys learns the cohort, and could encode its members
-        into its row.
+        Byzantine: the release is then that of central noise, for any sampler with an event for
+        Gaussian noise, and for Skellam noise under Poisson sampling. Otherwise, if h of m survivors
+        are Byzantine, they leave out h / m of the noise, so that the noise itself would reveal m,
+        which differs by one between add/remove neighbours. In addition, every client that
+        shares keys learns the cohort, and could encode its members into its row.
         """
         slack = self._total_variation() * exchanges
         if self._planned_setting().sites:
             return self._site_events(witness, exchanges, slack)
-        drawn = witness.release
-        if isinstance(drawn, TruncatedPoisson):
-            raise Refused(
-                f"cohort.sampler = {witness.sampler!r} has no proof with distributed noise; use "
-                '"poisson" with secure.capacity, whose aborts are charged'
-            )
         server = self._release(self._planned_setting().clients.honest, exchanges)
         readers = self._release(self._planned_setting().clients.added, exchanges)
+        if isinstance(witness.release, TruncatedPoisson) and isinstance(server, Skellam):
+            raise Refused(
+                f"cohort.sampler = {witness.sampler!r} has no proof with Skellam noise; use "
+                'privacy.mechanism = "discrete_gaussian", or "poisson" with secure.capacity, whose '
+                "aborts are charged"
+            )
         by_party = {
             "server": Event(_once_in(witness, server), witness.sampler, ZERO_OUT, slack=slack),
             "readers": Event(_once_in(witness, readers), witness.sampler, ZERO_OUT, slack=slack),
         }
-        if self._exact and isinstance(drawn, PoissonSampled) and isinstance(readers, Skellam):
-            amplified = PoissonSampled(drawn.rate, readers)
+        amplified = _as_central(witness, readers) if self._exact else None
+        if amplified:
             by_party["readers"] = Event(amplified, witness.sampler, witness.relation, slack=slack)
         return by_party
 
@@ -218,7 +219,7 @@ class DistributedNoise(NoisedMechanism):
         }
 
     @abstractmethod
-    def _release(self, counted: float, exchanges: int) -> IntegerNoise | Unprotected:
+    def _release(self, counted: float, exchanges: int) -> Noise | Unprotected:
         """The release of `exchanges` sums over one cohort, with a fraction `counted` of noise."""
 
     @abstractmethod
@@ -278,9 +279,20 @@ class DistributedNoise(NoisedMechanism):
         )
 
 
-def _once_in(
-    witness: Witness, noise: IntegerNoise | Unprotected
-) -> IntegerNoise | Unprotected | Separated:
+def _as_central(witness: Witness, noise: Noise | Unprotected) -> Release | None:
+    """The release of a sampled cohort with noise of a constant total; None if none is proved."""
+    match witness.release, noise:
+        case (None, _) | (_, Unprotected()):
+            return None
+        case PoissonSampled(rate=rate), Skellam():
+            return PoissonSampled(rate, noise)
+        case _, Gaussian(noise_multiplier=z):
+            assert witness.sampled is not None
+            return witness.sampled(Gaussian(z / CHANGE[witness.relation]))
+    return None
+
+
+def _once_in(witness: Witness, noise: Noise | Unprotected) -> Noise | Unprotected | Separated:
     b = witness.separation
     return Separated(b, noise) if b > 1 and not isinstance(noise, Unprotected) else noise
 

@@ -71,7 +71,7 @@ class LocalGaussian(NoisedMechanism):
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         if self._sites:
-            return drawn_at_sites(witness, same_cohort(self._noise(), exchanges))
+            return drawn_at_sites(witness, same_cohort(self._noise(), exchanges), alone=True)
         noise = same_cohort(self._noise() / CHANGE[REPLACE_ONE], exchanges)
         b = witness.separation
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)

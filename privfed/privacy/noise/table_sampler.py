@@ -229,17 +229,17 @@ def _guided(table: DistributionTable) -> Guide:
     return guide(table.words, table.first)
 
 
-@functools.lru_cache(maxsize=128)
-def discrete_gaussian_table(deviation: float) -> DistributionTable:
-    """Returns the table of P[X = k] ~ exp(-k^2 / (2 deviation^2)).
+@functools.lru_cache(maxsize=1024)
+def discrete_gaussian_table(variance: float) -> DistributionTable:
+    """Returns the table of P[X = k] ~ exp(-k^2 / (2 variance)).
 
     Raises `ValueError` for a standard deviation above 5000.
     """
     import mpmath  # imported late: other noise does not need it
 
-    most = reach(deviation)
+    most = reach(math.sqrt(variance))
     with mpmath.workprec(_WORK + 64):
-        step = mpmath.exp(-1 / (2 * mpmath.mpf(deviation) ** 2))
+        step = mpmath.exp(-1 / (2 * mpmath.mpf(variance)))
         ratio, square = (int(mpmath.floor(mpmath.ldexp(x, _WORK))) for x in (step, step**2))
     weights = [1 << _WORK]
     for _ in range(most):  # w_{k+1} = w_k r^{2k+1}

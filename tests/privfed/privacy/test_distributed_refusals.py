@@ -23,7 +23,7 @@ from privfed.plan.rule import message_length
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedSum, Encoding
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
-from privfed.privacy.noise.shares import SkellamShare
+from privfed.privacy.noise.shares import JOINED, SkellamShare
 from privfed.privacy.rotation import padded
 from privfed.run.prepare import plan_with_length, prepare
 from privfed.sampling.samplers import Full
@@ -32,19 +32,28 @@ from privfed.secure.limits import Limits
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session
 
+LAYERS = "privacy.sizing=layers"
+
 
 @pytest.mark.parametrize(
     "keys, said",
     [
         (("secure.protocol=none",), "adds its noise within a secure sum"),
-        (("secure.protocol=bfv", "privacy.sizing=layers"), "secrets that masked sums share"),
+        (("secure.protocol=bfv", LAYERS), "secrets that masked sums share"),
         (("secure.protocol=ckks",), "recover the key"),
-        (("cohort.sampler=truncated_poisson", "cohort.size=4"), "no proof with distributed"),
+        (
+            ("privacy.mechanism=skellam", "cohort.sampler=truncated_poisson", "cohort.size=4"),
+            "no proof with Skellam",
+        ),
+        (
+            ("privacy.mechanism=discrete_gaussian", "privacy.noise_sampler=exact", LAYERS),
+            "layers are drawn from seeds",
+        ),
         (("secure.bits=8", "data.clients=5000", "secure.threshold=0.5"), "too few for the noise"),
         (("privacy.mechanism=gaussian", "privacy.against=readers"), "which has two guarantees"),
         (("aggregation.rule=median",), "median"),
         (("privacy.accountant=pld",), "pld"),
-        (("privacy.sizing=layers", "privacy.tolerance=0.99999999999"), "lower privacy.tolerance"),
+        ((LAYERS, "privacy.tolerance=0.99999999999"), "lower privacy.tolerance"),
     ],
 )
 def test_what_has_no_proof_is_refused_with_what_would_work(tmp_path, keys, said):
@@ -64,7 +73,7 @@ def test_the_samplers_total_variation_is_charged():
     for event in events(layers, Full(), exchanges=3).values():
         assert event.slack >= 3 * 16 * 24 * most * each > 0, "a base, and as many layers"
     exact = DiscreteGaussianNoise(noise_multiplier=1.0, noise_sampler="exact").resolved(SETTING)
-    assert events(exact, Full())["server"].slack == 0.0
+    assert events(exact, Full())["server"].slack == 16 * 24 * JOINED, "of their sum alone"
 
 
 def test_the_ledger_says_whose_guarantee_its_charges_are(tmp_path):
@@ -207,7 +216,7 @@ def test_sums_that_no_ciphertext_holds_are_refused_before_anybody_is_charged(tmp
     Bfv(bits=32).refuse_codec(Codec(1.0, 1e-6, 10, 32), Limits(400))
 
 
-def test_shares_below_two_steps_have_no_proof_and_more_noise_helps():
+def test_shares_below_three_steps_have_no_proof_and_more_noise_helps():
     """Solving starts at noise whose shares are too small, and has to go on."""
     discrete = ("--mechanism", "discrete_gaussian", *FOR_SKELLAM[2:4], "--population", "1000")
     flags = (*discrete, "--rounds", "1", "--bits", "12", "--dimension", "1000")
@@ -215,9 +224,9 @@ def test_shares_below_two_steps_have_no_proof_and_more_noise_helps():
     assert 0.4 < solved["epsilon"] <= 0.5
     given = calibrated(*flags, "--noise-multiplier", "0.5")
     assert given.exit_code == 2, "as check refuses it"
-    assert "too few for the noise" in given.output
+    assert "proof from 3 steps on; raise secure.bits" in given.output
     keys = ("privacy.mechanism=discrete_gaussian", "privacy.noise_multiplier=0.02", "secure.bits=9")
-    with pytest.raises(Refused, match="too few for the noise"):
+    with pytest.raises(Refused, match=r"raise secure\.bits.*or use privacy.mechanism"):
         plan_with_length(small(*DISTRIBUTED, *keys))
 
 

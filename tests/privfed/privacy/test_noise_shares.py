@@ -29,7 +29,7 @@ def test_skellam_has_its_distribution_and_a_wrong_scale_is_rejected(variance):
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("deviation", [2.0, 7.0, 60.0])
 def test_discrete_gaussians_have_their_distribution_and_a_wrong_scale_is_rejected(deviation, exact):
-    sample = DiscreteGaussianShare(deviation, exact).draw(Keys(None), 150_000)
+    sample = DiscreteGaussianShare(deviation**2, exact).draw(Keys(None), 150_000)
     assert fits(sample, gaussian_cdf(deviation), -3 * deviation, 3 * deviation) > 1e-6
     assert fits(sample, gaussian_cdf(deviation * 1.03), -3 * deviation, 3 * deviation) < 1e-6
 
@@ -37,7 +37,7 @@ def test_discrete_gaussians_have_their_distribution_and_a_wrong_scale_is_rejecte
 def test_a_table_is_the_distribution_to_192_bits():
     import mpmath
 
-    table = discrete_gaussian_table(3.5)
+    table = discrete_gaussian_table(3.5**2)
     with mpmath.workdps(80):
         weights = [
             mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * mpmath.mpf(3.5) ** 2)) for k in range(900)
