@@ -92,7 +92,7 @@ CASES = {
         ("secure.protocol=masks", "privacy.mechanism=skellam"),
         "cohort.sampler",
         ("truncated_poisson", "privfed.sampling.samplers:CappedPoisson", "spelt:MyCapped"),
-        "no proof with distributed noise",
+        "no proof with Skellam noise",
     ),
 }
 

@@ -116,8 +116,8 @@ class Requirements(Part):
 
     protocols: Annotated[list[str], _names(_built_in("protocol"))] = ["masks"]
     mechanisms: Annotated[list[str], _names(_built_in("mechanism", "none"))] = [
-        "skellam",
         "discrete_gaussian",
+        "skellam",
     ]
     threat: Literal["curious", "lying"] = "lying"
     """"lying": sums stay closed even if the server misreports dropouts."""
@@ -171,7 +171,7 @@ delta = 1e-5
 
 [require]
 protocols = ["masks"]
-mechanisms = ["skellam", "discrete_gaussian"]  # central noise ("gaussian") shows the server this
+mechanisms = ["discrete_gaussian", "skellam"]  # central noise ("gaussian") shows the server this
                                                # site's sum: it is allowed by its name alone
 threat = "lying"            # or "curious": the server may look, but follows the protocol
 sites = 3                   # at least so many have to stay in a sum that is opened

@@ -295,5 +295,5 @@ def _refuse_given(
     given = given_flags(question, names)
     if given and not have_meaning:
         raise Refused(
-            f"{', '.join(given)}: for --mechanism skellam or discrete_gaussian{alternative}"
+            f"{', '.join(given)}: for --mechanism discrete_gaussian or skellam{alternative}"
         )

@@ -91,7 +91,7 @@ class CalibrationQuestion:
     dropout: float | None = _optional(
         "secure sums: the fraction of a cohort that drops out.", least=0, below=1
     )
-    sizing: str | None = _optional("skellam: how.", choices=("minimum", "layers"))
+    sizing: str | None = _optional("distributed noise: how.", choices=("minimum", "layers"))
     against: str | None = _optional(
         ("The adversary of the guarantee."), choices=("server", "readers")
     )

@@ -292,7 +292,7 @@ def _noise_twice(config: Config) -> Iterator[str]:
         yield (
             f"privacy.mechanism = {config.names['mechanism']!r} hides each site's sum by its "
             'own noise, so that it needs no protocol; use secure.protocol = "none", or one '
-            'noise for all sites: privacy.mechanism = "skellam"'
+            'noise for all sites: privacy.mechanism = "discrete_gaussian"'
         )
 
 

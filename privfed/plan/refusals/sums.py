@@ -43,7 +43,7 @@ def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
         yield (
             f"{mechanism} protects rows that the server sees, but secure.protocol = "
             f'{config.names["protocol"]!r} reveals none; use secure.protocol = "none", or noise '
-            'that is added within a sum: privacy.mechanism = "skellam"'
+            'that is added within a sum: privacy.mechanism = "discrete_gaussian"'
         )
 
 
@@ -233,7 +233,7 @@ def _party_without_shared_noise(config: Config) -> Iterator[str]:
     """A party is named, but only shared noise (`trust`) distinguishes two parties."""
     if config.privacy.against != "server" and config.mechanism.trust != "sum":
         yield (
-            "privacy.against is for distributed noise (skellam, discrete_gaussian), which has two "
+            "privacy.against is for distributed noise (discrete_gaussian, skellam), which has two "
             "guarantees; remove the key"
         )
 

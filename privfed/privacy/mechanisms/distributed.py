@@ -168,10 +168,10 @@ class DiscreteGaussianNoise(InLayers):
     def _release(self, counted: float, exchanges: int) -> Gaussian | Unprotected:
         if not self._noise():
             return Gaussian(0.0)
-        own, layer = self._least_shares()
-        if min(own, layer) < LEAST_GAUSSIAN**2:
+        least, layer = self._least_shares()
+        if min(least, layer) < LEAST_GAUSSIAN**2:
             return Unprotected("discrete Gaussian shares of less than 3 steps have no proof")
-        variance = self._variance() * counted * (1 - SMOOTHED / own) * _DOWNWARD
+        variance = self._variance() * counted * (1 - SMOOTHED / least) * _DOWNWARD
         return same_cohort(math.sqrt(variance) / self.grid().l2, exchanges)
 
     def share(self) -> Share:
@@ -181,11 +181,11 @@ class DiscreteGaussianNoise(InLayers):
         return share
 
     def _too_small_shares(self) -> Refused:
-        own, layer = map(math.sqrt, self._least_shares())
-        what = "share" if own < LEAST_GAUSSIAN else "layer"
+        share, layer = map(math.sqrt, self._least_shares())
+        what = "share" if share < LEAST_GAUSSIAN else "layer"
         return Refused(
             f"secure.bits is {self._planned_setting().bits}, but then a party's {what} of the "
-            f"noise may be {min(own, layer):.2g} steps, and discrete Gaussian noise has a proof "
+            f"noise may be {min(share, layer):.2g} steps, and discrete Gaussian noise has a proof "
             f"from {LEAST_GAUSSIAN:g} steps on; raise secure.bits, lower secure.capacity or "
             'privacy.tolerance, or use privacy.mechanism = "skellam"'
         )
