@@ -151,7 +151,10 @@ class DiscreteGaussianNoise(InLayers):
         return super().noise_on_update(size)
 
     def _most_deviation(self) -> float:
-        return 399.0 if self.noise_sampler == "exact" else super()._most_deviation()
+        if self.noise_sampler == "exact":
+            return 399.0
+        # The shares of sites have one table for all rounds, so that a larger one is worthwhile.
+        return super()._most_deviation() * (4 if self._planned_setting().sites else 1)
 
     def _least_shares(self) -> tuple[float, float]:
         """Lower bounds on the variances of one party's counted noise, and of each of its layers.

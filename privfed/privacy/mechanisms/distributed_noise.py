@@ -105,13 +105,14 @@ class DistributedNoise(NoisedMechanism):
             return None
         n, d = setting.cohort.likely_largest, setting.length
         finest = max(share / self._most_deviation(), self.clip / MOST_IN_SINGLE)
-        step = 2.0 ** math.ceil(math.log2(finest))
-        noise = _NEVER * share / step * math.sqrt(setting.sites.sites)
-        if n * (self.clip / step + 1) + noise >= 2.0 ** (setting.bits - 1):
-            return None
-        bound = Codec(self.clip, step, d, setting.bits).bound
-        l1 = bound * min(math.sqrt(d), bound)
-        return IntegerGrid(step, share / step, bound, l1, d, 0.0, rotated=False)
+        finest = 2.0 ** math.ceil(math.log2(finest))
+        for step in (finest, 2 * finest, 4 * finest):
+            noise = _NEVER * share / step * math.sqrt(setting.sites.sites)
+            if n * (self.clip / step + 1) + noise < 2.0 ** (setting.bits - 1):
+                bound = Codec(self.clip, step, d, setting.bits).bound
+                l1 = bound * min(math.sqrt(d), bound)
+                return IntegerGrid(step, share / step, bound, l1, d, 0.0, rotated=False)
+        return None
 
     def _rotated_grid(self) -> IntegerGrid:
         """Returns the grid of rotated rows. Raises `Refused` if the bits are too few.

@@ -152,8 +152,8 @@ _BLOCK = 1 << 16
 """Draws per block, which fits the processor's cache."""
 _FEW = 1 << 14
 """Number of draws up to which no guide is made."""
-LARGEST_DEVIATION = 5000.0
-"""Largest standard deviation, in steps: a table has about a hundred thousand entries at most."""
+LARGEST_DEVIATION = 20_000.0
+"""Largest standard deviation, in steps: a table has about six hundred thousand entries at most."""
 TOTAL_VARIATION = 1e-40
 """Largest total variation distance of a draw from its
 distribution; every table is checked for it."""
@@ -229,11 +229,11 @@ def _guided(table: DistributionTable) -> Guide:
     return guide(table.words, table.first)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def discrete_gaussian_table(variance: float) -> DistributionTable:
     """Returns the table of P[X = k] ~ exp(-k^2 / (2 variance)).
 
-    Raises `ValueError` for a standard deviation above 5000.
+    Raises `ValueError` for a standard deviation above 20,000.
     """
     import mpmath  # imported late: other noise does not need it
 
@@ -275,8 +275,8 @@ def reach(deviation: float) -> int:
     """
     if not 0.0 < deviation <= LARGEST_DEVIATION:
         raise ValueError(
-            f"a standard deviation of {deviation!r} steps; expected at most 5000: use a "
-            "coarser grid"
+            f"a standard deviation of {deviation!r} steps; expected at most "
+            f"{LARGEST_DEVIATION:g}: use a coarser grid"
         )
     return math.ceil(_REACH * deviation + 100)
 

@@ -90,10 +90,16 @@ def test_further_bits_decide_where_the_leading_tie():
     assert stats.binomtest(int((below == 0).sum()), 40_000, 0.75).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("variance", [0.3, 900.0, 900.0**2, 5000.0**2])
-def test_each_draw_is_where_its_number_falls_among_all_192_bits(variance):
+@pytest.mark.parametrize(
+    "made, variance",
+    [
+        *((skellam_table, variance) for variance in (0.3, 900.0, 900.0**2, 5000.0**2)),
+        *((discrete_gaussian_table, variance) for variance in (9.0, 16384.0**2)),
+    ],
+)
+def test_each_draw_is_where_its_number_falls_among_all_192_bits(made, variance):
     """At every value of the distribution, beside it, and anywhere: by the guide and without."""
-    table = skellam_table(variance)
+    table = made(variance)
     edges = np.unique(table.words)[:: max(1, len(table.words) // 6000)].astype(np.int64)
     near = np.concatenate([edges - 1, edges, edges + 1, [0, 2**32 - 1]]).clip(0, 2**32 - 1)
     anywhere = Keys(b"16 bytes of seed").bits(20_000) >> np.uint64(32)
@@ -123,7 +129,7 @@ def test_exact_draws_refuse_what_they_have_no_proof_for():
         with pytest.raises(ValueError, match="an integer"):
             discrete_gaussian(Keys(None), variance, 3)
     with pytest.raises(ValueError, match="coarser grid"):
-        skellam_table(5001.0**2)
+        skellam_table(20001.0**2)
 
 
 def kept(layers, clients, gone):
