@@ -343,3 +343,9 @@ def _counts_that_nobody_asks(config: Config) -> Iterator[str]:
             f"attack.clip_count is {count!r}, but no client reports whether it is within the "
             "clip; set privacy.adaptive_clip = true, or remove the key"
         )
+    elif count != "true" and config.mechanism.trust == "sum":
+        yield (
+            f"attack.clip_count is {count!r}, but under privacy.mechanism = "
+            f"{config.names['mechanism']!r} clients may rotate their rows, counts included, and "
+            'false counts are not simulated there; use "true", or privacy.mechanism = "gaussian"'
+        )

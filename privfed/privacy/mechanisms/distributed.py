@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, cast
 
 from pydantic import model_validator
 
+from accounting.events import Event
 from accounting.noises import Gaussian, Skellam, same_cohort
 from accounting.releases import Unprotected
+from privfed.core.deferred import Tensor
 from privfed.core.errors import Refused
+from privfed.core.streams import Keys
+from privfed.privacy.clipping import AdaptiveClip, clip_rows_and_report
 from privfed.privacy.integers import Share
-from privfed.privacy.mechanisms.distributed_noise import DistributedNoise
+from privfed.privacy.mechanism import (
+    BoundedRows,
+    BoundedSum,
+    Encoding,
+    Mechanism,
+    PublicState,
+    require_bounded,
+)
+from privfed.privacy.mechanisms.distributed_noise import DistributedNoise, rotated_on
 from privfed.privacy.noise.shares import (
     LEAST_GAUSSIAN,
     SHARES,
@@ -20,6 +32,7 @@ from privfed.privacy.noise.shares import (
     DiscreteGaussianShare,
     Layers,
 )
+from privfed.sampling.cohort import Witness
 
 _DOWNWARD = 1 - 1e-12
 """Factor on a variance, above the rounding errors of its parts."""
@@ -59,7 +72,7 @@ class InLayers(DistributedNoise):
 
     def _variance(self) -> float:
         """Returns the variance (z C)^2 of the counted noise, in steps."""
-        return (self._noise() * self.clip / self.grid().step) ** 2
+        return (self._noise() * self._largest() / self.grid().step) ** 2
 
     def share(self) -> Share:
         variance, sites = self._variance(), self._planned_setting().sites
@@ -72,7 +85,8 @@ class InLayers(DistributedNoise):
 
     def noise_on_update(self, size: int) -> float:
         exact = self.layered and not self._planned_setting().sites and self.grid()
-        return self._noise() if exact else super().noise_on_update(size)
+        norm = self._largest() / self.clip
+        return self._noise() * norm if exact else super().noise_on_update(size)
 
 
 class SkellamNoise(InLayers):
@@ -95,7 +109,7 @@ class SkellamNoise(InLayers):
         return Skellam(self._variance() * counted, grid.l2, grid.l1, exchanges)
 
 
-class DiscreteGaussianNoise(InLayers):
+class DiscreteGaussianNoise(AdaptiveClip, InLayers):
     """Distributed Gaussian noise: each client adds a share, so the server sees only the noised sum.
 
     Releases (sum of encoded, clipped updates + noise of variance (z C)^2 or more) / (q N).
@@ -114,7 +128,11 @@ class DiscreteGaussianNoise(InLayers):
     contribution against zero (zero-out, not amplified). Against readers it is that of the sampler,
     with amplification, if the noise is exact `layers` and no client is Byzantine.
 
-    *Sensitivity*: that of the encoded integers, `Codec.bound` in L2.
+    *Sensitivity*: that of the encoded integers, `Codec.bound` in L2. With `adaptive_clip` a row
+    also reports whether its unclipped norm was within C, as a further number of the clipped and
+    encoded vector, and C follows the `clip_quantile` of these norms, as with central noise
+    (`privfed.privacy.clipping`). The step follows C, so that bound, shares and event in steps are
+    those of the first round.
 
     *Sizing*: with "minimum", `secure.minimum` clients (or 1 - `tolerance` of the expected cohort)
     provide the noise; more clients only add to it, and with fewer the sum aborts. With "layers",
@@ -145,7 +163,46 @@ class DiscreteGaussianNoise(InLayers):
             )
         return self
 
+    def with_clip(self, clip: float) -> Mechanism:
+        keys = {"clip": clip, "noise_multiplier": None, "adaptive_clip": False}
+        return cast("Mechanism", self.model_copy(update=keys))
+
+    def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
+        self._refuse_exchanges(exchanges)
+        return super().events(witness, exchanges)
+
+    def _largest(self) -> float:
+        count = self.count_noise if self.adaptive_clip else None
+        if count is None or self._noise() >= 2 * count:
+            return self.clip  # the plan refuses too little noise on the count: `_split`
+        return self._split().bound(self.clip)
+
+    def _columns(self, length: int) -> int:
+        return length + self.adaptive_clip
+
+    def encoding(self, state: PublicState) -> Encoding:
+        norm, first = self._norm(state), self._largest()
+        return Encoding(norm, step=self.grid().step * (norm / first), noise=self.share())
+
+    def _clipped(self, rows: Tensor, state: PublicState) -> BoundedRows:
+        if not self.adaptive_clip:
+            return super()._clipped(rows, state)
+        clip = float(state["clip"])
+        return clip_rows_and_report(rows, clip, self._split().weight(clip))
+
+    def release(
+        self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
+    ) -> tuple[Tensor, PublicState]:
+        if not self.adaptive_clip:
+            return super().release(total, divisor, keys, state)
+        require_bounded(total, self._norm(state))
+        sums = self._sums(total, state)
+        adapted = self._adapted(float(sums[-1]), divisor, state)
+        return (sums[:-1] / divisor).float(), rotated_on(adapted)
+
     def noise_on_update(self, size: int) -> float:
+        if self.adaptive_clip:
+            self._split()  # raises Refused
         if self._noise() and min(self._least_shares()) < LEAST_GAUSSIAN**2:
             raise self._too_small_shares()
         return super().noise_on_update(size)

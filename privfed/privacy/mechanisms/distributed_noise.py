@@ -103,13 +103,13 @@ class DistributedNoise(NoisedMechanism):
         share = self._share_deviation()
         if not setting.sites or not share:
             return None
-        n, d = setting.cohort.likely_largest, setting.length
-        finest = max(share / self._most_deviation(), self.clip / MOST_IN_SINGLE)
+        n, d, norm = setting.cohort.likely_largest, self._columns(setting.length), self._largest()
+        finest = max(share / self._most_deviation(), norm / MOST_IN_SINGLE)
         finest = 2.0 ** math.ceil(math.log2(finest))
         for step in (finest, 2 * finest, 4 * finest):
             noise = _NEVER * share / step * math.sqrt(setting.sites.sites)
-            if n * (self.clip / step + 1) + noise < 2.0 ** (setting.bits - 1):
-                bound = Codec(self.clip, step, d, setting.bits).bound
+            if n * (norm / step + 1) + noise < 2.0 ** (setting.bits - 1):
+                bound = Codec(norm, step, d, setting.bits).bound
                 l1 = bound * min(math.sqrt(d), bound)
                 return IntegerGrid(step, share / step, bound, l1, d, 0.0, rotated=False)
         return None
@@ -122,16 +122,16 @@ class DistributedNoise(NoisedMechanism):
         (Kairouz, Liu & Steinke 2021, section 5).
         """
         setting = self._planned_setting()
-        n, d = setting.cohort.likely_largest, padded(setting.length)
+        n, d = setting.cohort.likely_largest, padded(self._columns(setting.length))
         adding = setting.sites.sites if setting.sites else n
-        share = self._share_deviation()
-        variance = (self.clip * n) ** 2 / d + share**2 * adding
+        share, norm = self._share_deviation(), self._largest()
+        variance = (norm * n) ** 2 / d + share**2 * adding
         room = 4.0**setting.bits / (4 * _SPREAD**2) - n / 4
         if room <= 0:
             raise self._too_few_bits()
-        step = max(math.sqrt(variance / room), share / self._most_deviation(), self.clip * 2.0**-30)
+        step = max(math.sqrt(variance / room), share / self._most_deviation(), norm * 2.0**-30)
         deviation = math.sqrt(variance + n * step**2 / 4)
-        codec = Codec(self.clip, step, d, setting.bits)
+        codec = Codec(norm, step, d, setting.bits)
         l1 = codec.bound * min(math.sqrt(d), codec.bound)
         wraps = 2 * float(ndtr(-(2.0 ** (setting.bits - 1)) * step / deviation))
         return IntegerGrid(step, share / step, codec.bound, l1, d, wraps)
@@ -140,9 +140,17 @@ class DistributedNoise(NoisedMechanism):
         """The largest standard deviation of a share, in steps: a finer grid gains nothing."""
         return 4096.0
 
+    def _largest(self) -> float:
+        """Returns the norm bound of a row, over all of its columns, to which z is relative."""
+        return self.clip
+
+    def _columns(self, length: int) -> int:
+        """Returns the number of columns of the row of a message of this length."""
+        return length
+
     def _share_deviation(self) -> float:
         """The standard deviation of one party's noise; the counted shares add up to z clip."""
-        return self._noise() * self.clip / math.sqrt(self._shares())
+        return self._noise() * self._largest() / math.sqrt(self._shares())
 
     def _shares(self) -> int:
         """Returns the number of shares that provide the counted noise."""
@@ -239,7 +247,8 @@ class DistributedNoise(NoisedMechanism):
         grid = self.grid()  # raises Refused
         sites = self._planned_setting().sites
         if sites:  # without dropouts
-            return self._noise() * math.sqrt(sites.added_by(sites.sites, self.layered))
+            added = math.sqrt(sites.added_by(sites.sites, self.layered))
+            return self._noise() * self._largest() / self.clip * added
         return grid.share * grid.step * math.sqrt(size) / self.clip
 
     def init(self) -> PublicState:
@@ -249,23 +258,31 @@ class DistributedNoise(NoisedMechanism):
         return Encoding(self.clip, step=self.grid().step, noise=self.share())
 
     def width(self, layout: Layout) -> int:
-        return padded(layout.length) if self.grid().rotated else layout.length
+        columns = self._columns(layout.length)
+        return padded(columns) if self.grid().rotated else columns
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
         """Rows clipped and rotated; the secure sum's client encodes them and adds its noise."""
-        clipped = clip_rows(rows, self.clip)
+        clipped = self._clipped(rows, state)
         if not self.grid().rotated:
             return clipped
-        return rotate(clipped, _signs(state, rows.shape[1]))
+        return rotate(clipped, _signs(state, clipped.rows.shape[1]))
+
+    def _clipped(self, rows: Tensor, state: PublicState) -> BoundedRows:
+        return clip_rows(rows, self.clip)
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
         require_bounded(total, self.clip)
-        length, summed = self._planned_setting().length, total.total
-        if self.grid().rotated:
-            summed = unrotate(summed, _signs(state, length), length)
-        return (summed / divisor).float(), {"rotation": state["rotation"] + 1}
+        return (self._sums(total, state) / divisor).float(), rotated_on(state)
+
+    def _sums(self, total: BoundedSum, state: PublicState) -> Tensor:
+        """Returns the sums of the rows' columns, rotated back."""
+        if not self.grid().rotated:
+            return total.total
+        columns = self._columns(self._planned_setting().length)
+        return unrotate(total.total, _signs(state, columns), columns)
 
     def _planned_setting(self) -> Setting:
         if self._setting is None:
@@ -296,6 +313,11 @@ def _as_central(witness: Witness, noise: Noise | Unprotected) -> Release | None:
 def _once_in(witness: Witness, noise: Noise | Unprotected) -> Noise | Unprotected | Separated:
     b = witness.separation
     return Separated(b, noise) if b > 1 and not isinstance(noise, Unprotected) else noise
+
+
+def rotated_on(state: PublicState) -> PublicState:
+    """Returns the state after a release, with the next rotation."""
+    return {**state, "rotation": state["rotation"] + 1}
 
 
 def _signs(state: PublicState, length: int) -> Tensor:

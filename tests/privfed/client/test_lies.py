@@ -436,6 +436,13 @@ def test_every_attack_runs_on_every_objective(name, tmp_path):
         (("attack.weight=3", *OPEN, "client.objective=scaffold"), "no client reports its weight"),
         (("attack.clip_count=within",), "no client reports whether it is within the clip"),
         (("attack.clip_count=beyond", *OPEN), "no client reports whether it is within the clip"),
+        (
+            (
+                *("attack.clip_count=beyond", "secure.protocol=masks", "aggregation.rule=mean"),
+                *("privacy.mechanism=discrete_gaussian", "privacy.adaptive_clip=true"),
+            ),
+            "clients may rotate their rows",
+        ),
     ],
 )
 def test_lies_that_nobody_asks_for_are_refused(keys, said):

@@ -10,7 +10,9 @@ from distributed_noise import SETTING, STREAMS, fits, gaussian_cdf, skellam_cdf,
 from lanes import mostly_slow
 from scipy import stats
 
+from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Layout
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
@@ -107,6 +109,43 @@ def shares_make_up_what_is_charged(kind):
     smoothed = 0.0 if kind is SkellamNoise else SMOOTHED
     honest = shares.minimum * shares.honest * (variance - smoothed)
     assert variance_of(charged, mechanism.grid()) == pytest.approx(honest)
+
+
+class FixedStep(DiscreteGaussianNoise):
+    """Planted: steps do not follow the clip, so that rows grow in steps and noise does not."""
+
+    def encoding(self, state):
+        return replace(super().encoding(state), step=self.grid().step)
+
+
+def each_clip_has_the_first_ones_event(kind):
+    """In steps, rows and shares are those that are charged, whatever the clip has become."""
+    mechanism = kind(noise_multiplier=1.2, adaptive_clip=True, count_noise=3.0).resolved(SETTING)
+    charged = mechanism.event(Full().of(20).witness(1, 20), 1).release
+    first, grid, shares = mechanism.init(), mechanism.grid(), SETTING.clients
+    assert grid.length == 16 >= SETTING.length + 1, "the count is one more column"
+    for clip in (0.02, float(first["clip"]), 9.0):
+        state = {**first, "clip": torch.tensor(clip, dtype=torch.float64)}
+        encoding = mechanism.encoding(state)
+        bound = Codec(encoding.bound, encoding.step, grid.length, SETTING.bits).bound
+        added = encoding.noise.variance * shares.minimum * shares.honest
+        assert (charged.noise_multiplier * bound) ** 2 <= added, "more noise is charged"
+        rows = torch.randn(3, SETTING.length) * 100 * clip
+        bounded = mechanism.bound(rows, Layout((("delta", SETTING.length),)), Keys(None), state)
+        assert bounded.bound == encoding.bound
+        assert bounded.rows.norm(dim=1).max() <= encoding.bound
+
+
+def test_an_adaptive_clip_changes_steps_and_no_event():
+    each_clip_has_the_first_ones_event(DiscreteGaussianNoise)
+    with pytest.raises(AssertionError, match="more noise"):
+        each_clip_has_the_first_ones_event(FixedStep)
+    mechanism = DiscreteGaussianNoise(noise_multiplier=1.2, adaptive_clip=True, count_noise=0.5)
+    with pytest.raises(Refused, match="above half of the noise multiplier"):
+        mechanism.resolved(SETTING).noise_on_update(20)
+    with pytest.raises(Refused, match="follows the norms of one exchange"):
+        mechanism.resolved(SETTING).event(Full().of(20).witness(1, 20), 2)
+    assert not mechanism.with_clip(1.0).adaptive
 
 
 def three_percent_low(monkeypatch, kind):

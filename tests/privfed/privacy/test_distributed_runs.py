@@ -43,16 +43,23 @@ def test_masks_ciphertexts_and_arithmetic_release_the_same(tmp_path):
             torch.testing.assert_close(models[0][name], models[1][name], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("noise", ["skellam", "discrete_gaussian"])
-def test_without_noise_a_run_is_the_plain_one_up_to_rounding(tmp_path, noise):
+ADAPTIVE = ("privacy.adaptive_clip=true", "privacy.count_noise=3.0", "privacy.clip=0.1")
+
+
+@pytest.mark.parametrize(
+    "noise, more", [("skellam", ()), ("discrete_gaussian", ()), ("discrete_gaussian", ADAPTIVE)]
+)
+def test_without_noise_a_run_is_the_plain_one_up_to_rounding(tmp_path, noise, more):
     """decode(encode) is right on average, and its error small on a fine grid."""
-    keys = (SEEDED, *EVERYBODY, "privacy.noise_multiplier=0.0")
+    keys = (SEEDED, *EVERYBODY, "privacy.noise_multiplier=0.0", *more)
     trained(tmp_path / "plain", *keys)
     trained(tmp_path / "sum", *keys, "secure.protocol=masks", f"privacy.mechanism={noise}")
     plain, found = model(tmp_path / "plain"), model(tmp_path / "sum")
     for name in plain:
-        if name.startswith("model"):
+        if name.startswith("model") or name == "mechanism/clip":
             torch.testing.assert_close(plain[name], found[name], rtol=0, atol=1e-4)
+    if more:
+        assert plain["mechanism/clip"] != pytest.approx(0.1, rel=0.1)
 
 
 def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
