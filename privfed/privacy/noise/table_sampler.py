@@ -93,6 +93,10 @@ _MARKS = np.uint32(_CROWDED + _LAST)
 """Bits that determine whether a draw is certain: it is if these bits alone are below `_LAST`."""
 
 
+_IN_ONE_BUCKET = 12
+"""Number of entries of a bucket that are compared one after another."""
+
+
 class Scratch:
     """Buffers for the draws of a block of up to `size`, reused for the next block."""
 
@@ -113,6 +117,8 @@ class Guide:
     """
 
     added: Leading
+    begins: NDArray[np.int32]
+    """Number of entries `[2^18]` below each bucket."""
 
     def draw(self, bits: Leading, scratch: Scratch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Returns draws `[n]` by their leading `bits` `[n]`, and the places of uncertain ones."""
@@ -130,6 +136,22 @@ class Guide:
         return drawn.view(np.int32), np.flatnonzero(scratch.unsure[:size])
 
 
+    def entries_up_to(self, bits: Leading, words: Leading) -> NDArray[np.int64]:
+        """Returns the number `[n]` of entries, which begin with `words`, up to each of `bits`.
+
+        Few entries share a bucket with a draw, except in the tails, where a search is faster.
+        """
+        count = self.begins[bits >> np.uint32(_BELOW)].astype(np.int64)
+        left = np.arange(len(bits))
+        for _ in range(_IN_ONE_BUCKET):
+            left = left[words[np.minimum(count[left], len(words) - 1)] <= bits[left]]
+            if not len(left):
+                return count
+            count[left] += 1
+        count[left] = np.searchsorted(words, bits[left], side="right")
+        return count
+
+
 def guide(words: Leading, first: int) -> Guide:
     """The guide of a table whose entries begin with `words` `[m]`, in order, from a draw `first`.
 
@@ -143,7 +165,7 @@ def guide(words: Leading, first: int) -> Guide:
     added[single] += _LAST - (words[begins[single]] & np.uint32(_LAST)).astype(np.int64)
     searched = np.flatnonzero((entries > 1) | (draws < 0) | (draws >= 2 * _OFFSET - 1))
     added[searched] = _CROWDED - (searched << _BELOW)
-    return Guide((added % 2**LEADING).astype(np.uint32))
+    return Guide((added % 2**LEADING).astype(np.uint32), begins[:-1].astype(np.int32))
 
 
 _WORK = 512
@@ -206,7 +228,10 @@ class DistributionTable:
             open_bits = bits[unsure]
         else:
             drawn, unsure, open_bits = np.empty(size, np.int32), np.arange(size), bits
-        above = np.searchsorted(self.words, open_bits, side="right")
+        if guided:
+            above = guided.entries_up_to(open_bits, self.words)
+        else:
+            above = np.searchsorted(self.words, open_bits, side="right")
         drawn[unsure] = above + self.first
         tied = self.words[np.maximum(above - 1, 0)] == open_bits
         for at in unsure[tied].tolist():
@@ -225,7 +250,7 @@ class DistributionTable:
 
 @functools.lru_cache(maxsize=32)
 def _guided(table: DistributionTable) -> Guide:
-    """Returns the guide of a table, of one megabyte."""
+    """Returns the guide of a table, of two megabytes."""
     return guide(table.words, table.first)
 
 
