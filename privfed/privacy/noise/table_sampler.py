@@ -135,7 +135,6 @@ class Guide:
         np.subtract(drawn, np.uint32(_OFFSET), out=drawn)
         return drawn.view(np.int32), np.flatnonzero(scratch.unsure[:size])
 
-
     def entries_up_to(self, bits: Leading, words: Leading) -> NDArray[np.int64]:
         """Returns the number `[n]` of entries, which begin with `words`, up to each of `bits`.
 

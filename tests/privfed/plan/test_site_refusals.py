@@ -14,6 +14,9 @@ TWO = ("data.sites_per_client=2",)
 CENTRAL = ("privacy.mechanism=gaussian",)
 
 
+SHARES = "privacy.mechanism=discrete_gaussian"
+
+
 @pytest.mark.parametrize(
     "keys, reason",
     [
@@ -45,7 +48,6 @@ CENTRAL = ("privacy.mechanism=gaussian",)
             "simulate no attackers",
         ),
         (("privacy.mechanism=local_gaussian",), "needs no protocol"),
-        ((*TWO, "privacy.mechanism=discrete_gaussian"), "cannot be divided"),
         ((*TWO, "cohort.sampler=full", "cohort.size=0"), "several sites"),
         ((*TWO, "secure.parties=clients"), "clients are the parties of sums"),
         ((*TWO, "aggregation.rule=norm_bound"), "takes each row as a whole client"),
@@ -70,7 +72,9 @@ def test_what_has_no_proof_is_refused(keys, reason):
     [
         (),
         ("privacy.sizing=layers", "secure.threat=lying"),
-        ("privacy.mechanism=discrete_gaussian",),
+        (SHARES,),
+        (SHARES, *TWO),
+        (SHARES, "privacy.sizing=layers", "privacy.adaptive_clip=true", "privacy.count_noise=4"),
         ("secure.protocol=bfv",),
         ("cohort.sampler=full", "cohort.size=0"),
         ("cohort.availability=daily",),

@@ -29,7 +29,7 @@ from privfed.plan.plan import plan
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
-from privfed.privacy.noise.shares import Layers
+from privfed.privacy.noise.shares import SMOOTHED, Layers
 from privfed.privacy.setting import ClientShares
 from privfed.run.prepare import plan_with_length
 from privfed.sampling.allocation import Allocation
@@ -247,6 +247,18 @@ def test_gaussian_shares_below_three_steps_are_refused_by_name(sizing, what):
     fault = type("Fault", (SharesBelowThreeSteps, DiscreteGaussianNoise), {})
     with pytest.raises(AssertionError, match="less than three steps"):
         is_proved_from_three_steps_on(fault, sizing)
+
+
+@pytest.mark.parametrize("bits", [10, 12, 20])
+def test_a_part_of_the_charge_covers_that_part_of_the_shares(bits):
+    """A later run may assume more colluders: its part of the charged variance is then counted."""
+    setting = replace(SETTING, bits=bits, noise=ClientShares(16, 16))
+    mechanism = DiscreteGaussianNoise(noise_multiplier=2.0).resolved(setting)
+    share, charged = mechanism.share().variance, mechanism._release(1.0, 1)
+    assert share >= 9
+    for honest in range(1, 17):
+        variance = variance_of(with_variance(charged, honest / 16), mechanism.grid())
+        assert variance <= honest * share - SMOOTHED
 
 
 @pytest.mark.parametrize("kind, keys", KINDS.values(), ids=KINDS.keys())

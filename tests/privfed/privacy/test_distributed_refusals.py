@@ -125,7 +125,7 @@ def test_calibrate_says_what_distributed_noise_needs():
             *(*FOR_SKELLAM, "--rounds", "100", "--epsilon", "1"),
             *("--bits", "10", "--dimension", "100000"),
         ),
-        "for --mechanism skellam": (
+        "for --mechanism discrete_gaussian or skellam": (
             *("--sampling-rate", "0.1", "--rounds", "9"),
             *("--bits", "20", "--epsilon", "6"),
         ),
