@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import Rounds, attackers, population
+from helpers import Rounds, attackers, population, set_fields
 from lanes import every_case
 from small import model, same_run, small, trained
 
@@ -235,7 +235,7 @@ def test_what_is_sent_is_what_the_formula_says(tmp_path):
     honest = world_of(tmp_path / "a", FreeRider(), **weighs)
     turned = world_of(tmp_path / "b", InnerProduct(strength=2.0), **weighs)
     for rounds in (honest, turned):
-        object.__setattr__(rounds.world.executor, "by_examples", False)
+        set_fields(rounds.world.executor, by_examples=False)
         rounds.run(1)
     zeros, sent = honest.store.releases[1][0], turned.store.releases[1][0]
     torch.testing.assert_close(sent, zeros / 3, atol=1e-6, rtol=1e-4)

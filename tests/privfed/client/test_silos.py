@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import assert_normal, population, trainer
+from helpers import assert_normal, population, set_fields, trainer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanes import every_case
@@ -440,8 +440,7 @@ def test_declared_weights_are_the_aggregations(tmp_path):
 def test_a_model_that_mixes_examples_is_refused():
     local = trainer(population((4,)))
     mixing = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
-    object.__setattr__(local.network, "module", mixing)
-    object.__setattr__(local.network, "shapes", Shapes.of(mixing))
+    set_fields(local.network, module=mixing, shapes=Shapes.of(mixing))
     with pytest.raises(Refused, match="single examples"):
         PerExample(local.network)
 

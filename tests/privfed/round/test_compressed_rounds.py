@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from commands import run
-from helpers import Rounds, rows_of
+from helpers import Rounds, rows_of, set_fields
 from lanes import every_case, mostly_slow
 from papers import full_batches, quadratics
 from small import SMALL, model, same_run, small, trained
@@ -54,7 +54,7 @@ def moved_by_a_client(folder, part, task, mechanism):
     objective = compressed(Sgd(), part, 3, shapes.by_name)
     rounds.algorithm = replace(rounds.algorithm, objective=objective)
     for place in (rounds.local, rounds.world.executor.trainer):
-        object.__setattr__(place, "objective", objective)
+        set_fields(place, objective=objective)
     broadcast = dict(first_broadcast(rounds.local))
     if task == "project":
         broadcast.pop("compression_left")
@@ -153,7 +153,7 @@ def test_the_exchanges_are_about_one_training(tmp_path):
 def test_memory_of_what_was_left_off_goes_where_biased_rows_do_not(part, distance, tmp_path):
     """Eight least-squares problems that disagree: how far from their common optimum it ends."""
     rounds, best = quadratics(tmp_path, compressed(Sgd(), part, 0), 8)
-    object.__setattr__(rounds.local, "epochs", 1)
+    set_fields(rounds.local, epochs=1)
     away = (rounds.run(300).params - best).norm() / best.norm()
     assert distance[0] <= away < distance[1]
 
