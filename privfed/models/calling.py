@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from traceback import walk_tb
 from typing import NoReturn
 
 import torch
@@ -33,8 +34,16 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
+def failed_layer(error: BaseException, module: nn.Module) -> str:
+    """Returns the name and type of the layer of `module` whose call raised `error`; or ""."""
+    names = {id(part): name for name, part in module.named_modules() if name}
+    called = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+    layers = [part for part in called if isinstance(part, nn.Module) and id(part) in names]
+    return f"{names[id(layers[-1])]!r} ({type(layers[-1]).__name__})" if layers else ""
+
+
 @contextlib.contextmanager
-def errors_as_refusals(x: Tensor) -> Iterator[None]:
+def errors_as_refusals(x: Tensor, module: nn.Module) -> Iterator[None]:
     """Converts any error of a user's module on x into a `Refused`."""
     try:
         yield
@@ -44,10 +53,12 @@ def errors_as_refusals(x: Tensor) -> Iterator[None]:
         kind = "tokens" if x.dtype == torch.int64 else "numbers"
         fitting = "lstm (or a module that embeds them)" if kind == "tokens" else "logistic or mlp"
         reason = " ".join(str(error).split())
+        layer = failed_layer(error, module)
+        where = f", in its layer {layer}" if layer else ""
         raise Refused(
             f"model.name: the model does not take these examples, {kind} of shape "
-            f"{tuple(x.shape[1:])}: {type(error).__name__}: {reason}. For {kind} there is {fitting}"
-            f"{in_own_code(error)}",
+            f"{tuple(x.shape[1:])}{where}: {type(error).__name__}: {reason}. For {kind} there is "
+            f"{fitting}{in_own_code(error)}",
             key="model.name",
         ) from error
 

@@ -30,7 +30,7 @@ Leaves = dict[str, Tensor]
 """Parameters by name: of one model, or `[c, *shape]` of c models."""
 Losses = Callable[[Tensor, Tensor | None], Tensor]
 """Maps outputs `[c, B, ...]` and representations `[c, B, h]` to losses `[c, B]`."""
-_AT_ONCE = 1024
+_BATCH_SIZE = 1024
 """Number of examples scored at once."""
 
 
@@ -269,7 +269,7 @@ class Network:
         return {name: view.detach().requires_grad_() for name, view in views.items()}
 
     def evaluate(self, flat: Tensor, examples: Examples) -> dict[str, float]:
-        """The loss's measures on `examples`, and its mean over them as "loss".
+        """Returns the measures on `examples` by name, and the mean loss as "loss".
 
         Raises `ValueError` for examples without labels.
 
@@ -291,7 +291,7 @@ class Network:
         """Outputs and labels of `examples` in pieces, in evaluation mode."""
         flat = flat.clone()  # protects it from changes by the module
         with scoring(self.module):
-            for rows in torch.split(torch.arange(len(examples)), _AT_ONCE):
+            for rows in torch.split(torch.arange(len(examples)), _BATCH_SIZE):
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
 
 

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from lanes import every_case
 from scipy import optimize, stats
 
 from accounting.bounds.closed import gaussian_epsilon
@@ -31,12 +32,12 @@ def gaussian(mu):
 
 def canaries(rng, mu, count):
     """Scores and coins of independent canaries, between which and none is a Gaussian curve."""
-    coins = rng.random(count) < 0.5
-    return rng.normal(size=count) + mu * coins, coins
+    inclusion = rng.random(count) < 0.5
+    return rng.normal(size=count) + mu * inclusion, inclusion
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(
+@every_case("size", SIZES)
+@every_case(
     ("law", "parameter"),
     [
         (pure, 0.0),
@@ -67,7 +68,7 @@ def test_a_run_that_now_and_then_tells_all_is_not_refuted(delta):
         assert p_value >= truth * (1 - 1e-6)
 
 
-@pytest.mark.parametrize(("epsilon", "mean"), [(2.0, 0.82), (4.0, 2.09), (8.0, 4.4)])
+@every_case(("epsilon", "mean"), [(2.0, 0.82), (4.0, 2.09), (8.0, 4.4)])
 def test_bounds_reach_what_is_known_of_ideal_canaries(epsilon, mean):
     """500 of them, of which the best part on average is guessed; and the bound for any curve."""
     rng, mu = np.random.default_rng(5), GaussianCurve.of((epsilon, DELTA)).mu
@@ -83,15 +84,15 @@ def test_bounds_reach_what_is_known_of_ideal_canaries(epsilon, mean):
     assert by_gaussian > 1.3 * by_any
 
 
-@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+@every_case("mu", [0.5, 1.0, 2.0])
 def test_the_truth_is_seldom_refuted(mu):
     """The best of a fixed list of guesses exceeds it in at most 5 % of 1,000 runs."""
     rng, curve, count = np.random.default_rng(11), GaussianCurve(mu), 120
     p_value = functools.cache(curve_p_value)
     above = 0
     for _ in range(1000):
-        scores, coins = canaries(rng, mu, count)
-        ps = [p_value(guess(scores, coins, count // part), curve) for part in PARTS]
+        scores, inclusion = canaries(rng, mu, count)
+        ps = [p_value(guess(scores, inclusion, count // part), curve) for part in PARTS]
         above += min(ps) < 0.05 / len(PARTS)
     assert above <= 50
 
@@ -103,7 +104,7 @@ def worst_case(guesses, claims):
     guesses with probabilities that depend on the number of right ones alone. What neighbours differ
     by beyond a claim is piecewise linear in these, so a linear program maximises over all runs.
     """
-    m, k, v = guesses.coins, guesses.made, guesses.right
+    m, k, v = guesses.canaries, guesses.made, guesses.right
     j = np.arange(k)
     others = np.array([math.comb(k - 1, n) for n in range(k)], dtype=float)
     wrong, right = (others / [math.comb(k, n + more) for n in range(k)] for more in (0, 1))
@@ -127,7 +128,7 @@ def worst_case(guesses, claims):
     return -solved.fun
 
 
-@pytest.mark.parametrize(
+@every_case(
     "claims",
     [
         [(1.0, 0.0)],
@@ -137,11 +138,11 @@ def worst_case(guesses, claims):
     ],
     ids=["pure", "mixed", "points", "Gaussian"],
 )
-@pytest.mark.parametrize(("coins", "made"), [(1, 1), (3, 2), (6, 6), (20, 4), (12, 12)])
-def test_no_run_has_as_many_right_guesses_more_often(claims, coins, made):
+@every_case(("inclusion", "made"), [(1, 1), (3, 2), (6, 6), (20, 4), (12, 12)])
+def test_no_run_has_as_many_right_guesses_more_often(claims, inclusion, made):
     """Whatever its guesses do to each other. It is tight: a smaller one would not hold."""
     for right in range(1, made + 1):
-        guesses = Guesses(coins, made, right)
+        guesses = Guesses(inclusion, made, right)
         bound, worst = curve_p_value(guesses, ClaimedCurve(claims)), worst_case(guesses, claims)
         assert bound >= worst * (1 - 1e-5)
         assert bound / 2 < worst
@@ -149,11 +150,11 @@ def test_no_run_has_as_many_right_guesses_more_often(claims, coins, made):
 
 def test_a_list_of_guesses_is_paid_for():
     """The smallest p-value of several counts as often as there were tests."""
-    scores, coins = canaries(np.random.default_rng(2), 3.0, 200)
+    scores, inclusion = canaries(np.random.default_rng(2), 3.0, 200)
     claims = [(1.0, DELTA)]
     curve = ClaimedCurve(claims)
-    tests = one_run_tests({"first": scores, "again": scores}, coins, claims, 0.95)
-    singles = [guess(scores, coins, 200 // part) for part in PARTS]
+    tests = one_run_tests({"first": scores, "again": scores}, inclusion, claims, 0.95)
+    singles = [guess(scores, inclusion, 200 // part) for part in PARTS]
     smallest = min(curve_p_value(made, curve) for made in singles)
     assert tests.p_value == pytest.approx(2 * len(PARTS) * smallest)
     best = max(made.epsilon_lower(DELTA, 1 - 0.05 / len(PARTS)) for made in singles)

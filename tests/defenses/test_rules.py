@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from contracts.test_rule import refuses_more_hostile_rows_than_it_tolerates
+from contracts.test_rule import refuses_more_byzantine_rows_than_it_tolerates
+from lanes import every_case
 from rules import MIXED, NNM, ROWS
 
 from defenses.before.bucketing import Bucketing
@@ -25,7 +26,7 @@ def cloud(n, d=6, seed=0, dtype=torch.float64):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def hostile_among(n, byzantine, bad, seed=0):
+def byzantine_among(n, byzantine, bad, seed=0):
     """`cloud`, its rows from the first on replaced by `bad`."""
     rows = cloud(n, seed=seed, dtype=torch.float32)
     rows[:byzantine] = bad
@@ -42,14 +43,14 @@ def test_a_rule_says_by_its_type_what_it_needs_to_see():
 
 
 def test_a_mixing_before_another_rule_keeps_the_tolerance_that_both_have():
-    rows, bound = hostile_among(9, 2, torch.nan), NormBound(radius=2.0)
+    rows, bound = byzantine_among(9, 2, torch.nan), NormBound(radius=2.0)
     composed = Composed(before=(NNM,), rule=bound)
     assert (composed.most(9), composed.most(7)) == (4, 3)
     expected = bound.on_rows(_mixed(rows[2:], 3))
     torch.testing.assert_close(composed(rows, 4), expected)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "name",
     ["krum", "multi_krum", "mda", "nnm, trimmed_mean", "geometric_median", "caf", "smea", "monna"],
 )
@@ -63,7 +64,7 @@ def test_hostile_rows_cannot_hide_behind_one_another(name):
         torch.testing.assert_close(ROWS[name](rows, 4), ROWS[name](turned, 4), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-3, 1e-5, 1e-7, 1e-23, 1e-30, 1e-38])
+@every_case("size", [0.0, 1e-3, 1e-5, 1e-7, 1e-23, 1e-30, 1e-38])
 def test_short_rows_do_not_silence_rules_that_look_at_directions(size):
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
@@ -126,6 +127,6 @@ def test_pre_aggregators_follow_one_another():
     assert rule.most(12) == 2, "six buckets, fewer than half of them spoiled"
 
 
-@pytest.mark.parametrize("name", MIXED)
+@every_case("name", MIXED)
 def test_more_hostile_rows_than_a_composition_tolerates_are_refused(name):
-    refuses_more_hostile_rows_than_it_tolerates(MIXED[name].part)
+    refuses_more_byzantine_rows_than_it_tolerates(MIXED[name].part)

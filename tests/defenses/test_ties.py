@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 from rules import NNM, ROWS
 
 from defenses.on_rows.bulyan import Bulyan
@@ -45,8 +46,8 @@ def tied(draw, least=3, most=9, quorum=lambda n: (n - 1) // 2):
     n = draw(st.integers(least, most))
     d, f = draw(st.integers(1, 3)), draw(st.integers(0, quorum(n)))
     row = st.lists(st.integers(-2, 2), min_size=d, max_size=d)
-    hostile = [draw(row)] * f
-    return np.array(hostile + [draw(row) for _ in range(n - f)], dtype=float), f
+    byzantine = [draw(row)] * f
+    return np.array(byzantine + [draw(row) for _ in range(n - f)], dtype=float), f
 
 
 def given_ties(**sizes):
@@ -149,7 +150,7 @@ def test_of_tied_values_the_nearest_to_the_median_are_averaged(case):
     np.testing.assert_allclose(aggregate(MeanAroundMedian(), rows, f), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "values, count, expected",
     [
         ([-1, -1, -1, 0, 0, 0, 1], 5, -0.4),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from tolerance import assert_same_sums
 
 from experiments.benchmarks import device, pictures, sites
@@ -217,8 +218,8 @@ def test_rounds_by_sites_are_timed_beside_those_without_a_protocol():
 
 
 @pytest.mark.slow
-def test_people_on_disk_are_measured_and_the_phases_of_their_rounds():
-    scale = bottlenecks.people(40, 10, 1)
+def test_clients_on_disk_are_measured_and_the_phases_of_their_rounds():
+    scale = bottlenecks.population(40, 10, 1)
     assert (scale.clients, scale.cohort, scale.parameters) == (40, 10, 65 * 4)
     assert scale.on_disk > 40 * 8 * 64
     assert {"drawing", "reading", "training", "clipping", "noise", "writing"} <= {*scale.parts}
@@ -248,7 +249,7 @@ def test_seconds_count_to_the_innermost_phase(monkeypatch):
 LEAN = sorted(name for name, each in RULES.items() if each.lean)
 
 
-@pytest.mark.parametrize("name", LEAN)
+@every_case("name", LEAN)
 def test_lean_references_compute_what_rules_do(name):
     rows = 50 * torch.randn(11, 40, generator=torch.Generator().manual_seed(0))
     rows[-2:] += 300.0

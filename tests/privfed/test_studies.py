@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 
 from experiments.fairness.two_cameras import TwoCameras
 from privfed.config.reading import load
@@ -46,7 +47,7 @@ def test_every_cell_of_a_study_is_a_run_that_can_be_meant(file):
     assert [cell.refusal for cell in expanded if cell.config is None] == []
 
 
-@pytest.mark.parametrize(
+@every_case(
     "name",
     [
         "benchmarks.work.made_up:Characters",
@@ -69,8 +70,8 @@ def test_a_tenth_of_the_clients_hold_turned_images_and_every_public_one_is_there
     turned = groups.of(examples.x, examples.y) == 1
     assert sorted({*examples.owners[turned]}) == [0, 1]
     assert not turned[examples.owners > 1].any()
-    people = Federation.of(examples, examples.owners, 20, test)
-    of_clients = ClientGroups.by("camera", Form.of(examples), 0).of(people, np.arange(20))
+    population = Federation.of(examples, examples.owners, 20, test)
+    of_clients = ClientGroups.by("camera", Form.of(examples), 0).of(population, np.arange(20))
     assert of_clients.tolist() == [1, 1] + [0] * 18
     first, second = test.x.chunk(2)
     upright, quarter = second[:, :64].view(-1, 8, 8), first[:, :64].view(-1, 8, 8)

@@ -155,10 +155,12 @@ def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "buif" or numbers.dtype.itemsize > 8:
         or_labels = (
-            ", or words that are declared: labels=[…] instead of classes" if name == Y else ""
+            "declare words by labels=[…] instead of classes, or pass integers from 0"
+            if name == Y
+            else "expected some"
         )
         raise Refused(
-            f"data: {called}: {name} holds no numbers; expected some{or_labels}",
+            f"data: {called}: {name} holds no numbers; {or_labels}",
             private=f"it is of type {numbers.dtype.name}",
         )
     return numbers

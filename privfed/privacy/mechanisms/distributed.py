@@ -58,12 +58,12 @@ class InLayers(DistributedNoise):
             return setting.cohort.expected
         return super()._shares()
 
-    def _most_deviation(self) -> float:
+    def _largest_std(self) -> float:
         """Returns the largest standard deviation, which is smaller with layers.
 
         With few survivors each keeps more noise, which must be sampled as well.
         """
-        most = super()._most_deviation()
+        most = super()._largest_std()
         setting = self._planned_setting()
         if not self.layered:
             return most
@@ -207,11 +207,11 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
             raise self._too_small_shares()
         return super().noise_on_update(size)
 
-    def _most_deviation(self) -> float:
+    def _largest_std(self) -> float:
         if self.noise_sampler == "exact":
             return 399.0
         # The shares of sites have one table for all rounds, so that a larger one is worthwhile.
-        return super()._most_deviation() * (4 if self._planned_setting().sites else 1)
+        return super()._largest_std() * (4 if self._planned_setting().sites else 1)
 
     def _least_shares(self) -> tuple[float, float]:
         """Lower bounds on the variances of one party's counted noise, and of each of its layers.

@@ -211,11 +211,11 @@ class Layers:
         return len(self.boundaries(clients)) - 1
 
     def staying(self, clients: int, gone: int) -> int:
-        """Returns i, the most layers kept with `gone` dropouts of `clients`; all beyond T."""
+        """Returns i, the number of layers kept with `gone` dropouts; all layers beyond T."""
         return min(bisect.bisect_left(self.boundaries(clients), gone), self.count(clients))
 
     def fewer(self, clients: int, gone: int) -> int:
-        """Returns the number of survivors that keep one layer less than `staying`; never all."""
+        """Returns the number of survivors (never all) that keep one layer less than `staying`."""
         until = self.staying(clients, gone)
         if not until or gone > self.most_dropouts(clients):
             return 0
@@ -276,7 +276,7 @@ def _boundaries(clients: int, colluders: int, most: int, waste: float) -> tuple[
 
 
 def _spends(clients: int, colluders: int, before: int, until: int, waste: float) -> bool:
-    """Whether a layer between two boundaries leaves at most 1 + `waste` times the required noise.
+    """Whether a layer between two boundaries keeps the noise within 1 + `waste` of the required.
 
     In integers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste) (n - D) / (n - k - D)
     times (n - k - d_i) (n - k - d_{i-1}) (n - k - D). Holds for `until` = `before` + 1.
@@ -286,8 +286,8 @@ def _spends(clients: int, colluders: int, before: int, until: int, waste: float)
     def within(gone: int) -> bool:
         survivors = clients - gone
         left = survivors * (counted - before) - _fewer(counted, before, until, gone) * step
-        asked = survivors * (counted - before) * (counted - until)
-        return left * (counted - gone) <= asked * (1 + waste)
+        requested = survivors * (counted - before) * (counted - until)
+        return left * (counted - gone) <= requested * (1 + waste)
 
     return all(map(within, range(until, before, -1)))
 

@@ -90,7 +90,7 @@ _CROWDED = 1 << 31
 """The highest bit, which marks a bucket of several entries."""
 _LAST = (1 << _BELOW) - 1
 _MARKS = np.uint32(_CROWDED + _LAST)
-"""Bits that determine whether a draw is certain: it is if these bits alone are below `_LAST`."""
+"""Bits that show whether a draw is certain: it is if these bits are below `_LAST`."""
 
 
 _IN_ONE_BUCKET = 12
@@ -140,7 +140,7 @@ class Guide:
 
         Few entries share a bucket with a draw, except in the tails, where a search is faster.
         """
-        count = self.begins[bits >> np.uint32(_BELOW)].astype(np.int64)
+        count: NDArray[np.int64] = self.begins[bits >> np.uint32(_BELOW)].astype(np.int64)
         left = np.arange(len(bits))
         for _ in range(_IN_ONE_BUCKET):
             left = left[words[np.minimum(count[left], len(words) - 1)] <= bits[left]]
@@ -173,7 +173,7 @@ _BLOCK = 1 << 16
 """Draws per block, which fits the processor's cache."""
 _FEW = 1 << 14
 """Number of draws up to which no guide is made."""
-LARGEST_DEVIATION = 20_000.0
+LARGEST_STD = 20_000.0
 """Largest standard deviation, in steps: a table has about six hundred thousand entries at most."""
 TOTAL_VARIATION = 1e-40
 """Largest total variation distance of a draw from its
@@ -278,8 +278,8 @@ def skellam_table(variance: float) -> DistributionTable:
 
     It is the difference of two Poissons of mean mu / 2.
     """
-    deviation = math.sqrt(variance)
-    most = reach(deviation)
+    std = math.sqrt(variance)
+    most = reach(std)
     start = 2 * most + 100
     mean = Fraction(variance)
     above, current = 0, 1 << 64
@@ -291,18 +291,18 @@ def skellam_table(variance: float) -> DistributionTable:
     return _table(weights, most)
 
 
-def reach(deviation: float) -> int:
+def reach(std: float) -> int:
     """Returns the distance from zero that a table covers.
 
     Skellam's tails are Poisson's, heavier than a Gaussian's if the standard deviation is small.
     Raises `ValueError` for a standard deviation too large for a table.
     """
-    if not 0.0 < deviation <= LARGEST_DEVIATION:
+    if not 0.0 < std <= LARGEST_STD:
         raise ValueError(
-            f"a standard deviation of {deviation!r} steps; expected at most "
-            f"{LARGEST_DEVIATION:g}: use a coarser grid"
+            f"a standard deviation of {std!r} steps; expected at most "
+            f"{LARGEST_STD:g}: use a coarser grid"
         )
-    return math.ceil(_REACH * deviation + 100)
+    return math.ceil(_REACH * std + 100)
 
 
 def _table(weights: list[int], reach: int) -> DistributionTable:

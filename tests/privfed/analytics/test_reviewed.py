@@ -5,15 +5,16 @@ import json
 import numpy as np
 import pytest
 from commands import run
-from described import QUICK, SEEDED, folk, run_file, words
+from description_setup import QUICK, SEEDED, folk, run_file, words
+from lanes import every_case
 
 from privfed.analytics.estimates import Sums
-from privfed.analytics.questions import OTHER_NODE, Asked, NumbersAsked, as_values
+from privfed.analytics.questions import OTHER_NODE, NumbersQuestion, Questions, as_values
 from privfed.analytics.statistics_file import read_statistics
 from privfed.data.tables.delimited import Dialect
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("values", "cells"),
     [
         (["01", "02", "1"], ["01", "02", "1"]),
@@ -40,8 +41,8 @@ def test_a_declaration_counts_what_was_spent_before_its_description(tmp_path):
 
 def noised(x, rng, noise=6.0, bounds=None):
     """What a release with this noise says of numbers `x` `[N]` of as many clients."""
-    question = NumbersAsked("c", bounds)
-    asked = Asked((question,), 1)
+    question = NumbersQuestion("c", bounds)
+    asked = Questions((question,), 1)
     counts = np.zeros(asked.length)
     at = question.tree.paths(question.cells.of(x), 8)
     np.add.at(counts, at[at >= 0], 1.0)
@@ -53,12 +54,12 @@ def noised(x, rng, noise=6.0, bounds=None):
 @pytest.mark.parametrize("repeats", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_mean_lies_in_its_interval(repeats):
     rng = np.random.default_rng(1)
-    people = [np.full(1500, 5.0), rng.pareto(1.1, 1500) + 1, -rng.exponential(10, 1500)]
-    for numbers in (noised(x, rng) for x in people for _ in range(repeats)):
+    population = [np.full(1500, 5.0), rng.pareto(1.1, 1500) + 1, -rng.exponential(10, 1500)]
+    for numbers in (noised(x, rng) for x in population for _ in range(repeats)):
         assert numbers.mean.low <= numbers.mean.value <= numbers.mean.high
 
 
-@pytest.mark.parametrize(
+@every_case(
     "words", [("--delta", "1e-7"), ("--rows-per-client", "9"), ("--buckets", "7"), ("--letters", 3)]
 )
 def test_a_folder_is_read_again_as_it_is(tmp_path, words):

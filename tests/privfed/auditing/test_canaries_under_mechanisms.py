@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from scipy import stats
 from small import small, trained
 
@@ -14,8 +15,8 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
 from accounting.noises import Gaussian
 from accounting.releases import SeveralSites, WithoutReplacement
 from privfed.auditing.canaries.clients import Canaries, WithCanaries, part_within
-from privfed.auditing.canaries.coins import coin_signs, number_of_nothing
 from privfed.auditing.canaries.evidence import evidence_rows
+from privfed.auditing.canaries.inclusion import inclusion_signs, number_of_nothing
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios, without_common
 from privfed.auditing.run_audit import audit
@@ -37,7 +38,7 @@ from privfed.report.plan_privacy import canaries_row
 from privfed.run.assemble import assemble
 from privfed.run.forecast import forecast
 from privfed.run.prepare import plan_with_length, prepare
-from privfed.sampling.cohort import Cohort, People, Witness
+from privfed.sampling.cohort import Cohort, Population, Witness
 from privfed.sampling.samplers import FixedSize, Full, Poisson
 from privfed.secure import plain_sum
 from privfed.secure.aborts import probability
@@ -156,7 +157,7 @@ def test_an_honest_run_is_not_refuted(kind, tmp_path):
 def without_noise(monkeypatch):
     """Neither server, sites nor clients add any."""
     for module in (central_gaussian, local_gaussian, plain_sum):
-        monkeypatch.setattr(module, "gaussian_on_grid", lambda keys, deviation, n: np.zeros(n))
+        monkeypatch.setattr(module, "gaussian_on_grid", lambda keys, std, n: np.zeros(n))
     for share in (SkellamShare, DiscreteGaussianShare):
         monkeypatch.setattr(share, "draw", lambda self, keys, n: np.zeros(n, dtype=np.int64))
 
@@ -212,7 +213,7 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("kind", SAME)
+@every_case("kind", SAME)
 def test_real_clients_are_charged_as_without(kind):
     keys = KINDS[kind][1]
     with_them, without = (
@@ -222,7 +223,7 @@ def test_real_clients_are_charged_as_without(kind):
     assert with_them.guarantee.epsilon == without.guarantee.epsilon
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in (*SAME, "poisson")])
+@every_case("kind", [kind for kind in KINDS if kind not in (*SAME, "poisson")])
 def test_where_canaries_cost_anything_it_is_charged(kind):
     """Noise, rate and divisor as without, and no less of epsilon."""
     keys, none = KINDS[kind][1], ("audit.canaries=0",)
@@ -241,15 +242,16 @@ def test_a_cut_draw_is_charged_for_all_who_may_be_there():
     assert planned.algorithm().event(1) == planned.event
 
 
-@pytest.mark.parametrize(
-    "name", ["truncated_poisson", "privfed.sampling.samplers:CappedPoisson", "spelt:MyCapped"]
+@every_case(
+    "name",
+    ["truncated_poisson", "privfed.sampling.samplers:CappedPoisson", "custom_parts:MyCapped"],
 )
 def test_in_every_spelling(name):
     planned = plan_with_length(small(*FEW, *CANARIES, f"cohort.sampler={name}"))
     assert planned.event.release.clients == 160
 
 
-@pytest.mark.parametrize("kind", ["cut", "masks, cut", "layers"])
+@every_case("kind", ["cut", "masks, cut", "layers"])
 def test_a_mechanism_is_tested_without_canaries(kind):
     with_them, without = (
         plan_of_mechanism(small(*FEW, *more, *KINDS[kind][1]))
@@ -259,7 +261,7 @@ def test_a_mechanism_is_tested_without_canaries(kind):
     assert with_them.cost.limits == without.cost.limits
 
 
-@pytest.mark.parametrize("clients, cohort", [(101, 40), (160, 40), (200, 40), (100, 39), (100, 8)])
+@every_case("clients, cohort", [(101, 40), (160, 40), (200, 40), (100, 39), (100, 8)])
 def test_a_smaller_share_of_a_draw_without_replacement_costs_less(clients, cohort):
     """By which m of N bounds m of N + K, and m - j of N."""
     for noise_multiplier in (0.4, 1.0, 7.0):
@@ -272,7 +274,7 @@ def test_a_smaller_share_of_a_draw_without_replacement_costs_less(clients, cohor
             assert next(bounds) <= next(bounds)
 
 
-@pytest.mark.parametrize("entered", [0, 4, 12])
+@every_case("entered", [0, 4, 12])
 def test_aborts_are_charged_for_whoever_may_have_entered(entered):
     """Of 11 to 24 clients each drawn by a coin of a third, sums of 2 to 8."""
     summation = MaskedSums(threshold=0.2).over(Limits(8, 2, arithmetic=True))
@@ -313,27 +315,27 @@ def test_sums_hold_everybody_who_may_be_there():
 
 
 RELATIONS = [ADD_REMOVE, ZERO_OUT, REPLACE_ONE]
-PEOPLE = People(np.ones(5, dtype=np.int64), np.arange(5), np.arange(5) % 3)
+PEOPLE = Population(np.ones(5, dtype=np.int64), np.arange(5), np.arange(5) % 3)
 ASKED = Exchange("train", {"params": torch.zeros(8)}, Layout((("delta", 8),)))
 
 
 def drawn(relation, sites=3, parts=1, turned=None):
     """Six canaries, but for the coin that is `turned` the same."""
     canaries = Canaries.drawn(6, 8, Streams(1, simulated=True), relation, sites, parts)
-    coins = canaries.coins.copy()
+    inclusion = canaries.inclusion.copy()
     if turned is not None:
-        coins[turned] ^= True
-    return replace(canaries, coins=coins)
+        inclusion[turned] ^= True
+    return replace(canaries, inclusion=inclusion)
 
 
 def entries(canaries, within=None, exchange=ASKED):
     """Identity, site and row of each entry of the population that sends one."""
-    people = canaries.among(PEOPLE)
+    population = canaries.among(PEOPLE)
     played = WithCanaries(Nobody(), canaries, 5, 0.4, within)
-    cohort = Cohort(1, np.arange(5, len(people)), 4.0, None)
+    cohort = Cohort(1, np.arange(5, len(population)), 4.0, None)
     (chunk,) = played.chunks(exchange, played.answering(cohort))
     return {
-        int(people.identities[place]): (int(people.sites[place]), tuple(row.tolist()))
+        int(population.identities[place]): (int(population.sites[place]), tuple(row.tolist()))
         for place, row in zip(chunk.ids, chunk.rows, strict=True)
     }
 
@@ -349,9 +351,9 @@ class Nobody:
         return iter(())
 
 
-@pytest.mark.parametrize("within", [None, 0.5], ids=["fixed clip", "moving clip"])
-@pytest.mark.parametrize("parts", [1, 2], ids=["one site", "two sites"])
-@pytest.mark.parametrize("relation", RELATIONS)
+@every_case("within", [None, 0.5], ids=["fixed clip", "moving clip"])
+@every_case("parts", [1, 2], ids=["one site", "two sites"])
+@every_case("relation", RELATIONS)
 def test_a_coin_decides_between_two_neighbours_and_nothing_else(relation, parts, within):
     canaries = drawn(relation, parts=parts)
     before = entries(canaries, within)
@@ -374,7 +376,7 @@ def test_a_coin_decides_between_two_neighbours_and_nothing_else(relation, parts,
                 assert sum(not any(row) for _, row in pair) == 1
 
 
-@pytest.mark.parametrize("name", rules_by_sums())
+@every_case("name", rules_by_sums())
 def test_tails_add_zero_by_every_rule_of_sums(name):
     """Also where a row of zeros adds its way from the center, or is counted."""
     rule = find("rule", name, "rule")().within(0.4)
@@ -384,29 +386,29 @@ def test_tails_add_zero_by_every_rule_of_sums(name):
     played = WithCanaries(Nobody(), canaries, 0, 0.4, nothing=number_of_nothing(rule))
     (chunk,) = played.chunks(ASKED, cohort)
     sent = clipping.clip_rows(rule.terms(chunk.rows, center), 0.4).rows
-    assert torch.equal(sent.any(1), torch.from_numpy(canaries.coins))
+    assert torch.equal(sent.any(1), torch.from_numpy(canaries.inclusion))
 
 
 def test_a_canary_never_has_a_clients_own_number():
     """Whatever clients are called: else it would share the secret slot of one."""
-    people = drawn(ZERO_OUT, parts=2).among(PEOPLE)
-    assert (people.identities[5:] < 0).all()
-    assert len(set(people.identities.tolist())) == 17
+    population = drawn(ZERO_OUT, parts=2).among(PEOPLE)
+    assert (population.identities[5:] < 0).all()
+    assert len(set(population.identities.tolist())) == 17
     assert client_number("canary 1") >= 0
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@every_case("parts", [1, 2, 3])
 def test_canaries_are_dealt_to_sites_in_turn(parts):
     canaries = drawn(ZERO_OUT, parts=parts)
-    people = canaries.among(PEOPLE)
-    sites = people.sites[5:].reshape(6, parts)
+    population = canaries.among(PEOPLE)
+    sites = population.sites[5:].reshape(6, parts)
     assert all(len(set(row)) == parts for row in sites.tolist())
     assert np.bincount(sites.ravel()).tolist() == [2 * parts] * 3
-    assert len(set(people.identities.tolist())) == 5 + 6 * parts
+    assert len(set(population.identities.tolist())) == 5 + 6 * parts
 
 
-@pytest.mark.parametrize("clip", [0.01, 0.4, 1e6])
-@pytest.mark.parametrize("within", [0.5, 0.9])
+@every_case("clip", [0.01, 0.4, 1e6])
+@every_case("within", [0.5, 0.9])
 def test_a_share_of_canaries_is_within_the_clip_of_the_round(within, clip):
     state = {"clip": torch.tensor(clip, dtype=torch.float64)}
     canaries = Canaries.drawn(100, 8, Streams(1, simulated=True), REPLACE_ONE)
@@ -418,10 +420,8 @@ def test_a_share_of_canaries_is_within_the_clip_of_the_round(within, clip):
     assert float(norms.min()) > 0.99 * clip
 
 
-@pytest.mark.parametrize("quantile", [0.3, 0.8])
-@pytest.mark.parametrize(
-    "sampler", [Full(size=60), FixedSize(size=60)], ids=["beside", "in places"]
-)
+@every_case("quantile", [0.3, 0.8])
+@every_case("sampler", [Full(size=60), FixedSize(size=60)], ids=["beside", "in places"])
 def test_the_clip_follows_the_quantile_that_it_followed(quantile, sampler):
     """Norms of 60 clients uniform on [0, 2]: the quantile g lies at 2 g. 60 canaries, in a cohort
     of a fixed size half of it in place of clients.
@@ -446,7 +446,7 @@ def test_the_clip_follows_the_quantile_that_it_followed(quantile, sampler):
     assert np.mean(clips[-50:]) == pytest.approx(2 * quantile, rel=0.15)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "kind, words, louder",
     [
         ("poisson", "60, half of them enter, 12 in a cohort", 12 / (2 * 4**2 * 39)),
@@ -479,7 +479,7 @@ def test_masks_between_clients_and_canaries_come_off(tmp_path):
     np.testing.assert_array_equal(observed[0].products, observed[1].products)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "witness, relation",
     [
         (Witness("fixed_size", 0.5, REPLACE_ONE, partial(WithoutReplacement, 4, 8)), REPLACE_ONE),
@@ -491,16 +491,16 @@ def test_masks_between_clients_and_canaries_come_off(tmp_path):
 def test_scores_tell_neighbours_apart(witness, relation):
     """Better than the mean of a canary's products, of which half are of either neighbour."""
     rng, count, rounds = np.random.default_rng(3), 1000, 25
-    coins = np.arange(count) < count // 2
+    inclusion = np.arange(count) < count // 2
     added = rng.binomial(3 if relation == ADD_REMOVE else 1, witness.rate, (rounds, count))
-    x = added * coin_signs(coins, relation) + 2.0 * rng.normal(size=(rounds, count))
+    x = added * inclusion_signs(inclusion, relation) + 2.0 * rng.normal(size=(rounds, count))
     record = CanaryRecord(
-        coins, 2000, np.arange(1, rounds + 1), np.ones(rounds), x, None, ended=True
+        inclusion, 2000, np.arange(1, rounds + 1), np.ones(rounds), x, None, ended=True
     )
     scale = Scale(1.0, 1, np.ones(1), 2.0, witness)
     ratios = likelihood_ratios(record, relation, scale)
     right, plain = (
-        (each[coins][:, None] > each[~coins][None]).mean()
+        (each[inclusion][:, None] > each[~inclusion][None]).mean()
         for each in (ratios, without_common(x).mean(0))
     )
     assert right > 0.65

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import Rounds, attackers, population
+from helpers import Rounds, attackers, population, set_fields
+from lanes import every_case
 from small import model, same_run, small, trained
 
 from accounting.ledger import Ledger
@@ -58,11 +59,11 @@ def attacked(name, *overrides):
 def world_of(folder, attack, *, unbounded=False, fraction=0.25, **changes):
     """Rounds with attackers among eight clients who all take part."""
     changes = {"mechanism": NoPrivacy(), "sampler": EVERYBODY} | changes
-    hostile = attackers(attack, fraction, unbounded=unbounded)
-    return Rounds(folder, SIZES, **changes).attacked_by(hostile)
+    byzantine = attackers(attack, fraction, unbounded=unbounded)
+    return Rounds(folder, SIZES, **changes).attacked_by(byzantine)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@every_case("name", ATTACKS)
 def test_every_attack_runs_and_the_ledger_says_what_it_was(name, tmp_path):
     keys = KEYS.get(name, ())
     outcome = train(attacked(name, "run.rounds=2", *keys), tmp_path / "run")
@@ -80,21 +81,21 @@ def test_every_attack_runs_and_the_ledger_says_what_it_was(name, tmp_path):
 
 
 def test_who_attacks_is_a_fixed_part_of_all_once_or_afresh():
-    once = attackers(SignFlip(), 0.3, people=1000)
-    assert once.hostile(1).sum() == 300
-    assert np.array_equal(once.hostile(1), once.hostile(7))
-    afresh = attackers(SignFlip(), 0.3, people=1000, afresh=True)
-    assert afresh.hostile(1).sum() == 300
-    both = (afresh.hostile(1) & afresh.hostile(2)).sum()
+    once = attackers(SignFlip(), 0.3, population=1000)
+    assert once.byzantine(1).sum() == 300
+    assert np.array_equal(once.byzantine(1), once.byzantine(7))
+    afresh = attackers(SignFlip(), 0.3, population=1000, afresh=True)
+    assert afresh.byzantine(1).sum() == 300
+    both = (afresh.byzantine(1) & afresh.byzantine(2)).sum()
     assert 50 < both < 130, "another 300 each round"
-    assert attackers(SignFlip(), 0.24).hostile(1).sum() == 2
+    assert attackers(SignFlip(), 0.24).byzantine(1).sum() == 2
 
 
 def test_who_attacks_is_written_down(tmp_path):
     train(attacked("sign_flip", "run.rounds=1"), tmp_path / "run")
     printed = json.loads((tmp_path / "run/report/attackers.json").read_text())
     setup = prepare(attacked("sign_flip"))
-    assert printed["clients"] == np.flatnonzero(setup.attackers.hostile(5)).tolist()
+    assert printed["clients"] == np.flatnonzero(setup.attackers.byzantine(5)).tolist()
     assert (printed["selection"], printed["fraction"], len(printed["clients"])) == ("once", 0.25, 3)
     train(attacked("sign_flip", "attack.selection=round", "run.rounds=1"), tmp_path / "b")
     assert json.loads((tmp_path / "b/report/attackers.json").read_text())["clients"] is None
@@ -139,11 +140,11 @@ def test_noise_that_hostile_clients_leave_out_is_not_counted():
 def test_data_poisoning_leaves_honest_clients_examples_alone():
     federation = population(SIZES)
     before = federation.examples.x.clone(), federation.examples.y.clone()
-    hostile = attackers(Backdoor(target=1, share=1.0))
-    poisoned = hostile.poisoned(federation).examples
+    byzantine = attackers(Backdoor(target=1, share=1.0))
+    poisoned = byzantine.poisoned(federation).examples
     assert torch.equal(federation.examples.x, before[0])
     assert torch.equal(federation.examples.y, before[1])
-    owners = torch.from_numpy(np.repeat(hostile.hostile(0), SIZES))
+    owners = torch.from_numpy(np.repeat(byzantine.byzantine(0), SIZES))
     assert torch.equal(poisoned.x[~owners], before[0][~owners])
     assert torch.equal(poisoned.y[~owners], before[1][~owners])
     assert bool((poisoned.y[owners] == 1).all())
@@ -180,26 +181,26 @@ def test_an_attack_is_shown_what_it_declares_and_no_more(tmp_path):
     seen.clear()
     world_of(tmp_path, ReadingSpy(), rule=Median()).run(1)
     assert seen[0].honest.shape == (6, 18)
-    assert seen[0].identities.tolist() == np.flatnonzero(~attackers(Spy()).hostile(1)).tolist()
+    assert seen[0].identities.tolist() == np.flatnonzero(~attackers(Spy()).byzantine(1)).tolist()
 
 
 def test_an_honest_row_has_the_same_identity_in_every_cohort():
     """Whoever takes part, and whatever place the client has among those who do."""
     seen.clear()
-    people, streams = np.array([40, 7, 99, 12]), Streams(0, simulated=True)
-    hostile = Attackers(ReadingSpy(), 0.5, False, False, people, streams)
-    bad = np.flatnonzero(hostile.hostile(1))[0]
+    dataset, streams = np.array([40, 7, 99, 12]), Streams(0, simulated=True)
+    byzantine = Attackers(ReadingSpy(), 0.5, False, False, dataset, streams)
+    bad = np.flatnonzero(byzantine.byzantine(1))[0]
     for others in ([0, 1, 2, 3], [3, 1]):
         ids = np.unique([*others, bad])
-        rows = torch.from_numpy(people[ids]).float()[:, None]
-        hostile.corrupt(1, ids, rows, {}, lambda rows: rows.mean(0))
+        rows = torch.from_numpy(dataset[ids]).float()[:, None]
+        byzantine.corrupt(1, ids, rows, {}, lambda rows: rows.mean(0))
     for view in seen:
         assert view.identities.tolist() == view.honest[:, 0].tolist()
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("unbounded", [False, True])
-@pytest.mark.parametrize("rule", [Mean(), NormBound(), CenteredClipping(), GeometricMedian()])
+@every_case("unbounded", [False, True])
+@every_case("rule", [Mean(), NormBound(), CenteredClipping(), GeometricMedian()])
 def test_what_attackers_foresee_is_what_the_run_does(tmp_path, rule, unbounded):
     """On the rows that are then sent, at the same center, but for the noise, which is none here."""
     seen.clear()
@@ -219,8 +220,8 @@ def test_what_attackers_foresee_is_what_the_run_does(tmp_path, rule, unbounded):
     torch.testing.assert_close(after.params - start, foreseen, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 8])
-@pytest.mark.parametrize("rule", ["sums", "rows"])
+@every_case("chunk", [1, 3, 8])
+@every_case("rule", ["sums", "rows"])
 def test_hostile_rows_are_replaced_whatever_the_chunk(tmp_path, chunk, rule):
     made = {"rows": Median(), "sums": GeometricMedian(passes=3, smoothing=0.2)}[rule]
     plain = world_of(tmp_path / "a", InnerProduct(strength=2.0), rule=made, chunk=8).run(2)
@@ -234,13 +235,13 @@ def test_what_is_sent_is_what_the_formula_says(tmp_path):
     honest = world_of(tmp_path / "a", FreeRider(), **weighs)
     turned = world_of(tmp_path / "b", InnerProduct(strength=2.0), **weighs)
     for rounds in (honest, turned):
-        object.__setattr__(rounds.world.executor, "by_examples", False)
+        set_fields(rounds.world.executor, by_examples=False)
         rounds.run(1)
     zeros, sent = honest.store.releases[1][0], turned.store.releases[1][0]
     torch.testing.assert_close(sent, zeros / 3, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("summation", ["plain", "masks", "arithmetic"])
+@every_case("summation", ["plain", "masks", "arithmetic"])
 def test_the_stage_says_whether_attackers_keep_to_the_bound(tmp_path, summation):
     """Scaled a thousandfold: within the clip before the bound, far beyond it after."""
     sums = {}
@@ -263,8 +264,8 @@ def test_the_stage_says_whether_attackers_keep_to_the_bound(tmp_path, summation)
     assert moved(True) > 10.0
 
 
-@pytest.mark.parametrize("protocol", ["masks", "bfv", "ckks"])
-@pytest.mark.parametrize("mechanism", ["gaussian", "local_gaussian", "skellam"])
+@every_case("protocol", ["masks", "bfv", "ckks"])
+@every_case("mechanism", ["gaussian", "local_gaussian", "skellam"])
 def test_attackers_ignore_the_bound_under_every_mechanism_and_protocol(
     protocol, mechanism, tmp_path
 ):
@@ -309,8 +310,8 @@ def test_two_attackers_at_full_length_do_not_cancel_each_other(tmp_path):
 def test_who_attacks_does_not_depend_on_who_else_there_is():
     named = np.random.default_rng(0).integers(0, 2**62, size=400)
     streams = Streams(0, simulated=True)
-    everybody = Attackers(SignFlip(), 0.3, False, False, named, streams).hostile(1)
-    fewer = Attackers(SignFlip(), 0.3, False, False, named[1:], streams).hostile(1)
+    everybody = Attackers(SignFlip(), 0.3, False, False, named, streams).byzantine(1)
+    fewer = Attackers(SignFlip(), 0.3, False, False, named[1:], streams).byzantine(1)
     assert np.array_equal(everybody[1:], fewer)
     assert 80 < everybody.sum() < 160
 
@@ -330,7 +331,7 @@ def test_a_void_run_counts_for_nothing_as_a_prior(tmp_path):
     assert "is void" in result.output
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         ("attack.name=mimic", "attack.selection=round"),
@@ -420,7 +421,7 @@ def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):
     assert accuracy(*robust) > 0.8
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         (
@@ -448,7 +449,7 @@ def test_attacks_that_cannot_be_are_refused(keys, said):
 
 
 def test_attacks_that_do_not_fit_the_examples_are_refused():
-    with pytest.raises(Refused, match="aims at class 9, but there are classes 0 to 2 only"):
+    with pytest.raises(Refused, match="target is class 9, but there are classes 0 to 2 only"):
         prepare(attacked("backdoor", "attack.target=9"))
     assert LabelFlip().knows == {Knowledge.OWN_DATA}
     assert Mimic().corrupts

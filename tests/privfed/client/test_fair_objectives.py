@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import D, Rounds, population
+from lanes import every_case
 from papers import full_batches, gradients
 
 from privfed.client.exchange import Exchange
@@ -59,7 +60,7 @@ def at_rest(q):
     return ratio / (1 + ratio)
 
 
-@pytest.mark.parametrize("q", [0.0, 1.0, 4.0])
+@every_case("q", [0.0, 1.0, 4.0])
 def test_qfedavg_rests_where_its_objective_is_least(q):
     assert resting_place(QFedAvg(q=q), 300)[0] == pytest.approx(at_rest(q), abs=1e-3)
     assert abs(at_rest(q) - 2 / 3) < abs(at_rest(0.0) - 2 / 3) or q == 0.0
@@ -85,12 +86,14 @@ def test_a_qfedavg_that_weighs_no_update_rests_elsewhere():
 def test_qfedavg_is_its_papers_step(tmp_path):
     """Algorithm 2 by hand: Delta w = L (w - w_k), Delta = F^q Delta w, L = 1 / lr."""
     rounds = full_batches(tmp_path, QFedAvg(q=2.0), server=FedAvg())
-    people, net, gradient = rounds.local.federation, rounds.local.network, gradients(rounds)
+    federation, net, gradient = rounds.local.federation, rounds.local.network, gradients(rounds)
     x, lr = rounds.state.params.clone(), 0.5
     top, bottom = torch.zeros_like(x), 0.0
     for client in range(4):
-        start, end = people.offsets[client : client + 2]
-        loss = net.losses(x, people.examples.x[start:end], people.examples.y[start:end]).mean()
+        start, end = federation.offsets[client : client + 2]
+        loss = net.losses(
+            x, federation.examples.x[start:end], federation.examples.y[start:end]
+        ).mean()
         w = x.clone()
         for _ in range(2):
             w = w - lr * gradient(client, w)
@@ -162,7 +165,7 @@ def test_what_no_honest_client_could_send_is_cut_off():
     assert torch.equal(afl[:, :3], delta)
 
 
-@pytest.mark.parametrize("noised", [-1.0, 0.0, 1e-9])
+@every_case("noised", [-1.0, 0.0, 1e-9])
 def test_noise_on_a_divisor_makes_no_step_longer_than_declared(noised):
     """A loss_floor of a tenth of the cap, and a least_part of 1 / 50."""
     ratio, _ = QFedAvg(loss_floor=1.0).conclude({}, torch.tensor([1.0, noised]), {}, COHORTS)
@@ -277,7 +280,7 @@ def test_no_clip_by_group_loosens_the_clip_of_all(tmp_path):
         {"params": rounds.state.params, "center": torch.zeros(D)},
         rounds.algorithm.objective.layout(D),
     )
-    cohort = rounds.algorithm.draw(1, rounds.world.people, rounds.world.streams)
+    cohort = rounds.algorithm.draw(1, rounds.world.population, rounds.world.streams)
     assert len(cohort.clients) > 1
     total = rounds.summed(exchange, cohort)
     assert float(total.total.norm()) <= 0.05 * len(cohort.clients)
@@ -285,26 +288,26 @@ def test_no_clip_by_group_loosens_the_clip_of_all(tmp_path):
 
 
 def test_a_client_is_in_the_group_of_most_of_its_examples():
-    people = population((3, 9, 0, 4))
-    groups = ClientGroups.by("label", Form.of(people.examples), 0)
-    labels = people.examples.y.numpy()
+    federation = population((3, 9, 0, 4))
+    groups = ClientGroups.by("label", Form.of(federation.examples), 0)
+    labels = federation.examples.y.numpy()
     wanted = [
         np.bincount(labels[start:end]).argmax() if end > start else -1
-        for start, end in itertools.pairwise(people.offsets)
+        for start, end in itertools.pairwise(federation.offsets)
     ]
-    assert groups.of(people, np.arange(4)).tolist() == wanted
+    assert groups.of(federation, np.arange(4)).tolist() == wanted
     assert groups.names == ("0", "1", "2")
 
 
 def test_or_in_that_of_its_site():
-    people = replace(population((3, 9, 4)), sites=np.array([1, 0, 1]))
-    groups = ClientGroups.by("site", Form.of(people.examples), 2)
-    assert groups.of(people, np.array([0, 1, 2])).tolist() == [1, 0, 1]
-    nowhere = Federation(people.examples, people.offsets, people.test)
+    federation = replace(population((3, 9, 4)), sites=np.array([1, 0, 1]))
+    groups = ClientGroups.by("site", Form.of(federation.examples), 2)
+    assert groups.of(federation, np.array([0, 1, 2])).tolist() == [1, 0, 1]
+    nowhere = Federation(federation.examples, federation.offsets, federation.test)
     assert groups.of(nowhere, np.array([0])).tolist() == [-1]
 
 
-@pytest.mark.parametrize("column, sites", [("site", 0), ("colour", 3), ("", 3)])
+@every_case("column, sites", [("site", 0), ("colour", 3), ("", 3)])
 def test_what_makes_no_groups_is_refused(column, sites):
     with pytest.raises(Refused, match=r"client\.group is"):
         ClientGroups.by(column, Form.of(population((3,)).examples), sites)

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, population, rows_of, trainer
+from helpers import Rounds, population, rows_of, set_fields, trainer
+from lanes import every_case
 from scipy import stats
 from small import same_run, small, stop_after, trained
 
@@ -62,15 +63,14 @@ def test_with_one_step_a_round_it_is_the_published_momentum_of_gradients(tmp_pat
     beta, lr = 0.9, 0.5
     rounds = Rounds(tmp_path, SIZES, size=4, objective=WorkerMomentum(momentum=beta),
                     mechanism=NoPrivacy(), rule=Median())  # fmt: skip
-    for name, value in (("epochs", 1), ("batch_size", 9), ("way", way)):
-        object.__setattr__(rounds.local, name, value)
-    people, net = rounds.local.federation, rounds.local.network
+    set_fields(rounds.local, epochs=1, batch_size=9, way=way)
+    federation, net = rounds.local.federation, rounds.local.network
     x, momenta = rounds.state.params.clone(), [None] * 4
     for _ in range(3):
         for client in range(4):
-            start, end = people.offsets[client : client + 2]
+            start, end = federation.offsets[client : client + 2]
             leaf = x.clone().requires_grad_()
-            examples = people.examples
+            examples = federation.examples
             net.losses(leaf, examples.x[start:end], examples.y[start:end]).mean().backward()
             before = momenta[client]
             gradient = leaf.grad
@@ -95,7 +95,7 @@ def test_who_is_not_drawn_keeps_its_momentum(tmp_path):
     state, waited = rounds.state, 0
     for round in range(1, 7):
         state = run_round(round, rounds.algorithm, state, rounds.world)
-        drawn = rounds.algorithm.draw(round, rounds.world.people, rounds.world.streams).clients
+        drawn = rounds.algorithm.draw(round, rounds.world.population, rounds.world.streams).clients
         now, seen = rounds.world.states.gather(everybody, torch.zeros(d))
         others = np.setdiff1d(everybody, drawn)
         assert torch.equal(now[others], held[others])
@@ -130,7 +130,7 @@ def test_every_rule_takes_momenta(rule, tmp_path):
     assert trained(tmp_path / "run", *keys).updates == 2
 
 
-@pytest.mark.parametrize("objective", ["scaffold", "feddyn", "fedcurv"])
+@every_case("objective", ["scaffold", "feddyn", "fedcurv"])
 def test_rules_on_rows_refuse_what_the_server_sums(objective):
     keys = (f"client.objective={objective}", "data.setting=cross_silo", "aggregation.rule=median")
     with pytest.raises(Refused, match="sum more than an update"):
@@ -151,7 +151,7 @@ def test_attackers_have_a_momentum_too_and_runs_resume_exactly(attack, tmp_path,
     same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         ("cohort.availability=groups", "cohort.groups=2"),
@@ -168,7 +168,7 @@ def test_who_is_absent_waits_and_rows_may_weigh_what_they_like(keys, tmp_path):
 # What it costs privacy.
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, why",
     [
         (("client.objective=worker_momentum",), "same clients have to return"),
@@ -183,7 +183,7 @@ def test_what_has_no_proof_is_refused(keys, why):
         plan(small(*keys))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         (),
@@ -201,7 +201,7 @@ def test_its_event_is_that_of_plain_local_sgd(keys):
 def test_nobodys_momentum_depends_on_who_else_is_there():
     """Given what was broadcast: the ground on which a memory of one's own costs no privacy."""
     local = trainer(population(SIZES))
-    object.__setattr__(local, "objective", WorkerMomentum())
+    set_fields(local, objective=WorkerMomentum())
     params = local.network.initial_params
     own = torch.randn(4, len(params), generator=torch.Generator().manual_seed(0))
 
@@ -322,8 +322,8 @@ def claimed(delta):
     return epsilon({Event(PoissonSampled(RATE, Gaussian(NOISE)), "poisson"): 2}, delta, "pld")
 
 
-@pytest.mark.parametrize("updates", UPDATES)
-@pytest.mark.parametrize("delta", [1e-1, 1e-2, 1e-4])
+@every_case("updates", UPDATES)
+@every_case("delta", [1e-1, 1e-2, 1e-4])
 def test_two_rounds_of_any_momentum_cost_no_more_than_two_of_any_update(updates, delta):
     assert max(deltas(updates, claimed(delta))) <= delta * (1 + 1e-3)
 
@@ -347,7 +347,7 @@ def test_rows_that_a_round_shows_are_momenta(tmp_path):
     rounds = Rounds(tmp_path, SIZES, size=4, objective=WorkerMomentum(start="zero"), noise=0.0)
     rounds.world.states.begin(1)
     exchange = next(play(rounds.algorithm, 1, rounds.state))
-    cohort = rounds.algorithm.draw(1, rounds.world.people, rounds.world.streams)
+    cohort = rounds.algorithm.draw(1, rounds.world.population, rounds.world.streams)
     plain = Rounds(tmp_path / "plain", SIZES, size=4, objective=Sgd(), noise=0.0)
     bare_rows = rows_of(plain.world.executor, exchange, cohort)
     momenta = rows_of(rounds.world.executor, exchange, cohort)

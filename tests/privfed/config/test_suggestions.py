@@ -4,12 +4,19 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from lanes import every_case
 
+import privfed
 from privfed.cli.main import main
+from privfed.config.mistakes import OTHER_NAMES
 from privfed.config.reading import load
+from privfed.config.sections import SECTIONS
 from privfed.core import text
 from privfed.core.errors import Refused
 from privfed.core.own_code import own_frames
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
+from privfed.core.registry import OTHER_NAMES as OTHER_PARTS
 from privfed.core.text import distance, nearest
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
@@ -20,7 +27,7 @@ COLUMNS = ["mean_radius", "mean_texture", "mean perimeter", "worst_perimeter", "
 SHORT = st.text("ab_ C", max_size=6)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "written, known, meant",
     [
         ("mean_perimeter", COLUMNS, "mean perimeter"),
@@ -59,7 +66,7 @@ def test_one_slip_counts_one(name, data):
 TABLE = ("source=table", "path=t.csv", "client=c", "label=y", "classes=2", "clients=3")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "given, message",
     [
         ("missing=no", r"data\.missing is 'no'; expected .*'refuse'.* or "),
@@ -96,7 +103,7 @@ OWN = {
 LINES = {"build": (2, 6), "forward": (10,), "module": (1,)}
 
 
-@pytest.mark.parametrize("where", OWN)
+@every_case("where", OWN)
 def test_an_error_in_a_users_model_shows_their_frames_and_no_others(tmp_path, monkeypatch, where):
     (tmp_path / f"own_{where}.py").write_text(OWN[where])
     monkeypatch.chdir(tmp_path)
@@ -141,7 +148,7 @@ def test_frames_of_libraries_are_nobodys_own():
 UNKNOWN = "\n".join(f"unknown_{number} = {number}" for number in range(5000))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "read, table",
     [
         (load, "[client]"),
@@ -176,3 +183,67 @@ def test_of_thousands_of_mistakes_ten_are_reported_and_the_others_counted(
 def test_a_name_that_is_far_too_long_is_not_compared(monkeypatch):
     monkeypatch.delattr(text, "_slips")
     assert nearest("momentum" * 10_000, ["momentum", "lr"]) is None
+
+
+SAID = {other: key for key, others in OTHER_NAMES.items() for other in others.split()}
+
+
+def test_other_libraries_names_lead_to_keys_and_parts_that_exist():
+    keys = {
+        f"{name}.{key}"
+        for name, section in SECTIONS.items()
+        for key in {*section.keys.model_fields, *section.parts}.union(
+            *(
+                find(kind, part, name).model_fields
+                for kind, _ in section.parts.values()
+                for part in BUILT_IN[kind]
+            )
+        )
+    }
+    assert OTHER_NAMES.keys() <= keys
+    assert not SAID.keys() & {key.rpartition(".")[2] for key in keys}
+    for kind, names in OTHER_PARTS.items():
+        others = " ".join(names.values()).split()
+        assert names.keys() <= BUILT_IN[kind].keys()
+        assert len(set(others)) == len(others)
+        assert not {*others} & {part.replace("_", "") for part in BUILT_IN[kind]}
+
+
+@pytest.mark.parametrize("other", SAID)
+def test_another_librarys_name_of_a_key_is_understood_wherever_it_is_written(tmp_path, other):
+    key, (section, name) = SAID[other], SAID[other].split(".")
+    (tmp_path / "run.toml").write_text(f"[{section}]\n{other} = 1\n")
+    for call in ((tmp_path / "run.toml",), (None, [f"{section}.{other}=1"])):
+        with pytest.raises(Refused, match=rf"did you mean .*'{key}'.*\?"):
+            load(*call)
+    with pytest.raises(Refused, match=f"e.g. .*{name}=1"):
+        load(None, [f"{other}=1"])
+    with pytest.raises(Refused, match=rf"pass .*({name}=…|{section}=dict\({name}=…\))"):
+        privfed.check(**{other: 1})
+    flag = f"--{other.replace('_', '-')}"
+    assert f"--set {key}=…" in CliRunner().invoke(main, ["train", flag, "1"]).stderr
+
+
+@pytest.mark.parametrize(
+    "key, written, meant",
+    [
+        ("server.optimizer", "SGD", "fedavg"),
+        ("server.optimizer", "fed_avg", "fedavg"),
+        ("aggregation.rule", "Krum2", "krum"),
+        ("aggregation.rule", "Coordinate-Median", "median"),
+        ("secure.protocol", "SecAgg+", "masks"),
+        ("model.loss", "MSELoss", "squared_error"),
+    ],
+)
+def test_another_librarys_name_of_a_part_is_understood(key, written, meant):
+    section, name = key.split(".")
+    with pytest.raises(Refused, match=f"did you mean '{meant}'"):
+        privfed.check(**{section: {name: written}})
+
+
+def test_calibrate_understands_them_too():
+    with pytest.raises(Refused, match="it is 'noise_multiplier' here"):
+        privfed.calibrate(delta=1e-5, sigma=1.0)
+    ended = CliRunner().invoke(main, ["calibrate", "--num-clients", "5"])
+    assert "Did you mean '--population'?" in ended.stderr
+    assert "'--json'" in CliRunner().invoke(main, ["train", "--jsn"]).stderr

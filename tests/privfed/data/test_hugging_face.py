@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+from lanes import every_case
 from PIL import Image
 from pyarrow import parquet
 
@@ -68,7 +69,7 @@ def saved(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("form", ["one", "splits", "files", "one.parquet"])
+@every_case("form", ["one", "splits", "files", "one.parquet"])
 def test_images_are_read_from_every_form(saved, form):
     examples = HuggingFace(path=str(saved / form), **NAMED).load(2, STREAMS)
     assert examples.clients == ("bo", "ann")
@@ -114,11 +115,11 @@ def test_numbers_of_an_arrow_file_stay_in_it_whatever_its_batches(tmp_path):
     made.save_to_disk(tmp_path / "set", num_shards=3)
     declared = {"x": "array", "label": "label", "client": "who", "shape": [6], "classes": 3}
     source = HuggingFace(path=str(tmp_path / "set"), bounds=[0.0, 255.0], **declared)
-    people = populate(source, Natural(), 7, 0.2, STREAMS, "none")
-    store = people.examples.x.store
+    population = populate(source, Natural(), 7, 0.2, STREAMS, "none")
+    store = population.examples.x.store
     assert len(store.pieces) == 3
     assert not any(piece.flags.owndata or piece.flags.writeable for piece in store.pieces)
-    x, y = people.gather(torch.arange(50))
+    x, y = population.gather(torch.arange(50))
     order = np.argsort(np.arange(50) % 7, kind="stable")
     np.testing.assert_allclose(x, arrays[order] / 127.5 - 1, atol=1e-6)
     assert y.tolist() == (order % 3).tolist()
@@ -181,7 +182,7 @@ GOOD = {"image": [png(PICTURES[0])] * 2, "label": [0, 1], "who": ["a", "b"], "te
 OUTSIDE = [{"bytes": None, "path": "/elsewhere.png"}] * 2
 
 
-@pytest.mark.parametrize(
+@every_case(
     "columns, changes, message",
     [
         ({"image": [b"no image", b""]}, {}, "row 1 is no image that can be read"),
@@ -240,7 +241,7 @@ def test_other_folders_are_refused(tmp_path):
         refused(r"state\.json cannot be read")
 
 
-@pytest.mark.parametrize("column", ["text", "mood", "who"])
+@every_case("column", ["text", "mood", "who"])
 def test_what_is_no_utf_8_is_refused(tmp_path, column):
     columns = {"text": ["a", "b"], "mood": ["sad", "glad"], "who": ["a", "b"]}
     columns[column] = ["spoilt", columns[column][1]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from hospitals import POLICY, data_text, hospitals
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from small import model
 
 from accounting.ledger import Ledger
@@ -140,7 +140,7 @@ def federated(tables, *keys, carrier=None, sites=None):
 
 KEYS = {
     "minimum": (),
-    "layers": ("privacy.sizing=layers", "secure.threat=lying"),
+    "layers": ("privacy.sizing=layers", "secure.threat=malicious"),
     "discrete": ("privacy.mechanism=discrete_gaussian",),
     "passes": ("aggregation.rule=geometric_median",),
     "two exchanges": ("client.objective=feddane",),
@@ -403,7 +403,7 @@ class Killing(Loopback):
 )
 def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing, when, after):
     """With each answer as if nothing had happened, and one receipt for each exchange."""
-    keys = (f"privacy.sizing={sizing}", "secure.threat=lying")
+    keys = (f"privacy.sizing={sizing}", "secure.threat=malicious")
     sites = {site: agent(tables, tmp_path / str(site), site) for site in range(SITES)}
     asked = {site: one.answer for site, one in sites.items()}
 
@@ -555,7 +555,7 @@ OTHER_FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", OTHER_FORMS)
+@every_case("form", OTHER_FORMS)
 def test_questions_of_another_form_are_refused_before_anybody_is_drawn(tables, form, monkeypatch):
     """Whoever is drawn would fail on some of them, and so show that somebody was."""
     monkeypatch.setattr(SiteWork, "_cohort", lambda *_: pytest.fail("somebody was drawn"))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from grids import write
+from lanes import every_case
 from private_tunings import BUDGET, TUNED, proposed, tuned
 
 from accounting.choosing.repetitions import Repetitions
@@ -19,15 +20,15 @@ REFUSED = {
     "no noise": ('mechanism = "none"', "", "have no noise"),
     "infinite": ("epsilon = inf", "", "have no noise"),
     "noise of zero": ("noise_multiplier = 0.0", "", "no accountant bounds"),
-    "other rounds": ("", '"run.rounds" = [4, 5]', "one and the same"),
-    "other cohort": ("", '"cohort.size" = [4, 5]', "one and the same"),
-    "other people": ("", '"data.size_mean" = [1.0, 2.0]', "one and the same"),
+    "other rounds": ("", '"run.rounds" = [4, 5]', "need the same spending"),
+    "other cohort": ("", '"cohort.size" = [4, 5]', "need the same spending"),
+    "other people": ("", '"data.size_mean" = [1.0, 2.0]', "need the same spending"),
     "a key that is none": ("", '"client.rate" = [1.0]', "client"),
     "a run that is refused": ("", '"client.lr" = [-1.0]', "client.lr"),
 }
 
 
-@pytest.mark.parametrize("keys, over, why", REFUSED.values(), ids=REFUSED)
+@every_case("keys, over, why", REFUSED.values(), ids=REFUSED)
 def test_what_has_no_proof_is_refused_before_it_is_charged(tmp_path, keys, over, why):
     grid = TUNED if not over else TUNED[: TUNED.index('"client.lr"')] + over
     base = BUDGET.replace("epsilon = 4.0", keys) if keys else BUDGET
@@ -36,7 +37,7 @@ def test_what_has_no_proof_is_refused_before_it_is_charged(tmp_path, keys, over,
     assert not (tmp_path / "tuning.jsonl").exists()
 
 
-@pytest.mark.parametrize(
+@every_case(
     "section, why",
     [
         ('[data]\nholdout = "examples"\n', "holdout"),
@@ -66,15 +67,15 @@ def test_what_the_charge_leaves_out_is_refused(tmp_path, section, why):
     assert any(why in reason for reason in choice_refusals(config))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "grid, why",
     [
         (TUNED + '[grid]\n"privacy.epsilon" = [1.0]\n', "is about several"),
         (TUNED + '[[method]]\nname = "a"\n', "is about several"),
-        ("seeds = [0, 1]\n" + TUNED, "the one seed"),
-        (TUNED.replace("candidates", "seeds = [3]\ncandidates"), "the one seed"),
+        ("seeds = [0, 1]\n" + TUNED, "a single seed"),
+        (TUNED.replace("candidates", "seeds = [3]\ncandidates"), "a single seed"),
         (TUNED.replace("candidates = 4", "candidates = 0.5"), "expected 1 or more"),
-        (TUNED.replace("private = true\n", ""), "is for tune.private = true"),
+        (TUNED.replace("private = true\n", ""), "needs tune.private = true"),
     ],
     ids=["grid", "methods", "seeds", "tuning seeds", "fewer than one", "not private"],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import built, population, trainer
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from small import model, small, trained
 from torch import nn
 
@@ -30,8 +30,8 @@ ROWS = ("model.name=mlp", "client.batch_size=40", "data.size_min=40")
 """Enough rows for products that are rounded."""
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("model", ["mlp", f"{__name__}:residual"])
+@every_case("way", ["stacked", "loop"])
+@every_case("model", ["mlp", f"{__name__}:residual"])
 def test_gradients_are_rougher_but_parameters_scores_rows_and_charges_are_not(way, model):
     full, rough = (
         prepare(
@@ -170,7 +170,7 @@ def stated(run):
     return tomllib.loads((run / "config.toml").read_text())["run"]["precision"]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("ratio", "precision", "words"),
     [
         (2.0, "mixed", "in mixed precision, 2.00 x as fast here"),
@@ -251,7 +251,7 @@ def test_other_ranks_train_in_the_precision_of_the_first(monkeypatch, ratio):
 
 def test_the_comparison_trains_both_and_never_looks_at_the_population(monkeypatch):
     config, gathered_from = small(*ROWS, FAST), []
-    people = prepare(small(*ROWS)).federation.examples.x
+    dataset = prepare(small(*ROWS)).federation.examples.x
     real_gather, real_times = Federation.gather, assemble.times_as_fast
     monkeypatch.setattr(
         Federation,
@@ -268,7 +268,7 @@ def test_the_comparison_trains_both_and_never_looks_at_the_population(monkeypatc
     prepare(config)
     assert compared == [(True, False)]
     assert gathered_from
-    assert not any(torch.isin(federation.examples.x, people).any() for federation in gathered_from)
+    assert not any(torch.isin(federation.examples.x, dataset).any() for federation in gathered_from)
 
 
 def test_a_seeded_run_depends_on_no_measurement_of_precision():

@@ -5,6 +5,7 @@ import math
 
 import pytest
 from click.testing import CliRunner
+from lanes import every_case
 from small import SMALL
 
 from privfed.cli.main import main
@@ -27,23 +28,23 @@ def at_four():
     return asked(population=1000)
 
 
-def beside(advice, sampler, mechanism):
+def evaluation_cost(advice, sampler, mechanism):
     """The noise on the model, over that of independent noise that nothing amplifies."""
     return relative(advice.of(sampler, mechanism), advice.of("cyclic", "gaussian"))
 
 
 def test_the_known_figures(at_four):
     """FACTS, section 12: 500 rounds, a client once in 50 of them."""
-    assert beside(at_four, "cyclic", "banded") == pytest.approx(0.217, abs=1e-3)
-    assert beside(at_four, "cyclic", "blt") == pytest.approx(0.230, abs=1e-3)
-    assert beside(at_four, "allocation", "banded") == pytest.approx(0.172, abs=1e-3)
-    assert beside(at_four, "allocation", "gaussian") == pytest.approx(0.239, abs=1e-3)
+    assert evaluation_cost(at_four, "cyclic", "banded") == pytest.approx(0.217, abs=1e-3)
+    assert evaluation_cost(at_four, "cyclic", "blt") == pytest.approx(0.230, abs=1e-3)
+    assert evaluation_cost(at_four, "allocation", "banded") == pytest.approx(0.172, abs=1e-3)
+    assert evaluation_cost(at_four, "allocation", "gaussian") == pytest.approx(0.239, abs=1e-3)
 
 
 @pytest.mark.slow
 def test_the_known_figures_of_a_small_budget():
     at_one = asked(1.0)
-    assert beside(at_one, "allocation", "banded") == pytest.approx(0.149, abs=1e-3)
+    assert evaluation_cost(at_one, "allocation", "banded") == pytest.approx(0.149, abs=1e-3)
     assert at_one.ranked[0].keys["cohort.groups"] == at_one.ranked[0].keys["privacy.bands"] == 2
 
 
@@ -56,7 +57,7 @@ def test_the_least_noise_is_first_and_what_is_not_comparable_apart(at_four):
     assert relative(at_four.apart[0], at_four.reference) is None
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("sampler", "mechanism"),
     [("poisson", "gaussian"), ("cyclic", "blt"), ("allocation", "banded")],
 )
@@ -107,7 +108,7 @@ def test_a_run_is_advised_beside_its_own_noise_and_its_own_refusals():
     assert "exchanges" in refused["blt"]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "why"),
     [
         (("privacy.mechanism=none",), "server adds none"),
@@ -140,7 +141,7 @@ def test_the_command_prints_least_noise_first_and_says_what_it_rests_on():
     assert {each["sampler"] for each in json.loads(given)["alternatives"]} == {"cyclic"}
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "why"),
     [
         (("--epsilon", "2"), "one expected cohort"),

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, assert_normal
+from helpers import Rounds, assert_normal, set_fields
+from lanes import every_case
 from small import model, same_run, small, trained
 
 from accounting.noises import Gaussian
@@ -18,7 +19,7 @@ from privfed.plan.plan import plan
 from privfed.privacy.clipping import Split, clip_rows_and_report, next_clip
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.run.train import resume
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 from privfed.sampling.samplers import Poisson
 
 ON = "privacy.adaptive_clip=true"
@@ -30,14 +31,14 @@ def adaptive(clip=0.3, noise=1.0, count=2.0, **changes):
     )
 
 
-@pytest.mark.parametrize("noise, count", [(1.0, 5.0), (3.0, 2.0), (0.5, 0.3), (10.0, 5.1)])
+@every_case("noise, count", [(1.0, 5.0), (3.0, 2.0), (0.5, 0.3), (10.0, 5.1)])
 def test_the_split_spends_exactly_the_multiplier(noise, count):
     split = Split.of(noise, count)
     assert split.update**-2 + (2 * split.count) ** -2 == pytest.approx(noise**-2, rel=1e-12)
     for clip in (0.01, 1.0, 7.0):
-        deviation = noise * split.bound(clip)
-        assert deviation == pytest.approx(split.update * clip, rel=1e-9), "on the update"
-        assert deviation / split.weight(clip) == pytest.approx(count, rel=1e-9), "on the count"
+        std = noise * split.bound(clip)
+        assert std == pytest.approx(split.update * clip, rel=1e-9), "on the update"
+        assert std / split.weight(clip) == pytest.approx(count, rel=1e-9), "on the count"
     assert Split.of(0.0, count).update == 0.0
 
 
@@ -71,8 +72,8 @@ def test_its_event_is_that_of_the_whole_multiplier():
     assert plan(small(ON, "privacy.count_noise=9")).event == plan(small()).event
 
 
-@pytest.mark.parametrize("start", [0.1, 10.0])
-@pytest.mark.parametrize("quantile", [0.3, 0.8])
+@every_case("start", [0.1, 10.0])
+@every_case("quantile", [0.3, 0.8])
 def test_it_finds_the_quantile_from_ten_times_too_low_and_too_high(start, quantile):
     """Norms uniform on [0, 2]: the quantile g lies at 2 g. Cohorts of 200, their count noised."""
     mechanism = adaptive(start * 2 * quantile, 1.0, 10.0, clip_quantile=quantile)
@@ -101,7 +102,7 @@ def test_the_clip_moves_as_in_the_paper():
 def test_noise_follows_the_clip_that_was_applied_and_a_wrong_scale_is_rejected(tmp_path):
     """Nobody holds an example, so that what is released is the noise: z_delta C / divisor."""
     rounds = Rounds(tmp_path, [0] * 40, size=8, mechanism=adaptive(0.3, 1.0, 0.6, clip_rate=1.0))
-    object.__setattr__(rounds.state, "mechanism", rounds.algorithm.mechanism.init())
+    set_fields(rounds.state, mechanism=rounds.algorithm.mechanism.init())
     seen, clips = [], []
     from privfed.round.round import run_round
 
@@ -128,7 +129,7 @@ def test_one_client_more_moves_the_whole_release_by_at_most_the_joint_bound(tmp_
     rounds = Rounds(tmp_path, sizes, size=4, lr=50.0, mechanism=mechanism)
     algorithm, params = rounds.algorithm, rounds.state.params
     exchange = Exchange("train", {"params": params}, algorithm.objective.layout(len(params)))
-    drawn = algorithm.sampler.sample(1, 4, People.of(np.ones(4)), rounds.world.streams)
+    drawn = algorithm.sampler.sample(1, 4, Population.of(np.ones(4)), rounds.world.streams)
 
     def summed(clients):
         cohort = replace(drawn, clients=np.array(clients))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from distributed_noise import SETTING, STREAMS, fits, gaussian_cdf, skellam_cdf, variance_of
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from scipy import stats
 
 from privfed.core.errors import Refused
@@ -251,8 +251,8 @@ def test_an_answer_with_a_share_of_a_layer_that_stays_is_refused():
     assert channel.faults == ["wrong shares: of layers of noise that the survivors have to keep"]
 
 
-@pytest.mark.parametrize("colluders", [0, 3])
-@pytest.mark.parametrize("waste", [0.0, WASTE, 0.3])
+@every_case("colluders", [0, 3])
+@every_case("waste", [0.0, WASTE, 0.3])
 def test_layers_add_up_to_what_is_asked_for_and_waste_little(waste, colluders):
     """Whoever is gone or colludes: v at least of those who count, little more of all."""
     layers = Layers(100.0, 0.4, colluders, waste)
@@ -308,5 +308,5 @@ def test_encoding_is_right_on_average_on_a_coarse_grid():
         found.append(released.numpy())
     found = np.array(found)
     error = found.mean(0) - rows.sum(0).numpy()
-    deviation = found.std(0) / math.sqrt(len(found))
-    assert np.abs(error / deviation).max() < 5
+    std = found.std(0) / math.sqrt(len(found))
+    assert np.abs(error / std).max() < 5

@@ -16,6 +16,7 @@ from distributed_noise import (
     variance_of,
     with_variance,
 )
+from lanes import every_case
 from scipy import stats
 from small import small
 
@@ -156,7 +157,7 @@ class EverybodyIsHonest:
         return super()._release(1.0, exchanges)
 
 
-class HostileAddNoise:
+class ByzantineAddNoise:
     """Planted: against readers, the noise of hostile clients is counted."""
 
     def events(self, witness, exchanges):
@@ -198,14 +199,14 @@ class Amplified:
         return {**found, "server": replace(found["server"], release=sampled, relation=ADD_REMOVE)}
 
 
-@pytest.mark.parametrize("kind, keys", KINDS.values(), ids=KINDS.keys())
+@every_case("kind, keys", KINDS.values(), ids=KINDS.keys())
 def test_the_real_mechanism_passes_and_planted_faults_are_caught(kind, keys):
     setting = replace(SETTING, bits=12, noise=ClientShares(16, 16, 0.75, 0.875))
     honest_charge(kind(noise_multiplier=1.5, **keys).resolved(setting))
     for fault, said in (
         (AllSurvive, "too much noise: server"),
         (EverybodyIsHonest, "too much noise: server"),
-        (HostileAddNoise, "too much noise: readers"),
+        (ByzantineAddNoise, "too much noise: readers"),
         (RealClip, "the norm of real rows"),
         (OnePass, "count once"),
         (Amplified, "amplified against the server"),
@@ -261,7 +262,7 @@ def test_a_part_of_the_charge_covers_that_part_of_the_shares(bits):
         assert variance <= honest * share - SMOOTHED
 
 
-@pytest.mark.parametrize("kind, keys", KINDS.values(), ids=KINDS.keys())
+@every_case("kind, keys", KINDS.values(), ids=KINDS.keys())
 def test_exchanges_over_one_cohort_cost_as_much_as_each_by_itself(kind, keys):
     mechanism = kind(noise_multiplier=2.0, **keys).resolved(SETTING)
     together = {events(mechanism, Full(), exchanges=3)["server"]: 1}
@@ -298,10 +299,10 @@ def accepted(part, limits):
     return found
 
 
-@pytest.mark.parametrize("byzantine", [0, 4])
-@pytest.mark.parametrize("threshold", [0.5, 0.6, 0.9])
-@pytest.mark.parametrize("tolerance", [0.05, 0.2, 0.5])
-@pytest.mark.parametrize("protocol", ["masks", "masks in layers", "committee", "bfv"])
+@every_case("byzantine", [0, 4])
+@every_case("threshold", [0.5, 0.6, 0.9])
+@every_case("tolerance", [0.05, 0.2, 0.5])
+@every_case("protocol", ["masks", "masks in layers", "committee", "bfv"])
 def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protocol, byzantine):
     """By all cohorts and survivors that a protocol accepts, with as many colluders as may be."""
     size, colluders, layered = 40, 0.08, protocol == "masks in layers"
@@ -311,7 +312,7 @@ def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protoc
         minimum,
         tolerance=tolerance if layered else 1.0,
         size=size,
-        hostile=byzantine,
+        byzantine=byzantine,
         layered=layered,
     )
     masks = MaskedSums(threshold=threshold, colluders=colluders)
@@ -401,7 +402,7 @@ def test_a_key_holder_knows_its_own_share():
     for share, found in told.items():
         lost = found.event.release.variance / found.other.release.variance
         assert lost == pytest.approx(1 - max(1, 40 * share // 1) / 32, rel=1e-9)
-        assert found.guarantee.epsilon > found.besides(7).epsilon
+        assert found.guarantee.epsilon > found.other_party(7).epsilon
 
 
 def test_colluders_and_missing_clients_are_paid_for_in_noise():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from distributed_noise import variance_of
 from helpers import assert_normal
+from lanes import every_case
 from sites import FIVE, KINDS, LENGTH, opened, setting
 from small import small
 
@@ -19,8 +20,9 @@ from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.privacy.setting import SiteNoise, whole_sites
+from privfed.sampling.cohort import over_several_sites
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
-from privfed.sampling.site_coins import drawn_at_sites, over_several_sites
+from privfed.sampling.site_subsampling import sampled_at_sites
 from privfed.secure.limits import Leaves
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session
@@ -42,8 +44,8 @@ def totals(mechanism, leaves=(), rounds=ROUNDS, noise=FIVE):
     return np.stack(sums)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("leaves", [(), GONE])
+@every_case("kind", KINDS)
+@every_case("leaves", [(), GONE])
 def test_sites_add_their_shares_also_where_nobody_was_drawn(kind, leaves):
     """Of m survivors the total is z^2 m / 3 by minimum, z^2 m / (m - 1) in layers (§9.5)."""
     z, survivors = 1.5, 5 - (Leaves.BEFORE_MASKING in leaves)
@@ -57,7 +59,7 @@ def test_sites_add_their_shares_also_where_nobody_was_drawn(kind, leaves):
         assert_normal(drawn, z * math.sqrt(survivors / counted) / 1.1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_case("kind", KINDS)
 def test_what_is_charged_is_the_noise_of_honest_sites_alone(kind):
     """The noise of H on an encoded row: (z C / step)^2 in all, against one share for the others."""
     z = 1.5
@@ -85,9 +87,7 @@ def test_with_everybody_taking_part_nothing_is_amplified():
     assert isinstance(event.release, Skellam)
 
 
-@pytest.mark.parametrize(
-    "sampler", [CappedPoisson(size=20), FixedSize(size=20), Cyclic(separation=4)]
-)
+@every_case("sampler", [CappedPoisson(size=20), FixedSize(size=20), Cyclic(separation=4)])
 def test_other_draws_inside_sites_have_no_proof(sampler):
     mechanism = KINDS["minimum"](1.0).resolved(setting())
     with pytest.raises(Refused, match="sites sample their own clients"):
@@ -110,12 +110,12 @@ def test_a_client_at_several_sites_is_charged_for_coins_apart():
     apart = over_several_sites(witness(Poisson(size=20)), 3)
     assert apart.sampled(Gaussian(2.0)) == SeveralSites(0.25, 3, Gaussian(2.0))
     whole = Skellam(900.0, 5.0, 15.0)
-    split = drawn_at_sites(apart, whole).release
+    split = sampled_at_sites(apart, whole).release
     assert split == Repeated(3, PoissonSampled(0.25, Skellam(300.0, 5.0, 15.0)))
-    mixture = drawn_at_sites(apart, Gaussian(2.0)).release
+    mixture = sampled_at_sites(apart, Gaussian(2.0)).release
     assert mixture == SeveralSites(0.25, 3, Gaussian(2.0))
     # Noise that each site adds to its own sum is whole at each of them.
-    each = drawn_at_sites(apart, Gaussian(2.0), alone=True).release
+    each = sampled_at_sites(apart, Gaussian(2.0), alone=True).release
     assert each == Repeated(3, PoissonSampled(0.25, Gaussian(2.0)))
     with pytest.raises(Refused, match="several sites"):
         over_several_sites(witness(Full()), 2)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from helpers import population, trainer
+from lanes import every_case
 from small import SMALL, trained
 
 from privfed.cli.main import main
@@ -53,8 +54,8 @@ def attack(*words):
     return CliRunner().invoke(main, ["attack", *(str(word) for word in words)])
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("model", [Logistic(), Mlp(hidden=[7])])
+@every_case("way", ["stacked", "loop"])
+@every_case("model", [Logistic(), Mlp(hidden=[7])])
 def test_a_simulated_update_is_the_trainers(way, model):
     federation = population((6, 4, 9))
     local = trainer(
@@ -91,7 +92,7 @@ def test_a_view_is_clipped_noised_and_averaged():
     assert torch.allclose(clipped, torch.tensor([0.6, 0.8]), atol=1e-5)
     both = View("", "", clients=2, clip=1.0).observed(updates, one)
     assert torch.allclose(both, torch.tensor([0.3, 0.9]), atol=1e-5)
-    many = View("", "", deviation=2.0).observed(torch.zeros(1, 10_000), one)
+    many = View("", "", std=2.0).observed(torch.zeros(1, 10_000), one)
     assert float(many.std()) == pytest.approx(2.0, rel=0.05)
 
 
@@ -107,7 +108,7 @@ def test_noise_is_the_runs_own_calibration(empty):
             if view.epsilon
         }
         clip = target.config.mechanism.clip
-        assert shown[3.0].deviation == pytest.approx(clip * plan.noise_multiplier)
+        assert shown[3.0].std == pytest.approx(clip * plan.noise_multiplier)
     assert "server" in shown[3.0].who  # who adds noise itself hides from the server too
 
 
@@ -223,7 +224,7 @@ def test_commands_on_a_run_directory(tmp_path):
     assert "run directory" in refused.output
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "said"),
     [
         (["--client", "999"], "--client 999"),

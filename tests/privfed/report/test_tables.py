@@ -2,14 +2,14 @@
 
 import math
 
-import pytest
+from lanes import every_case
 
 from accounting.guarantee import Guarantee
 from accounting.statement import each_epsilon
 from privfed.report.tables import (
-    beside_rows,
     counted,
     disjoint_row,
+    further_guarantee_rows,
     start_row,
 )
 
@@ -17,9 +17,9 @@ BOUND = Guarantee(1.5, 1e-5, "client", "zero-out", "full", 3, "tightest", {"rdp"
 
 
 def test_what_stands_beside_a_headline_is_said_where_there_is_any():
-    assert beside_rows("server", None, None) == {}
-    assert list(beside_rows("server", BOUND, None)) == ["examples"]
-    pairs = beside_rows("readers", BOUND, BOUND)
+    assert further_guarantee_rows("server", None, None) == {}
+    assert list(further_guarantee_rows("server", BOUND, None)) == ["examples"]
+    pairs = further_guarantee_rows("readers", BOUND, BOUND)
     assert list(pairs) == ["against", "also", "examples"]
     assert pairs["against"].startswith("readers of the released aggregates")
     assert "against the server" in pairs["also"]
@@ -32,7 +32,7 @@ def test_a_fresh_start_and_no_disjoint_runs_are_not_mentioned():
     assert "runs/a, runs/b" in disjoint_row(["runs/a", "runs/b"])["disjoint"]
 
 
-@pytest.mark.parametrize("count, words", [(0, "0 processes"), (1, "1 process"), (2, "2 processes")])
+@every_case("count, words", [(0, "0 processes"), (1, "1 process"), (2, "2 processes")])
 def test_things_are_counted(count, words):
     assert counted(count, "process", "es") == words
 

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lanes import every_case
 from masked_sums import Fixed, codec, rows, sent, session, signed, tampering
 
 from privfed.secure.channel import Wire
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.masked.channel import MaskedChannel
-from privfed.secure.masked.derived_keys import channel_key
 from privfed.secure.masked.messages import wire
-from privfed.secure.masked.messages.sealed_shares import between, read_shares
+from privfed.secure.masked.messages.sealed_shares import between, channel_key, read_shares
 from privfed.secure.masked.shamir import PRIME
 from privfed.secure.primitives import unseal
 
@@ -124,7 +124,7 @@ UP = {
 }
 
 
-@pytest.mark.parametrize("kind, change, fault", UP.values(), ids=UP.keys())
+@every_case("kind, change, fault", UP.values(), ids=UP.keys())
 def test_a_clients_malformed_message_is_refused_by_name_and_harms_nobody_else(kind, change, fault):
     """It counts as dropped; the others' sum is exact."""
     of, encoder = session(6), codec(bits=BITS)
@@ -281,7 +281,7 @@ DOWN = {
 }
 
 
-@pytest.mark.parametrize("kind, change, fault", DOWN.values(), ids=DOWN.keys())
+@every_case("kind, change, fault", DOWN.values(), ids=DOWN.keys())
 def test_a_client_refuses_what_a_server_may_not_say_and_answers_nothing_more(kind, change, fault):
     of, encoder = session(6), codec(bits=BITS)
     channel = MaskedChannel(of, encoder, Fixed(4), wire=tampering(kind, change, upward=False))

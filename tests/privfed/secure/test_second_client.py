@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import second_client
+from lanes import every_case
 from masked_sums import Fixed
 from mixed_sums import CLIENTS, SECONDS, Table, settings, shape_of
 from second_client import LABELS, Refusal
@@ -32,7 +33,7 @@ class Drawn(Fixed):
         return RandomGraph(clients, degree, self.threshold, self.survivors, isolated=1)
 
 
-COMPLETE, CIRCLE, RANDOM = Fixed(6, liars=1), Fixed(2, 6), Drawn(3, survivors=9)
+COMPLETE, CIRCLE, RANDOM = Fixed(6, byzantine=1), Fixed(2, 6), Drawn(3, survivors=9)
 LAYERS = Layers(50.0, 0.45, kind="discrete_gaussian")
 SUMS = {
     "complete": (COMPLETE, 20, None),
@@ -43,8 +44,8 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("policy, bits, layers", SUMS.values(), ids=SUMS)
-@pytest.mark.parametrize("seconds", [SECONDS, CLIENTS], ids=["some", "all"])
+@every_case("policy, bits, layers", SUMS.values(), ids=SUMS)
+@every_case("seconds", [SECONDS, CLIENTS], ids=["some", "all"])
 def test_sums_are_exact_whoever_drops_out(policy, bits, layers, seconds):
     table = Table(policy, bits, layers, seconds).play(GONE)
     assert table.faults == []
@@ -53,9 +54,9 @@ def test_sums_are_exact_whoever_drops_out(policy, bits, layers, seconds):
 
 CROWD = tuple(range(201))
 POLICIES = {
-    "complete": (Policy(0.6, 0.1, "lying", size=20), CLIENTS, GONE),
+    "complete": (Policy(0.6, 0.1, "malicious", size=20), CLIENTS, GONE),
     "circle": (Policy(0.7, 0.1, "curious", neighbours=14), CROWD[:30], {4: 2, 5: 3}),
-    "random": (Policy(0.9, 0.02, "lying"), CROWD, {4: 2, 5: 3}),
+    "random": (Policy(0.9, 0.02, "malicious"), CROWD, {4: 2, 5: 3}),
 }
 
 
@@ -68,16 +69,16 @@ def test_sums_of_a_policy_are_exact(policy, everybody, gone):
 
 
 KEYS = [
-    {"threshold": 0.6, "colluders": 0.1, "threat": "lying"},
-    {"threshold": 0.9, "colluders": 0.02, "threat": "lying", "size": 30},
-    {"threshold": 0.9, "colluders": 0.02, "threat": "lying", "layered": True},
+    {"threshold": 0.6, "colluders": 0.1, "threat": "malicious"},
+    {"threshold": 0.9, "colluders": 0.02, "threat": "malicious", "size": 30},
+    {"threshold": 0.9, "colluders": 0.02, "threat": "malicious", "layered": True},
     {"threshold": 0.7, "colluders": 0.1, "threat": "curious", "admitted": 9},
     {"threshold": 0.56, "colluders": 0.29, "threat": "curious", "size": 50},
     {"threshold": 0.7, "colluders": 0.07, "threat": "curious", "layered": True},
 ]
 
 
-@pytest.mark.parametrize("keys", KEYS, ids=range(len(KEYS)))
+@every_case("keys", KEYS, ids=range(len(KEYS)))
 def test_what_settings_make_of_a_cohort_is_the_pages(keys):
     """Also where a fraction of n is a whole number but for the last bits of a double."""
     policy, limits = Policy(**keys), Limits(220, 7, tolerance=0.3)
@@ -114,7 +115,7 @@ def forged(message, **changes):
     return {"attested": (replace(first, **changes), *others)}
 
 
-LIES = {
+DEVIATIONS = {
     "another round": (COMPLETE, wire.Invitation, lambda m: {"round": 5}, "wrong sum"),
     "a lower threshold": (COMPLETE, wire.Roster, lambda m: {"threshold": 2}, "wrong threshold"),
     "a neighbour less": (CIRCLE, wire.Roster, lambda m: {"keys": m.keys[1:]}, "wrong neighbours"),
@@ -160,7 +161,7 @@ def few(inbox, most):
     return {"sealed": inbox.sealed[:most], "hashes": inbox.hashes[:most]}
 
 
-@pytest.mark.parametrize("policy, kind, lie, fault", LIES.values(), ids=LIES)
+@every_case("policy, kind, lie, fault", DEVIATIONS.values(), ids=DEVIATIONS)
 def test_what_the_page_refuses_is_refused(policy, kind, lie, fault):
     def change(who, message):
         lies = who == 8 and isinstance(message, kind)
@@ -220,7 +221,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("label, missed", REFUSED.items(), ids=REFUSED)
+@every_case("label, missed", REFUSED.items(), ids=REFUSED)
 def test_a_byte_of_a_label_is_missed_by_name(label, missed, monkeypatch):
     policy, layers, refused = missed
     _change(label, monkeypatch)
@@ -235,7 +236,7 @@ def test_a_byte_of_a_label_is_missed_by_name(label, missed, monkeypatch):
 WRONG_ROWS = {"self": None, "pair": None, "layer draws": LAYERS}
 
 
-@pytest.mark.parametrize("label, layers", WRONG_ROWS.items(), ids=WRONG_ROWS)
+@every_case("label, layers", WRONG_ROWS.items(), ids=WRONG_ROWS)
 def test_masks_and_layers_of_other_labels_are_as_a_wrong_row(label, layers, monkeypatch):
     """Nobody sees a row, so nobody sees that it has another mask than its secrets give."""
     _change(label, monkeypatch)

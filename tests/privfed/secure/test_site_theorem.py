@@ -5,6 +5,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from lanes import every_case
 from scipy import stats
 
 from accounting.events import ADD_REMOVE, Event
@@ -13,8 +14,9 @@ from accounting.releases import PoissonSampled, SeveralSites
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import WASTE, Layers
 from privfed.privacy.setting import CohortSize, Setting, SiteNoise
+from privfed.sampling.cohort import over_several_sites
 from privfed.sampling.samplers import Poisson
-from privfed.sampling.site_coins import drawn_at_sites, over_several_sites
+from privfed.sampling.site_subsampling import sampled_at_sites
 
 RATE, DELTAS, EPSILONS = 0.25, (1e-3, 0.03, 0.1, 0.2), (0.0, 0.1, 0.5, 1.0, 2.0)
 SITES = [SiteNoise(3, 3, 1), SiteNoise(4, 3, 1), SiteNoise(5, 4, 2)]
@@ -95,9 +97,9 @@ def exceeds(pair, event):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [1, 2])
-@pytest.mark.parametrize("sites", SITES)
+@every_case("kind", KINDS)
+@every_case("length", [1, 2])
+@every_case("sites", SITES)
 def test_what_is_left_without_colluders_is_as_claimed(sites, length, kind):
     """For every set of honest survivors that may be left, and readers see all of their noise."""
     mechanism = shared(sites, length, kind=kind)
@@ -108,10 +110,10 @@ def test_what_is_left_without_colluders_is_as_claimed(sites, length, kind):
                 assert not exceeds(seen([share] * left, (0, *others), row, kind=kind), event)
 
 
-@pytest.mark.parametrize("length", [1, 2])
-@pytest.mark.parametrize("sizing", ["minimum", "layers"])
-@pytest.mark.parametrize("sites", SITES)
-@pytest.mark.parametrize("kind", KINDS)
+@every_case("length", [1, 2])
+@every_case("sizing", ["minimum", "layers"])
+@every_case("sites", SITES)
+@every_case("kind", KINDS)
 def test_who_trusts_one_site_alone_has_its_noise_and_its_coins(kind, sites, sizing, length):
     """All others collude: of layers they hold enough shares to know all but the base."""
     mechanism = shared(sites, length, sizing, kind=kind)
@@ -217,4 +219,4 @@ def test_the_events_are_about_adding_or_removing_a_client():
     for event in claimed(mechanism).values():
         assert isinstance(event, Event)
         assert event.relation == ADD_REMOVE
-        assert event == drawn_at_sites(witness, event.release.of, event.slack)
+        assert event == sampled_at_sites(witness, event.release.of, event.slack)

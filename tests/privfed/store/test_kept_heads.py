@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
+from lanes import every_case
 from small import SMALL, small, trained
 
 from accounting.heads import HeadsFile
@@ -114,7 +115,7 @@ def test_a_run_and_its_audit_end_with_the_head(tmp_path):
     assert last_object(unknown)["ledger_ok"] is False
 
 
-@pytest.mark.parametrize("head", ["", "abc", "f" * 11, "f" * 65, "g" * 12])
+@every_case("head", ["", "abc", "f" * 11, "f" * 65, "g" * 12])
 def test_what_is_no_head_is_refused(killed, head):
     ended = run("audit", killed / "run", "--head", head)
     assert ended.exit_code == 2
@@ -231,7 +232,7 @@ def test_a_file_of_somebody_elses_is_left_alone(copy, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run2/heads")
     for heads, said in (
-        (tmp_path / "notes", "no file of heads: line 1"),
+        (tmp_path / "notes", "line 1 is not a ledger head"),
         (tmp_path / "folder", "which is not a file"),
         (tmp_path / "missing/heads", "cannot be written"),
         (tmp_path / "run2/heads", "inside the run directory"),

@@ -5,6 +5,7 @@ import stat
 
 import pytest
 from grids import in_process, write
+from lanes import every_case
 from patients import DECLARED, SMALL, patients
 from private_tunings import BUDGET, TUNED, number, tuned
 from small import trained
@@ -50,7 +51,7 @@ def assert_as_stated(run):
         assert listed or path.is_dir() or name.startswith("."), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_case("kind", KINDS)
 def test_modes_of_a_run_are_those_that_the_reference_states(tmp_path, kind):
     trained(tmp_path / "run", *KINDS[kind], "run.rounds=1")
     assert_as_stated(tmp_path / "run")
@@ -68,7 +69,7 @@ def test_a_run_over_people_who_were_passed_is_as_stated(tmp_path):
     """Their digest, and the key that it is made with, lie in the secret folder."""
     table = privfed.Table(patients(60), test=patients(20, seed=1), **DECLARED)
     privfed.train(table, model="mlp", out=tmp_path / "run", **{**SMALL, "rounds": 1})
-    assert (tmp_path / "run/private/people").exists()
+    assert (tmp_path / "run/private/population").exists()
     assert_as_stated(tmp_path / "run")
 
 

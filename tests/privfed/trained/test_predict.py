@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from lanes import every_case
 from pyarrow import parquet
 from safetensors.torch import load_file
 from small import trained
@@ -135,7 +136,7 @@ def number(path):
     return several(path, label="y", label_bounds=[0.0, 10.0])
 
 
-@pytest.mark.parametrize(
+@every_case(
     "columns, source, message",
     [
         ({"x": [1], "cold": [1]}, several, "has 1 of the 2 label columns; expected all"),
@@ -185,14 +186,14 @@ def test_columns_of_a_pattern_are_taken_in_the_files_order_and_that_is_said(tmp_
     assert "columns that 'p*' means: in the file's order" in shown.stderr
 
 
-@pytest.mark.parametrize(
+@every_case(
     "words, message",
     [
         (["--data", "t.csv", "--out", "t.csv"], "--out t.csv is the data file itself"),
         (["--data", "new.csv", "--out", "t.csv"], "--out t.csv is the data file itself"),
         (["--data", "new.csv", "--out", "p.xlsx"], "ends in .csv, .parquet, .npz"),
         (["--data", "new.csv", "--out", "gone/p.csv"], "the folder gone is missing"),
-        (["--data", "new.csv", "--json"], "--json takes --out FILE"),
+        (["--data", "new.csv", "--json"], "--json needs --out FILE"),
         (["--data", "nowhere.csv"], "does not exist"),
         (["--data", "empty.csv"], "holds no row"),
         (["--data", "new.csv", "--set", "client.lr=1"], "only keys of [data] may change"),
@@ -219,7 +220,7 @@ def test_sources_that_always_have_labels_and_runs_that_have_not_begun_are_refuse
     trained(tmp_path / "run", "run.rounds=1", "data.source=digits")
     result = asked("predict", tmp_path / "run", "--data", "x")
     assert result.exit_code == 2
-    with pytest.raises(Refused, match="no rows without labels; privfed evaluate"):
+    with pytest.raises(Refused, match=r"no rows without labels; run\.evaluate"):
         predict(tmp_path / "run", [])
     (tmp_path / "new").mkdir()
     (tmp_path / "new/config.toml").write_bytes((run / "config.toml").read_bytes())

@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import D, Rounds, attackers
+from helpers import D, Rounds, attackers, set_fields
+from lanes import every_case
 from small import model, same_run, small, trained
 
 from accounting.ledger import Ledger
 from attacks.types import Knowledge, UpdateAttack
 from attacks.updates.simple import FreeRider, Scaling, SignFlip
-from privfed.client.byzantine import Lies
+from privfed.client.byzantine import FalseClaims
 from privfed.client.exchange import Exchange
 from privfed.client.objectives.adaalter import AdaAlter
 from privfed.client.objectives.afl import Afl
@@ -69,26 +70,28 @@ PROVEN = {
 }
 
 
-def world(folder, attack, lies=None, *, unbounded=False, **changes):
+def world(folder, attack, false_claims=None, *, unbounded=False, **changes):
     """Rounds of eight clients who all take part, two of them hostile; `attack` None: nobody."""
     changes = {"mechanism": NoPrivacy(), "sampler": Full().of(8)} | changes
     rounds = Rounds(folder, SIZES, **changes)
     if attack is None:
         return rounds
-    return rounds.attacked_by(attackers(attack, unbounded=unbounded, lies=lies or Lies()))
+    return rounds.attacked_by(
+        attackers(attack, unbounded=unbounded, false_claims=false_claims or FalseClaims())
+    )
 
 
-def released(folder, attack, lies=None, **changes):
+def released(folder, attack, false_claims=None, **changes):
     """What round 1 released, by exchange."""
-    rounds = world(folder, attack, lies, **changes)
+    rounds = world(folder, attack, false_claims, **changes)
     rounds.run(1)
     return rounds.store.releases[1]
 
 
-UPDATES = Lies(everything=False)
+UPDATES = FalseClaims(everything=False)
 
 
-@pytest.mark.parametrize("name", EXTRA)
+@every_case("name", EXTRA)
 def test_attackers_replace_every_part_of_a_row(name, tmp_path):
     objective, part = EXTRA[name]
     layout, push = objective.layout(D), Scaling(strength=50.0)
@@ -102,7 +105,7 @@ def test_attackers_replace_every_part_of_a_row(name, tmp_path):
     assert away > 5 * layout.view(honest, part).norm()
 
 
-@pytest.mark.parametrize("name", FIRST)
+@every_case("name", FIRST)
 def test_attackers_replace_gradients_that_are_asked_first(name, tmp_path):
     keys = {"objective": FIRST[name]}
     honest = released(tmp_path / "a", None, **keys)
@@ -113,15 +116,15 @@ def test_attackers_replace_gradients_that_are_asked_first(name, tmp_path):
     assert (whole[0] - honest[0]).norm() > 5 * honest[0].norm()
 
 
-@pytest.mark.parametrize("name", ALONE)
+@every_case("name", ALONE)
 def test_where_an_update_is_all_there_is_both_are_the_same(name, tmp_path):
     (whole,) = released(tmp_path / "a", SignFlip(), objective=ALONE[name])
     (alone,) = released(tmp_path / "b", SignFlip(), UPDATES, objective=ALONE[name])
     assert torch.equal(whole, alone)
 
 
-@pytest.mark.parametrize("name", PROVEN)
-@pytest.mark.parametrize("unbounded", [False, True])
+@every_case("name", PROVEN)
+@every_case("unbounded", [False, True])
 def test_what_they_send_is_clipped_jointly_in_every_exchange(name, unbounded, tmp_path):
     """Two clients move no sum by more than two clips each, unless nothing bounds them."""
     clip = 0.05
@@ -186,14 +189,14 @@ class Spy(UpdateAttack):
         return -3 * view.byzantine, {"asked": state.get("asked", torch.tensor(0)) + 1}
 
 
-@pytest.mark.parametrize("lies", [Lies(), Lies(weight=6.0)], ids=["true", "claims"])
-@pytest.mark.parametrize("name", [*EXTRA, *FIRST])
-def test_views_are_of_whole_messages_and_foresee_what_is_released(name, lies, tmp_path):
+@every_case("false_claims", [FalseClaims(), FalseClaims(weight=6.0)], ids=["true", "claims"])
+@every_case("name", [*EXTRA, *FIRST])
+def test_views_are_of_whole_messages_and_foresee_what_is_released(name, false_claims, tmp_path):
     """But for the weights of honest clients, which are alike here."""
     seen.clear()
     objective = FIRST.get(name) or EXTRA[name][0]
-    rounds = world(tmp_path, Spy(), lies, objective=objective)
-    object.__setattr__(rounds.world.executor, "by_examples", False)
+    rounds = world(tmp_path, Spy(), false_claims, objective=objective)
+    set_fields(rounds.world.executor, by_examples=False)
     rounds.run(1)
     outputs = rounds.store.releases[1]
     assert len(seen) == objective.exchanges == len(outputs)
@@ -207,7 +210,7 @@ def test_views_are_of_whole_messages_and_foresee_what_is_released(name, lies, tm
 def test_updates_alone_are_shown_alone(tmp_path):
     seen.clear()
     rounds = world(tmp_path, Spy(), UPDATES, objective=MimeLite())
-    object.__setattr__(rounds.world.executor, "by_examples", False)
+    set_fields(rounds.world.executor, by_examples=False)
     rounds.run(1)
     ((view, _, _),) = seen
     assert view.byzantine.shape == (2, D)
@@ -241,30 +244,34 @@ def test_a_resumed_run_with_two_exchanges_attacks_identically(tmp_path):
     same_run(whole, again)
 
 
-@pytest.mark.parametrize("claim", [0.0, 1.0, 10.0, 1e9])
+@every_case("claim", [0.0, 1.0, 10.0, 1e9])
 def test_a_claimed_weight_counts_as_claimed(claim, tmp_path):
     """Two of eight hold h of all e examples: their part is w h / (w h + e - h)."""
-    sizes, bad = np.array(SIZES), world(tmp_path / "x", SignFlip()).world.attackers.hostile(1)
-    lies, push = Lies(weight=claim), FreeRider()
-    rounds = world(tmp_path / "a", push, lies)
-    honest = world(tmp_path / "b", push, Lies(weight=0.0))
+    sizes, bad = np.array(SIZES), world(tmp_path / "x", SignFlip()).world.attackers.byzantine(1)
+    false_claims, push = FalseClaims(weight=claim), FreeRider()
+    rounds = world(tmp_path / "a", push, false_claims)
+    honest = world(tmp_path / "b", push, FalseClaims(weight=0.0))
     rounds.run(1)
     honest.run(1)
-    hostile = claim * sizes[bad].sum()
-    part = 1 - hostile / (hostile + sizes[~bad].sum())
+    byzantine = claim * sizes[bad].sum()
+    part = 1 - byzantine / (byzantine + sizes[~bad].sum())
     torch.testing.assert_close(
         rounds.store.releases[1][0], part * honest.store.releases[1][0], atol=1e-6, rtol=1e-4
     )
 
 
 def test_no_more_is_admitted_than_can_be_checked():
-    weights, liars = torch.tensor([3.0, 9.0, 4.0]), torch.tensor([False, True, True])
-    assert Lies(weight=5.0, most=30.0).claimed(weights, liars).tolist() == [3.0, 30.0, 20.0]
-    assert Lies(weight=5.0).claimed(weights, liars).tolist() == [3.0, 45.0, 20.0]
+    weights, byzantine = torch.tensor([3.0, 9.0, 4.0]), torch.tensor([False, True, True])
+    assert FalseClaims(weight=5.0, most=30.0).claimed(weights, byzantine).tolist() == [
+        3.0,
+        30.0,
+        20.0,
+    ]
+    assert FalseClaims(weight=5.0).claimed(weights, byzantine).tolist() == [3.0, 45.0, 20.0]
     keys = ("attack.fraction=0.25", "attack.weight=100", "aggregation.most_examples=7", *OPEN)
 
     def most(*more):
-        return prepare(small(*keys, *more)).attackers.lies.most
+        return prepare(small(*keys, *more)).attackers.false_claims.most
 
     assert most() == 7
     assert most("attack.stage=after_bound") == math.inf
@@ -273,7 +280,7 @@ def test_no_more_is_admitted_than_can_be_checked():
 
 def test_honest_weights_keep_to_the_bound(tmp_path):
     rounds = world(tmp_path, None)
-    object.__setattr__(rounds.world.executor, "most_examples", 5)
+    set_fields(rounds.world.executor, most_examples=5)
     ids = np.arange(8)
     assert rounds.world.executor._weights(ids).tolist() == [min(size, 5) for size in SIZES]
 
@@ -284,13 +291,13 @@ def test_a_weight_inside_a_secure_sum_is_what_fits_its_range(tmp_path):
     rounds = world(
         tmp_path,
         FreeRider(),
-        Lies(weight=1e9),
+        FalseClaims(weight=1e9),
         unbounded=True,
         summation=MaskedSums(bits=40).over(limits),
     )
-    object.__setattr__(rounds.world.executor, "by_examples", False)
-    honest = world(tmp_path / "h", FreeRider(), Lies(weight=0.0))
-    object.__setattr__(honest.world.executor, "by_examples", False)
+    set_fields(rounds.world.executor, by_examples=False)
+    honest = world(tmp_path / "h", FreeRider(), FalseClaims(weight=0.0))
+    set_fields(honest.world.executor, by_examples=False)
     rounds.run(1)
     honest.run(1)
     small_part = float(rounds.store.releases[1][0].norm() / honest.store.releases[1][0].norm())
@@ -343,8 +350,8 @@ def settled(fraction, within, quantile=0.5, start=1.0, rounds=200):
     return float(np.mean(clips[-60:])) / 2
 
 
-@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.2, 0.3])
-@pytest.mark.parametrize("within", [True, False], ids=["within", "beyond"])
+@every_case("fraction", [0.0, 0.1, 0.2, 0.3])
+@every_case("within", [True, False], ids=["within", "beyond"])
 def test_how_far_a_fraction_of_liars_moves_the_quantile(fraction, within):
     """It rests where (1 - f) F(C) + f b = q, b what liars tell: F(C) = (q - f b) / (1 - f)."""
     expected = (0.5 - fraction * within) / (1 - fraction)
@@ -362,14 +369,14 @@ def test_in_a_run_liars_drive_the_clip(told, falls, tmp_path):
     keys = ("privacy.adaptive_clip=true", "privacy.count_noise=9", "run.randomness=seeded")
     keys += ("cohort.sampler=full", "cohort.size=0", "run.rounds=12", "privacy.clip_rate=1.0")
     trained(tmp_path / "honest", *keys)
-    trained(tmp_path / "liars", *keys, "attack.fraction=0.5", f"attack.clip_count={told}")
+    trained(tmp_path / "byzantine", *keys, "attack.fraction=0.5", f"attack.clip_count={told}")
     honest, lying = (
-        float(model(tmp_path / name)["mechanism/clip"]) for name in ("honest", "liars")
+        float(model(tmp_path / name)["mechanism/clip"]) for name in ("honest", "byzantine")
     )
     assert (lying < honest) == falls
 
 
-@pytest.mark.parametrize("within", [None, True, False])
+@every_case("within", [None, True, False])
 def test_one_client_more_moves_a_release_by_the_joint_bound_whoever_lies(within, tmp_path):
     """Liars that read nobody's rows are as many rows more: the sensitivity is that of one row."""
     clip = 0.1
@@ -379,14 +386,14 @@ def test_one_client_more_moves_a_release_by_the_joint_bound_whoever_lies(within,
     rounds = world(
         tmp_path,
         SignFlip(strength=1e6),
-        Lies(within=within),
+        FalseClaims(within=within),
         objective=Scaffold(),
         mechanism=mechanism,
     )
     params = rounds.state.params
     exchange = Exchange("train", rounds_broadcast(rounds, params), Scaffold().layout(len(params)))
-    bad = rounds.world.attackers.hostile(1)
-    drawn = rounds.algorithm.draw(1, rounds.world.people, rounds.world.streams)
+    bad = rounds.world.attackers.byzantine(1)
+    drawn = rounds.algorithm.draw(1, rounds.world.population, rounds.world.streams)
     everybody = rounds.summed(exchange, replace(drawn, clients=np.arange(8)))
     for left_out in np.flatnonzero(~bad)[:3]:
         clients = np.array([client for client in range(8) if client != left_out])
@@ -410,11 +417,11 @@ def test_a_run_says_what_attackers_claim(tmp_path):
     terms = Ledger.load(tmp_path / "ledger.jsonl").terms
     assert terms["attack"]["weight"] == 40
     assert terms["attack"]["replaces"] == "messages"
-    assert "25% of the clients attack (by what they claim)" in terms["note"]
+    assert "25% of the clients attack (by false reports)" in terms["note"]
     assert json.loads((tmp_path / "report/attackers.json").read_text())["fraction"] == 0.25
 
 
-@pytest.mark.parametrize("name", ["scaffold", "mimelite", "feddane", "mime", "fednova"])
+@every_case("name", ["scaffold", "mimelite", "feddane", "mime", "fednova"])
 def test_every_attack_runs_on_every_objective(name, tmp_path):
     keys = OPEN if name == "fednova" else ()
     keys += ("data.setting=cross_silo",) if name == "scaffold" else ()
@@ -424,7 +431,7 @@ def test_every_attack_runs_on_every_objective(name, tmp_path):
         assert trained(tmp_path / attack, *keys, *keys_of_attack).updates == 2
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         (("attack.weight=3",), "no client reports its weight"),
@@ -441,7 +448,7 @@ def test_every_attack_runs_on_every_objective(name, tmp_path):
                 *("attack.clip_count=beyond", "secure.protocol=masks", "aggregation.rule=mean"),
                 *("privacy.mechanism=discrete_gaussian", "privacy.adaptive_clip=true"),
             ),
-            "clients may rotate their rows",
+            "may rotate their rows",
         ),
     ],
 )
@@ -450,7 +457,7 @@ def test_lies_that_nobody_asks_for_are_refused(keys, said):
         plan(small(*keys, "attack.fraction=0.25"))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         (
@@ -479,4 +486,4 @@ def test_attackers_of_training_leave_rounds_that_evaluate_alone(tmp_path):
 def test_a_weight_can_be_claimed_inside_a_secure_sum():
     keys = (*OPEN, "attack.fraction=0.25", "attack.weight=3", "secure.protocol=masks")
     planned = plan(small(*keys, "aggregation.weights=uniform"))
-    assert "25% of the clients attack (by what they claim)" in planned.simulation
+    assert "25% of the clients attack (by false reports)" in planned.simulation
