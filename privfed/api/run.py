@@ -76,10 +76,11 @@ def _readable(rows: Any, source: DeclaredTable) -> Readable:
     """The table of `rows`. Raises `Refused`."""
     if isinstance(rows, str | Path):
         return TableFile(Path(rows), source.dialect)
-    if isinstance(source, GivenTable) and source.shape:
+    shapes = source.array_shapes if isinstance(source, GivenTable) else None
+    if shapes is not None:
         if isinstance(rows, tuple) or array_table.is_dataset(rows):
-            return array_table.of_pair(rows, source.shape, _CALLED)
-        return array_table.of_inputs(rows, source.shape, _CALLED)
+            return array_table.of_pair(rows, shapes, _CALLED)
+        return array_table.of_inputs(rows, shapes, _CALLED)
     return TableObject(settled(rows), _CALLED, tuple(source.missing_words))
 
 
@@ -168,13 +169,14 @@ class Run:
     def model(self) -> nn.Module:
         """The trained network, on the CPU and in evaluation mode, with trainable weights.
 
-        Its input is the preprocessed form of raw rows; `predict` and `export` include the
-        preprocessing. The weights depend on this run's clients: a run that starts from them counts
-        this run's spending.
+        Its input is the preprocessed form of raw rows, or its own named inputs; `predict` and
+        `export` include the preprocessing. The weights depend on this run's clients: a run that
+        starts from them counts this run's spending.
         """
         import torch
 
         from privfed.models.adapters import merge_model
+        from privfed.models.calling import with_own_calls
         from privfed.trained.stored_model import stored_model
 
         form = self._directory.checkpoint.form()
@@ -190,7 +192,7 @@ class Run:
             network.module.get_parameter(name).requires_grad_(True)
         lineage = {**self._directory.checkpoint.lineage(), "path": str(self.path)}
         mark(network.module, trained, lineage)
-        return network.module.eval()
+        return with_own_calls(network.module).eval()
 
     def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:
         """Recomputes the ε spent from the ledger and evaluates canaries: `privfed.audit`."""

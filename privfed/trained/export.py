@@ -25,6 +25,7 @@ from privfed.core.errors import Broken, Refused
 from privfed.core.streams import Streams
 from privfed.core.text import dump
 from privfed.core.version import __version__
+from privfed.data.inputs import by_name, by_position
 from privfed.models.adapters import merge_model
 from privfed.models.form import Form
 from privfed.models.local_part import missing_part
@@ -143,10 +144,12 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
         _refuse_without_expectation(config)
         form = directory.checkpoint.form() or _form_of_data(config)
         network, params, round = stored_model(directory, form.empty())
+    _refuse_named_inputs(form, file_format, to)
     made_up = made_up_rows(form, config.source, network, params)
     if adapters:
         file_format = Adapters.of(network, params)
     inputs = dict(zip(_names(form), made_up.inputs, strict=True))
+    named = inputs if by_position(form.inputs) else by_name(made_up.inputs[0], form.inputs)
     output = "value" if made_up.expected.dim() == 1 else "probabilities"
     recipe = {key: value for key, value in config.values()["model"].items() if key != "init"}
     facts = {
@@ -156,7 +159,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
         **provenance,
         "lacks": missing_part(network) or None,
         "model": recipe,
-        "inputs": [_described(name, value) for name, value in inputs.items()],
+        "inputs": [_described(name, value) for name, value in named.items()],
         "output": _described(output, made_up.expected),
         "label": {"names": list(form.names), "scale": form.scale, "shift": form.shift},
         "preprocessing": form.preprocessing and form.preprocessing.model_dump(mode="json"),
@@ -188,6 +191,15 @@ def _format_of(to: Path) -> Format:
     if to.exists():
         raise Refused(f"--to {to} exists; nothing was changed. Remove it, or name another file")
     return FORMATS[to.suffix.lower()]
+
+
+def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:
+    """Raises `Refused` for a program of a model that takes its inputs by name."""
+    if not by_position(form.inputs) and not isinstance(file_format, Safetensors):
+        raise Refused(
+            f"--to {to}: the model takes its inputs by name ({', '.join(form.inputs)}), which this "
+            "format of programs does not support; export its weights to .safetensors"
+        )
 
 
 def _form_of_data(config: Config) -> Form:
