@@ -82,6 +82,11 @@ class Network:
                 "this model draws random numbers while it trains (dropout), which a stack of "
                 "models cannot repeat"
             )
+        if any(getattr(part, "padding_idx", None) is not None for part in self.module.modules()):
+            return (
+                "this model has an embedding with padding_idx, which torch.func.vmap applies to "
+                "the first of the stacked models only"
+            )
         return ""
 
     def digest(self) -> str:

@@ -126,9 +126,9 @@ def try_module(
         refuse_model("has a gradient that is not finite, for three examples of ordinary size")
     moves = bool(gradient.any())
     gradient = _gradient(candidate, x, seed, candidate.ordinary)
+    refuse_unused(shapes.views(gradient))
     if not (moves or bool(gradient.any())):
         refuse_model("has a gradient of zero wherever it was tried: nothing would be learned")
-    refuse_unused(shapes.views(gradient))
     del gradient
     outputs = candidate.outputs(x, seed).detach()
     _refuse_memory(candidate, before, x, seed, outputs)
@@ -177,6 +177,8 @@ def _gradient(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> Tens
     views = candidate.shapes.views(flat.clone())
     leaves = {name: view.requires_grad_() for name, view in views.items()}
     outputs = candidate.outputs_at(leaves, x, seed)
+    if not outputs.requires_grad:
+        return torch.zeros_like(flat)
     with errors_as_refusals(x):
         parts = torch.autograd.grad(
             outputs.square().sum(), [*leaves.values()], allow_unused=True, materialize_grads=True
@@ -254,7 +256,7 @@ def _refuse_ignored_inputs(
     values, others = by_name(x, inputs), by_name(made_up_inputs(inputs, len(x), 1), inputs)
     for name, other in others.items():
         changed = side_by_side({**values, name: other}, inputs)
-        if not torch.equal(changed, x) and _same(outputs, candidate.outputs(changed, seed)):
+        if not torch.equal(changed, x) and torch.equal(outputs, candidate.outputs(changed, seed)):
             raise Refused(
                 f"model.name: the model ignores its input {name!r}: its outputs are the same "
                 "whatever the input holds. Use it in forward, or leave it out of the inputs"
