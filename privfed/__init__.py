@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from privfed.api.people import Table as Table
     from privfed.api.people import declare as declare
     from privfed.api.run import Run as Run
+    from privfed.api.texts import Texts as Texts
     from privfed.api.training import check as check
     from privfed.api.training import load as load
     from privfed.api.training import resume as resume
@@ -61,6 +62,7 @@ _PLACES = {
     "ServerOptimizer": "privfed.server.optimizer:WithRate",
     "SumRule": "defenses.types:SumRule",
     "Table": "privfed.api.people:Table",
+    "Texts": "privfed.api.texts:Texts",
     "audit": "privfed.api.commands:audit",
     "audit_function": "privfed.api.guarantee:audit_function",
     "calibrate": "privfed.api.commands:calibrate",
