@@ -254,7 +254,8 @@ class Run:
 
         Args:
           to: a .safetensors, .pt2 or .onnx file.
-          adapters: whether to write only the weights that `[model.lora]` trained.
+          adapters: whether to write only the weights that `[model.lora]` trained, also to a folder
+            in peft's format, which `model.init` and peft read.
         """
         from privfed.report.trained_model import export_table
         from privfed.trained.export import export

@@ -24,7 +24,7 @@ from privfed.models.network import Network
 
 _ROWS = 64
 _FEWEST, _OUTPUTS = 8, 2**25
-"""Number of rows of inputs by name: at least the first, if their outputs are more than the other."""
+"""Least number of rows of declared inputs, and about the largest number of their outputs."""
 
 
 @dataclass(frozen=True)
