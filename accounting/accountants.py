@@ -63,18 +63,15 @@ accountants' arithmetic; the bound is infinity."""
 
 
 def supports(event: Event, accountant: str) -> bool:
-    """Whether `accountant` has a proven bound for `event`; to be checked when configuring a run.
+    """Whether `accountant` has a proven bound for `event`; check this when configuring a run.
 
-    | release | relation | rdp | pld |
-    |---|---|---|---|
-    | Gaussian, Separated, BufferedToeplitz | each | yes | yes (closed form) |
-    | RandomAllocation, AllocatedEpoch | add/remove, zero-out | yes | yes |
-    | Skellam, DiscreteGaussians, either Separated | each | yes | no |
-    | PoissonSampled, Repeated | add/remove | yes | yes (of Gaussians) |
-    | SeveralSites | add/remove | yes | yes |
-    | TruncatedPoisson | add/remove | no | yes |
-    | WithoutReplacement | replace-one | yes | no |
-    | RepeatAndSelect | as all of its releases | as they | as they, composed with nothing else |
+    | release | relation | rdp | pld | |---|---|---|---| | Gaussian, Separated, BufferedToeplitz |
+    each | yes | yes (closed form) | | RandomAllocation, AllocatedEpoch | add/remove, zero-out | yes
+    | yes | | Skellam, DiscreteGaussians, either Separated | each | yes | no | | PoissonSampled,
+    Repeated | add/remove | yes | yes (of Gaussians) | | SeveralSites | add/remove | yes | yes | |
+    TruncatedPoisson | add/remove | no | yes | | WithoutReplacement | replace-one | yes | no | |
+    RepeatAndSelect | that of its releases | if its releases are | if they are, and nothing else is
+    composed |
 
     `Unprotected` is supported by both accountants: its epsilon is infinite.
 
@@ -140,10 +137,10 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 
 
 def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | None:
-    """The epsilon of `counts` by one accountant; for a choice among runs, the least of two proofs.
+    """Computes epsilon by one accountant; for a choice among runs, the smaller of two bounds.
 
-    One proof uses the privacy profile of a run, if nothing else is composed; the other its
-    divergences.
+    One bound uses the privacy profile of a single run (only if nothing else is composed), the other
+    its Rényi divergences.
     """
     plain: Any = rdp_epsilon if accountant == "rdp" else pld_epsilon
     choices = [release for release in counts if isinstance(release, RepeatAndSelect)]

@@ -16,7 +16,7 @@ from accounting.least_noise import least_noise
 
 _MOST_ROUNDS = 1_000_000
 _MARGIN = 1 - 1e-7
-"""Margin so that the rounding of another machine does not put the same run over its budget."""
+"""Margin that keeps the same run within its budget on a machine that rounds differently."""
 
 
 def noise_multiplier(
@@ -26,13 +26,13 @@ def noise_multiplier(
     delta: float,
     accountant: str = TIGHTEST,
     prior: Spending | None = None,
-    besides: Callable[[float], Spending] | None = None,
+    extra_spending: Callable[[float], Spending] | None = None,
 ) -> float:
     """Returns a noise multiplier z at which the total spending is at most `epsilon`.
 
-    `event` is the mechanism's own event as a function of z, so calibration, charge and gate account
-    for the same release. The result is conservative: its epsilon never exceeds the target, and z is
-    within about 1e-5 of the least such value.
+    Calibration, charges and the budget's gate all use `event`, the mechanism's own event as a
+    function of z. The result is conservative: its epsilon never exceeds the target, and z is within
+    about 1e-5 of the least such value.
 
     Args:
       event: the event of a round, as a function of z.
@@ -41,7 +41,7 @@ def noise_multiplier(
       delta: delta of the guarantee, in (0, 1).
       accountant: "rdp", "pld" or "tightest".
       prior: events already spent on the same population.
-      besides: further events as a function of z, charged in addition.
+      extra_spending: further events as a function of z, charged in addition.
 
     Returns:
       The noise multiplier z.
@@ -56,7 +56,7 @@ def noise_multiplier(
 
     def total(z: float) -> Spending:
         together = Counter(prior or {}) + Counter({event(z): rounds})
-        return together + Counter(besides(z)) if besides else together
+        return together + Counter(extra_spending(z)) if extra_spending else together
 
     def spent(z: float) -> float:
         return _least_bound(

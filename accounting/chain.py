@@ -32,7 +32,7 @@ class Chain(NamedTuple):
 
 
 def read(path: Path) -> Chain:
-    """Reads and verifies the lines of `path`. A last line without newline is torn, and left out.
+    """Reads and verifies the lines of `path`, without a last line that lacks its newline.
 
     Raises:
       LedgerBroken: for any other break; the message names the line.
@@ -46,7 +46,7 @@ def first(path: Path) -> Link:
     with regular.opened(path) as file:
         line, newline, _ = file.readline().partition(b"\n")
     if not newline:
-        raise LedgerBroken(f"{path}: its first line is missing or torn")
+        raise LedgerBroken(f"{path}: the first line is missing or incomplete")
     return _following(START, line, path, 1)
 
 
@@ -74,7 +74,7 @@ def following(previous: str, lines: Sequence[bytes], of: object, number: int = 1
 
 
 def sealed(previous: str, body: Mapping[str, Any]) -> tuple[bytes, Link]:
-    """The line that continues the chain after `previous`, newline included, and its object."""
+    """Returns the line (with newline) that continues the chain after `previous`, and its object."""
     link = {**body, "hash": _hash(previous, body)}
     return _canonical(link) + b"\n", link
 

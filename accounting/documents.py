@@ -68,7 +68,7 @@ def written(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def budget_value(budget: Any) -> Any:
-    """A budget as a number; earlier versions wrote infinity as Python does, which `json` reads."""
+    """Returns a stated budget as a number; older files state `Infinity`, which `json` reads."""
     return math.inf if budget == _INFINITE else budget
 
 

@@ -19,7 +19,7 @@ Part = bytes | memoryview
 
 
 def append(path: Path, line: bytes) -> None:
-    """Appends `line` and returns once it is durable, as is the name of a new file.
+    """Appends `line` and returns once the line, and the name of a new file, are durable.
 
     Raises `Misplaced` if `path` is a FIFO or a device.
     """
@@ -63,7 +63,7 @@ def refuse_lost_link(path: Path) -> None:
 def recover_folder(folder: Path) -> None:
     """Removes files that a crash left incomplete, and makes all other names durable.
 
-    Only for folders without other writers.
+    Call it only for folders to which no other process writes.
     """
     for path in folder.glob(_temporary("*")):
         if path.is_file():
@@ -80,7 +80,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_parts_atomically(path: Path, parts: Iterable[Part]) -> None:
-    """Writes `parts` in order like `write_atomically`; each is requested when it is written.
+    """Writes `parts` in order like `write_atomically`; the iterator yields one part at a time.
 
     A link at `path` is replaced, and one at the temporary file's path is not followed.
     """

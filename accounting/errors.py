@@ -6,7 +6,7 @@ class AccountingError(Exception):
 
 
 class Unaccountable(AccountingError):
-    """No proven accountant covers this event, or its arguments are invalid."""
+    """No accountant has a proven bound for this event, or the arguments are invalid."""
 
 
 class BudgetExceeded(AccountingError):

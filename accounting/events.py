@@ -104,11 +104,12 @@ Spending = Mapping[Event, int]
 
 
 def apart(spending: Spending) -> Spending:
-    """Returns one run's `spending` in a form that may be added to other runs'.
+    """Returns one run's `spending` in a form that may be added to the spending of other runs.
 
     Rounds with a separation are replaced by the largest number of participations of a client, and
     rounds with random slots by their epochs: a run says nothing about the next one's slots.
-    Repeated releases are counted individually, and clients at one site are a Poisson sample.
+    Repeated releases are counted individually. Sampling of clients that are at one site only is
+    counted as Poisson sampling.
     """
     total: Counter[Event] = Counter()
     for event, count in _at_least_noise(spending).items():
@@ -133,7 +134,7 @@ def apart(spending: Spending) -> Spending:
 
 
 def _at_least_noise(spending: Spending) -> Spending:
-    """Returns `spending` in which rounds that are counted together have the least noise among them.
+    """Gives rounds that are counted together the smallest noise among them.
 
     Dependent rounds of one run with varying noise are post-processing of the same number of rounds
     with the least noise. The slack of each is then the largest.
@@ -150,7 +151,7 @@ def _at_least_noise(spending: Spending) -> Spending:
 
 
 def _without_noise(event: Event) -> Event:
-    """Returns the key that rounds counted together share; for other rounds, the event itself."""
+    """Returns a key that is equal for rounds counted together; otherwise the event itself."""
     match event.release:
         case RandomAllocation() | BufferedToeplitz() | Separated(of=Gaussian()) as release:
             return replace(event, release=replace(release, of=Gaussian(1.0)), slack=0.0)

@@ -73,7 +73,7 @@ class Guarantee:
 
     @property
     def left_out(self) -> str:
-        """Note on what the guarantee does not cover of the model that training started from."""
+        """Note that the guarantee does not cover the training data of the starting model."""
         return (
             "this does not cover what the starting model reveals about the same clients (it "
             f"is {self.uncovered})"
@@ -84,7 +84,7 @@ class Guarantee:
         return f"ε = {epsilon_at(self.epsilon, self.delta, nominal)}"
 
     def rows(self, nominal: bool = False) -> dict[str, str]:
-        """The rows that tables print, by label; `nominal` marks the epsilon of a simulation."""
+        """The guarantee as table rows, by label; `nominal` marks the epsilon of a simulation."""
         return {
             "ε": epsilon_at(self.epsilon, self.delta, nominal),
             "unit": f"one {self.unit}",
@@ -93,24 +93,24 @@ class Guarantee:
         }
 
     def sentence(self) -> str:
-        """Returns the meaning in words, for readers without knowledge of the terms."""
+        """Returns the guarantee in words, for readers who do not know differential privacy."""
         known = _WORDS.get((self.unit, self.relation))
-        whom, change = known or (f"one {self.unit}", self.relation)
+        protected, change = known or (f"one {self.unit}", self.relation)
         if self.missing:
-            return f"nothing is promised about {whom}: {self.missing}"
+            return f"nothing is promised about {protected}: {self.missing}"
         if self.epsilon == math.inf:
-            return f"nothing is promised about {whom}"
+            return f"nothing is promised about {protected}"
         factor = f"at most {_rounded_up(self.epsilon)}" if self.epsilon < 700 else "more than 1e300"
         view = _VIEWS.get(self.against, "all releases")
         return (
-            f"for {whom}: {change} changes the probability of anything that can be concluded from "
-            f"{view} by a factor of {factor} (and {self.delta:g} more)"
+            f"for {protected}: {change} changes the probability of anything that can be concluded "
+            f"from {view} by a factor of {factor} (and {self.delta:g} more)"
             + (f"; {self.weakness}" if self.weakness else "")
             + (f"; {self.left_out}" if self.uncovered else "")
         )
 
     def to_json(self, void: str | None = None) -> dict[str, Any]:
-        """The object that every `--json` states; `void` is the reason why it is void, if it is."""
+        """Returns the guarantee as `--json` prints it; `void` is the reason if it is void."""
         keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
         remarks = {key: getattr(self, key) for key in ("against", "uncovered", "missing")}
         return {
@@ -172,7 +172,7 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
 
 
 def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
-    """Returns the statement that `spending` has no bound, and `why`."""
+    """Returns a guarantee of infinite epsilon for `spending`; `why` is the reason."""
     units, relations, samplers = (
         ", ".join(sorted({getattr(event, name) for event in spending}))
         for name in ("unit", "relation", "sampler")
@@ -191,7 +191,7 @@ def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
 
 
 def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str, Any]]:
-    """The JSON object of each guarantee that is not None; `void` is why all of them are void."""
+    """Returns each guarantee that is not None as JSON; `void` is the reason if all are void."""
     return [bound.to_json(void) for bound in bounds if bound]
 
 

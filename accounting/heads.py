@@ -55,7 +55,7 @@ class HeadsFile:
         self.path = path
 
     def read(self) -> list[Head]:
-        """Returns every head, in order; a torn one is left out.
+        """Returns every head, in order, without an incomplete last one.
 
         Raises `OSError`, and `LedgerBroken` if the file holds anything else.
         """
@@ -76,7 +76,7 @@ class HeadsFile:
             charged = None if round == "-" else int(round)
             yield Head(ledger, place, int(number_there), charged, head)
         elif not _TORN.fullmatch(line):
-            raise LedgerBroken(f"{self.path} is no file of heads: line {number} is none")
+            raise LedgerBroken(f"{self.path}: line {number} is not a ledger head")
 
     def _torn(self) -> bool:
         """Whether the last line is incomplete, possibly from another run's crash."""
@@ -132,23 +132,23 @@ def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[H
 
 
 def lacking(held: Sequence[Head], stated: Sequence[Head]) -> list[Head]:
-    """Returns the last heads of `stated`: those after all that are `held` of that ledger."""
+    """Returns the heads in `stated` that are later than every head of that ledger in `held`."""
     last = max((head.line for head in held if head.ledger == stated[0].ledger), default=0)
     return [head for head in stated if head.line > last]
 
 
 def others_at(place: str, held: Iterable[Head], ledger: str = "") -> list[Head]:
-    """Returns the heads of ledgers other than `ledger` that were at `place`."""
+    """Returns the heads that other ledgers than `ledger` had while they were in folder `place`."""
     return [head for head in held if head.place == place and head.ledger != ledger]
 
 
 def place_of(ledger: Path) -> str:
-    """Returns 16 digits that identify the folder of the file `ledger`."""
+    """Returns 16 hexadecimal digits that identify the folder of the file `ledger`."""
     return hashlib.sha256(os.fsencode(ledger.resolve().parent)).hexdigest()[:16]
 
 
 def _without_place(head: Head) -> tuple[str, int, int | None, str]:
-    """Returns `head` without its place, as a run may be moved."""
+    """Returns `head` without its place, which changes if a run directory is moved."""
     return head.ledger, head.line, head.round, head.hash
 
 

@@ -33,7 +33,7 @@ def least_noise(
     delta: float,
     spending_at: Callable[[float], Spending],
 ) -> float | None:
-    """Returns nearly the least z in [1e-3, 1e6] whose epsilon is at most `target`, or None.
+    """Returns nearly the least z in [1e-3, 1e6] with epsilon at most `target`; None if none has.
 
     No z is returned unless its epsilon was computed and is within the target.
 
@@ -94,7 +94,7 @@ def _by_correction(
 
 
 def _precision_told(epsilon: float, spending: Spending, delta: float) -> float | None:
-    """Returns log(1 / z^2) of the Gaussian as private as `spending`; None if there is none."""
+    """Returns log(1 / z^2) of the Gaussian mechanism with this `epsilon`; None if there is none."""
     slack = sum(event.slack * count for event, count in spending.items())
     left = delta - cost_of_slack(epsilon, slack)
     if not (0.0 < epsilon < math.inf and left > 0.0):

@@ -177,7 +177,7 @@ class Ledger:
         return bytes.fromhex(self._hashes[-1] if self._hashes else chain.START)
 
     def trail(self) -> tuple[Head, ...]:
-        """Returns the head after every line, oldest first."""
+        """Returns the head of the ledger after each of its lines, oldest first."""
         rounds = {charge.hash: charge.round for charge in self._charges}
         place = place_of(self.path)
         return tuple(
@@ -190,7 +190,7 @@ class Ledger:
         return head.hex() in self._hashes
 
     def passed(self, head: bytes, by: bytes) -> bool:
-        """Whether `head` was this ledger's head no later than `by` was."""
+        """Whether `head` was a head of this ledger, and `by` was one at that time or later."""
         until = self._hashes[: self._hashes.index(by.hex()) + 1] if self.holds(by) else []
         return head.hex() in until
 
@@ -210,7 +210,7 @@ class Ledger:
         added = self._choice.added(event, self._charged)
         if added and self.gate and not self.gate.affords(self.spending, added):
             raise BudgetExceeded(
-                f"round {round} would take epsilon above {self.gate.epsilon:g} "
+                f"round {round} would raise epsilon above {self.gate.epsilon:g} "
                 f"at delta {self.gate.delta:g}"
             )
         if event not in self._events:
@@ -249,11 +249,11 @@ class Ledger:
 
     @property
     def _counts_torn(self) -> bool:
-        """Whether a torn line counts: a seeded simulation charges its round again."""
+        """Whether a torn line counts as a charge; a seeded simulation charges its round again."""
         return bool(self._events) and self._terms.get("randomness") != "seeded"
 
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
-        """Returns the next round's charge, as the most expensive event defined."""
+        """Returns a charge of the next round, for the most expensive event that is defined."""
         from accounting.most_expensive import (
             most_expensive,  # lazily: listing runs does not need the accountants
         )

@@ -10,7 +10,7 @@ from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 
 
 def most_expensive(events: Sequence[Event], delta: float) -> int:
-    """The place of the event with the largest epsilon at `delta`; the last one among equals.
+    """Returns the index of the event with the largest epsilon at `delta`; of equal ones, the last.
 
     An event without a bound is the most expensive. If some events count rounds over a run, the
     result is one of these: whichever event happened, their count then covers the slots and the rows

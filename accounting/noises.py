@@ -63,10 +63,10 @@ class Skellam(Kinded):
 class DiscreteGaussians(Kinded):
     """As `Skellam`, with a sum of `clients` discrete Gaussians in `length` dimensions.
 
-    Each discrete Gaussian has the standard deviation `deviation`.
+    Each discrete Gaussian has the standard deviation `std`.
     """
 
-    deviation: float
+    std: float
     clients: int
     l2: float
     l1: float
@@ -75,7 +75,7 @@ class DiscreteGaussians(Kinded):
     kind: ClassVar[str] = "discrete_gaussians"
 
     def __post_init__(self) -> None:
-        for name in ("deviation", "l2", "l1"):
+        for name in ("std", "l2", "l1"):
             object.__setattr__(self, name, number(getattr(self, name), name, 0.0, 1e30))
         for name in ("clients", "length", "exchanges"):
             object.__setattr__(self, name, natural_number(getattr(self, name), name))
@@ -83,7 +83,7 @@ class DiscreteGaussians(Kinded):
     @property
     def noise_multiplier(self) -> float:
         """Noise multiplier of a similar Gaussian."""
-        spread = self.deviation * math.sqrt(self.clients / self.exchanges)
+        spread = self.std * math.sqrt(self.clients / self.exchanges)
         return spread / self.l2 if self.l2 else math.inf
 
 
@@ -92,7 +92,7 @@ Noise = Gaussian | IntegerNoise
 
 
 def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
-    """Returns `exchanges` Gaussian releases over one cohort, each at multiplier z, as one Gaussian.
+    """Combines `exchanges` Gaussian releases over one cohort, each at multiplier z, into one.
 
     Gaussian mechanisms compose exactly (adaptively too: Dong, Roth & Su 2022, Corollary 3.3):
     k of them at z are one at z / sqrt(k).

@@ -25,7 +25,7 @@ _OUTWARD = 1 - 1e-9
 
 @dataclass(frozen=True)
 class Separated(Kinded):
-    """`of`, where no client takes part twice within any `separation` consecutive rounds.
+    """The release `of`, if no client takes part twice within any `separation` consecutive rounds.
 
     Participation is not secret. The release is charged once per round. T consecutive rounds of a
     run include a client at most ceil(T / separation) times, and are that many Gaussians. Runs are
@@ -42,7 +42,7 @@ class Separated(Kinded):
 
 @dataclass(frozen=True)
 class AllocatedEpoch(Kinded):
-    """`of`, in each of `choices` rounds, where each client takes part in one secret round of them.
+    """The release `of` in each of `choices` rounds; each client takes part in one, kept secret.
 
     The round is uniform, and independent of other clients' rounds and of earlier epochs
     (`accounting.bounds.random_allocation`).
@@ -58,7 +58,7 @@ class AllocatedEpoch(Kinded):
 
 @dataclass(frozen=True)
 class RandomAllocation(Kinded):
-    """`of`, where each client takes part in one secret round of each epoch of `slots` rounds.
+    """The release `of`, if each client takes part in one secret round per epoch of `slots` rounds.
 
     Clients are in `groups`, which are public and take turns; a client's slot is one of the slots /
     groups rounds of its group. The release is charged once per round. T rounds, from the first
@@ -88,7 +88,7 @@ class RandomAllocation(Kinded):
 
 @dataclass(frozen=True)
 class BufferedToeplitz(Kinded):
-    """A round of x + C^-1 Z, where C has the column of buffers with `decays` and `outputs` `[d]`.
+    """A round of x + C^-1 Z, with C the Toeplitz matrix of buffers `decays` and `outputs` `[d]`.
 
     No client takes part twice within any `separation` consecutive rounds, and participation is not
     secret. The noise multiplier of `of` is the standard deviation of Z over the product of the

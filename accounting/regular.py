@@ -27,7 +27,7 @@ def opened(path: Path) -> BinaryIO:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise Misplaced(f"{path} is a FIFO or a device, but has to be a regular file; restore the file")
+    raise Misplaced(f"{path} is a FIFO or a device; expected a regular file: restore the file")
 
 
 def refuse_irregular(path: Path) -> None:

@@ -60,7 +60,7 @@ class SeveralSites(Kinded):
 
 @dataclass(frozen=True)
 class TruncatedPoisson(Kinded):
-    """`PoissonSampled`, except that of a cohort above `cap` only `cap` take part, chosen uniformly.
+    """`PoissonSampled` with at most `cap` participants, chosen uniformly from a larger cohort.
 
     `clients` bounds the population. Adding a client may displace another one, so this event has its
     own proof (see `accounting.bounds.pld`).

@@ -62,7 +62,7 @@ class View:
 
 
 class Unarmed(ValueError):
-    """Raised if the attackers' examples lack what the attack needs from them."""
+    """Raised if the attackers' examples are unsuitable for the attack, for example too few."""
 
 
 @dataclass(frozen=True)
@@ -158,14 +158,14 @@ class Attack(BaseModel):
         return direction
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
-        """The rows `[b, m]` sent instead of `view.byzantine`, and the attackers' new state."""
+        """Returns the rows `[b, m]` sent instead of `view.byzantine`, and the new state."""
         return view.byzantine, state
 
     def targeted(self, x: Tensor, y: Tensor, learned: State) -> tuple[Tensor, Tensor] | None:
-        """The test examples to be misclassified, as fed to the model, and the labels aimed at.
+        """Returns the test examples to be misclassified (model inputs), and their target labels.
 
-        The attack success rate is the fraction of them classified so. None if the attack has no
-        target. `learned` is the result of `study`.
+        The attack success rate is the fraction of these examples that get their target label. None
+        if the attack has no target. `learned` is the result of `study`.
         """
         return None
 
@@ -200,20 +200,21 @@ class FullKnowledge(ReadingAttack):
     """
 
     @abstractmethod
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
-        """The row `[m]` that all Byzantine clients send, given the honest rows `[h, m]`, h > 0."""
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+        """Returns the row `[m]` of all Byzantine clients, given honest rows `[h, m]`, h > 0."""
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         honest = usable_honest(view.honest)
         if honest is None:
             return view.byzantine, state
-        return self.hostile(honest, view, rng).expand_as(view.byzantine).clone(), state
+        return self.malicious_row(honest, view, rng).expand_as(view.byzantine).clone(), state
 
 
 def usable_honest(honest: Tensor | None) -> Tensor | None:
     """Returns the usable honest rows `[h, m]`; None if there are none.
 
-    Other rows have diverged; rules leave them out, and so does an attacker that studies them.
+    Unusable rows are not finite or too long (`defenses.finite`). Rules leave them out, and so do
+    attackers.
     """
     if honest is None:
         return None

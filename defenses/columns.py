@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from defenses.deferred import Tensor, torch
 
 _CHUNK = 8192
-_AT_ONCE = 1 << 24
+_BATCH_SIZE = 1 << 24
 """Number of values that a GPU sorts at once."""
 _SPARSE = 8
 """Weights are treated as sparse if fewer than one entry in this many is nonzero."""
@@ -36,7 +36,7 @@ def by_column(
     out = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
     mixing = None if weights is None else weights.to(rows).T
     lanes = torch.get_num_threads() if rows.device.type == "cpu" else 1
-    step = _columns_at_once(rows, lanes)
+    step = _columns_per_step(rows, lanes)
     with ThreadPoolExecutor(lanes) as pool:
         for start in range(0, rows.shape[1], step):
             chunk = rows[:, start : start + step].T
@@ -49,11 +49,11 @@ def by_column(
     return out
 
 
-def _columns_at_once(rows: Tensor, lanes: int) -> int:
-    """Number of columns of `rows` `[n, d]` that are sorted at once, with `lanes` CPU threads."""
+def _columns_per_step(rows: Tensor, lanes: int) -> int:
+    """Returns how many columns of `rows` `[n, d]` are sorted at once, with `lanes` CPU threads."""
     if rows.device.type == "cpu":
         return _CHUNK * lanes
-    return max(_CHUNK, _AT_ONCE // max(len(rows), 1))
+    return max(_CHUNK, _BATCH_SIZE // max(len(rows), 1))
 
 
 def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class Deferred(ModuleType):
-    """The module of this name, imported on the first access to an attribute."""
+    """A proxy of the module of this name, which is imported when an attribute is first used."""
 
     def __getattr__(self, attribute: str) -> Any:
         """Returns the module's attribute and caches it, so it is looked up only once."""

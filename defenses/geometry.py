@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from defenses.deferred import Tensor, torch
 
 _CHUNK, _BLOCK = 8192, 40
-_AT_ONCE = 64
+_BATCH_SIZE = 64
 """Number of chunks whose products a GPU computes at once."""
 _ROUNDING = 1e-5
 """Relative rounding error of squared norms about the center; float32 sums have a smaller error."""
@@ -47,7 +47,7 @@ class Geometry:
 
     @cached_property
     def gram(self) -> Tensor:
-        """Inner products `[n + 1, n + 1]` float64 about a point near the rows, on the CPU.
+        """Inner products `[n + 1, n + 1]` float64, centred at a point near the rows, on the CPU.
 
         The last row and column belong to the origin. Only differences of rows are used, so the
         choice of the point affects precision only: about a distant point, distances are lost in the
@@ -65,13 +65,13 @@ class Geometry:
         return _between(self.gram)[:-1, -1] if self.lengths is None else self.lengths()
 
     def inner(self) -> Tensor:
-        """Inner products of rows about the origin `[n, n]`."""
+        """Inner products `[n, n]` of the rows as vectors from the origin."""
         squared = _between(self.gram)
         norms = squared[:-1, -1]
         return (norms[:, None] + norms[None, :] - squared[:-1, :-1]) / 2
 
     def cosines(self) -> Tensor:
-        """Returns the cosines `[n, n]` of the angles between rows, about the origin.
+        """Returns the cosines `[n, n]` of the angles between rows as vectors from the origin.
 
         The cosine is 0 for a row whose norm is below the rounding error of its inner products, as
         its direction is undefined.
@@ -83,7 +83,7 @@ class Geometry:
         return (inner * scale[:, None] * scale[None, :]).clamp(-1.0, 1.0)
 
     def about_mean(self, weights: Tensor | None = None) -> Tensor:
-        """Returns inner products `[n, n]` of rows about their weighted mean.
+        """Returns inner products `[n, n]` of the rows minus their weighted mean.
 
         `weights` `[n]` sum to one; None weights all rows equally.
         """
@@ -120,7 +120,7 @@ def _between(gram: Tensor) -> Tensor:
 
 
 def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
-    """Returns inner products of `rows[keep]` about a point near most of them, on the CPU.
+    """Returns inner products of `rows[keep]`, centred at a point near most rows, on the CPU.
 
     The search starts at the origin. If most rows are much nearer to one of the rows than to the
     current point, that row becomes the new point, until no row is much nearer. Byzantine rows can
@@ -150,7 +150,7 @@ def _about(rows: Tensor, keep: Tensor | None, center: Tensor | None) -> Tensor:
     """
     n = len(rows) if keep is None else len(keep)
     gram = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=rows.device)
-    width = _CHUNK if rows.device.type == "cpu" else _CHUNK * _AT_ONCE
+    width = _CHUNK if rows.device.type == "cpu" else _CHUNK * _BATCH_SIZE
     room = torch.empty(n + 1, min(width, rows.shape[1]), dtype=rows.dtype, device=rows.device)
     for start in range(0, rows.shape[1], width):
         chunk = rows[:, start : start + width]

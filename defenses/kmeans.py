@@ -66,7 +66,7 @@ def k_means(sets: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, T
 
 
 def _starts(points: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Draws initial centers `[b, k, p]` in proportion to squared distances from others."""
+    """Draws initial centers `[b, k, p]` in proportion to squared distances (k-means++)."""
     each = torch.arange(len(points), device=points.device)
     weights = torch.ones(points.shape[:2], dtype=points.dtype)
     centers: list[Tensor] = []

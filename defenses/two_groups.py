@@ -32,9 +32,10 @@ def upper_group(values: Tensor, references: int, generator: torch.Generator) -> 
 
 
 def _dispersions(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of squares within one group and within the best two, and the end of the lower group.
+    """Returns sums of squares within one group and within the best two, and where these divide.
 
-    Each is `[b]`, for `ordered` `[b, m]`; the end is the place of the lower group's last value.
+    Each result is `[b]`, for `ordered` `[b, m]`. The last one is the place of the lower group's
+    last value.
     """
     m = ordered.shape[1]
     sizes = torch.arange(1, m, dtype=ordered.dtype, device=ordered.device)

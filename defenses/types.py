@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from defenses.deferred import Tensor, torch
 
-_AT_ONCE = 16
+_BATCH_SIZE = 16
 """Number of rows whose terms are computed together, to bound memory."""
 
 
@@ -150,8 +150,7 @@ class SumRule(Rule):
 
     All passes query the same row, which remains with its client. A row whose norm is not finite
     contributes zero, and its client counts like any other. The tolerance of a rule refers to rows:
-    a client that does not compute its terms honestly can send any terms of the norm that the sum
-    admits.
+    a Byzantine client can send any terms whose norm the sum admits, whatever its row.
     """
 
     _declares: ClassVar[frozenset[str]] = frozenset({"passes"})
@@ -164,7 +163,7 @@ class SumRule(Rule):
 
     @property
     def uploads(self) -> int:
-        """Number of uploads: the terms are sent in each pass."""
+        """Number of uploads for one aggregate: one per pass, each of the client's terms."""
         return self.passes
 
     def center_after(self, center: Tensor, released: Tensor) -> Tensor:
@@ -172,7 +171,7 @@ class SumRule(Rule):
         return self.step(center, released)
 
     def within(self, clip: float | None) -> Self:
-        """The rule with terms of norm at most `clip`, to which noise is calibrated under privacy.
+        """Returns the rule with terms of norm at most `clip`, to which privacy noise is calibrated.
 
         Args:
           clip: clipping norm; None without privacy.
@@ -208,15 +207,15 @@ class SumRule(Rule):
         """Returns the next center `[d]` from the released average of terms `[d + extra]`."""
 
     def on_rows(self, rows: Tensor, center: Tensor | None = None) -> Tensor:
-        """The aggregate `[d]` of `rows` `[n, d]` in one place: every pass, averaged over n."""
+        """Computes the aggregate `[d]` of `rows` `[n, d]` in one process, with all passes."""
         center = rows.new_zeros(rows.shape[1]) if center is None else center
         for _ in range(self.passes if len(rows) else 0):
             center = self.step(center, self.average(rows, center))
         return center
 
     def average(self, rows: Tensor, center: Tensor) -> Tensor:
-        """The average `[d + extra]` of the `terms` of `rows` `[n, d]`, n > 0, about `center`."""
-        parts = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+        """Returns the mean `[d + extra]` of the `terms` of `rows` `[n, d]`, n > 0."""
+        parts = (rows[start : start + _BATCH_SIZE] for start in range(0, len(rows), _BATCH_SIZE))
         sums = [self.terms(part, center).sum(0) for part in parts]
         return torch.stack(sums).sum(0) / len(rows)
 

@@ -19,7 +19,7 @@ Needs = frozenset[str]
 class PreAggregator(Rule):
     """A pre-aggregation step: turns n rows into m mixtures, which a rule aggregates instead.
 
-    There are no more Byzantine mixtures than there were Byzantine rows.
+    At most as many mixtures are Byzantine as rows were.
     """
 
     def needs(self) -> Needs:
@@ -93,7 +93,7 @@ class DrawnWeights(RowRule):
         if not among.count:
             return among.nothing()
         geometry = Geometry.of(among.rows, among.keep)
-        weights = self.weigh(geometry, among.hostile, generator)
+        weights = self.weigh(geometry, among.byzantine, generator)
         return self.noised(among.weighed(weights), geometry, generator)
 
 
@@ -118,7 +118,7 @@ class Composed(RowRule):
 
     @property
     def remembers(self) -> bool:
-        """Whether it is called with "center", the aggregate of the round before."""
+        """Whether the rule needs the argument "center", the aggregate of the round before."""
         return isinstance(self.rule, SumRule) and self.rule.remembers
 
     def most(self, n: int) -> int:
@@ -165,12 +165,12 @@ def aggregate(
         return among.nothing()
     if isinstance(rule, WeightRule):
         return _composed(among, before, rule, generator)
-    mixed = _mixtures(among.rows, among.keep, among.hostile, before, generator)
+    mixed = _mixtures(among.rows, among.keep, among.byzantine, before, generator)
     if isinstance(rule, SumRule):
         return rule.on_rows(mixed, **given)
     assert isinstance(rule, RowRule)
     drawn = {"generator": generator} if "generator" in rule.needs() else {}
-    return rule(mixed, among.hostile, **given, **drawn)
+    return rule(mixed, among.byzantine, **given, **drawn)
 
 
 def _composed(
@@ -186,14 +186,14 @@ def _composed(
     weights: Tensor | None = None
     if before or rule.geometric:
         geometry = Geometry.of(among.rows, among.keep)
-        geometry, weights = _mix(geometry, among.hostile, before, generator)
+        geometry, weights = _mix(geometry, among.byzantine, before, generator)
     if rule.geometric:
-        made = rule.mix(geometry, among.hostile)
+        made = rule.mix(geometry, among.byzantine)
         weights = made if weights is None else made @ weights
     if weights is not None and weights.dim() == 1:
         return among.weighed(weights)
     return by_column(
-        among.rows, among.keep, weights, lambda ordered: rule.columns(ordered, among.hostile)
+        among.rows, among.keep, weights, lambda ordered: rule.columns(ordered, among.byzantine)
     )
 
 
@@ -212,14 +212,14 @@ def mixtures(
 def _mixtures(
     rows: Tensor,
     keep: Tensor | None,
-    hostile: int,
+    byzantine: int,
     before: Sequence[PreAggregator],
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Returns the mixtures `[m, d]` of `rows[keep]`, of which up to `hostile` are Byzantine."""
+    """Returns the mixtures `[m, d]` of `rows[keep]`, of which up to `byzantine` are Byzantine."""
     if not before or (keep is not None and not len(keep)):
         return rows if keep is None else rows[keep]
-    _, weights = _mix(Geometry.of(rows, keep), hostile, before, generator)
+    _, weights = _mix(Geometry.of(rows, keep), byzantine, before, generator)
     assert weights is not None
     return product(weights, rows, keep)
 
@@ -230,7 +230,7 @@ def _mix(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None,
 ) -> tuple[Geometry, Tensor | None]:
-    """The geometry of the mixtures and their weights `[m, n]`; None if there are no steps."""
+    """Returns the mixtures' geometry and their weights `[m, n]`; None if there are no steps."""
     weights: Tensor | None = None
     for part in before:
         made = part.mix(geometry, byzantine, generator)
@@ -255,7 +255,7 @@ class Admitted:
     """Places `[n - m]` of the usable rows; None if all are usable."""
     count: int
     """Number of usable rows n - m."""
-    hostile: int
+    byzantine: int
     """Assumed number of Byzantine rows among the usable ones."""
 
     def weighed(self, weights: Tensor) -> Tensor:
@@ -300,7 +300,7 @@ def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
 
 
 def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
-    """The number of Byzantine rows among `n` that `before` tolerates, and the rows it returns."""
+    """Returns how many Byzantine rows among `n` `before` tolerates, and its number of rows."""
     most = n
     for part in before:
         most, n = min(most, part.most(n)), part.left(n)

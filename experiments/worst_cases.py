@@ -32,7 +32,7 @@ class Worst:
 
     attack: str
     mean: float
-    deviation: float
+    std: float
     seeds: int
     ahead: float
     """Distance in points to the next less harmful attack; infinite if there is none."""
@@ -47,13 +47,13 @@ class Worst:
         means = sorted((statistics.fmean(seeds.values()), name) for name, seeds in attacks.items())
         mean, name = means[0]
         seeds = list(attacks[name].values())
-        deviation = statistics.stdev(seeds) if len(seeds) > 1 else 0.0
+        std = statistics.stdev(seeds) if len(seeds) > 1 else 0.0
         tied = [other for harm, other in means if harm - mean < _TIE]
         ahead = means[len(tied)][0] - mean if len(means) > len(tied) else float("inf")
-        return cls(" = ".join(sorted(tied)), mean, deviation, len(seeds), ahead)
+        return cls(" = ".join(sorted(tied)), mean, std, len(seeds), ahead)
 
     def cell(self) -> str:
-        return f"{self.mean:.1f} ± {self.deviation:.1f}" if self.seeds > 1 else f"{self.mean:.1f}"
+        return f"{self.mean:.1f} ± {self.std:.1f}" if self.seeds > 1 else f"{self.mean:.1f}"
 
 
 def cases(
@@ -114,7 +114,7 @@ def tally(by_case: Mapping[Case, Accuracies]) -> str:
     if not worst:
         return ""
     most, clear = Counter(each.attack for each in worst), Counter[str]()
-    clear.update(each.attack for each in worst if each.ahead > each.deviation)
+    clear.update(each.attack for each in worst if each.ahead > each.std)
     lines = [
         f"{len(worst)} cases; the worst attack, and where it is so by more than its deviation:"
     ]

@@ -25,15 +25,17 @@ if TYPE_CHECKING:
     from privfed.api.commands import runs as runs
     from privfed.api.guarantee import RunGuarantee as RunGuarantee
     from privfed.api.guarantee import audit_function as audit_function
-    from privfed.api.people import Arrays as Arrays
-    from privfed.api.people import Declaration as Declaration
-    from privfed.api.people import Table as Table
-    from privfed.api.people import declare as declare
+    from privfed.api.population import Arrays as Arrays
+    from privfed.api.population import Declaration as Declaration
+    from privfed.api.population import Table as Table
+    from privfed.api.population import declare as declare
+    from privfed.api.rounds import Round as Round
     from privfed.api.run import Run as Run
     from privfed.api.texts import Texts as Texts
     from privfed.api.training import check as check
     from privfed.api.training import load as load
     from privfed.api.training import resume as resume
+    from privfed.api.training import start as start
     from privfed.api.training import train as train
     from privfed.client.objective import Objective as Objective
     from privfed.config.config import Config as Config
@@ -46,29 +48,30 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "Answer": "privfed.api.answer:Answer",
-    "Arrays": "privfed.api.people:Arrays",
+    "Arrays": "privfed.api.population:Arrays",
     "Attack": "attacks.types:Attack",
     "Broken": "privfed.core.errors:Broken",
     "Config": "privfed.config.config:Config",
-    "Declaration": "privfed.api.people:Declaration",
+    "Declaration": "privfed.api.population:Declaration",
     "Mechanism": "privfed.privacy.mechanism:NoisedMechanism",
     "Objective": "privfed.client.objective:Objective",
     "Observer": "privfed.run.outcome:Observer",
     "Refused": "privfed.core.errors:Refused",
+    "Round": "privfed.api.rounds:Round",
     "Rule": "defenses.types:RowRule",
     "Run": "privfed.api.run:Run",
     "RunGuarantee": "privfed.api.guarantee:RunGuarantee",
     "Sampler": "privfed.sampling.samplers:SizedSampler",
     "ServerOptimizer": "privfed.server.optimizer:WithRate",
     "SumRule": "defenses.types:SumRule",
-    "Table": "privfed.api.people:Table",
+    "Table": "privfed.api.population:Table",
     "Texts": "privfed.api.texts:Texts",
     "audit": "privfed.api.commands:audit",
     "audit_function": "privfed.api.guarantee:audit_function",
     "calibrate": "privfed.api.commands:calibrate",
     "check": "privfed.api.training:check",
     "compare": "privfed.api.commands:compare",
-    "declare": "privfed.api.people:declare",
+    "declare": "privfed.api.population:declare",
     "evaluate": "privfed.api.commands:evaluate",
     "experiment": "privfed.api.commands:experiment",
     "export": "privfed.api.commands:export",
@@ -76,6 +79,7 @@ _PLACES = {
     "predict": "privfed.api.commands:predict",
     "resume": "privfed.api.training:resume",
     "runs": "privfed.api.commands:runs",
+    "start": "privfed.api.training:start",
     "train": "privfed.api.training:train",
 }
 """Where each name lies: `module:name`."""
@@ -84,7 +88,7 @@ __all__ = [*_PLACES]
 
 
 def __getattr__(name: str) -> Any:
-    """The public name `name`, imported now. Raises `AttributeError`."""
+    """Imports and returns the public name `name`. Raises `AttributeError`."""
     if name not in _PLACES:
         raise AttributeError(f"module 'privfed' has no attribute {name!r}")
     module, _, attribute = _PLACES[name].partition(":")

@@ -12,24 +12,24 @@ from privfed.core.memory import keep_freed
 
 
 class LoadsWithinLimit:
-    """A finder of modules that finds none, and refuses libraries that memory does not suffice for.
+    """An import hook that refuses libraries for which the process's memory limit is too low.
 
-    A command that needs none of them is not affected.
+    It finds no module itself. Commands that do not import such a library still run.
     """
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> None:
-        """Returns None. Raises `Refused` for a library above the limit of the process."""
+        """Returns None. Raises `Refused` for a library that needs more memory than the limit."""
         refuse_little_memory(name)
 
 
 def run() -> None:
-    """The command line, in a process of its own.
+    """Runs the command line, in a process of its own.
 
-    The libraries that a command imports make objects that last as long as it. Looking through them
-    for garbage again and again, and once more at exit, took a quarter of a short command's time.
+    Objects of imported libraries live as long as the process, so they are excluded from garbage
+    collection, which otherwise takes a quarter of a short command's time.
     """
     sys.meta_path.insert(0, LoadsWithinLimit)
     keep_freed()

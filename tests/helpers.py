@@ -109,7 +109,7 @@ class Seen:
     def __init__(self) -> None:
         self.by_client: dict[int, torch.Tensor] = {}
 
-    def rows(self, round, ids, rows, hostile) -> None:
+    def rows(self, round, ids, rows, byzantine) -> None:
         self.by_client |= dict(zip(ids.tolist(), rows, strict=True))
 
     def judged(self, round, ids, rows, aggregate) -> None:
@@ -125,12 +125,12 @@ def attackers(
     *,
     afresh: bool = False,
     unbounded: bool = False,
-    people: int = 8,
+    dataset: int = 8,
     **details,
 ) -> Attackers:
-    """Returns attackers among `people` clients, selected by a seed."""
-    identities, streams = np.arange(people), Streams(0, simulated=True)
-    return Attackers(attack, fraction, afresh, unbounded, identities, streams, people, **details)
+    """Returns attackers among `dataset` clients, selected by a seed."""
+    identities, streams = np.arange(dataset), Streams(0, simulated=True)
+    return Attackers(attack, fraction, afresh, unbounded, identities, streams, dataset, **details)
 
 
 class Rounds:
@@ -189,7 +189,7 @@ class Rounds:
             ),
             states=states,
             histories=histories,
-            people=federation.people(),
+            population=federation.population(),
             ledger=Ledger.create(self.path, {}),
             store=self.store,
             streams=streams,
@@ -249,11 +249,11 @@ class MoreThanDeclared(TwoExchanges):
     exchanges: ClassVar[int] = 1
 
 
-def assert_normal(sample: np.ndarray, deviation: float) -> None:
-    """Asserts that `sample` is N(0, deviation^2), by shape (KS) and scale (chi-square), at 1e-6."""
+def assert_normal(sample: np.ndarray, std: float) -> None:
+    """Asserts that `sample` is N(0, std^2), by shape (KS) and scale (chi-square), at 1e-6."""
     flat = np.asarray(sample, dtype=np.float64).ravel()
-    shape = stats.kstest(flat / deviation, "norm").pvalue
-    statistic = float((flat**2).sum()) / deviation**2
+    shape = stats.kstest(flat / std, "norm").pvalue
+    statistic = float((flat**2).sum()) / std**2
     tail = min(stats.chi2.cdf(statistic, len(flat)), stats.chi2.sf(statistic, len(flat)))
-    assert shape > 1e-6, f"not N(0, {deviation:g}^2): KS p = {shape:.2g}"
-    assert tail > 1e-6, f"wrong scale: {flat.std():g} for {deviation:g} (p = {tail:.2g})"
+    assert shape > 1e-6, f"not N(0, {std:g}^2): KS p = {shape:.2g}"
+    assert tail > 1e-6, f"wrong scale: {flat.std():g} for {std:g} (p = {tail:.2g})"

@@ -36,12 +36,12 @@ from scipy.special import gammaln, logsumexp
 
 from accounting.bounds.spread import Numbers
 
-_AT_ONCE = 64
+_BATCH_SIZE = 64
 """Number of orders that are summed together: for all orders at once there would be 1e6 terms."""
 
 
 def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:
-    """A bound on the Rényi divergences `[n]` of one epoch, in both directions, at `orders` > 1."""
+    """Bounds the Rényi divergences `[n]` of one epoch, in both directions, at `orders` > 1."""
     orders = np.asarray(orders, dtype=float)
     most = math.ceil(float(orders.max()))
     moments = log_moments(slots, noise_multiplier, most)
@@ -61,7 +61,7 @@ def log_moments(slots: int, noise_multiplier: float, most: int) -> Numbers:
 
 
 def _of_mean(count: int, single: Numbers) -> Numbers:
-    """The log moments of the mean of `count` i.i.d. numbers of log moments `single` `[n]`."""
+    """Returns the log moments `[n]` of a mean of `count` i.i.d. numbers with these `single`."""
     if count == 1:
         return single
     half = _of_mean(count // 2, single)
@@ -70,13 +70,16 @@ def _of_mean(count: int, single: Numbers) -> Numbers:
 
 
 def _of_weighed(first: Numbers, second: Numbers, share: float) -> Numbers:
-    """The log moments of share X + (1 - share) Y, X and Y independent, from theirs `[n]`."""
-    pieces = np.array_split(np.arange(len(first)), -(-len(first) // _AT_ONCE))
+    """Returns the log moments `[n]` of share X + (1 - share) Y, for independent X and Y.
+
+    `first` and `second` `[n]` are the log moments of X and of Y.
+    """
+    pieces = np.array_split(np.arange(len(first)), -(-len(first) // _BATCH_SIZE))
     return np.concatenate([_sums(piece, first, second, share) for piece in pieces])
 
 
 def _sums(orders: np.ndarray, first: Numbers, second: Numbers, share: float) -> Numbers:
-    """Returns the logarithms of the sums over k at each of `orders` `[m]`."""
+    """Returns `_of_weighed` at some `orders` `[m]`, by the binomial sum over k."""
     a, k = orders[:, None], np.arange(orders[-1] + 1)
     rest = np.maximum(a - k, 0)
     log_factorials = gammaln(np.arange(len(first)) + 1.0)

@@ -34,21 +34,21 @@ def skellam_divergence(alpha: int, variance: float, l2: float, l1: float) -> flo
 
 
 def discrete_gaussian_divergence(
-    alpha: float, deviation: float, clients: int, l2: float, l1: float, length: int
+    alpha: float, std: float, clients: int, l2: float, l1: float, length: int
 ) -> float:
     """Returns the Rényi divergence of a sum of `clients` discrete Gaussians.
 
     Args:
       alpha: order, above 1.
-      deviation: standard deviation of each client's noise, in grid steps.
+      std: standard deviation of each client's noise, in grid steps.
       clients: number of discrete Gaussians.
       l2: L2 sensitivity, in grid steps.
       l1: L1 sensitivity, in grid steps.
       length: number of coordinates.
     """
     k = np.arange(1, clients)
-    tau = 10 * float(np.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)).sum())
-    variance = clients * deviation**2
+    tau = 10 * float(np.exp(-2 * math.pi**2 * std**2 * k / (k + 1)).sum())
+    variance = clients * std**2
     return min(
         alpha * l2**2 / (2 * variance) + tau * length,
         alpha / 2 * (l2**2 / variance + 2 * l1 * tau / math.sqrt(variance) + tau**2 * length),

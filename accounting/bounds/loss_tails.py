@@ -13,10 +13,10 @@ import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf
 
 _NEARLY = 1e-9
-"""Upper bound on the difference between numpy's logarithm and the C library's, which decides."""
+"""Upper bound on the difference of numpy's logarithm from the C library's, which is used."""
 _BLOCK = 4096
 _LEAST_LOSS = -700.0
-"""Losses below this overflow an exponential; no epsilon lies there, as none is negative."""
+"""Losses below this value would overflow exp(-loss); epsilon is never negative."""
 
 
 class LossTails:
@@ -31,7 +31,7 @@ class LossTails:
         self._tails = [_Tail(each) for each in directions] if dense else []
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon at `delta`, equal to the library's to the last bit."""
+        """Returns the smallest epsilon at `delta`, bit for bit that of dp-accounting."""
         known = [tail.epsilon(delta) for tail in self._tails]
         if not known or None in known:
             return float(self._distribution.get_epsilon_for_delta(delta))
@@ -50,7 +50,7 @@ class _Tail:
         self._lower = np.zeros(1)
 
     def epsilon(self, delta: float) -> float | None:
-        """The smallest epsilon at `delta`; None if the sums do not reach far enough."""
+        """Returns the smallest epsilon at `delta`; None if the losses are not tabulated so far."""
         if self._upper[0] > delta:
             return math.inf
         start = 0
@@ -86,7 +86,7 @@ class _Tail:
         return None
 
     def _extend(self) -> bool:
-        """Doubles the range of the sums; returns whether there were further losses."""
+        """Doubles the range of tabulated losses; returns False if there are no further losses."""
         known = len(self._losses)
         more = min(max(known, _BLOCK), len(self._probabilities) - known)
         before = self._losses[-1] - self._step if known else self._largest

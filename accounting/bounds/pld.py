@@ -34,7 +34,7 @@ _FINEST_GRID, _COARSEST_GRID, _LARGEST_GRID = 1e-6, 1e-3, 300_000
 
 
 def pld_epsilon(counts: Counts, delta: float) -> float | None:
-    """The epsilon of all of `counts` at `delta`; None if rounding is not far below delta."""
+    """Returns epsilon of `counts` at `delta`; None if rounding errors are not far below delta."""
     plain = {noise: count for noise, count in counts.items() if isinstance(noise, Gaussian)}
     sampled = Counter({release: count for release, count in counts.items() if release not in plain})
     if not sampled:
@@ -105,10 +105,10 @@ def _truncated(release: TruncatedPoisson, grid: float) -> Any:
 
 
 class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
-    """The library's privacy loss of sampled Gaussian noise, inverted for arrays of epsilon."""
+    """dp-accounting's privacy loss of subsampled Gaussian noise, vectorised over epsilon."""
 
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
-        """The hockey-stick divergences at `epsilon`, equal to the library's up to rounding."""
+        """Returns hockey-stick divergences at `epsilon`, up to rounding those of dp-accounting."""
         if np.ndim(epsilon) == 0 or self.sampling_prob == 1.0:
             return super().get_delta_for_epsilon(epsilon)
         epsilons, adds = np.asarray(epsilon), self.adjacency_type == AdjacencyType.ADD
@@ -123,7 +123,7 @@ class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
         return np.clip(deltas, 0, 1)
 
     def _inverses(self, epsilons: np.ndarray) -> np.ndarray:
-        """`inverse_privacy_loss` of each of `epsilons`, between the edge and infinity."""
+        """Returns `inverse_privacy_loss` of each of `epsilons`, within the range of the loss."""
         adds, rate = self.adjacency_type == AdjacencyType.ADD, self.sampling_prob
         signed = -epsilons if adds else epsilons
         near = np.isclose(signed, math.log(1 - rate), rtol=1e-8, atol=0.0) | (signed == 0.0)
@@ -158,17 +158,17 @@ def _grid(counts: Counts) -> float:
     losses of one event, or of their sum (which RDP bounds), need more than 300,000 points. If that
     sum determines the grid, it is a power of 2^(1/4), so that a search over rounds reuses it.
     """
-    spread = min(_loss_deviation(release) for release in counts)
+    spread = min(_loss_std(release) for release in counts)
     tops = [_loss_reach(release) for release in counts]
     fine = min(max(spread / 10, _FINEST_GRID), _COARSEST_GRID)
     coarse = max([reach(counts), *tops]) / _LARGEST_GRID
     return max(fine, 2 ** (math.ceil(4 * math.log2(coarse)) / 4))
 
 
-def _loss_deviation(release: Known) -> float:
+def _loss_std(release: Known) -> float:
     """The standard deviation of the likelihood ratio, about q sqrt(exp(1/z^2) - 1), capped at 1."""
     if isinstance(release, AllocatedEpoch):
-        return random_allocation.loss_deviation(release.choices, release.of.noise_multiplier)
+        return random_allocation.loss_std(release.choices, release.of.noise_multiplier)
     q, z = _rate_and_noise(release)
     return min(1.0, q * math.sqrt(math.expm1(min(1 / z**2, 50.0))))
 

@@ -100,7 +100,7 @@ def losses(slots: int, noise_multiplier: float, grid: float) -> Any:
     )
 
 
-def loss_deviation(slots: int, noise_multiplier: float) -> float:
+def loss_std(slots: int, noise_multiplier: float) -> float:
     """Returns the standard deviation of R under Q, sqrt((exp(1/z^2) - 1) / t), capped at 1."""
     return min(1.0, math.sqrt(math.expm1(min(1 / noise_multiplier**2, 50.0)) / slots))
 
@@ -119,12 +119,12 @@ def _unamplified(slots: int, z: float) -> bool:
 
 
 def _far_out(z: float) -> float:
-    """Returns the privacy loss of the Gaussian at 10 standard deviations."""
+    """Returns the privacy loss of the Gaussian mechanism at 10 standard deviations."""
     return 0.5 / z**2 + 10 / z
 
 
 def _ratio(slots: int, z: float, grid: float) -> Spread:
-    """A spread of R = sum_i exp(L_i) / t, with steps that are `grid` times powers of two."""
+    """Returns the distribution of R = sum_i exp(L_i) / t on steps of `grid` times powers of two."""
     terms = {1: lognormal(-0.5 / z**2 - math.log(slots), 1 / z, _step(1, z, grid))}
 
     def sum_of(count: int) -> Spread:
@@ -137,16 +137,16 @@ def _ratio(slots: int, z: float, grid: float) -> Spread:
 
 
 def _step(count: int, z: float, grid: float) -> float:
-    """Returns the step for a sum of `count` terms: fine relative to its standard deviation.
+    """Returns the grid step for a sum of `count` terms, a small part of its standard deviation.
 
     It is `grid` times a power of two. With more terms it never grows, so that the grid of a sum
     contains the grids of its terms.
     """
-    fine = max(loss_deviation(count, z) / _FINENESS, 2 * _far_out(z) / _MOST_POINTS)
+    fine = max(loss_std(count, z) / _FINENESS, 2 * _far_out(z) / _MOST_POINTS)
     return math.ldexp(grid, math.floor(math.log2(fine / grid)))
 
 
 def _probabilities(grid: float, first: int, masses: Numbers, infinite: float) -> Any:
-    """The distribution of finite losses from `first` on, and of an infinite one, rounded up."""
+    """Builds a pessimistic distribution of finite losses from `first` on, and an infinite loss."""
     infinite = min(infinite + abs(1.0 - infinite - float(masses.sum())), 1.0)
     return pld_pmf.DensePLDPmf(grid, first, masses, infinite, True)

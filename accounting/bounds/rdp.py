@@ -66,7 +66,7 @@ def reach(counts: Mapping[Any, int]) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Orders and the release's Rényi divergences, rounded up; at `few` orders, or the library's."""
+    """Returns orders (`few`, or dp-accounting's) and Rényi divergences there, rounded up."""
     accountant = library.RdpAccountant(few)
     match release:
         case RepeatAndSelect(of=releases, repetitions=repetitions):
@@ -97,7 +97,7 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
 
 
 def _between(release: Any, order: float) -> float:
-    """The divergence of integer noise at any `order`; Skellam bounds hold at integer orders only.
+    """Interpolates the divergence of integer noise, whose Skellam bounds need integer orders.
 
     (order - 1) D_order is convex in the order (van Erven & Harremoes 2014, Corollary 2), and 0 at
     order 1, so linear interpolation between integer orders is an upper bound.
@@ -123,9 +123,9 @@ def integer_divergence(release: Any, order: float) -> float:
             return poisson_sampled(functools.partial(integer_divergence, noise), q, int(order))
         case Skellam(variance=variance, l2=l2, l1=l1, exchanges=exchanges):
             return exchanges * skellam_divergence(int(order), variance, l2, l1)
-        case DiscreteGaussians(deviation=s, clients=n, l2=l2, l1=l1, length=d, exchanges=exchanges):
+        case DiscreteGaussians(std=s, clients=n, l2=l2, l1=l1, length=d, exchanges=exchanges):
             return exchanges * discrete_gaussian_divergence(order, s, n, l2, l1, d)
-    raise TypeError(f"{release!r} is no integer noise")
+    raise TypeError(f"{release!r} has no noise on integers")
 
 
 @contextmanager

@@ -51,9 +51,9 @@ Numbers = NDArray[np.float64]
 
 _TAIL = 0.5 * math.exp(-50)
 """Probability mass beyond the largest loss, which is counted as an infinite loss."""
-_TAIL_DEVIATIONS = 9.8
+_TAIL_STDS = 9.8
 """Number of standard deviations beyond which a Gaussian has less than that mass."""
-_AT_ONCE = 1 << 18
+_BATCH_SIZE = 1 << 18
 _STEPS = 100
 
 
@@ -88,7 +88,7 @@ def at_several_sites(
 
 
 def split(release: SeveralSites) -> PoissonSampled:
-    """The event whose `sites`-fold composition bounds `release`, also in Rényi divergence."""
+    """Returns an event whose `sites`-fold composition bounds `release` (PLD and Rényi)."""
     multiplier = release.of.noise_multiplier / math.sqrt(release.sites)
     return PoissonSampled(release.rate, Gaussian(multiplier))
 
@@ -110,10 +110,10 @@ def largest_loss(release: SeveralSites) -> float:
 
 
 def _dots(delta: Any, low: float, high: float, grid: float) -> Any:
-    """Returns probabilities of losses from `low` to `high` that reproduce all values of `delta`."""
+    """Returns probabilities of losses from `low` to `high` that have the divergences `delta`."""
     first, last = math.floor(low / grid), math.ceil(high / grid)
     epsilons = np.arange(first, last + 1) * grid
-    pieces = np.array_split(epsilons, 1 + len(epsilons) // _AT_ONCE)
+    pieces = np.array_split(epsilons, 1 + len(epsilons) // _BATCH_SIZE)
     deltas = np.clip(np.concatenate([delta(piece) for piece in pieces]), 0.0, 1.0)
     falling = np.maximum.accumulate(deltas[::-1])[::-1]
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, first, last, falling)
@@ -129,7 +129,7 @@ class _Pair:
         likely = np.flatnonzero(log_weights[1:] > -np.inf)
         self.shifts = likely + 1.0
         self.log_weights = log_weights[1:][likely]
-        self.reach = _TAIL_DEVIATIONS * self.z
+        self.reach = _TAIL_STDS * self.z
 
     def loss(self, x: float) -> float:
         """Returns the privacy loss at `x`."""

@@ -24,13 +24,15 @@ from scipy.special import ndtr, ndtri
 Numbers = NDArray[np.float64]
 
 _TAIL = 1e-20
-"""Amount cut off each tail at a time: probability mass at the
-bottom, fraction of the mean at the top."""
+"""Amount cut off a tail at a time: probability mass at the bottom, part of the mean at the top."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Masses `[n]` at exp(step * (first + i)), a mass at `zero`, and the mean `far` at infinity."""
+    """A distribution of masses `[n]` at exp(step * (first + i)), with a mass at `zero`.
+
+    `far` is the part of the mean that is cut off and counts as infinity.
+    """
 
     step: float
     first: int
@@ -44,21 +46,21 @@ class Spread:
         return np.asarray(self.step * (self.first + np.arange(len(self.masses))), dtype=np.float64)
 
 
-def lognormal(location: float, deviation: float, step: float) -> Spread:
-    """A spread of exp(N(location, deviation^2)), whose mean is exp(location + deviation^2 / 2).
+def lognormal(location: float, std: float, step: float) -> Spread:
+    """Discretises exp(N(location, std^2)), with its mean exp(location + std^2 / 2).
 
-    The mean of a cell is the total mean times the mass of the cell under N(location + deviation^2,
-    deviation^2).
+    The mean of a cell is the total mean times the mass of the cell under N(location + std^2,
+    std^2).
     """
-    reach = -float(ndtri(_TAIL)) * deviation
-    tilted = location + deviation**2
+    reach = -float(ndtri(_TAIL)) * std
+    tilted = location + std**2
     first = math.floor((location - reach) / step)
     last = math.ceil((tilted + reach) / step)
     edges = np.asarray(step * np.arange(first, last + 1), dtype=np.float64)
     points = np.exp(edges)
-    below, cells, above = _cells((edges - location) / deviation)
-    parts = _cells((edges - tilted) / deviation)
-    mean_below, means, mean_above = (math.exp(location + deviation**2 / 2) * part for part in parts)
+    below, cells, above = _cells((edges - location) / std)
+    parts = _cells((edges - tilted) / std)
+    mean_below, means, mean_above = (math.exp(location + std**2 / 2) * part for part in parts)
     up = np.clip((means / points[:-1] - cells) / np.expm1(step), 0.0, cells)
     masses = np.zeros(len(points))
     masses[:-1] += cells - up
@@ -71,7 +73,7 @@ def lognormal(location: float, deviation: float, step: float) -> Spread:
 
 
 def added(x: Spread, y: Spread, step: float) -> Spread:
-    """A spread of the sum of two independent numbers, on a grid that refines both of theirs.
+    """Returns the distribution of the sum of two independent numbers, on a common finer grid.
 
     Its masses are renormalised to sum to 1: rounding errors would otherwise double from sum to sum.
     """
@@ -90,7 +92,7 @@ def added(x: Spread, y: Spread, step: float) -> Spread:
 
 
 def regridded(law: Spread, grid: float) -> Spread:
-    """Returns a spread of `law` at multiples of `grid`, a power of two times its step."""
+    """Returns `law` at multiples of `grid`, which is a power of two times the step of `law`."""
     if grid <= law.step:
         return _refined(law, grid)
     times = round(grid / law.step)

@@ -29,7 +29,7 @@ _STEPS = 24
 def selected_divergences(
     orders: np.ndarray, once: np.ndarray, repetitions: Repetitions
 ) -> np.ndarray:
-    """Returns the Rényi divergences of A at `orders` `[n]`, all above 1, from those of a run.
+    """Bounds the Rényi divergences of the selection A at `orders` `[n]` > 1, from a run's (Q).
 
     Papernot & Steinke 2022, Theorem 2: for all orders λ > 1 and λ' >= 1, with the divergences ε
     and ε' of Q there, that of A at λ is at most
@@ -52,7 +52,7 @@ def selected_divergences(
 def selected_epsilon(
     epsilon: Callable[[float], float | None], repetitions: Repetitions, delta: float
 ) -> float | None:
-    """A bound on A's epsilon at `delta`, from a run's `epsilon(delta)`; None if it has none.
+    """Bounds epsilon of the selection A at `delta`, from a run's `epsilon`; None if unbounded.
 
     For every e' with δ_Q(e') (1 - γ) <= γ (exp(e') - 1), and every e,
 

@@ -97,12 +97,12 @@ class Repetitions(Encoded):
             return k
 
     def _growth(self, k: int) -> decimal.Decimal:
-        """P[K = k + 1] / P[K = k], in the caller's arithmetic; above 1 only before the mode."""
+        """Returns P[K = k + 1] / P[K = k], which is above 1 only before the mode."""
         gamma, shape = decimal.Decimal(self.gamma), decimal.Decimal(self.shape)
         return (1 - gamma) * (k + shape) / (k + 1)
 
     def _first_mass(self) -> decimal.Decimal:
-        """Returns P[K = 1], in the arithmetic of the caller's context."""
+        """Returns P[K = 1], in the precision of the caller's decimal context."""
         gamma, shape = decimal.Decimal(self.gamma), decimal.Decimal(self.shape)
         if gamma == 1:
             return decimal.Decimal(1)

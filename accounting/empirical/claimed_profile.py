@@ -15,8 +15,8 @@ from accounting.events import Event, Spending
 from accounting.guarantee import TIGHTEST, guarantee
 
 _LEAST = 1e-9
-"""Smallest delta relative to the ledger's: nearly perfect
-guesses have a similarly small probability."""
+"""Smallest tested delta relative to the ledger's; nearly perfect guesses are about as
+improbable."""
 _POINTS = 60
 """Number of deltas up to a tenth, dense enough to represent the curve between them."""
 _LARGE = np.arange(0.15, 1.0, 0.05)
@@ -25,7 +25,7 @@ _LARGE = np.arange(0.15, 1.0, 0.05)
 def refutable_claims(
     spending: Spending, delta: float, accountant: str = TIGHTEST
 ) -> tuple[list[Claim], float]:
-    """Returns the claims that one run is tested against, and a probability to add to p-values.
+    """Returns the claims to test one run against, and a probability to add to each p-value.
 
     The first claim is the ledger's epsilon at `delta`. Rounds with slack are within that total
     variation distance of the accounted rounds, for any population (a sum aborts, or noise

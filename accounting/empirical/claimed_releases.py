@@ -14,23 +14,23 @@ _DELTAS = (1e-6, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 
 
 def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
-    """Yields points (epsilon, delta) of the profile claimed for `rounds`, one at `delta`.
+    """Yields points (epsilon, delta) of the claimed profile of `rounds`; one point is at `delta`.
 
     A client that is never sampled changes nothing. This bound, tighter than accountants of integer
     noise give, is claimed for every sampler with independent Bernoulli draws.
     """
     if isinstance(event.release, PoissonSampled | SeveralSites | Repeated):
-        rate, coins = _coins(event.release)
-        yield 0.0, min(1.0, 1.0 - (1.0 - rate) ** (coins * rounds) + rounds * event.slack)
+        rate, draws = _draws(event.release)
+        yield 0.0, min(1.0, 1.0 - (1.0 - rate) ** (draws * rounds) + rounds * event.slack)
     yield from points_for_releases(lambda at: guarantee({event: rounds}, at).epsilon, delta)
 
 
 def points_for_releases(profile: Callable[[float], float], delta: float) -> Iterator[Claim]:
-    """Yields points of `profile`, epsilon by delta, testable by releases, one at `delta`."""
+    """Yields points of `profile` (epsilon by delta) that releases can test; one is at `delta`."""
     yield from points_of(profile, sorted({*_DELTAS, delta}))
 
 
-def _coins(release: PoissonSampled | SeveralSites | Repeated) -> tuple[float, int]:
+def _draws(release: PoissonSampled | SeveralSites | Repeated) -> tuple[float, int]:
     """Returns the sampling rate of a client's Bernoulli draws, and their number for one release."""
     match release:
         case PoissonSampled(rate=rate):

@@ -28,14 +28,14 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Guesses of inclusion bits: `made` of `coins` bits were guessed, `right` of them right."""
+    """Guesses of inclusion bits: of `canaries` bits, `made` were guessed and `right` correctly."""
 
-    coins: int
+    canaries: int
     made: int
     right: int
 
     def p_value(self, epsilon: float, delta: float) -> float:
-        """A bound on the probability of as many right guesses in an (epsilon, delta)-DP run.
+        """Bounds the probability that an (epsilon, delta)-DP run allows this many right guesses.
 
         >>> round(Guesses(100, 20, 20).p_value(0.0, 0.0) * 2**20, 6)
         1.0
@@ -44,9 +44,9 @@ class Guesses:
         beta = float(binom.sf(self.right - 1, self.made, rate))
         if not delta or not self.right:
             return min(beta, 1.0)
-        steps = np.arange(1, min(self.right, self.coins) + 1)  # further ones reach below zero
+        steps = np.arange(1, min(self.right, self.canaries) + 1)  # further ones reach below zero
         between = binom.sf(self.right - 1 - steps, self.made, rate) - beta
-        return min(1.0, beta + 2 * self.coins * delta * float((between / steps).max()))
+        return min(1.0, beta + 2 * self.canaries * delta * float((between / steps).max()))
 
     def epsilon_lower(self, delta: float, confidence: float) -> float:
         """Returns a lower bound on epsilon at `confidence`; 0 if the guesses show nothing."""
@@ -62,23 +62,26 @@ class Guesses:
         return float(brentq(above, 0.0, _LARGEST, xtol=1e-9))
 
 
-def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> Guesses:
+def guess(scores: NDArray[np.float64], inclusion: NDArray[np.bool_], made: int) -> Guesses:
     """Guesses `made` of the inclusion bits: included at the highest scores, excluded at the lowest.
 
     Args:
       scores: scores of the canaries, shape [m].
-      coins: inclusion bits, shape [m].
+      inclusion: inclusion bits, shape [m].
       made: number of guesses, to be fixed before the scores are seen.
 
     Raises:
       Unaccountable: if `made` is not between 1 and m.
 
     >>> guess(np.array([0.9, 0.1, 0.8, 0.2]), np.array([True, False, False, True]), 2)
-    Guesses(coins=4, made=2, right=2)
+    Guesses(canaries=4, made=2, right=2)
     """
-    if not 0 < made <= len(coins):
-        raise Unaccountable(f"{made} guesses about {len(coins)} canaries; expected 1 to all")
+    if not 0 < made <= len(inclusion):
+        count = len(inclusion)
+        raise Unaccountable(f"{made} guesses of {count} canaries; expected 1 to {count}")
     order = np.argsort(scores, kind="stable")
     high = -(-made // 2)
-    right = int(coins[order[len(coins) - high :]].sum()) + int((~coins[order[: made - high]]).sum())
-    return Guesses(len(coins), made, right)
+    right = int(inclusion[order[len(inclusion) - high :]].sum()) + int(
+        (~inclusion[order[: made - high]]).sum()
+    )
+    return Guesses(len(inclusion), made, right)

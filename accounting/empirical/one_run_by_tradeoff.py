@@ -42,7 +42,7 @@ _STEPS, _PASSES = 33, 4
 
 
 def curve_p_value(guesses: Guesses, curve: TradeoffCurve) -> float:
-    """Returns a bound on the probability of as many right guesses in a run as private as `curve`.
+    """Bounds the probability of this many right guesses if a run is f-DP for the given `curve`.
 
     It is at least 1e-40.
 
@@ -67,10 +67,10 @@ def curve_refuted(guesses: Guesses, curve: TradeoffCurve, level: float) -> bool:
 
 
 def gaussian_lower(guesses: Guesses, confidence: float) -> GaussianCurve:
-    """Returns a Gaussian curve that is refuted at `confidence`, as are all more private ones.
+    """Returns the least private Gaussian curve that is refuted at `confidence`.
 
-    If the run's trade-off function is Gaussian, neighbours are more distinguishable than under this
-    curve.
+    All more private Gaussian curves are refuted as well: if the run's trade-off function is
+    Gaussian, neighbours are more distinguishable than under this curve.
     """
     low, high, miss = 0.0, _LARGEST_MU, 1 - confidence
     for _ in range(_PASSES):
@@ -90,7 +90,7 @@ def _refuted(
 
     `reflected` computes f(1 - x) `[s]`.
     """
-    m, k, v = guesses.coins, guesses.made, guesses.right
+    m, k, v = guesses.canaries, guesses.made, guesses.right
     right, wrong = levels * v / m, levels * (k - v) / m
     for i in range(v - 1, -1, -1):
         more = np.maximum(wrong, reflected(right))

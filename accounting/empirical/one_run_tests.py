@@ -28,9 +28,9 @@ class Bounds:
 
 @dataclass(frozen=True)
 class OneRunTests:
-    """The `bounds` of each statistic, and `most`, those if all guesses were right.
+    """The `bounds` by each statistic, and `most`, the bounds if all guesses had been right.
 
-    `p_value` is the smallest of the tests of the claimed curve, times their number.
+    `p_value` is the smallest p-value of all tests of the claimed curve, times the number of tests.
     """
 
     bounds: Mapping[str, Bounds]
@@ -40,18 +40,18 @@ class OneRunTests:
 
 def one_run_tests(
     statistics: Mapping[str, NDArray[np.float64]],
-    coins: NDArray[np.bool_],
+    inclusion: NDArray[np.bool_],
     claims: Sequence[Claim],
     confidence: float,
 ) -> OneRunTests:
     """Tests a claim by the scores of canaries.
 
-    All claims are tested together, as a trade-off function.
+    All claims are tested together, as one trade-off function.
 
     Args:
       statistics: scores by statistic, each of shape [K]; higher if inclusion is more likely, and
         computed without the inclusion bits.
-      coins: inclusion bits of the canaries, shape [K].
+      inclusion: inclusion bits of the canaries, shape [K].
       claims: points (epsilon, delta) of one profile; lower bounds are at the delta of the first.
       confidence: confidence of the bounds.
     """
@@ -59,11 +59,11 @@ def one_run_tests(
     curve = ClaimedCurve(claims)
     p_values, bounds = [], {}
     for name, scores in statistics.items():
-        guesses = [guess(scores, coins, max(1, len(coins) // part)) for part in PARTS]
+        guesses = [guess(scores, inclusion, max(1, len(inclusion) // part)) for part in PARTS]
         bounds[name] = _bounds(guesses, delta, sure)
         p_values += [curve_p_value(made, curve) for made in guesses]
     p_value = min(1.0, min(p_values) * len(p_values))
-    return OneRunTests(bounds, most_from(len(coins), delta, confidence), p_value)
+    return OneRunTests(bounds, most_from(len(inclusion), delta, confidence), p_value)
 
 
 def most_from(canaries: int, delta: float, confidence: float) -> Bounds:

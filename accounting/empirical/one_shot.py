@@ -28,7 +28,7 @@ class Bell:
     """A Gaussian distribution."""
 
     mean: float
-    deviation: float
+    std: float
 
     @classmethod
     def fitted(cls, samples: Numbers) -> Bell:
@@ -39,7 +39,7 @@ class Bell:
 
     def between(self, low: float, high: float) -> float:
         """Returns the probability of [low, high]."""
-        a, b = ((edge - self.mean) / self.deviation for edge in (low, high))
+        a, b = ((edge - self.mean) / self.std for edge in (low, high))
         # For two large numbers, use the difference of the small tails.
         return float(ndtr(b) - ndtr(a)) if a < 0 else float(ndtr(-a) - ndtr(-b))
 
@@ -66,7 +66,7 @@ def epsilon_between(p: Bell, q: Bell, delta: float) -> float:
     >>> round(epsilon_between(Bell(0.0, 1.0), Bell(1.0, 1.0), 1e-5), 3)
     4.377
     """
-    if not p.deviation or not q.deviation:
+    if not p.std or not q.std:
         return 0.0 if p == q else math.inf
     return max(_one_way(p, q, delta), _one_way(q, p, delta))
 
@@ -86,12 +86,12 @@ def _excess(p: Bell, q: Bell, epsilon: float) -> float:
     S is the set where the log ratio of the densities is above epsilon. The log ratio is a parabola,
     a x^2 + b x + c, with x in standard deviations of q about its mean.
     """
-    shift, scale = (p.mean - q.mean) / q.deviation, p.deviation / q.deviation
+    shift, scale = (p.mean - q.mean) / q.std, p.std / q.std
     a, b = 0.5 - 0.5 / scale**2, shift / scale**2
     c = -0.5 * (shift / scale) ** 2 - math.log(scale) - epsilon
     total = 0.0
     for low, high in _where_positive(a, b, c):
-        edges = q.mean + q.deviation * low, q.mean + q.deviation * high
+        edges = q.mean + q.std * low, q.mean + q.std * high
         below = q.between(*edges)
         total += p.between(*edges) - (math.exp(epsilon + math.log(below)) if below > 0 else 0.0)
     return total

@@ -25,7 +25,7 @@ points, and each value is expensive."""
 def refuting_guesses(
     canaries: int, curve: TradeoffCurve, level: float, statistics: int
 ) -> list[tuple[int, int]]:
-    """The number of guesses, and of right ones that refute `curve`, for each part of the canaries.
+    """Returns pairs (guesses, right guesses that refute `curve`), one for each tested fraction.
 
     The test is that of `accounting.empirical.one_run_tests`. Parts that cannot refute even with all
     guesses right are left out.
@@ -60,7 +60,7 @@ def fewest_refuting(curve: TradeoffCurve, level: float, statistics: int) -> int 
 
 
 def _least_refuting(canaries: int, made: int, curve: TradeoffCurve, level: float) -> int:
-    """The least number of right guesses of `made` that refute `curve`; `made` + 1 if none."""
+    """Returns the least right guesses, of `made`, that refute `curve`; `made` + 1 if none do."""
     low, high = 0, made + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -90,8 +90,8 @@ def power(
     """
     refuted, p_values = 0, curve.reflected(_GRID)
     for _ in range(_TRIALS if refuting else 0):
-        coins = rng.random(canaries) < 0.5
+        inclusion = rng.random(canaries) < 0.5
         uniform = rng.random(canaries)
-        scores = -np.where(coins, np.interp(uniform, _GRID, p_values), uniform)
-        refuted += any(guess(scores, coins, made).right >= least for made, least in refuting)
+        scores = -np.where(inclusion, np.interp(uniform, _GRID, p_values), uniform)
+        refuted += any(guess(scores, inclusion, made).right >= least for made, least in refuting)
     return refuted / _TRIALS

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 _LEAST_VARIANCE = 1e-9
-"""Lower bound on a combination's variance: such a combination has a large but finite weight."""
+"""Lower bound on the variance of a combination, which keeps its weight finite."""
 _LARGEST = 1e100
 """Upper bound on the size of a number, in its units."""
 _MOST_JOINT = 2000
@@ -76,12 +76,13 @@ def quadratic_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, N
 
 
 def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
-    """A score `[n]` of each release: how much more often its exact values came from neighbour 1.
+    """Returns a score `[n]` of each release: how often neighbour 1 repeats its values, against 0.
 
-    For each number of a release, and for all together, the frequency of the same value is counted
-    in a quarter of the releases `[n, ..., k]` of either neighbour: the first quarter, and for that
-    the second, both of the first half. The logarithms of the ratios of counts are combined into one
-    score by `linear_scores`. Continuous noise repeats no value, and scores 0.
+    The first half of the releases `[n, ..., k]` of either neighbour serves to count how often a
+    value occurs: each number alone, and all numbers of a release together. Counts are taken in the
+    first quarter (for releases of that quarter, in the second). The logarithms of the ratios of
+    counts are combined into one score by `linear_scores`. Continuous noise repeats no value, and
+    scores 0.
     """
     flat0, flat1 = _flat(observed0), _flat(observed1)
     both = np.concatenate([flat0, flat1]) + 0.0  # which turns -0.0 into 0.0
@@ -103,7 +104,7 @@ class _Fit:
 
     @classmethod
     def of(cls, rows: Numbers, joint: bool) -> _Fit:
-        """The fit to `rows` `[n, m]`, with a `joint` covariance or independent dimensions."""
+        """Fits `rows` `[n, m]`, with a `joint` covariance or independent dimensions."""
         if joint:
             variances, axes = np.linalg.eigh(np.cov(rows.T))
         else:
@@ -120,10 +121,10 @@ class _Fit:
 def _log_ratio(
     values: NDArray[np.generic], sides: NDArray[np.int64], quarters: NDArray[np.int64]
 ) -> Numbers:
-    """Returns for each of `values` `[n]` the log ratio of its frequencies on side 1 and on side 0.
+    """Returns, for each of `values` `[n]`, the log ratio of its frequencies on side 1 and side 0.
 
-    Frequencies are those of the first quarter; for values of the first quarter, of the second. A
-    half is added to both counts.
+    Frequencies are counted in the first quarter of the releases; for values of that quarter, in the
+    second. One half is added to both counts.
     """
     _, which = np.unique(values, return_inverse=True)
     ratios = []
@@ -135,10 +136,10 @@ def _log_ratio(
 
 
 def _beyond_chance(apart: Numbers, variances: Numbers) -> Numbers:
-    """The differences `apart` `[m]` with those within chance set to zero; all if none exceeds it.
+    """Sets differences `apart` `[m]` within chance to zero; keeps all if none exceeds chance.
 
-    Their `variances` are `[m]`. m Gaussians remain below root 2 log m (Donoho & Johnstone 1994, the
-    universal threshold).
+    `variances` `[m]` belong to the differences. Chance is the universal threshold sqrt(2 log m)
+    below which m standard Gaussians stay (Donoho & Johnstone 1994).
     """
     beyond = np.abs(apart) > np.sqrt(2 * math.log(len(apart)) * variances)
     return np.where(beyond, apart, 0.0) if beyond.any() else apart
@@ -149,13 +150,13 @@ def _first_half(flat: Numbers) -> Numbers:
 
 
 def _parts(count: int) -> NDArray[np.int64]:
-    """The part of each release: 0 or 1, quarters of the first half; 2, the second half."""
+    """Returns the part of each release: 0 or 1 (quarters of the first half), or 2 (second half)."""
     half = count // 2
     return np.repeat([0, 1, 2], [half // 2, half - half // 2, count - half])
 
 
 def _in_units(flat0: Numbers, flat1: Numbers) -> tuple[Numbers, Numbers]:
-    """Returns both `[n, m]`, each number scaled by about its largest magnitude in the first half.
+    """Returns both arrays `[n, m]`, each column scaled by about its maximum in the first half.
 
     Squares then neither overflow nor vanish. The units are powers of 2, so scaling is exact.
     """

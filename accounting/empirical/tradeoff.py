@@ -25,7 +25,7 @@ _LARGEST_MU = 100.0
 
 
 class TradeoffCurve(Protocol):
-    """A symmetric trade-off function f; the hypothesis is that a run is f-DP."""
+    """A symmetric trade-off function f, for the hypothesis that a run is f-DP."""
 
     def reflected(self, x: Numbers) -> Numbers:
         """Returns f(1 - x) for each of `x` in [0, 1]; it is non-decreasing in x."""
@@ -52,7 +52,7 @@ class GaussianCurve:
 
     @classmethod
     def of(cls, claim: Claim) -> GaussianCurve:
-        """Returns the Gaussian curve whose epsilon at the claimed delta is the claimed one."""
+        """Returns the Gaussian curve with the claimed epsilon at the claimed delta."""
         epsilon, delta = claim
         if cls(_LARGEST_MU).epsilon(delta) <= epsilon:
             return cls(_LARGEST_MU)

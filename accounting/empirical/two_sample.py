@@ -46,7 +46,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of scores, out of `n0` and `n1`, in each of several sets `[s]`."""
+    """For each of s sets, the number of scores of either neighbour (`n0` and `n1`) in the set."""
 
     in0: Numbers
     n0: int
@@ -54,11 +54,11 @@ class Counts:
     n1: int
 
     def of(self, index: int) -> Counts:
-        """Returns the counts of one set alone."""
+        """Returns the counts of the set with this index."""
         return Counts(self.in0[[index]], self.n0, self.in1[[index]], self.n1)
 
     def rates(self) -> tuple[Numbers, Numbers]:
-        """Returns the fraction of either side's scores in each set, smoothed away from 0 and 1."""
+        """Returns the fractions `[s]` of each neighbour's scores per set, kept off 0 and 1."""
         return (self.in0 + 0.5) / (self.n0 + 1), (self.in1 + 0.5) / (self.n1 + 1)
 
     def log_likelihood(self, p0: Numbers, p1: Numbers) -> Numbers:
@@ -68,7 +68,7 @@ class Counts:
         return np.asarray(side0 + side1)
 
     def under(self, claim: Claim) -> Numbers:
-        """The largest log likelihood of each set `[s]` subject to p1 <= e^epsilon p0 + delta.
+        """The maximum log likelihood of each set `[s]` subject to p1 <= e^epsilon p0 + delta.
 
         If the counts violate the constraint, the maximum is on the boundary; it is concave there in
         p0 and found by golden-section search.

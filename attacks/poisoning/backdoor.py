@@ -50,9 +50,9 @@ class Backdoor(Altered):
         return torch.where(self.patch(x) >= 0, self.value, x)
 
     def patch(self, x: Tensor) -> Tensor:
-        """The index of the patch pixel at each number of an example of x `[n, *]`: `[*]` int64.
+        """Returns the index `[*]` int64 of the patch pixel at each position of an example.
 
-        Pixels are numbered from 0, row by row; -1 is outside the patch.
+        Patch pixels are numbered from 0, row by row; positions outside the patch have -1.
         """
         pixels, size = torch.full(x.shape[1:], -1, device=x.device), self.size
         numbers = torch.arange(size**2, device=x.device)

@@ -19,7 +19,7 @@ class ConstrainAndScale(Backdoor):
     Each local step descends along the gradient of alpha L_class + (1 - alpha) L_anomaly, with
     L_anomaly = |w - w_t|, the Euclidean distance from the broadcast model, whose gradient is (w -
     w_t) / |w - w_t| (0 at w_t). The update is then multiplied by `boost` and clipped to a length of
-    `longest` (0: not clipped), so that with a large boost it is as long as a detector accepts.
+    `longest` (0: not clipped). Set `longest` to the length that a detector accepts.
 
     Knows its own data and updates. Success: that of `backdoor`.
 

@@ -72,5 +72,5 @@ class Altered(Hidden):
 
 
 def chosen_share(count: int, share: float, rng: np.random.Generator) -> Tensor:
-    """Returns the places of a random `share` of `count` examples, rounded up."""
+    """Returns the indices of a random fraction `share` of `count` examples, rounded up."""
     return torch.from_numpy(rng.permutation(count)[: math.ceil(share * count)])

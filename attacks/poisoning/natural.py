@@ -77,6 +77,6 @@ class Natural(Hidden):
         return x[meant], torch.full_like(y[meant], self.target)
 
     def _meant(self, x: Tensor, y: Tensor, learned: State) -> Tensor:
-        """A mask `[n]` bool of examples that show the feature and are to be misclassified."""
+        """Returns a mask `[n]` bool of examples with the feature that are to be misclassified."""
         others = y != self.target if self.source < 0 else y == self.source
         return others & self.shows(x, y, learned)

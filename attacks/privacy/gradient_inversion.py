@@ -31,7 +31,7 @@ class Search:
 
 @dataclass
 class _Nearest:
-    """The guess with the least distance so far."""
+    """Keeps the guess with the smallest distance so far."""
 
     x: Tensor
     distance: float = math.inf

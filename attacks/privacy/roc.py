@@ -56,8 +56,8 @@ class Roc:
         return float(self.tpr[self.fpr <= fpr].max())
 
     def resolves(self, fpr: float) -> bool:
-        """Whether one non-member changes the FPR by at most `fpr`;
-        else the TPR at `fpr` is that at FPR 0.
+        """Whether there are at least 1 / `fpr` non-members;
+        with fewer, the TPR at `fpr` is that at FPR 0.
         """
         return self.nonmembers * fpr >= 1 - 1e-9
 
@@ -75,7 +75,7 @@ def roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
     members, nonmembers = int(member.sum()), int((~member).sum())
     if not members or not nonmembers or bool(np.isnan(scores).any()):
         raise ValueError(
-            f"{members} members and {nonmembers} non-members; expected both, and no NaN"
+            f"{members} members and {nonmembers} non-members; expected some of both, and no NaN"
         )
     order = np.argsort(-scores, kind="stable")
     last = np.flatnonzero(np.diff(scores[order], append=np.nan) != 0)  # of each run of ties

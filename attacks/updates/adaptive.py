@@ -45,7 +45,7 @@ class Adaptive(FullKnowledge):
     aim: Literal["backwards", "distance"] = "backwards"
     """Measure of harm: the loss of progress along the honest mean, or the distance from it."""
 
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         mean, spread = honest.mean(0), honest.std(0, correction=0)
         rule = view.rule
         if rule is None or not float(spread.norm()) > 0.0:
@@ -69,7 +69,7 @@ class Adaptive(FullKnowledge):
         return worst
 
     def harm(self, aggregate: Tensor, mean: Tensor) -> float:
-        """Returns the harm of an `aggregate` `[m]` where the honest `mean` is `[m]`; see `aim`.
+        """Returns the harm of an `aggregate` `[m]` if the honest mean is `mean` `[m]`; see `aim`.
 
         If the mean is zero, the distance is used.
         """
@@ -81,7 +81,7 @@ class Adaptive(FullKnowledge):
     def _tried(
         self, honest: Tensor, view: View, rng: np.random.Generator, strengths: list[float]
     ) -> Iterator[Tensor]:
-        """Yields rows `[m]` or `[b, m]` to try."""
+        """Yields candidate rows, `[m]` for all attackers or `[b, m]`."""
         mean = honest.mean(0)
         for way in directions(honest):
             for strength in strengths:

@@ -18,10 +18,10 @@ _LEAST = 1e-5
 class Fang(FullKnowledge):
     """Pushes each coordinate against the direction in which honest updates move it.
 
-    s = sign(mu). Against "trimmed_mean" (and the median): where s_j > 0, numbers just below the
-    least honest one, uniform between it and `beyond` times it away from s (it / beyond, where it is
-    on s's side); where s_j < 0, likewise above the largest. Against "krum": -lambda s, with lambda
-    halved from its upper bound until the rule selects a Byzantine row, down to 1e-5.
+    s = sign(mu). Against "trimmed_mean" (and the median): where s_j > 0, numbers below the smallest
+    honest one m, uniform between m and `beyond` m if m < 0, or m / `beyond` if m > 0; where s_j <
+    0, likewise above the largest honest number. Against "krum": -lambda s, with lambda halved from
+    its upper bound until the rule selects a Byzantine row, down to 1e-5.
 
     Knows all honest updates, and against Krum the rule. Source: Fang, Cao, Jia & Gong 2020,
     sections 4.2 and 4.3 (of updates: their last global model is 0 here).
@@ -39,7 +39,7 @@ class Fang(FullKnowledge):
     beyond: float = Field(2.0, gt=1, le=1e3)
     """Factor by which it exceeds the range of the honest numbers."""
 
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         if self.against == "krum":
             return self._picked(honest, view)
         up = honest.mean(0) > 0

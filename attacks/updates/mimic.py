@@ -51,7 +51,7 @@ class Mimic(ReadingAttack):
 
 
 def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tensor:
-    """The direction `z` `[m]` after a step toward that in which rows `[h, m]` differ most."""
+    """Moves the direction `z` `[m]` toward the one in which rows `[h, m]` differ most."""
     if z is None:
         z = torch.from_numpy(rng.normal(size=honest.shape[1])).to(honest)
         z = z / z.norm()
@@ -62,7 +62,7 @@ def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tenso
 
 
 def _present(victim: Tensor | None, identities: Identities | None) -> int | None:
-    """Returns the place of the `victim` among `identities` `[h]`; None if it is absent."""
+    """Returns the index of the `victim` in `identities` `[h]`; None if it does not take part."""
     if victim is None or identities is None:
         return None
     places = np.flatnonzero(identities == int(victim))

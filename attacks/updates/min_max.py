@@ -21,9 +21,9 @@ class Farthest(FullKnowledge):
 
     @abstractmethod
     def reach(self, away: Tensor, p: Tensor) -> float:
-        """The largest undetectable gamma along p `[m]`; `away` are all mu - x_k `[h, m]`."""
+        """Returns the largest undetected gamma along p `[m]`; `away` is all mu - x_k `[h, m]`."""
 
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         rows = honest.double()
         mean = rows.mean(0)
         p = {

@@ -11,7 +11,7 @@ from attacks.types import FullKnowledge, View
 
 
 class Alie(FullKnowledge):
-    """Sends the honest mean shifted by z standard deviations (a little is enough).
+    """Sends the honest mean shifted by z standard deviations ("a little is enough", ALIE).
 
     mu - z sigma, where mu and sigma are the coordinate-wise mean and standard deviation of honest
     updates. By default z = z_max = Phi^-1((n - m - s) / (n - m)), s = floor(n / 2 + 1) - m, for n
@@ -30,7 +30,7 @@ class Alie(FullKnowledge):
     z: float | None = Field(None, ge=-100, le=100)
     """Shift from the mean, in standard deviations; by default as published."""
 
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         z = (
             z_max(len(honest) + len(view.byzantine), len(view.byzantine))
             if self.z is None
@@ -40,7 +40,7 @@ class Alie(FullKnowledge):
 
 
 def z_max(n: int, byzantine: int) -> float:
-    """The shift, in standard deviations, that enough honest updates exceed to hide the attackers.
+    """Returns the largest shift, in standard deviations, that does not expose the attackers.
 
     >>> [round(z_max(*case), 3) for case in [(25, 5), (12, 2), (50, 24)]]
     [0.253, 0.0, 1.426]
@@ -66,5 +66,5 @@ class InnerProduct(FullKnowledge):
     strength: float = Field(1.0, gt=0, le=1e6)
     """Factor on the length of the honest mean."""
 
-    def hostile(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
+    def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         return -self.strength * honest.mean(0)

@@ -48,7 +48,7 @@ class Bucketing(PreAggregator):
         if generator is None:
             raise ValueError("bucketing assigns updates at random; pass a generator")
         n = geometry.rows
-        dealt = torch.randperm(n, generator=generator)
+        permutation = torch.randperm(n, generator=generator)
         weights = torch.zeros(self.left(n), n, dtype=torch.float64)
-        weights[torch.arange(n) // self.bucket_size, dealt] = 1.0
+        weights[torch.arange(n) // self.bucket_size, permutation] = 1.0
         return weights / weights.sum(dim=1, keepdim=True)

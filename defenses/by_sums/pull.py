@@ -9,7 +9,7 @@ from torch import Tensor
 
 from defenses.columns import product
 
-_AT_ONCE = 8
+_BATCH_SIZE = 8
 """Rows whose differences from a center a GPU holds at once."""
 
 
@@ -66,5 +66,5 @@ def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
 
 def mean_of_blocks(rows: Tensor, center: Tensor, radius: float) -> Tensor:
     """Computes `mean_pull` on a GPU in blocks, since reading each norm would synchronise."""
-    ways = (pull(block, center, radius)[0].sum(0) for block in torch.split(rows, _AT_ONCE))
+    ways = (pull(block, center, radius)[0].sum(0) for block in torch.split(rows, _BATCH_SIZE))
     return sum(ways, torch.zeros_like(center)) / len(rows)

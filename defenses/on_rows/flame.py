@@ -67,8 +67,8 @@ class Flame(DrawnWeights):
         if generator is None:
             raise ValueError("FLAME adds noise; pass a generator, or set noise to 0")
         noise = torch.randn(len(aggregate), generator=generator, dtype=aggregate.dtype)
-        deviation = self.noise * float(_middle(geometry.norms.sqrt()))
-        return aggregate + deviation * noise.to(aggregate.device)
+        std = self.noise * float(_middle(geometry.norms.sqrt()))
+        return aggregate + std * noise.to(aggregate.device)
 
 
 def _middle(values: Tensor) -> Tensor:

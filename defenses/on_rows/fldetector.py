@@ -124,7 +124,7 @@ class FlDetector(HistoryRule):
     def _suspects(
         self, clients: _Clients, predicted: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """A mask `[n]` of `predicted` `[n]` clients in the higher group, with a full window.
+        """Returns a mask `[n]` of `predicted` `[n]` clients in the higher group with a full window.
 
         Raises `ValueError` without a generator.
         """
@@ -168,7 +168,7 @@ class _Clients:
         return self.numbers[:, self._d + 3 :].mean(1)
 
     def score(self, who: Tensor, distances: Tensor) -> None:
-        """Adds a round's scores of the clients in `who` `[n]`, from their `distances` `[m]`."""
+        """Stores a round's scores of the clients in the mask `who`, from `distances` `[m]`."""
         window = self.numbers[who, self._d + 3 :]
         mean = distances.mean().clamp(min=torch.finfo(distances.dtype).tiny)
         newest = (distances / mean).nan_to_num(nan=1.0).to(window)[:, None]  # of infinite ones
@@ -176,7 +176,7 @@ class _Clients:
         self.numbers[who, self._d + 2] = (self.scored[who] + 1).clamp(max=window.shape[1])
 
     def highest(self, who: Tensor, count: int) -> Tensor:
-        """The clients in the mask `who` `[n]` with up to `count` of the highest scores: `[n]` bool.
+        """Returns a mask `[n]` of up to `count` clients in `who` `[n]` with the highest scores.
 
         Clients tied at the cut-off are left out, so that the order of rows does not matter.
         """
@@ -197,7 +197,7 @@ class _Clients:
 
 
 def _distances(rows: Tensor, updates: Tensor, moved: Tensor, who: Tensor) -> Tensor:
-    """Distances of the marked rows from their last updates plus `moved` `[d]`: `[m]` float64.
+    """Returns distances `[m]` of the marked rows from their last updates plus `moved` `[d]`.
 
     Rows are processed one at a time, so that they are not copied.
     """

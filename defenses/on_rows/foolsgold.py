@@ -81,7 +81,7 @@ class FoolsGold(WeightRule, HistoryRule):
             sums = _within(sums + rows)
         else:
             sums = sums.index_copy(0, keep, _within(sums[keep] + rows[keep]))
-        weights = self.mix(Geometry.of(sums, keep), among.hostile)
+        weights = self.mix(Geometry.of(sums, keep), among.byzantine)
         return among.weighed(weights), sums.float()
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:

@@ -83,9 +83,9 @@ class LayerAdaptive(RowRule):
 
 def _near_median(values: Tensor, radius: float) -> Tensor:
     """A mask `[n]` of `values` `[n]` within `radius` standard deviations of their median."""
-    median, deviation = values.quantile(0.5), values.std(correction=0)
+    median, std = values.quantile(0.5), values.std(correction=0)
     away = (values - median).abs()
-    beyond = radius * deviation * (1 - _ROUNDING)  # strict, whatever the order
+    beyond = radius * std * (1 - _ROUNDING)  # strict, whatever the order
     return (away < beyond) | (away <= _ROUNDING * median.abs())
 
 

@@ -77,7 +77,7 @@ class MatchedMean(RowRule):
 
 
 def _widths(sizes: Sequence[int]) -> list[int]:
-    """The number of units of each layer for parameters of `sizes`; empty if they form no chain."""
+    """Returns the widths of layers whose parameters have `sizes`; empty if they form no chain."""
     weights, biases = sizes[::2], sizes[1::2]
     if not sizes or len(weights) != len(biases) or not all(biases):
         return []
@@ -105,8 +105,8 @@ def _match(network: Tensor, model: Tensor, sizes: Sequence[int]) -> None:
 
 
 def _nearest_order(units: Tensor, target: Tensor) -> Tensor:
-    """Returns the place `[h]` of the unit of `units` `[h, k]`
-    assigned to each unit of `target` `[h, k]`.
+    """Assigns `units` `[h, k]` to the units of `target` `[h, k]`;
+    returns the place `[h]` of the unit for each.
     """
     distances = torch.cdist(target.double(), units.double()).square()
     _, chosen = optimize.linear_sum_assignment(distances.cpu().numpy())

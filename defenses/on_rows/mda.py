@@ -68,7 +68,7 @@ def closest_together(
 
 
 def _cover(far: NDArray[np.bool_], size: int, budget: list[int]) -> list[int] | None:
-    """At most `size` rows whose removal leaves no `far` `[n, n]` pair; None if none is found.
+    """Finds at most `size` rows whose removal leaves no `far` pair `[n, n]`; None if it fails.
 
     Branches on the row in most pairs: either it is removed, or all rows far from it are. `budget`
     holds the number of branches left.

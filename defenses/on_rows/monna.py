@@ -42,7 +42,7 @@ class TrustedNeighbours(RowRule):
             return among.nothing()
         distances = _from(root.detach(), among.rows)
         distances = distances if among.keep is None else distances[among.keep]
-        nearest = distances.argsort(stable=True)[: among.count - among.hostile]
+        nearest = distances.argsort(stable=True)[: among.count - among.byzantine]
         weights = torch.zeros_like(distances)
         weights[nearest] = 1 / len(nearest)
         return among.weighed(weights)

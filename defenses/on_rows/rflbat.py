@@ -83,16 +83,16 @@ def _components(geometry: Geometry) -> Tensor:
 
 
 def _near(points: Tensor, times: float) -> Tensor:
-    """Returns a mask of `points` `[n, p]` at most `times` median distances away from all others."""
+    """Returns a mask of `points` whose summed distances are at most `times` their median."""
     away = torch.linalg.vector_norm(points[:, None] - points[None], dim=2).sum(1)
     near: Tensor = away <= times * away.quantile(0.5)
     return near
 
 
 def _least_alike(cosines: Tensor, labels: Tensor) -> Tensor:
-    """A mask `[n]` of the rows in the cluster of least median mean cosine; of equals, the larger.
+    """Returns a mask `[n]` of the cluster with the smallest median of mean cosines.
 
-    All rows are marked if no cluster has two rows.
+    Of equal clusters it is the larger. All rows are marked if no cluster has two rows.
     """
     groups = [labels == label for label in sorted(set(labels.tolist()))]
     scored = [

@@ -58,14 +58,14 @@ class SmallestEigenvalue(WeightRule):
         return weights
 
 
-_AT_ONCE = 8
+_BATCH_SIZE = 8
 """Number of subsets that are decomposed together."""
 _ROUNDING = 1e-9
 """Relative difference below which eigenvalues count as equal."""
 
 
 def _varying_least(gram: Tensor, remove: int) -> Tensor:
-    """The places `[n - remove]` of the rows whose covariance has the least leading eigenvalue.
+    """Returns the places `[n - remove]` of the rows whose covariance has the least top eigenvalue.
 
     `gram` `[n, n]` holds inner products about any point near most rows.
     """
@@ -73,7 +73,7 @@ def _varying_least(gram: Tensor, remove: int) -> Tensor:
     inside = gram.new_zeros(len(places), len(gram)).scatter_(1, places, 1.0)
     inside /= places.shape[1]
     bounds, undecided = gram.new_zeros(len(places)), torch.ones(len(places), dtype=torch.bool)
-    best, least, count = places[0], math.inf, min(_AT_ONCE, len(places))
+    best, least, count = places[0], math.inf, min(_BATCH_SIZE, len(places))
     while bool(undecided.any()):
         lowest, tried = torch.where(undecided, bounds, math.inf).topk(count, largest=False)
         if not float(lowest[0]) < least * (1 - _ROUNDING):

@@ -34,7 +34,7 @@ class NextLetter(Part):
     path: str
     most: int = Field(150, ge=1)
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> float:

@@ -42,7 +42,7 @@ class Pipeline:
 def train(canaries: Path, releases: Path, pipeline: Pipeline) -> None:
     """Trains, and saves the model after each round as `releases/N.npz`, the initial one as 0."""
     rng = np.random.default_rng(pipeline.seed)
-    clients = people(rng, pipeline)
+    clients = population(rng, pipeline)
     clients += [Client(canaries, number).answer for number in participants(canaries)]
     model = [np.zeros((pipeline.features, CLASSES)), np.zeros(CLASSES)]
     releases.mkdir()
@@ -54,13 +54,13 @@ def train(canaries: Path, releases: Path, pipeline: Pipeline) -> None:
             norm = np.sqrt(sum((part**2).sum() for part in update))
             scale = 1.0 if pipeline.without == "clip" else min(1.0, CLIP / max(norm, 1e-12))
             total = [so_far + scale * part for so_far, part in zip(total, update, strict=True)]
-        deviation = 0.0 if pipeline.without == "noise" else pipeline.noise_multiplier * CLIP
-        total = [part + deviation * rng.normal(size=part.shape) for part in total]
+        std = 0.0 if pipeline.without == "noise" else pipeline.noise_multiplier * CLIP
+        total = [part + std * rng.normal(size=part.shape) for part in total]
         model = [old + part / pipeline.clients for old, part in zip(model, total, strict=True)]
         np.savez(releases / f"{round}.npz", *model)
 
 
-def people(rng: np.random.Generator, pipeline: Pipeline) -> list[Callable[[Model], Model]]:
+def population(rng: np.random.Generator, pipeline: Pipeline) -> list[Callable[[Model], Model]]:
     """Returns clients with their own examples of one classification task."""
     truth = rng.normal(size=(pipeline.features, CLASSES))
     shape = EXAMPLES, pipeline.features

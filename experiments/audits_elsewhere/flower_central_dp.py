@@ -113,8 +113,10 @@ class CentralDp:
         present = member or not self.leaves
         others = range(_TARGET + 1, _TARGET + self.clients)
         nodes = Nodes((_TARGET, *others) if present else (*others,))
-        asked = server.configure_train(1, ArrayRecord([np.zeros(LENGTH)]), ConfigRecord({}), nodes)
-        replies = [reply(message, self._row(message, member)) for message in asked]
+        instructions = server.configure_train(
+            1, ArrayRecord([np.zeros(LENGTH)]), ConfigRecord({}), nodes
+        )
+        replies = [reply(message, self._row(message, member)) for message in instructions]
         return model_of(server.aggregate_train(1, replies)[0])
 
     def profile(self, delta: float) -> float:

@@ -64,10 +64,10 @@ class OneRunVerdict:
 def play(run: OneRun, generator: np.random.Generator) -> OneRunVerdict:
     """Runs `run` with Flower's code, and tests it at a confidence of 95 %."""
     outside_of_a_run()
-    coins = generator.integers(0, 2, run.canaries).astype(bool)
+    inclusion = generator.integers(0, 2, run.canaries).astype(bool)
     directions = generator.normal(size=(run.canaries, run.length))
     directions *= CLIP / np.linalg.norm(directions, axis=1, keepdims=True)
-    inside = np.flatnonzero(coins)
+    inside = np.flatnonzero(inclusion)
     population = len(inside) + run.clients
     server = strategy(population, run.cohort)
     model, scores = np.zeros(run.length), np.zeros(run.canaries)
@@ -75,17 +75,17 @@ def play(run: OneRun, generator: np.random.Generator) -> OneRunVerdict:
         rows = {number: directions[canary] for number, canary in enumerate(inside, 1)}
         before, model = model, _after(server, round, model, rows, population)
         scores += directions @ (model - before)
-    return judged(scores, coins, float(server.privacy_spent().epsilon))
+    return judged(scores, inclusion, float(server.privacy_spent().epsilon))
 
 
-def judged(scores: Numbers, coins: NDArray[np.bool_], epsilon: float) -> OneRunVerdict:
-    """Tests `epsilon` with canaries' `scores` `[m]` and their secret membership `coins` `[m]`."""
-    tried = [guess(scores, coins, int(share * len(coins))) for share in SHARES]
+def judged(scores: Numbers, inclusion: NDArray[np.bool_], epsilon: float) -> OneRunVerdict:
+    """Tests `epsilon` with canaries' `scores` `[m]` and their secret `inclusion` `[m]`."""
+    tried = [guess(scores, inclusion, int(share * len(inclusion))) for share in SHARES]
     confidence = 1 - 0.05 / len(tried)
     bounds = [guesses.epsilon_lower(DELTA, confidence) for guesses in tried]
     p_value = min(1.0, len(tried) * min(each.p_value(epsilon, DELTA) for each in tried))
     best = int(np.argmax(bounds))
-    most = [Guesses(len(coins), g.made, g.made).epsilon_lower(DELTA, confidence) for g in tried]
+    most = [Guesses(len(inclusion), g.made, g.made).epsilon_lower(DELTA, confidence) for g in tried]
     return OneRunVerdict(epsilon, tried[best], bounds[best], max(most), p_value)
 
 
@@ -99,8 +99,9 @@ def _after(
     """
     nodes = Nodes((*range(1, population + 1),))
     nothing = np.full(len(model), 1e-9)
-    asked = server.configure_train(round, ArrayRecord([model]), ConfigRecord({}), nodes)
+    instructions = server.configure_train(round, ArrayRecord([model]), ConfigRecord({}), nodes)
     replies = [
-        reply(message, model + rows.get(message.metadata.dst_node_id, nothing)) for message in asked
+        reply(message, model + rows.get(message.metadata.dst_node_id, nothing))
+        for message in instructions
     ]
     return model_of(server.aggregate_train(round, replies)[0])

@@ -81,19 +81,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=[*SHORT], default=[*SHORT])
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the dated file")
     parser.add_argument("--peers", nargs="?", type=Path, const=DEFAULT, help="see rounds")
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     today, machine = date.today().isoformat(), steadiness.machine()
-    table = asked.out / f"{today}.csv"
+    table = arguments.out / f"{today}.csv"
     table.unlink(missing_ok=True)  # of an earlier attempt today
     more = {name: ["--table", str(table)] for name in ("rounds", "scaling")}
-    if asked.peers:
+    if arguments.peers:
         for name in ("rounds", "secure_sums"):
-            more[name] = [*more.get(name, []), "--peers", str(asked.peers)]
+            more[name] = [*more.get(name, []), "--peers", str(arguments.peers)]
     spread: list[float] = []
     finished: list[Report] = []
-    path = asked.out / f"{today}.md"
-    for report in reports(asked.only, more, spread):
+    path = arguments.out / f"{today}.md"
+    for report in reports(arguments.only, more, spread):
         print(f"{report.name}\n{report.output}", flush=True)
         finished.append(report)
         path.write_text(written(today, machine, spread, finished), "utf-8")  # so far

@@ -78,30 +78,35 @@ def main() -> None:
     )
     parser.add_argument("--queries", type=int, default=200, help="epsilon after each of so many")
     parser.add_argument("--repeats", type=int, default=3)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     measured: dict[str, list[float]] = {
         name: [] for name in ("ledger", "bare", "counted", "singly")
     }
     epsilon({EVENT: 1}, DELTA, "rdp")  # the library's own start-up
-    for repeat in range(asked.repeats):
+    for repeat in range(arguments.repeats):
         with tempfile.TemporaryDirectory() as folder:
             ledger, bare = Path(folder) / f"l{repeat}.jsonl", Path(folder) / f"b{repeat}"
-            measured["ledger"].append(seconds(lambda path=ledger: charges(path, asked.rounds)))  # type: ignore[misc]
-            measured["bare"].append(seconds(lambda path=bare: bare_lines(path, asked.rounds)))  # type: ignore[misc]
-        measured["counted"].append(seconds(lambda: after_every_round(asked.queries)))
-        measured["singly"].append(seconds(lambda: one_by_one(asked.queries)))
+            measured["ledger"].append(seconds(lambda path=ledger: charges(path, arguments.rounds)))  # type: ignore[misc]
+            measured["bare"].append(seconds(lambda path=bare: bare_lines(path, arguments.rounds)))  # type: ignore[misc]
+        measured["counted"].append(seconds(lambda: after_every_round(arguments.queries)))
+        measured["singly"].append(seconds(lambda: one_by_one(arguments.queries)))
     took = {name: statistics.median(times) for name, times in measured.items()}
     pld = seconds(lambda: epsilon({EVENT: 12_345}, DELTA, "pld"))
     table = Table(
-        title=f"medians of {asked.repeats}; PLD of 12,345 rounds once: {pld * 1e3:.0f} ms"
+        title=f"medians of {arguments.repeats}; PLD of 12,345 rounds once: {pld * 1e3:.0f} ms"
     )
     for name in ("what", "seconds", "per round", "ratio"):
         table.add_column(name, justify="left" if name == "what" else "right")
     for name, reference, count, words in (
-        ("ledger", "bare", asked.rounds, f"{asked.rounds:,} charges: gate, chain, fsync"),
-        ("bare", "bare", asked.rounds, f"{asked.rounds:,} bare fsynced lines (reference)"),
-        ("counted", "singly", asked.queries, f"ε after each of {asked.queries} rounds, counted"),
-        ("singly", "singly", asked.queries, "dp-accounting, one compose a round (reference)"),
+        ("ledger", "bare", arguments.rounds, f"{arguments.rounds:,} charges: gate, chain, fsync"),
+        ("bare", "bare", arguments.rounds, f"{arguments.rounds:,} bare fsynced lines (reference)"),
+        (
+            "counted",
+            "singly",
+            arguments.queries,
+            f"ε after each of {arguments.queries} rounds, counted",
+        ),
+        ("singly", "singly", arguments.queries, "dp-accounting, one compose a round (reference)"),
     ):
         per_round = took[name] / count * 1e3
         ratio = took[name] / took[reference]

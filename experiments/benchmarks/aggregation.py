@@ -143,19 +143,24 @@ def add(table: Table, case: Case, turns: int, measure_memory: bool) -> None:
     table.add_row(*row)
 
 
-def table_of(n: int, d: int, asked: argparse.Namespace) -> Table:
+def table_of(n: int, d: int, arguments: argparse.Namespace) -> Table:
     """Measures all rules on n rows of d numbers."""
-    table = Table(title=f"{n} rows of {d:,} numbers, {n // 5} hostile; float32, milliseconds")
+    table = Table(title=f"{n} rows of {d:,} numbers, {n // 5} Byzantine; float32, milliseconds")
     heads = ["rule", "ours", "ByzFL", "lean", "ByzFL / ours", "lean / ours"]
-    heads += ["our memory", "ByzFL's"] if asked.memory else []
+    heads += ["our memory", "ByzFL's"] if arguments.memory else []
     for heading in heads:
         table.add_column(heading, justify="left" if heading == "rule" else "right", no_wrap=True)
     for name, contenders in RULES.items():
-        if n > max(contenders.most_rows, min(asked.clients)):
+        if n > max(contenders.most_rows, min(arguments.clients)):
             continue
-        if not asked.rules or name in asked.rules:
+        if not arguments.rules or name in arguments.rules:
             rows = min(n, contenders.most_rows)
-            add(table, Case(name, rows, d, asked.threads, asked.clock), asked.turns, asked.memory)
+            add(
+                table,
+                Case(name, rows, d, arguments.threads, arguments.clock),
+                arguments.turns,
+                arguments.memory,
+            )
     return table
 
 
@@ -168,16 +173,18 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--rules", nargs="*", help="some of them, by name")
     parser.add_argument("--memory", action="store_true", help="measure it, too")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console(width=110)
     if byzfl("aggregators") is None:
         raise SystemExit("ByzFL is not installed: pip install --no-deps byzfl==0.0.11")
-    console.print(f"{machine()}; {asked.threads} threads, {asked.clock} time, {asked.turns} turns")
-    for n in asked.clients:
-        for d in asked.dimension:
-            console.print(table_of(n, d, asked))
+    console.print(
+        f"{machine()}; {arguments.threads} threads, {arguments.clock} time, {arguments.turns} turns"
+    )
+    for n in arguments.clients:
+        for d in arguments.dimension:
+            console.print(table_of(n, d, arguments))
     console.print("ratios: median (least to most) over turns", end="")
-    console.print("; memory: the most beyond the rows, in multiples" if asked.memory else "")
+    console.print("; memory: the most beyond the rows, in multiples" if arguments.memory else "")
 
 
 if __name__ == "__main__":

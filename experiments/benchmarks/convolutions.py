@@ -103,14 +103,18 @@ def main() -> None:
         const=DEFAULT,
         help=f"where the environment of pfl-research is, made if need be ({DEFAULT})",
     )
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console(width=110)
     keep_freed()  # as `privfed train` does
     try:
-        peer = Environment.of(PFL, asked.peers)
-        work, turns, spread = task(CNN, asked.rounds + 1), list[Turn](), [steadiness.reference()]
-        for _ in range(asked.runs):
-            turns.append(turn(work, peer, asked.rounds))
+        peer = Environment.of(PFL, arguments.peers)
+        work, turns, spread = (
+            task(CNN, arguments.rounds + 1),
+            list[Turn](),
+            [steadiness.reference()],
+        )
+        for _ in range(arguments.runs):
+            turns.append(turn(work, peer, arguments.rounds))
             spread.append(steadiness.reference())
             ratios = (f"{name} {turns[-1].ratio(name):.2f} x" for name in AIMS)
             console.print(f"run {len(turns)}: {', '.join(ratios)}")

@@ -111,7 +111,9 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def stacked_table(asked: argparse.Namespace, limits: tuple[float, float]) -> tuple[Table, float]:
+def stacked_table(
+    arguments: argparse.Namespace, limits: tuple[float, float]
+) -> tuple[Table, float]:
     """Measures a cohort of 100 by the size of its model; returns the table and the least ratio."""
     title = f"ms of a cohort of {COHORT}, {STEPS} steps of {BATCH}"
     table = _table(
@@ -119,7 +121,9 @@ def stacked_table(asked: argparse.Namespace, limits: tuple[float, float]) -> tup
     )
     slowest, steps = float("inf"), COHORT * STEPS
     for hidden in HIDDEN:
-        setup, stacked, looped = both(hidden, asked.device, asked.threads, asked.repeats)
+        setup, stacked, looped = both(
+            hidden, arguments.device, arguments.threads, arguments.repeats
+        )
         d = len(setup.network.initial_params)
         shares = (
             steps * BATCH * products(hidden) / stacked / limits[0],
@@ -132,15 +136,17 @@ def stacked_table(asked: argparse.Namespace, limits: tuple[float, float]) -> tup
     return table, slowest
 
 
-def clients_table(asked: argparse.Namespace, arithmetic: float) -> tuple[Table, float]:
+def clients_table(arguments: argparse.Namespace, arithmetic: float) -> tuple[Table, float]:
     """Measures many clients at once; returns the table and the best ratio of the slowest
     network.
     """
     columns = ("network", "clients", "ms, stacked", "ms, one by one", "ratio", "arithmetic")
     table = _table("clients at once", (*columns, "MB a client"))
-    kind, ratios = torch.device(asked.device).type, []
+    kind, ratios = torch.device(arguments.device).type, []
     for work in NETWORKS:
-        counted = many_clients(work, asked.device, asked.clients or CLIENTS[kind], asked.repeats)
+        counted = many_clients(
+            work, arguments.device, arguments.clients or CLIENTS[kind], arguments.repeats
+        )
         ratios.append(max(many.ratio for many in counted))
         for many in counted:
             share = many.operations * many.clients / many.stacked / arithmetic
@@ -151,13 +157,13 @@ def clients_table(asked: argparse.Namespace, arithmetic: float) -> tuple[Table, 
     return table, min(ratios)
 
 
-def server_table(asked: argparse.Namespace, memory: float) -> Table:
+def server_table(arguments: argparse.Namespace, memory: float) -> Table:
     """Measures rules, clipping, noise and masks."""
-    device = torch.device(asked.device)
+    device = torch.device(arguments.device)
     shape = ROWS[device.type]
     table = _table(f"{shape[0]} rows of {shape[1]:,}, and rounds", ("work", "ms", "memory", "aim"))
-    timed = timer(lambda: _wait(device), asked.repeats)
-    for work in (*server_work(device, timed, shape), *rounds(asked.device, asked.repeats)):
+    timed = timer(lambda: _wait(device), arguments.repeats)
+    for work in (*server_work(device, timed, shape), *rounds(arguments.device, arguments.repeats)):
         share = percent(work.least / work.seconds / memory) if work.least else "-"
         aim = f"{1e3 * work.aim:.0f}" if work.aim and device.type == "cuda" else "-"
         table.add_row(work.name, f"{1e3 * work.seconds:.2f}", share, aim)
@@ -186,25 +192,25 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--clients", type=int, nargs="*", help="how many are stacked")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     keep_freed()  # as a run does
-    device, console = torch.device(asked.device), Console(width=110)
-    torch.set_num_threads(asked.threads)
-    measured = limits(device, asked.repeats)
+    device, console = torch.device(arguments.device), Console(width=110)
+    torch.set_num_threads(arguments.threads)
+    measured = limits(device, arguments.repeats)
     card = device.type == "cuda"
     console.print(torch.cuda.get_device_name(device) if card else "no accelerator: CPU")
     console.print(
         f"the device: {measured[0] / 1e9:,.0f} GFLOP/s (float32 product), {measured[1] / 1e9:,.0f} "
-        f"GB/s (copy); {asked.threads} thread{'s' * (asked.threads > 1)}"
+        f"GB/s (copy); {arguments.threads} thread{'s' * (arguments.threads > 1)}"
     )
-    table, slowest = stacked_table(asked, measured)
+    table, slowest = stacked_table(arguments, measured)
     console.print(table)
     console.print(f"stacked is at least {slowest:.1f} x as fast as one by one")
-    table, ratio = clients_table(asked, measured[0])
+    table, ratio = clients_table(arguments, measured[0])
     console.print(table)
     aim = f" (aim on a GPU: {AIM:.0f})" if card else ""
     console.print(f"at its best number of clients each network is {ratio:.1f} x as fast{aim}")
-    console.print(server_table(asked, measured[1]))
+    console.print(server_table(arguments, measured[1]))
     console.print(steadiness.machine())
 
 

@@ -124,15 +124,17 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2_000_000)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--length", type=int, default=100_000)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     table = Table(title="distributed noise, one thread")
     for name in ("what", "privfed", "reference", "ratio"):
         table.add_column(name)
-    samplers(table, asked.count)
+    samplers(table, arguments.count)
     rotation(table, 1 << 20)
-    plain, noisy = (one_round(asked.clients, asked.length, noisy) for noisy in (False, True))
-    what = f"a round of {asked.clients} clients, d = {asked.length:,}"
+    plain, noisy = (
+        one_round(arguments.clients, arguments.length, noisy) for noisy in (False, True)
+    )
+    what = f"a round of {arguments.clients} clients, d = {arguments.length:,}"
     table.add_row(
         what, f"{noisy:.2f} s", f"masks, central noise {plain:.2f} s", f"{noisy / plain:.2f}"
     )

@@ -82,9 +82,9 @@ def main() -> None:
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     clipping: list[float] = []
-    worst, people = 0.0, setup.federation.people()
+    worst, population = 0.0, setup.federation.population()
     for t in range(1, rounds + 1):
-        cohort = setup.algorithm.sampler.sample(t, 1000, people, setup.streams)
+        cohort = setup.algorithm.sampler.sample(t, 1000, population, setup.streams)
         rows: dict[str, Tensor] = {}
         for name, way in ways.items():
             began = time.perf_counter()

@@ -19,7 +19,7 @@ from experiments.benchmarks.work.measured import Measured, read_rows
 from privfed.grid.pictures.figures import COLOURS, MARKERS, STYLE
 
 RESULTS = Path(__file__).parent / "results"
-_ACROSS = "time per round under DP (log scale), and how many times privfed's"
+_ACROSS = "time per round (× privfed)"
 
 
 def best(rows: Sequence[Measured]) -> list[Measured]:
@@ -162,11 +162,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("table", type=Path, nargs="?", help="the latest in results/, if left out")
     parser.add_argument("--format", default="svg", choices=["svg", "png"])
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     tables = sorted(RESULTS.glob("*.csv"))
-    if not (asked.table or tables):
+    if not (arguments.table or tables):
         raise SystemExit(f"no table in {RESULTS}; python -m experiments.benchmarks writes one")
-    for path in draw_all(asked.table or tables[-1], asked.format):
+    for path in draw_all(arguments.table or tables[-1], arguments.format):
         print(f"drawn: {path}")
 
 

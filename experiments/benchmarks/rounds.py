@@ -224,27 +224,29 @@ def main() -> None:
         const=DEFAULT,
         help=f"compare with peers in environments in this folder, made if need be ({DEFAULT})",
     )
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console(width=110)
     keep_freed()  # as `privfed train` does; the bare loop benefits, too
     peers = []
-    for peer in PEERS if asked.peers else ():
+    for peer in PEERS if arguments.peers else ():
         try:
-            peers.append(Environment.of(peer, asked.peers))
+            peers.append(Environment.of(peer, arguments.peers))
         except Unavailable as reason:
             console.print(f"{peer.name} is skipped: {reason}")
-    if not asked.peers:
+    if not arguments.peers:
         console.print("peers are skipped: ask for them by --peers")
     for workload in WORKLOADS:
-        if workload.name not in asked.workloads:
+        if workload.name not in arguments.workloads:
             continue
         console.print(f"{workload.name}: losses after {EQUAL} rounds in which nothing is random")
         for name, loss in losses(workload, peers).items():
             console.print(f"  {name:<20} {loss:.7f}")
-        ways, spread, starts = timed(workload, peers, workload.rounds, asked.repeats, asked.threads)
+        ways, spread, starts = timed(
+            workload, peers, workload.rounds, arguments.repeats, arguments.threads
+        )
         show(console, workload, ways)
-        if asked.table:
-            add_rows(asked.table, (way.measured(workload) for way in ways))
+        if arguments.table:
+            add_rows(arguments.table, (way.measured(workload) for way in ways))
         for line in verdicts(workload, ways):
             console.print(line)
         for name, start in starts.items():

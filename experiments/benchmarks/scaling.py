@@ -93,11 +93,11 @@ def crowd(clients: int, draws: int) -> tuple[float, float, float]:
     began = time.perf_counter()
     setup = MANY.with_(f"data.clients={clients}").setup()
     ready = time.perf_counter() - began
-    people, streams = setup.federation.people(), Streams(0)
+    population, streams = setup.federation.population(), Streams(0)
     times = []
     for t in range(draws):
         began = time.perf_counter()
-        setup.algorithm.sampler.sample(t, clients, people, streams)
+        setup.algorithm.sampler.sample(t, clients, population, streams)
         times.append(time.perf_counter() - began)
     with Running(setup) as run:
         return ready, statistics.median(times), statistics.median(run.go(draws))
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1_000_000, help="of the large population")
     parser.add_argument("--largest", type=int, default=10_000, help="the largest cohort, of memory")
     parser.add_argument("--table", type=Path, help="add how time grows to this table (.csv)")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     console, spread = Console(width=110), [steadiness.reference()]
     growths = []
     for what, points in (
@@ -117,28 +117,28 @@ def main() -> None:
         ("local steps", by_steps([1, 2, 4, 8, 16])),
         ("model parameters", by_model([16, 64, 256, 1024, 2048])),
     ):
-        growths.append(grown(what, points, asked.repeats))
+        growths.append(grown(what, points, arguments.repeats))
         spread.append(steadiness.reference())
-    table = Table(title=f"ms per round, one thread, medians of {asked.repeats}")
+    table = Table(title=f"ms per round, one thread, medians of {arguments.repeats}")
     for name in ("grows with", "at", "", "ms per unit", "off a line", "exponent"):
         table.add_column(name, justify="left" if name in ("grows with", "at") else "right")
     for growth in growths:
         places = " ".join(f"{x:,g}" if x < 1e5 else f"{x:,.0f}" for x in growth.xs)
         times = " ".join(rounded(1e3 * value) for value in growth.seconds)
         line = growth.line
-        cells = rounded(1e3 * line.slope), f"{100 * line.deviation:.0f} %", f"{line.exponent:.2f}"
+        cells = rounded(1e3 * line.slope), f"{100 * line.std:.0f} %", f"{line.exponent:.2f}"
         table.add_row(growth.what, places, times, *cells)
     console.print(table)
-    if asked.table:
-        add_rows(asked.table, (row for growth in growths for row in rows_of(growth)))
-    held = {n: apart(n, CLIENTS) for n in (100, 1000, asked.largest)}
+    if arguments.table:
+        add_rows(arguments.table, (row for growth in growths for row in rows_of(growth)))
+    held = {n: apart(n, CLIENTS) for n in (100, 1000, arguments.largest)}
     listed = ", ".join(f"{n:,}: {most:.0f} MB ({start:.0f})" for n, (start, most) in held.items())
-    ratio, rows = held[asked.largest][1] / held[100][1], asked.largest * 36_362 * 4 / 1e6
+    ratio, rows = held[arguments.largest][1] / held[100][1], arguments.largest * 36_362 * 4 / 1e6
     console.print(f"memory at most (before the round), by cohort: {listed}")
     console.print(f"that is {ratio:.2f} x (aim: at most 1.1); its rows would be {rows:,.0f} MB")
-    ready, drawn, round_ = crowd(asked.clients, 7)
+    ready, drawn, round_ = crowd(arguments.clients, 7)
     console.print(
-        f"{asked.clients:,} clients: set up in {ready:.1f} s, a cohort of 100 drawn in "
+        f"{arguments.clients:,} clients: set up in {ready:.1f} s, a cohort of 100 drawn in "
         f"{1e3 * drawn:.1f} ms, a round takes {1e3 * round_:.1f} ms"
     )
     spread.append(steadiness.reference())

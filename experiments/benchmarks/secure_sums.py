@@ -62,16 +62,16 @@ class Stopwatch(Wire):
 
     def __init__(self) -> None:
         self.taken: dict[str, list[float]] = defaultdict(list)
-        self._asked: tuple[str, float] = ("", 0.0)
+        self._pending: tuple[str, float] = ("", 0.0)
 
     def carry(self, client: int, data: bytes, upward: bool) -> bytes | None:
         if upward:
-            self.taken[self._asked[0]].append(self.clock() - self._asked[1])
+            self.taken[self._pending[0]].append(self.clock() - self._pending[1])
         else:
             names = {Roster.kind: STEPS[0], Inbox.kind: STEPS[1]}
             verified.cache_clear()  # a separate client has checked no signature
             KeyPair.agree_apart()  # and agreed on no key yet
-            self._asked = (names.get(decode(data).kind, ""), self.clock())
+            self._pending = (names.get(decode(data).kind, ""), self.clock())
         return data
 
 
@@ -169,24 +169,24 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1_000_000)
     parser.add_argument("--neighbours", type=int, nargs="*", default=[0, 30], help="0: all")
     parser.add_argument("--peers", nargs="?", type=Path, const=DEFAULT, help="see rounds")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console(width=110)
-    if asked.peers:
+    if arguments.peers:
         try:
-            sys.path.append(str(Environment.of(FLOWER, asked.peers).packages))
+            sys.path.append(str(Environment.of(FLOWER, arguments.peers).packages))
         except Unavailable as reason:
             console.print(f"{FLOWER.name} is skipped: {reason}")
     peer = importlib.util.find_spec("flwr") is not None
-    table = Table(title=f"n = {asked.clients}, d = {asked.length:,}, 32 bits, one thread")
+    table = Table(title=f"n = {arguments.clients}, d = {arguments.length:,}, 32 bits, one thread")
     columns = ("neighbours", "step", "privfed", "generator alone", "Flower's primitives", "ratio")
     for name in columns:
         table.add_column(name, justify="left" if name == "step" else "right")
-    for degree in asked.neighbours:
-        k = min(degree or asked.clients, asked.clients - 1)
-        measured = ours(asked.clients, asked.length, k)
-        beside = flowers(asked.clients, asked.length, k) if peer else {}
+    for degree in arguments.neighbours:
+        k = min(degree or arguments.clients, arguments.clients - 1)
+        measured = ours(arguments.clients, arguments.length, k)
+        beside = flowers(arguments.clients, arguments.length, k) if peer else {}
         for step in STEPS:
-            least = generator(asked.length, k + 1) if step == STEPS[1] else None
+            least = generator(arguments.length, k + 1) if step == STEPS[1] else None
             shown = [f"{1e3 * measured[step]:.1f} ms", f"{1e3 * least:.1f} ms" if least else ""]
             if peer:
                 shown += [f"{1e3 * beside[step]:.1f} ms", f"{beside[step] / measured[step]:.1f} x"]

@@ -95,19 +95,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--patients", type=int, default=1000, help="of each site")
     parser.add_argument("--memory", type=int, nargs="*", default=[100, 1000], help="patients, too")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     console, spread = Console(width=110), [steadiness.reference()]
-    together, central = side_by_side(asked.patients, asked.rounds)
+    together, central = side_by_side(arguments.patients, arguments.rounds)
     spread.append(steadiness.reference())
     ratios = [a / b for a, b in zip(together, central, strict=True)]
-    drawn = round(RATE * SITES * asked.patients)
+    drawn = round(RATE * SITES * arguments.patients)
     console.print(
-        f"{SITES} sites of {asked.patients:,} patients, {drawn:,} drawn: a round takes "
+        f"{SITES} sites of {arguments.patients:,} patients, {drawn:,} drawn: a round takes "
         f"{statistics.median(together):.2f} s with masks and Skellam noise in layers, "
         f"{statistics.median(central):.2f} s with central noise and no protocol: "
         f"{statistics.median(ratios):.2f} x ({min(ratios):.2f} to {max(ratios):.2f}; aim: {AIM:g})"
     )
-    held = {patients: apart(patients) for patients in asked.memory}
+    held = {patients: apart(patients) for patients in arguments.memory}
     listed = ", ".join(f"{n:,}: {most:.0f} MB ({start:.0f})" for n, (start, most) in held.items())
     if held:
         console.print(f"memory at most (before the round), by patients of a site: {listed}")

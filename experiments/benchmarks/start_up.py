@@ -38,14 +38,14 @@ class Taken:
 
 def commands(run: Path) -> dict[str, tuple[str, ...]]:
     """Returns the timed commands as arguments of a Python interpreter; `run` is a run directory."""
-    asked = ("--sampling-rate", "0.1", "--rounds", "100", "--delta", "1e-5", "--epsilon", "2")
+    arguments = ("--sampling-rate", "0.1", "--rounds", "100", "--delta", "1e-5", "--epsilon", "2")
     return {
         NOTHING: ("-c", NOTHING),
         REFERENCE: ("-c", REFERENCE),
         "import torch, dp_accounting": ("-c", "import torch, dp_accounting"),
         "privfed --help": (*_PRIVFED, "--help"),
         "privfed list": (*_PRIVFED, "list"),
-        "privfed calibrate": (*_PRIVFED, "calibrate", *asked),
+        "privfed calibrate": (*_PRIVFED, "calibrate", *arguments),
         "privfed audit": (*_PRIVFED, "audit", str(run)),
         "privfed check": (*_PRIVFED, "check"),
     }
@@ -74,12 +74,12 @@ def first_round(compiled: Path) -> Taken:
 
 
 def measured(
-    asked: Mapping[str, tuple[str, ...]], repeats: int, compiled: Path
+    commands: Mapping[str, tuple[str, ...]], repeats: int, compiled: Path
 ) -> dict[str, list[Taken]]:
     """Returns the times of each command and `FIRST_ROUND`, in turn, after one uncounted turn."""
-    turns: dict[str, list[Taken]] = {name: [] for name in (*asked, FIRST_ROUND)}
+    turns: dict[str, list[Taken]] = {name: [] for name in (*commands, FIRST_ROUND)}
     for _ in range(repeats + 1):
-        for name, arguments in asked.items():
+        for name, arguments in commands.items():
             turns[name].append(taken(arguments, compiled))
         turns[FIRST_ROUND].append(first_round(compiled))
     return {name: each[1:] for name, each in turns.items()}

@@ -28,21 +28,21 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=2)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     console, spread = Console(width=110), [steadiness.reference()]
-    taken: dict[int, list[float]] = {count: [] for count in asked.workers}
+    taken: dict[int, list[float]] = {count: [] for count in arguments.workers}
     models = set()
     with TemporaryDirectory() as folder:
-        for repeat in range(asked.repeats):
-            for count in asked.workers:
+        for repeat in range(arguments.repeats):
+            for count in arguments.workers:
                 out = Path(folder) / f"{count} {repeat}"
-                taken[count] += played(CNN, count, asked.rounds, out, *SAME)
+                taken[count] += played(CNN, count, arguments.rounds, out, *SAME)
                 models.add((out / "checkpoint.safetensors").read_bytes())
                 spread.append(steadiness.reference())
     table = Table(title="CNN, cohort 50, one thread per process")
     for name in ("processes", "ms per round", "ratio"):
         table.add_column(name, justify="right")
-    first = statistics.median(taken[asked.workers[0]])
+    first = statistics.median(taken[arguments.workers[0]])
     for count, seconds in taken.items():
         middle = statistics.median(seconds)
         table.add_row(str(count), f"{1e3 * middle:.0f}", f"{first / middle:.2f}")

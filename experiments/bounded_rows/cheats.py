@@ -15,7 +15,7 @@ from privfed.secure.primitives import KEY
 
 
 @dataclass(frozen=True)
-class Lie:
+class Cheat:
     """An attack on the proof: `bits` that are not bits, and a form `balanced` to sum to zero."""
 
     bits: bool = False
@@ -46,7 +46,7 @@ def large_bits(parameters: Parameters, chosen: Signs, row: Elements) -> Elements
 def answers(
     parameters: Parameters,
     row: Elements,
-    lie: Lie,
+    cheat: Cheat,
     source: np.random.Generator,
     weights: Weights | None = None,
 ) -> tuple[Answer, Answer]:
@@ -56,9 +56,9 @@ def answers(
     chosen = signs(source.bytes(KEY), parameters.tests, parameters.length)
     weights = weights or Weights.of(parameters, source.bytes(KEY))
     point = Point.at(parameters, int(uniform(source.bytes(KEY), 1)[0]))
-    bits = (large_bits if lie.bits else bits_of)(parameters, chosen, row)
+    bits = (large_bits if cheat.bits else bits_of)(parameters, chosen, row)
     proof = prove(parameters, weights, row, bits, uniform(source.bytes(KEY), parameters.columns))
-    if lie.balanced:
+    if cheat.balanced:
         bare = answer(parameters, chosen, weights, point, Shares(row, bits, proof), True)
         place = parameters.columns + 2
         proof[place : place + 1] = subtract(proof[place : place + 1], bare.value)
@@ -69,9 +69,11 @@ def answers(
     )
 
 
-def passes(parameters: Parameters, row: Elements, lie: Lie, source: np.random.Generator) -> bool:
+def passes(
+    parameters: Parameters, row: Elements, cheat: Cheat, source: np.random.Generator
+) -> bool:
     """Whether both servers accept `row` `[length]`, under challenges of `source`."""
-    return accepted(parameters, *answers(parameters, row, lie, source))
+    return accepted(parameters, *answers(parameters, row, cheat, source))
 
 
 def _shared(secret: Shares, source: np.random.Generator) -> tuple[Shares, Shares]:

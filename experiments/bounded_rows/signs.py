@@ -21,8 +21,8 @@ def signs(key: bytes, tests: int, length: int) -> Signs:
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     shape = (2, tests, -(-length // 8))
     octets = np.frombuffer(stream.update(bytes(math.prod(shape))), np.uint8).reshape(shape)
-    coins = np.unpackbits(octets, axis=2, count=length).view(np.int8)
-    chosen: Signs = coins[0] - coins[1]
+    bits = np.unpackbits(octets, axis=2, count=length).view(np.int8)
+    chosen: Signs = bits[0] - bits[1]
     return chosen
 
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.bounded_rows.cheats import Lie, passes, wrapping_row
+from experiments.bounded_rows.cheats import Cheat, passes, wrapping_row
 from experiments.bounded_rows.costs import row_of
 from experiments.bounded_rows.field import Elements, elements
 from experiments.bounded_rows.parameters import Parameters
 
-_LIES = {
-    "a row of ten times the norm, bits cut": Lie(),
-    "the same, whole numbers as bits": Lie(bits=True),
-    "the same, bits cut, the form balanced": Lie(balanced=True),
+_CHEATS = {
+    "a row of ten times the norm, bits cut": Cheat(),
+    "the same, integers as bits": Cheat(bits=True),
+    "the same, bits cut, the form balanced": Cheat(balanced=True),
 }
 
 
@@ -40,21 +40,21 @@ def few_tests(length: int, trials: int, source: np.random.Generator) -> Iterator
     for tests in range(7):
         parameters = Parameters(length, 1_000, tests=tests)
         row = wrapping_row(parameters)
-        yield _tried("(1, 2^48, 0, ...)", parameters, Lie(), row, trials, source)
+        yield _tried("(1, 2^48, 0, ...)", parameters, Cheat(), row, trials, source)
 
 
 def all_tests(parameters: Parameters, trials: int, source: np.random.Generator) -> Iterator[Trial]:
     """Yields every attack against all tests, and honest rows, for which `bound` is 1."""
     wrapping = wrapping_row(parameters)
-    yield _tried("(1, 2^48, 0, ...)", parameters, Lie(), wrapping, trials, source)
-    for name, lie in _LIES.items():
+    yield _tried("(1, 2^48, 0, ...)", parameters, Cheat(), wrapping, trials, source)
+    for name, cheat in _CHEATS.items():
         long = elements(10 * row_of(parameters, source))
-        yield _tried(name, parameters, lie, long, trials, source)
+        yield _tried(name, parameters, cheat, long, trials, source)
 
     def honest() -> Elements:
         return elements(row_of(parameters, source))
 
-    accepted = sum(passes(parameters, honest(), Lie(), source) for _ in range(trials))
+    accepted = sum(passes(parameters, honest(), Cheat(), source) for _ in range(trials))
     name = "honest, of the norm allowed"
     yield Trial(name, parameters.length, parameters.tests, trials, accepted, 1.0)
 
@@ -62,11 +62,11 @@ def all_tests(parameters: Parameters, trials: int, source: np.random.Generator) 
 def _tried(
     name: str,
     parameters: Parameters,
-    lie: Lie,
+    cheat: Cheat,
     row: Elements,
     trials: int,
     source: np.random.Generator,
 ) -> Trial:
-    accepted = sum(passes(parameters, row, lie, source) for _ in range(trials))
+    accepted = sum(passes(parameters, row, cheat, source) for _ in range(trials))
     bound = min(1.0, parameters.soundness)
     return Trial(name, parameters.length, parameters.tests, trials, accepted, bound)

@@ -120,8 +120,8 @@ def _gains() -> str:
 
 
 def _accuracy(row: Row) -> str:
-    mean, deviation = (100 * float(row[f"accuracy_{of}"]) for of in ("mean", "sd"))
-    return f"{mean:.1f} ± {deviation:.1f}"
+    mean, std = (100 * float(row[f"accuracy_{of}"]) for of in ("mean", "sd"))
+    return f"{mean:.1f} ± {std:.1f}"
 
 
 def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

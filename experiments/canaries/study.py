@@ -99,7 +99,7 @@ def picture(rows: list[dict[str, Any]]) -> bytes:
             axes.plot(EPSILONS, middle, dash, color=colour, marker="o", markersize=4, label=name)
             low, high = [min(some) for some in values], [max(some) for some in values]
             axes.fill_between(EPSILONS, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.set(xscale="log", xlabel="claimed ε", ylabel="found ε")
+        axes.set(xscale="log", xlabel="claimed ε", ylabel="audited ε")
         axes.set_yscale("symlog", linthresh=0.5)
         axes.set_ylim(-0.05, 40)
         for axis in (axes.xaxis, axes.yaxis):

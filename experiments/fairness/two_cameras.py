@@ -33,7 +33,7 @@ class TwoCameras(Part):
     """
 
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = False
+    holds_real_clients: ClassVar[bool] = False
     minority: float = Field(0.1, ge=0, le=1)
     """Fraction of clients whose images are rotated."""
 

@@ -41,15 +41,19 @@ def picture(rows: Sequence[Scored]) -> bytes:
 
 
 def _measured(place: Any, run: Sequence[Scored]) -> None:
-    """Draws the clients' estimates in one run, and the truth."""
+    """Draws the charged estimates in one run, and the true values."""
     rounds = [row.round for row in run]
     estimates = np.array([[row.estimate, row.low, row.high] for row in run]) * 100
     reach = np.abs(estimates[:, 1:] - estimates[:, :1]).T
-    place.plot(
-        rounds, [100 * row.truth for row in run], color=COLOURS[0], label="truth over clients"
-    )
+    place.plot(rounds, [100 * row.truth for row in run], color=COLOURS[0], label="true value")
     place.errorbar(
-        rounds, estimates[:, 0], reach, fmt="s", color=COLOURS[1], markersize=4, label="as charged"
+        rounds,
+        estimates[:, 0],
+        reach,
+        fmt="s",
+        color=COLOURS[1],
+        markersize=4,
+        label="charged estimate",
     )
 
 
@@ -69,4 +73,4 @@ def _diverging(place: Any, rows: Sequence[Scored]) -> None:
             markersize=4,
             alpha=0.5,
         )
-    place.set(title="fast digits, and where runs stop", xlabel="round", ylabel="test loss")
+    place.set(title="digits, early stops", xlabel="round", ylabel="test loss")

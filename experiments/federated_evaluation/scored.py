@@ -130,5 +130,5 @@ def truth(setup: Setup, round: int, params: Tensor) -> dict[str, float]:
         return {}
     everybody = np.arange(measures.federation.population_size)
     rows = measures.rows(everybody, params, round)
-    estimates = measures.row.estimates(rows.double().sum(0), deviation=0.0, rate=1.0)[""]
+    estimates = measures.row.estimates(rows.double().sum(0), std=0.0, rate=1.0)[""]
     return {name: estimate.value for name, estimate in estimates.items()}

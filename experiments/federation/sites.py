@@ -129,6 +129,6 @@ epsilon = 2.0
 delta = 1e-5
 [secure]
 protocol = "masks"
-threat = "lying"
+threat = "malicious"
 deadline = {deadline}
 """

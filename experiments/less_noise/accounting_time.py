@@ -37,7 +37,7 @@ _REPEATS = 5
 _CLIENTS = 10_000
 _CACHE = type(functools.lru_cache(lambda: None))
 Flags = dict[str, Any]
-_ASKED: dict[str, Callable[[int], Flags]] = {
+_REQUIRED: dict[str, Callable[[int], Flags]] = {
     POISSON: lambda apart: {
         **_flags("poisson", "gaussian"),
         "population": _CLIENTS,
@@ -99,13 +99,13 @@ def epsilons(setting: Setting) -> dict[str, Callable[[], object]]:
 
 def calibrations(setting: Setting) -> dict[str, Callable[[], object]]:
     """Returns tasks that compute the least noise for the budget, with solved bands or buffers."""
-    return {method: functools.partial(solve, question(method, setting)) for method in _ASKED}
+    return {method: functools.partial(solve, question(method, setting)) for method in _REQUIRED}
 
 
 def question(method: str, setting: Setting) -> CalibrationQuestion:
     """Returns the query to `privfed calibrate` for the noise of `method`."""
     return CalibrationQuestion(
-        **_ASKED[method](setting.apart),
+        **_REQUIRED[method](setting.apart),
         delta=setting.delta,
         accountant=TIGHTEST,
         rounds=setting.rounds,

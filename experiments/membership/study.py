@@ -96,10 +96,8 @@ def advantages(exposures: dict[tuple[Level, str], Exposure]) -> bytes:
                 heights = [exposure.curves[name].advantage for exposure in each_case]
                 place.plot(heights, dash, color=colour, marker="o", markersize=4, label=NAMES[name])
             most = [exposure_json(exposure)["advantage_bound"] for exposure in each_case]
-            place.plot(most, ":", color="black", label="allowed by ε, δ")
-            place.axhline(
-                by_chance(each_case[0]), color="#888888", linewidth=0.8, label="by chance"
-            )
+            place.plot(most, ":", color="black", label="(ε, δ) bound")
+            place.axhline(by_chance(each_case[0]), color="#888888", linewidth=0.8, label="chance")
             place.set_xticks(range(len(CASES)), list(CASES), rotation=30, ha="right")
             place.set(title=f"{level}s", ylim=(0, 1.05))
         axes[0].set_ylabel("advantage (TPR - FPR)")

@@ -130,8 +130,8 @@ def ended(config: Config) -> Ended:
 
 def what_is_held_back(config: Config) -> Federation:
     """Returns each client's held-out examples."""
-    people = load_population(config, Streams(config.run.seed))
-    return with_held_back(people, config.evaluation.holdout)[1]
+    population = load_population(config, Streams(config.run.seed))
+    return with_held_back(population, config.evaluation.holdout)[1]
 
 
 def untrained(config: Config) -> Ended:

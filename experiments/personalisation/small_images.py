@@ -14,7 +14,7 @@ from privfed.data.federation import Examples
 from privfed.data.sources.idx import Idx
 
 _SIDE = 4
-_MEAN, _DEVIATION = 0.131, 0.25
+_MEAN, _STD = 0.131, 0.25
 """Approximate constants of MNIST's small images, public."""
 _FURTHER = 5
 """Number of classes by which every second client shifts its labels."""
@@ -55,5 +55,5 @@ def _small(source: Idx, prefix: str) -> Examples:
     """Returns the images of `source`, unpacked once in each process."""
     whole = source._load(prefix)
     images = torch.nn.functional.avg_pool2d(whole.x[torch.arange(len(whole))], _SIDE)
-    scaled = (images.flatten(1) - _MEAN) / _DEVIATION
+    scaled = (images.flatten(1) - _MEAN) / _STD
     return replace(whole, x=scaled, preprocessing=None)

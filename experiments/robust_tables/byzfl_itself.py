@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from experiments.robust_tables.images import Dealt
+from experiments.robust_tables.images import Assigned
 from privfed.config.reading import load
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples
@@ -49,7 +49,7 @@ def example(folder: str, seed: int) -> Iterator[tuple[int, float]]:
     config = load(HERE / "byzfl.run.toml", [f"data.path={folder}", f"run.seed={seed}"])
     client, every = config.client, config.run.evaluate_every
     source, streams = config.source, Streams(seed, simulated=True)
-    if not isinstance(source, Dealt):
+    if not isinstance(source, Assigned):
         raise TypeError("the run file names another source")
     torch.manual_seed(seed)
     same: dict[str, Any] = {"device": "cpu", "model_name": "cnn_mnist"}
@@ -101,14 +101,14 @@ def _of_one(name: str) -> dict[str, Any]:
 
 
 def _loaders(
-    source: Dealt, clients: int, streams: Streams, batch_size: int
+    source: Assigned, clients: int, streams: Streams, batch_size: int
 ) -> Iterator[DataLoader[Any]]:
     """Yields the images of each honest worker."""
-    dealt = source.load(clients, streams)
-    if dealt.owners is None:
+    assigned = source.load(clients, streams)
+    if assigned.owners is None:
         raise TypeError("nobody knows whose an image is")
-    for worker in np.flatnonzero(~source.hostile(clients, streams)):
-        mine = dealt.take(np.flatnonzero(dealt.owners == worker))
+    for worker in np.flatnonzero(~source.byzantine_workers(clients, streams)):
+        mine = assigned.take(np.flatnonzero(assigned.owners == worker))
         yield DataLoader(_tensors(mine), batch_size=batch_size, shuffle=True)
 
 

@@ -20,12 +20,12 @@ from privfed.data.federation import Examples
 from privfed.data.pieces import Mapped
 from privfed.data.sources.idx import Idx
 
-_MEAN, _DEVIATION = 0.1307, 0.3081
+_MEAN, _STD = 0.1307, 0.3081
 _TEST = 5
 """Test interval in a folder with a single pair of files: every `_TEST`-th image is for testing."""
 
 
-class Dealt(Idx):
+class Assigned(Idx):
     """MNIST over honest workers, partitioned by `similarity`.
 
     That fraction of the images is assigned at random. The rest is sorted by label and cut into as
@@ -55,10 +55,10 @@ class Dealt(Idx):
     def load(self, clients: int, streams: Streams) -> Examples:
         images = self._tailed(self._part(test=False))
         rng = streams.at("partition").generator()
-        bad = self.hostile(clients, streams)
+        bad = self.byzantine_workers(clients, streams)
         pieces: list[Indices] = [np.empty(0, np.int64)] * clients
         honest = np.flatnonzero(~bad)
-        for client, piece in zip(honest, self._dealt(images, len(honest), rng), strict=True):
+        for client, piece in zip(honest, self._assigned(images, len(honest), rng), strict=True):
             pieces[client] = piece
         for client in np.flatnonzero(bad):
             pieces[client] = rng.permutation(len(images))[: len(images) // len(honest)]
@@ -82,14 +82,14 @@ class Dealt(Idx):
         left = [piece[: int(len(piece) * self.tail**i)] for i, piece in enumerate(pieces)]
         return images.take(np.sort(np.concatenate(left)))
 
-    def hostile(self, clients: int, streams: Streams) -> np.ndarray:
+    def byzantine_workers(self, clients: int, streams: Streams) -> np.ndarray:
         """Returns a mask `[clients]` of the clients that the run will make attackers."""
         if not self.byzantine:
             return np.zeros(clients, dtype=bool)
         share, everybody = self.byzantine / clients, np.arange(clients)
-        return Attackers(FreeRider(), share, False, False, everybody, streams, clients).hostile(0)
+        return Attackers(FreeRider(), share, False, False, everybody, streams, clients).byzantine(0)
 
-    def _dealt(self, images: Examples, workers: int, rng: np.random.Generator) -> list[Indices]:
+    def _assigned(self, images: Examples, workers: int, rng: np.random.Generator) -> list[Indices]:
         """Returns the images of each honest worker, by position."""
         labels = images.y.numpy()
         if self.concentration:
@@ -122,7 +122,7 @@ class Dealt(Idx):
         examples = super()._examples(x, y)
         if not isinstance(examples.x, Mapped):
             raise TypeError("images are mapped")
-        onto = ((0.0 - _MEAN) / _DEVIATION, (1.0 - _MEAN) / _DEVIATION)
-        store = examples.x[torch.arange(len(y))].sub_(_MEAN).div_(_DEVIATION)
+        onto = ((0.0 - _MEAN) / _STD, (1.0 - _MEAN) / _STD)
+        store = examples.x[torch.arange(len(y))].sub_(_MEAN).div_(_STD)
         pixels = replace(examples.x, onto=onto)
         return replace(examples, x=store if len(y) <= 20_000 else pixels)

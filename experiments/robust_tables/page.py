@@ -36,7 +36,7 @@ def balanced(grid: str) -> str:
     """Returns a rule's accuracy on IID and on sorted data, without and with buckets."""
     ours, theirs = measured(_read(f"{grid}.csv"), "accuracy_last_100"), published(grid)
     places = [(share, before) for share in ("1.0", "0.0") for before in ("", BUCKETS)]
-    heads = [f"{_dealt(share)}{_after(before)}" for share, before in places]
+    heads = [f"{_share_label(share)}{_after(before)}" for share, before in places]
     lines = []
     for rule in RULES:
         cells = [_cell(ours, theirs, (rule, *place)) for place in places]
@@ -113,8 +113,8 @@ def _cell(
     measured_here = _spread(ours[place])
     if place not in theirs:
         return measured_here
-    accuracy, deviation = theirs[place]
-    beside = f"{accuracy:.1f} ± {float(deviation):.1f}" if deviation else f"{accuracy:.1f}"
+    accuracy, std = theirs[place]
+    beside = f"{accuracy:.1f} ± {float(std):.1f}" if std else f"{accuracy:.1f}"
     return f"{measured_here} [{beside}]"
 
 
@@ -124,7 +124,7 @@ def _spread(values: Sequence[float]) -> str:
     return f"{fmean(values):.1f} ({min(values):.1f}–{max(values):.1f})"
 
 
-def _dealt(share: str) -> str:
+def _share_label(share: str) -> str:
     return "IID" if float(share) == 1 else "sorted"
 
 

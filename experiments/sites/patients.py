@@ -40,7 +40,7 @@ class Patients(Part):
     client: Literal["patient", "hospital"] = "patient"
     """The entity that a client represents."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = False
+    holds_real_clients: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> float:
@@ -56,7 +56,7 @@ class Patients(Part):
         mine = rng.permutation(len(y))[len(y) // TESTED :]
         if self.client == "hospital":
             return self._examples(x[mine], y[mine], np.arange(len(mine)) % clients)
-        return self._examples(x[mine], y[mine], dealt(len(mine), clients, rng))
+        return self._examples(x[mine], y[mine], assigned(len(mine), clients, rng))
 
     def load_test(self, clients: int, streams: Streams) -> Examples:
         x, y = self._rows()
@@ -80,7 +80,7 @@ class Patients(Part):
         return Examples(torch.from_numpy(x), torch.from_numpy(y), classes, owners=owners)
 
 
-def dealt(rows: int, patients: int, rng: np.random.Generator) -> Indices:
+def assigned(rows: int, patients: int, rng: np.random.Generator) -> Indices:
     """Returns the owner of each row `[rows]`: one row for each of `patients`, the others at random.
 
     Raises `ValueError` if the rows do not permit 1 to `MOST` rows for each patient.

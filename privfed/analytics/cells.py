@@ -74,7 +74,7 @@ class Cells:
 
 
 def geometric_cells(others: int) -> Cells:
-    """Returns cells for all numbers, after `others` nodes at the top."""
+    """Returns cells for all numbers, in a tree whose first `others` top nodes hold no numbers."""
     octaves = [_octave(power) for power in range(LEAST, LARGEST)]
     mirrored = [_mirrored(power) for power in range(LEAST, LARGEST)]
     tiny, huge = 2.0**LEAST, 2.0**LARGEST
@@ -93,7 +93,7 @@ def geometric_cells(others: int) -> Cells:
 
 
 def uniform_cells(low: float, high: float, others: int) -> Cells:
-    """Returns cells of equal width from `low` to `high`, and one beyond either end.
+    """Returns cells of equal width from `low` to `high`, and one cell beyond either end.
 
     Args:
       low: lower end of the range.
@@ -129,7 +129,7 @@ def _octave(power: int) -> list[Node]:
 
 
 def _by(size: int, nodes: Sequence[Node | list[Node]]) -> list[Node]:
-    """Returns `nodes` in groups of `size`."""
+    """Divides `nodes` into groups of `size`."""
     return [[*nodes[start : start + size]] for start in range(0, len(nodes), size)]
 
 

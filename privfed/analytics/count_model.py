@@ -34,13 +34,13 @@ _ABOUT_COST = ("run", "cohort", "privacy", "secure", "evaluation", "budget", "ag
 
 
 def epsilon_of_share(raw: Raw, described: Config) -> float:
-    """Returns the epsilon that the description alone spends for its fraction `budget.statistics`.
+    """Returns the epsilon that the description alone spends, for its share `budget.statistics`.
 
     The noise is solved jointly for the description, the training of the same run file and
     evaluation rounds, so that together they spend privacy.epsilon. With s the description's
     fraction, e that of evaluation and w the `variance_weight` of a round, z_D / z = sqrt(w_D (1 -
-    s) (1 - e) / (s w (T - E))). The description is charged as its own event, and training, which
-    counts it, is solved anew.
+    s) (1 - e) / (s w (T - E))). The description is charged as its own event. The noise of training
+    is then solved for again, with that charge counted.
 
     Args:
       raw: the run file.
@@ -50,24 +50,24 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
       Refused: if the run file states no fraction, or no noise meets the budget.
     """
     config = _costs(raw)
-    privacy, cost, beside = config.privacy, round_cost(config), evaluation_cost(config)
+    privacy, cost, evaluation = config.privacy, round_cost(config), evaluation_cost(config)
     description = round_cost(described)
-    ratio = _ratio(config, cost, beside, description)
+    ratio = _ratio(config, cost, evaluation, description)
 
     def event(z: float) -> Event:
         return description.event(z * ratio)
 
-    def besides(z: float) -> Spending:
-        return Counter({event(z): 1}) + Counter(beside.spending(z) if beside else {})
+    def extra_spending(z: float) -> Spending:
+        return Counter({event(z): 1}) + Counter(evaluation.spending(z) if evaluation else {})
 
-    training = config.run.rounds - (beside.count if beside else 0)
+    training = config.run.rounds - (evaluation.count if evaluation else 0)
     try:
         z = cost.solve(
             training,
             privacy.epsilon or 0.0,
             privacy.delta,
             privacy.accountant,
-            besides=besides,
+            extra_spending=extra_spending,
         )
         return guarantee({event(z): 1}, privacy.delta, privacy.accountant).epsilon
     except AccountingError as error:
@@ -75,13 +75,13 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
 
 
 def _costs(raw: Raw) -> Config:
-    """Returns a run with the cost of training by `raw`. Raises `Refused` if it has no fraction."""
+    """Returns a run with the cost of training. Raises `Refused` if `raw` states no share."""
     about = {name: section for name, section in raw.items() if name in _ABOUT_COST}
     config = assembled({**about, "data": {"clients": raw.get("data", {}).get("clients", 0)}})
     if not config.budget.statistics:
         raise Refused(
-            "--epsilon is missing: the budget of this release, as 0.5; or set "
-            "budget.statistics, its share of the run file's budget",
+            "--epsilon is missing; set it to the budget of this release, or set "
+            "budget.statistics to its share of the run's budget",
             key="epsilon",
         )
     if config.privacy.epsilon in (None, math.inf) or config.shared_noise:
@@ -94,11 +94,11 @@ def _costs(raw: Raw) -> Config:
 
 
 def _ratio(
-    config: Config, cost: RoundCost, beside: EvaluationCost | None, description: RoundCost
+    config: Config, cost: RoundCost, evaluation: EvaluationCost | None, description: RoundCost
 ) -> float:
     """Returns the noise multiplier of the description over that of training."""
-    share, evaluations = config.budget.statistics, beside.count if beside else 0
-    left = (1 - share) * (1 - (config.budget.evaluation if beside else 0.0))
+    share, evaluations = config.budget.statistics, evaluation.count if evaluation else 0
+    left = (1 - share) * (1 - (config.budget.evaluation if evaluation else 0.0))
     weights = [variance_weight(each.witness) for each in (description, cost)]
     return math.sqrt(weights[0] * left / (share * weights[1] * (config.run.rounds - evaluations)))
 
@@ -107,7 +107,7 @@ Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class CountModel(Part):
-    """One parameter per count; `stretches` are lengths and amplitudes of counts, in order."""
+    """A model of one parameter per count; `stretches` are (length, amplitude) of equal ones."""
 
     stretches: list[Stretch] = Field(min_length=1)
 

@@ -86,7 +86,7 @@ def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
 
 
 def _known(statistics: Statistics) -> dict[str, Any]:
-    """Returns the keys of [data] that define the population, as it was described."""
+    """Returns the keys of [data] that define the described population."""
     keys = ("clients", "population", "holdout", "holdout_fraction", "test_path")
     data = {key: statistics.data[key] for key in keys if statistics.data.get(key)}
     return {key: value for key, value in data.items() if key != "holdout" or value != "test"}
@@ -110,7 +110,7 @@ def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
     if numbers is not None and words <= 0.5:
         low, high = numbers.range
         if low == high:
-            return LeftOutColumn(f"{low:g} wherever anything was seen", (low - 1.0, high + 1.0))
+            return LeftOutColumn(f"{low:g} in all visible rows", (low - 1.0, high + 1.0))
         odd = tuple(each.value for each in column.values if not each.cut)
         part = 1 - numbers.outside.value
         why = f"{part:.0%} of its numbers seen here, mean {numbers.mean.value:.4g}"
@@ -128,7 +128,7 @@ def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
 
 
 def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
-    """Returns the dates that were visible, or the declared ones if none were."""
+    """Returns a column of the dates visible through the noise, or else of the declared dates."""
     if numbers is None:
         return DateColumn("as requested", dates.first, dates.last, dates.format, dates.first)
     first, last = (iso_date(end) for end in numbers.range)
@@ -137,14 +137,14 @@ def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
 
 
 def _label(column: ColumnStatistics) -> LabelKind:
-    """Returns the kind of the label. Raises `Refused` if nothing of it was visible."""
+    """Returns the kind of the label. Raises `Refused` if none of its values was visible."""
     values, numbers = [each.value for each in column.values if not each.cut], column.numbers
     if column.kind == "values" and values == [str(n) for n in range(len(values))]:
         return _classes({"classes": len(values)}, len(values), "integers, as requested")
     if column.kind == "values":
         return _classes({"labels": values}, len(values), "classes, as requested")
     if column.kind == "dates":
-        raise Refused(f"--label: {column.name!r} is a column of dates, which no loss is for")
+        raise Refused(f"--label is {column.name!r}, but no loss predicts dates")
     if numbers is not None and column.words.value <= _RARE:
         if (classes := _whole_classes(numbers)) >= 2:
             return _classes({"classes": classes}, classes, f"integers, 0 to {classes - 1}")

@@ -15,7 +15,7 @@ from privfed.analytics.estimates import Sums
 from privfed.analytics.number_estimates import interval
 from privfed.analytics.statistics_file import STATISTICS, Statistics, write_statistics
 from privfed.config.config import Config
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, resume_command
 from privfed.core.parts import Part
 from privfed.plan.plan import Plan, solve_plan
 from privfed.plan.rule import message_length
@@ -66,15 +66,15 @@ def statistics_of(path: Path) -> Statistics:
     directory = RunDirectory.open(path)
     config, ledger = directory.config.read(), Ledger.load(directory.ledger)
     if not isinstance(config.source, DescribedTable):
-        raise Refused(f"{path} is a run that trained a model; expected one of `privfed describe`")
+        raise Refused(f"{path} is a run that trained a model; expected a run of `privfed describe`")
     tensors, about = unpack(directory.checkpoint.path)
     _refuse_other_releases(path, int(about["updates"]), len(ledger.charges))
     average = under(tensors, "model/")["counts"].double().numpy()
-    asked, divisor = config.source.asked, float(config.sampler.size)
-    plan = solve_plan(config, length=message_length(config, asked.length))
+    questions, divisor = config.source.questions, float(config.sampler.size)
+    plan = solve_plan(config, length=message_length(config, questions.length))
     parts = config.data.sites_per_client
-    noise = noise_on_sum(plan, asked.length) * parts
-    sums = Sums.of(asked, average * divisor * parts, noise)
+    noise = noise_on_sum(plan, questions.length) * parts
+    sums = Sums.of(questions, average * divisor * parts, noise)
     statistics = _stated(config, plan, ledger, sums, noise, path)
     write_statistics(path / STATISTICS, statistics)
     return statistics
@@ -84,8 +84,8 @@ def _refuse_other_releases(path: Path, updates: int, charges: int) -> None:
     """Raises `Refused` for a run that released nothing, or more than one vector."""
     if not charges:
         raise Refused(
-            f"{path} was interrupted before anything was charged; resume it by `privfed train "
-            f"--resume {path}`, and read it again"
+            f"{path} was interrupted before anything was charged; resume it by "
+            f"{resume_command(path)}, and read it again"
         )
     if not updates:
         raise Refused(
@@ -101,7 +101,7 @@ def _refuse_other_releases(path: Path, updates: int, charges: int) -> None:
 
 
 def noise_on_sum(plan: Plan, length: int) -> float:
-    """Returns the standard deviation of each coordinate of a sum of vectors: noise, and rounding.
+    """Returns the standard deviation of each coordinate of a sum, from noise and rounding.
 
     Central noise is proportional to the norm bound of the summed vectors. Under a secure sum each
     client rounds to integer steps, which adds a variance of at most a quarter of a squared step.
@@ -112,11 +112,11 @@ def noise_on_sum(plan: Plan, length: int) -> float:
       length: length of a client's vector.
     """
     algorithm, mechanism, size = plan.algorithm(), plan.mechanism, plan.config.sampler.size
-    deviation = mechanism.noise_on_update(size) * mechanism.clip
+    std = mechanism.noise_on_update(size) * mechanism.clip
     if mechanism.trust == "server":
-        deviation *= algorithm.encoding_factor(length)
+        std *= algorithm.encoding_factor(length)
     step = algorithm.grid_step(length) or 0.0
-    return math.hypot(deviation, step / 2.0 * math.sqrt(size), size * 2.0**-24)
+    return math.hypot(std, step / 2.0 * math.sqrt(size), size * 2.0**-24)
 
 
 def _stated(
@@ -161,7 +161,7 @@ def _stated(
 
 
 def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:
-    """Returns the given `keys` of a part (None: all) that differ from their defaults."""
+    """Returns those of the `keys` of a part (None: all) that differ from their defaults."""
     assert isinstance(part, Part)
     values = part.model_dump(mode="json", exclude_none=True)
     fields = type(part).model_fields

@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from pydantic import AfterValidator, Field, model_validator
 
-from privfed.analytics.questions import Asked, ColumnQuestion, NumbersAsked, as_values, chosen_rows
+from privfed.analytics.questions import (
+    ColumnQuestion,
+    NumbersQuestion,
+    Questions,
+    as_values,
+    chosen_rows,
+)
 from privfed.analytics.spelling import Spelling
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
@@ -62,7 +68,7 @@ class DescribedTable(Part):
     earlier: list[str] = []
     """Runs that a declaration counts in addition to this release: the run file's privacy.prior."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
     whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
 
     @model_validator(mode="after")
@@ -81,16 +87,16 @@ class DescribedTable(Part):
         return self
 
     @property
-    def asked(self) -> Asked:
-        """The questions for each client."""
+    def questions(self) -> Questions:
+        """The questions that each client answers."""
         spelling = Spelling(self.buckets, self.letters)
         questions: list[ColumnQuestion] = [
-            *(NumbersAsked(name, spelling=spelling) for name in self.columns),
-            *(NumbersAsked(name, (low, high)) for name, (low, high) in self.ranges.items()),
-            *(NumbersAsked(name, each.bounds, each.format) for name, each in self.dates.items()),
+            *(NumbersQuestion(name, spelling=spelling) for name in self.columns),
+            *(NumbersQuestion(name, (low, high)) for name, (low, high) in self.ranges.items()),
+            *(NumbersQuestion(name, each.bounds, each.format) for name, each in self.dates.items()),
             *(as_values(name, values) for name, values in self.values.items()),
         ]
-        return Asked(tuple(questions), self.rows_per_client)
+        return Questions(tuple(questions), self.rows_per_client)
 
     @property
     def squared_norm(self) -> float | None:
@@ -107,22 +113,22 @@ class DescribedTable(Part):
 
     def load(self, clients: int, streams: Streams) -> Examples:
         """Returns one example per client and site: the counts to which its rows add."""
-        table, asked = TableFile(Path(self.path), self.dialect), self.asked
+        table, questions = TableFile(Path(self.path), self.dialect), self.questions
         columns = self._columns(table)
         rules = CellRules(str(table), "clip", self.missing_words)
-        owners, people = rules.owners(columns.words[self.client], repr(self.client))
+        owners, client_names = rules.owners(columns.words[self.client], repr(self.client))
         sites, site_names = np.zeros_like(owners), tuple[str, ...]()
         if self.site:
             sites, site_names = rules.sites(columns.words[self.site], repr(self.site))
         count = max(len(site_names), 1)
         entries, whose = np.unique(owners * count + sites, return_inverse=True)
         persons, at = np.divmod(entries, count)
-        numbers = np.array([client_number(name) for name in people])[persons]
+        numbers = np.array([client_number(name) for name in client_names])[persons]
         order = _order(whose, numbers, streams)
         chosen, clients_of = chosen_rows(whose, order, self.rows_per_client)
-        places = [q.places(columns.words[q.name], self.dialect) for q in asked.questions]
-        x = asked.of_clients(places, chosen, clients_of, np.bincount(whose))
-        examples = replace(_examples(x), owners=persons, clients=people)
+        places = [q.places(columns.words[q.name], self.dialect) for q in questions.questions]
+        x = questions.of_clients(places, chosen, clients_of, np.bincount(whose))
+        examples = replace(_examples(x), owners=persons, clients=client_names)
         return replace(examples, sites=at, site_names=site_names) if self.site else examples
 
     def _columns(self, table: TableFile) -> Columns:
@@ -130,9 +136,9 @@ class DescribedTable(Part):
         keys = {"columns": self.columns, "features": self.ranges, "dates": self.dates}
         keys |= {"categories": self.values, "client": [self.client]}
         keys |= {"site": [self.site]} if self.site else {}
-        asked = [(key, name) for key, names in keys.items() for name in names]
-        refuse_absent(asked, table.names(), table)
-        columns = table.read({}, {name: repr(name) for _, name in asked})
+        questions = [(key, name) for key, names in keys.items() for name in names]
+        refuse_absent(questions, table.names(), table)
+        columns = table.read({}, {name: repr(name) for _, name in questions})
         if not columns.rows:
             raise Refused(f"data: {table} holds no row")
         return columns
@@ -141,7 +147,7 @@ class DescribedTable(Part):
         """Returns one synthetic example if a public table is declared; it is never scored."""
         if not self.test_path:
             return None
-        return _examples(np.full((1, self.asked.width), -1, dtype=np.int64))
+        return _examples(np.full((1, self.questions.width), -1, dtype=np.int64))
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:

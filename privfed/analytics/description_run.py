@@ -36,7 +36,7 @@ _OF_TABLE = {
 _ESCAPED, _PATTERN = re.compile(r"\[([*?[])\]"), re.compile(r"[*?[]")
 
 
-def source_asked(data: Mapping[str, Any], others: Iterable[str]) -> dict[str, Any]:
+def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[str, Any]:
     """Returns the keys of a `described_table` from those of a run file's [data].
 
     Args:
@@ -111,7 +111,7 @@ _OF_ROUNDS = {
 """Keys of [run] that concern several rounds, models, or processes."""
 _OF_COHORTS = {"capacity", "minimum", "admitted"}
 """Keys of [secure] that concern the size of a training cohort."""
-_OF_PEOPLE = (
+_OF_POPULATION = (
     *("population", "clients", "holdout", "holdout_fraction", "setting", "partition"),
     *("sites", "sites_per_client", "site_partition"),
 )
@@ -156,7 +156,7 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
     data = raw.get("data", {})
     _refuse_others(raw, data)
     source = {
-        **source_asked(data, asking.columns),
+        **source_of_questions(data, asking.columns),
         "rows_per_client": asking.rows_per_client,
         "buckets": asking.buckets,
         "letters": asking.letters,
@@ -171,14 +171,14 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> 
         {
             "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "rounds": 1, "evaluate_every": 1},
             "data": {
-                **{key: data[key] for key in _OF_PEOPLE if key in data},
+                **{key: data[key] for key in _OF_POPULATION if key in data},
                 **source,
                 "source": "described_table",
             },
             "model": {
                 "name": "counts",
                 "loss": "added",
-                "stretches": CountModel.stretched(described.asked.amplitudes.tolist()),
+                "stretches": CountModel.stretched(described.questions.amplitudes.tolist()),
             },
             "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
             "server": {"optimizer": "fedavg", "lr": 1.0},
@@ -222,7 +222,7 @@ def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
             "data.clients is missing: declare the approximate number of clients, a public constant",
             key="data.clients",
         )
-    if named(raw, "partition").deals or data.get("holdout") == "examples":
+    if named(raw, "partition").assigns or data.get("holdout") == "examples":
         key = "data.holdout" if data.get("holdout") == "examples" else "data.partition"
         raise Refused(
             f"{key} makes a simulation of real clients' rows; leave it out: a description covers "

@@ -12,10 +12,10 @@ from privfed.analytics.questions import (
     MISSING_NODE,
     OTHER_NODE,
     SIZES,
-    Asked,
     ColumnQuestion,
-    NumbersAsked,
-    ValuesAsked,
+    NumbersQuestion,
+    Questions,
+    ValuesQuestion,
 )
 from privfed.analytics.spelling import ReadWord
 from privfed.analytics.statistics_file import (
@@ -39,47 +39,47 @@ _EXACT_SIZES = 16
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Noised `counts` `[d]` for the questions `asked`, and their standard deviations `[d]`."""
+    """Noised `counts` `[d]` for the questions `questions`, and their standard deviations `[d]`."""
 
-    asked: Asked
+    questions: Questions
     counts: Reals
-    deviations: Reals
+    stds: Reals
 
     @classmethod
-    def of(cls, asked: Asked, total: Reals, deviation: float) -> Sums:
+    def of(cls, questions: Questions, total: Reals, std: float) -> Sums:
         """Returns the counts in a noised sum of clients' vectors.
 
         Args:
-          asked: the questions.
+          questions: the questions.
           total: the noised sum, shape `[d]`.
-          deviation: standard deviation of the noise on each entry of `total`.
+          std: standard deviation of the noise on each entry of `total`.
         """
-        amplitudes = asked.amplitudes
-        return cls(asked, total / amplitudes, deviation / amplitudes)
+        amplitudes = questions.amplitudes
+        return cls(questions, total / amplitudes, std / amplitudes)
 
     def part(self, number: int) -> tuple[Reals, Reals]:
         """Returns the counts of question `number` and their standard deviations.
 
         The last question counts clients by their number of rows.
         """
-        ends = [*self.asked.starts.tolist(), self.asked.length]
+        ends = [*self.questions.starts.tolist(), self.questions.length]
         return (
             self.counts[ends[number] : ends[number + 1]],
-            self.deviations[ends[number] : ends[number + 1]],
+            self.stds[ends[number] : ends[number + 1]],
         )
 
     def rows(self) -> tuple[float, float]:
         """Returns the number of counted rows, and its variance, from all questions together."""
         totals = []
-        for number, question in enumerate(self.asked.questions):
-            counts, deviations = self.part(number)
+        for number, question in enumerate(self.questions.questions):
+            counts, stds = self.part(number)
             nodes = len(question.tree)
-            total, variance = measured_total(question.tree, counts[:nodes], deviations[:nodes] ** 2)
+            total, variance = measured_total(question.tree, counts[:nodes], stds[:nodes] ** 2)
             totals.append((float(total), variance))
-        if self.asked.rows <= _EXACT_SIZES:
-            counts, deviations = self.part(len(self.asked.questions))
-            counted = np.minimum(SIZES, self.asked.rows)
-            totals.append((float(counted @ counts), float(counted**2 @ deviations**2)))
+        if self.questions.rows <= _EXACT_SIZES:
+            counts, stds = self.part(len(self.questions.questions))
+            counted = np.minimum(SIZES, self.questions.rows)
+            totals.append((float(counted @ counts), float(counted**2 @ stds**2)))
         weights = np.array([1.0 / max(variance, 1e-18) for _, variance in totals])
         return float(weights @ [total for total, _ in totals] / weights.sum()), 1.0 / weights.sum()
 
@@ -89,14 +89,14 @@ class Sums:
         If only one row of each client counts, every estimate of the number of rows is also one of
         the number of clients.
         """
-        counts, deviations = self.part(len(self.asked.questions))
+        counts, stds = self.part(len(self.questions.questions))
         tree = Tree.flat(len(SIZES))
-        if self.asked.rows == 1:
+        if self.questions.rows == 1:
             total, variance = self.rows()
         else:
-            of_sizes, variance = measured_total(tree, counts, deviations**2)
+            of_sizes, variance = measured_total(tree, counts, stds**2)
             total = float(of_sizes)
-        agreed = agreeing(tree, counts, deviations**2, total, variance)
+        agreed = agreeing(tree, counts, stds**2, total, variance)
         shown = nonnegative(tree, agreed.counts)
         estimates, spread = agreed.linear(np.eye(len(SIZES)))
         ends = [float(end) for end in (*np.array(SIZES[1:]) - 1, np.inf)]
@@ -114,13 +114,13 @@ class Sums:
         """Returns the statistics of each column."""
         total, variance = self.rows()
         columns = []
-        for number, question in enumerate(self.asked.questions):
-            counts, deviations = self.part(number)
+        for number, question in enumerate(self.questions.questions):
+            counts, stds = self.part(number)
             nodes = len(question.tree)
-            measured, spread = counts[:nodes], deviations[:nodes]
+            measured, spread = counts[:nodes], stds[:nodes]
             agreed = agreeing(question.tree, measured, spread**2, total, variance)
             column = Column(question, agreed, nonnegative(question.tree, agreed.counts), total)
-            columns.append(column.summary(counts, deviations))
+            columns.append(column.summary(counts, stds))
         return columns
 
 
@@ -133,24 +133,24 @@ class Column:
     counts: Reals
     total: float
 
-    def summary(self, measured: Reals, deviations: Reals) -> ColumnStatistics:
+    def summary(self, measured: Reals, stds: Reals) -> ColumnStatistics:
         """Returns the column's statistics.
 
         Args:
           measured: noised counts, shape `[length]`.
-          deviations: their standard deviations, shape `[length]`.
+          stds: their standard deviations, shape `[length]`.
         """
         question, nodes = self.question, len(self.question.tree)
-        if isinstance(question, ValuesAsked):
+        if isinstance(question, ValuesQuestion):
             return self._summary("values", values=self._declared(question))
-        if not isinstance(question, NumbersAsked):
+        if not isinstance(question, NumbersQuestion):
             raise TypeError(f"there is no estimate for a {type(question).__name__}")
         numbers = CountedNumbers(
-            question.cells, self.agreed, self.counts, measured[:nodes], deviations[:nodes]
+            question.cells, self.agreed, self.counts, measured[:nodes], stds[:nodes]
         ).summary()
         if question.spelling is None:
             return self._summary("dates" if question.dates else "numbers", numbers=numbers)
-        read = question.spelling.read(measured[nodes:], float(deviations[-1]))
+        read = question.spelling.read(measured[nodes:], float(stds[-1]))
         values = [
             ValueCount(
                 value=word.word,
@@ -163,10 +163,10 @@ class Column:
 
     def _unnamed(self, read: Sequence[ReadWord]) -> StatedEstimate:
         """Returns the estimated number of words that are not among those `read`."""
-        (words,), (deviation,) = self.agreed.linear(self._weights(OTHER_NODE))
+        (words,), (std,) = self.agreed.linear(self._weights(OTHER_NODE))
         value = max(self.counts[OTHER_NODE] - sum(word.count for word in read), 0.0)
-        low = words - TWO_SIDED * deviation - sum(word.high for word in read)
-        high = words + TWO_SIDED * deviation - sum(word.low for word in read)
+        low = words - TWO_SIDED * std - sum(word.high for word in read)
+        high = words + TWO_SIDED * std - sum(word.low for word in read)
         return StatedEstimate(value=value, low=min(max(low, 0.0), value), high=max(high, value))
 
     def _summary(self, kind: str, **parts: object) -> ColumnStatistics:
@@ -185,17 +185,15 @@ class Column:
             return StatedEstimate(value=0.0, low=0.0, high=1.0)
         value = float(np.clip(self.counts[node] / self.total, 0.0, 1.0))
         weights = self._weights(node) - value * self.question.tree.is_leaf
-        (estimate,), (deviation,) = self.agreed.linear(weights)
-        return interval(
-            value, value + float(estimate) / self.total, deviation / self.total, 0.0, 1.0
-        )
+        (estimate,), (std,) = self.agreed.linear(weights)
+        return interval(value, value + float(estimate) / self.total, std / self.total, 0.0, 1.0)
 
-    def _declared(self, question: ValuesAsked) -> list[ValueCount]:
+    def _declared(self, question: ValuesQuestion) -> list[ValueCount]:
         nodes = OTHER_NODE + 1 + np.arange(len(question.values))
-        estimates, deviations = self.agreed.linear(np.eye(len(question.tree))[nodes])
+        estimates, stds = self.agreed.linear(np.eye(len(question.tree))[nodes])
         return [
-            ValueCount(value=value, count=interval(self.counts[node], estimate, deviation, 0.0))
-            for value, node, estimate, deviation in zip(
-                question.values, nodes, estimates, deviations, strict=True
+            ValueCount(value=value, count=interval(self.counts[node], estimate, std, 0.0))
+            for value, node, estimate, std in zip(
+                question.values, nodes, estimates, stds, strict=True
             )
         ]

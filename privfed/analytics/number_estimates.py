@@ -23,7 +23,7 @@ PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 TWO_SIDED = float(norm.isf(0.025))
 """Standard deviations on either side of an estimate that make an interval of 95 %."""
 _SEEN = 0.01
-"""Probability that any empty node is taken to be occupied."""
+"""Probability that at least one empty node counts as occupied."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,28 +35,28 @@ class CountedNumbers:
       agreed: consistent unbiased estimates.
       counts: non-negative estimates of the nodes' counts, shape `[n]`.
       measured: each node's own noised count, shape `[n]`.
-      deviations: standard deviations of `measured`, shape `[n]`.
+      stds: standard deviations of `measured`, shape `[n]`.
     """
 
     cells: Cells
     agreed: AgreeingCounts
     counts: Reals
     measured: Reals
-    deviations: Reals
+    stds: Reals
 
     def summary(self) -> NumberStatistics | None:
         """Returns the statistics of the numbers; None if none are visible through the noise."""
-        limits = seen_range(self.cells, self.measured, self.deviations)
+        limits = seen_range(self.cells, self.measured, self.stds)
         total = float(self.counts[self.cells.nodes].sum())
         if limits is None or total <= 0.0:
             return None
-        mean, deviation = self._moments(limits)
+        mean, std = self._moments(limits)
         return NumberStatistics(
             count=self._count(self.cells.nodes, total),
             range=limits,
             outside=self._outside(limits, total),
             mean=mean,
-            deviation=deviation,
+            std=std,
             quantiles={f"{p:g}": self._quantile(p, total, limits) for p in PROBABILITIES},
             histogram=self._histogram(),
         )
@@ -70,20 +70,20 @@ class CountedNumbers:
     def _count(self, nodes: NDArray[np.int64], value: float) -> StatedEstimate:
         weights = np.zeros((1, len(self.cells.tree)))
         weights[0, nodes] = 1.0
-        (estimate,), (deviation,) = self.agreed.linear(weights)
-        return interval(value, estimate, deviation, least=0.0)
+        (estimate,), (std,) = self.agreed.linear(weights)
+        return interval(value, estimate, std, least=0.0)
 
     def _histogram(self) -> list[CellCount]:
         """Returns the occupied cells, by the non-negative counts."""
         held = np.flatnonzero(self.counts[self.cells.nodes] > 0.0)
-        estimates, deviations = self._linear(np.eye(len(self.cells.nodes))[held])
+        estimates, stds = self._linear(np.eye(len(self.cells.nodes))[held])
         return [
             CellCount(
                 low=_bound(self.cells.lows[cell]),
                 high=_bound(self.cells.highs[cell]),
-                count=interval(self.counts[self.cells.nodes[cell]], estimate, deviation, 0.0),
+                count=interval(self.counts[self.cells.nodes[cell]], estimate, std, 0.0),
             )
-            for cell, estimate, deviation in zip(held, estimates, deviations, strict=True)
+            for cell, estimate, std in zip(held, estimates, stds, strict=True)
         ]
 
     def _outside(self, limits: tuple[float, float], total: float) -> StatedEstimate:
@@ -95,9 +95,9 @@ class CountedNumbers:
         low, high = limits
         within = (self.cells.lows >= low) & (self.cells.highs <= high)
         value = float(self.counts[self.cells.nodes[~within]].sum()) / total
-        (estimate,), (deviation,) = self._linear((~within - value)[None].astype(float))
+        (estimate,), (std,) = self._linear((~within - value)[None].astype(float))
         wider = float(norm.isf(0.025 / len(within) ** 2)) / TWO_SIDED
-        return interval(value, value + estimate / total, wider * deviation / total, 0.0, 1.0)
+        return interval(value, value + estimate / total, wider * std / total, 0.0, 1.0)
 
     def _quantile(
         self, probability: float, total: float, limits: tuple[float, float]
@@ -109,8 +109,8 @@ class CountedNumbers:
         it, by bounds of 97.5 % each.
         """
         upto = np.tri(len(self.cells.nodes) + 1, len(self.cells.nodes), -1) - probability
-        excess, deviations = self._linear(upto)
-        margin = TWO_SIDED * deviations + 1e-9 * total
+        excess, stds = self._linear(upto)
+        margin = TWO_SIDED * stds + 1e-9 * total
         possible = np.flatnonzero(((excess - margin)[:-1] <= 0.0) & ((excess + margin)[1:] >= 0.0))
         value, cell = self._at(probability * total)
         first, last = min(possible.min(initial=cell), cell), max(possible.max(initial=cell), cell)
@@ -119,7 +119,7 @@ class CountedNumbers:
         return StatedEstimate(value=value, low=low, high=high)
 
     def _at(self, position: float) -> tuple[float, int]:
-        """Returns the number at `position` in order, and its cell, uniform within cells."""
+        """Returns the number at rank `position` and its cell, with numbers uniform within cells."""
         counts = self.counts[self.cells.nodes]
         ends = np.cumsum(counts)
         cell = min(int(np.searchsorted(ends, position)), len(counts) - 1)
@@ -138,8 +138,8 @@ class CountedNumbers:
         highs = self.cells.highs.clip(*limits)
         middles = (lows + highs) / 2.0
         mean = float(counts @ middles / total)
-        ends, deviations = self._linear(np.stack([lows - mean, highs - mean]))
-        low, high = _ends(mean + ends / total, deviations / total)
+        ends, stds = self._linear(np.stack([lows - mean, highs - mean]))
+        low, high = _ends(mean + ends / total, stds / total)
         estimate = StatedEstimate(
             value=mean,
             low=min(max(low, limits[0]), mean),
@@ -147,8 +147,8 @@ class CountedNumbers:
         )
         nearest = np.maximum(np.maximum(lows - mean, mean - highs), 0.0) ** 2
         farthest = np.maximum(np.abs(lows - mean), np.abs(highs - mean)) ** 2
-        ends, deviations = self._linear(np.stack([nearest, farthest]))
-        least, most = _ends(ends / total, deviations / total)
+        ends, stds = self._linear(np.stack([nearest, farthest]))
+        least, most = _ends(ends / total, stds / total)
         off = max(mean - low, high - mean)
         width = limits[1] - limits[0]
         spread = math.sqrt(float(counts @ (middles - mean) ** 2 / total))
@@ -159,7 +159,7 @@ class CountedNumbers:
         )
 
 
-def seen_range(cells: Cells, measured: Reals, deviations: Reals) -> tuple[float, float] | None:
+def seen_range(cells: Cells, measured: Reals, stds: Reals) -> tuple[float, float] | None:
     """Returns the range of all nodes in which numbers are visible through the noise.
 
     A node is visible if its count exceeds the value that noise alone reaches in any node with
@@ -169,14 +169,14 @@ def seen_range(cells: Cells, measured: Reals, deviations: Reals) -> tuple[float,
     Args:
       cells: the cells.
       measured: noised counts of the nodes, shape `[n]`.
-      deviations: their standard deviations, shape `[n]`.
+      stds: their standard deviations, shape `[n]`.
 
     Returns:
       The smallest and largest value; None if no node is visible.
     """
     numbers = ~np.isnan(cells.below)
     threshold = float(norm.isf(_SEEN / max(int(numbers.sum()), 1)))
-    above_noise = numbers & (measured > np.maximum(threshold * deviations, 0.5))
+    above_noise = numbers & (measured > np.maximum(threshold * stds, 0.5))
     below = np.where(above_noise, cells.below, np.inf)
     above = np.where(above_noise, cells.above, -np.inf)
     for nodes, first, parents in reversed(cells.tree.families):
@@ -194,31 +194,31 @@ def seen_range(cells: Cells, measured: Reals, deviations: Reals) -> tuple[float,
 
 
 def interval(
-    value: float, estimate: float, deviation: float, least: float, most: float = math.inf
+    value: float, estimate: float, std: float, least: float, most: float = math.inf
 ) -> StatedEstimate:
     """Returns `value` with a 95 % interval around an unbiased estimate, widened to contain `value`.
 
     Args:
       value: the stated value.
       estimate: the unbiased estimate.
-      deviation: standard deviation of `estimate`.
+      std: standard deviation of `estimate`.
       least: lower bound of value and interval.
       most: upper bound of value and interval.
     """
-    low, high = estimate - TWO_SIDED * deviation, estimate + TWO_SIDED * deviation
+    low, high = estimate - TWO_SIDED * std, estimate + TWO_SIDED * std
     low, high = (float(np.clip(end, least, most)) for end in (min(low, value), max(high, value)))
     return StatedEstimate(value=float(np.clip(value, least, most)), low=low, high=high)
 
 
 def without_last_bits(value: float) -> float:
-    """Returns `value` to 12 digits, because some cells begin at the float next to another one."""
+    """Rounds `value` to 12 digits, since some cells begin one float beyond another cell's end."""
     return float(f"{value:.12g}")
 
 
-def _ends(estimates: Reals, deviations: Reals) -> tuple[float, float]:
+def _ends(estimates: Reals, stds: Reals) -> tuple[float, float]:
     return (
-        float(estimates[0] - TWO_SIDED * deviations[0]),
-        float(estimates[1] + TWO_SIDED * deviations[1]),
+        float(estimates[0] - TWO_SIDED * stds[0]),
+        float(estimates[1] + TWO_SIDED * stds[1]),
     )
 
 

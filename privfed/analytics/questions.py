@@ -38,7 +38,7 @@ from privfed.data.tables.dates import ISO, parsed_days
 from privfed.data.tables.delimited import Dialect
 
 MISSING_NODE, OTHER_NODE = 0, 1
-"""The nodes of empty cells, and of words that match no question."""
+"""The node for empty cells, and the node for words that match no question."""
 
 
 class ColumnQuestion(Protocol):
@@ -75,7 +75,7 @@ class ColumnQuestion(Protocol):
 
 
 @dataclass(frozen=True)
-class ValuesAsked:
+class ValuesQuestion:
     """The frequencies of the declared `values` of a column."""
 
     name: str
@@ -112,7 +112,7 @@ class ValuesAsked:
 
 
 @dataclass(frozen=True)
-class NumbersAsked:
+class NumbersQuestion:
     """The counts of a column's numbers in public cells.
 
     Attributes:
@@ -176,7 +176,7 @@ class NumbersAsked:
     def _numbers(
         self, values: Sequence[str], dialect: Dialect
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Returns the number of each word, NaN if it is none, and whether it counts as empty."""
+        """Returns each word as a number, or NaN, and whether the word counts as empty."""
         missing = np.array([value in dialect.missing for value in values], dtype=bool)
         if self.dates:
             parsed = [parsed_days([value], self.dates or ISO) for value in values]
@@ -186,7 +186,7 @@ class NumbersAsked:
 
 
 def _plain(value: str, dialect: Dialect) -> str:
-    """Returns an integer as it is declared, in any notation of a column; other words unchanged."""
+    """Returns integers in one notation, as a declaration writes them; other words unchanged."""
     number = _number(value, dialect)
     return f"{number:.0f}" if abs(number) < 1e15 and number == round(number) else value
 
@@ -198,9 +198,9 @@ def _number(value: str, dialect: Dialect) -> float:
         return math.nan
 
 
-def as_values(name: str, values: Collection[object]) -> ValuesAsked:
+def as_values(name: str, values: Collection[object]) -> ValuesQuestion:
     """Returns the question for a column with these declared `values`, as a file writes them."""
-    return ValuesAsked(name, tuple(as_text(value) for value in values))
+    return ValuesQuestion(name, tuple(as_text(value) for value in values))
 
 
 SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 13)))
@@ -208,7 +208,7 @@ SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 13)))
 
 
 @dataclass(frozen=True)
-class Asked:
+class Questions:
     """The `questions` for all clients, about at most `rows` rows of each."""
 
     questions: tuple[ColumnQuestion, ...]

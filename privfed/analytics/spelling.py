@@ -68,28 +68,28 @@ class Spelling:
             (bucket * self.positions + np.arange(self.positions)) * _SYMBOLS + symbols
         )
 
-    def read(self, sums: Reals, deviation: float) -> list[ReadWord]:
+    def read(self, sums: Reals, std: float) -> list[ReadWord]:
         """Recovers the words in noised sums.
 
         Args:
           sums: the noised sums, shape `[length]`.
-          deviation: standard deviation of the noise on each of them.
+          std: standard deviation of the noise on each of them.
         """
         words: list[ReadWord] = []
         for bucket, of_bucket in enumerate(sums.reshape(self.buckets, self.positions, _SYMBOLS)):
             left, written = of_bucket.copy(), list[bytes]()
-            while (largest := self._largest(left, bucket, deviation)) not in (None, *written):
+            while (largest := self._largest(left, bucket, std)) not in (None, *written):
                 assert largest is not None
                 written.append(largest)
                 at = np.arange(self.positions), self._written(largest)[1]
                 left[at] -= left[at][-_CHECKS:].mean()
-            words += self._counted(of_bucket, written, deviation)
+            words += self._counted(of_bucket, written, std)
         return words
 
-    def _largest(self, sums: Reals, bucket: int, deviation: float) -> bytes | None:
-        """Returns the word of the largest sums `[positions, 16]`, if it is of this bucket."""
+    def _largest(self, sums: Reals, bucket: int, std: float) -> bytes | None:
+        """Decodes the word at the largest sums `[positions, 16]`; None if its hash differs."""
         symbols = sums.argmax(1)
-        if sums.max(1).mean() < max(_CLEAR * deviation, 0.5):
+        if sums.max(1).mean() < max(_CLEAR * std, 0.5):
             return None
         high, low = symbols[: 2 * self.letters].reshape(-1, 2).T
         letters = bytes((high * _SYMBOLS + low).tolist())
@@ -99,8 +99,8 @@ class Spelling:
                 return letters[:length]
         return None
 
-    def _counted(self, sums: Reals, written: Sequence[bytes], deviation: float) -> list[ReadWord]:
-        """Returns the counts of a bucket's recovered words, at positions that no two share.
+    def _counted(self, sums: Reals, written: Sequence[bytes], std: float) -> list[ReadWord]:
+        """Counts a bucket's recovered words, at positions where their symbols differ.
 
         Words that were not recovered can only add to these counts, by at most the bucket's count
         minus the recovered words' counts. An interval is extended downwards by that much. The
@@ -115,8 +115,8 @@ class Spelling:
             held = sums[np.arange(self.positions), written_as]
             checks = held[-_CHECKS:][alone[-_CHECKS:]]
             counts.append(float((checks if len(checks) else held[alone]).mean()))
-            bounds.append((float(held[alone].mean()), deviation / math.sqrt(alone.sum())))
-        spread = deviation * math.sqrt(_SYMBOLS / self.positions)
+            bounds.append((float(held[alone].mean()), std / math.sqrt(alone.sum())))
+        spread = std * math.sqrt(_SYMBOLS / self.positions)
         others = max(float(sums.sum(1).mean()) - sum(counts) + _EACH_OF_TWO * spread, 0.0)
         return [
             ReadWord(

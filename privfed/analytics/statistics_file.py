@@ -49,7 +49,7 @@ class NumberStatistics(Part):
       range: the range of all cells in which numbers are visible through the noise.
       outside: fraction of numbers beyond the range.
       mean: mean of the numbers clipped to the range.
-      deviation: standard deviation of the clipped numbers.
+      std: standard deviation of the clipped numbers.
       quantiles: quantiles of the clipped numbers, by probability.
       histogram: counts of the occupied cells.
     """
@@ -58,7 +58,7 @@ class NumberStatistics(Part):
     range: tuple[float, float]
     outside: StatedEstimate
     mean: StatedEstimate
-    deviation: StatedEstimate
+    std: StatedEstimate
     quantiles: dict[str, StatedEstimate]
     histogram: list[CellCount]
 

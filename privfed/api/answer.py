@@ -26,7 +26,7 @@ def plain(value: Any) -> Any:
 
 
 def as_path(value: Any, argument: str) -> Path:
-    """Returns a path given as an argument; a `Run` relative to the working directory.
+    """Returns a path given as an argument; that of a `Run` is made relative, if possible.
 
     Args:
       value: a string or a path-like object.
@@ -59,7 +59,7 @@ class Stated(Protocol):
 
 
 class Answer(Mapping[str, Any]):
-    """Facts by name, as keys and as attributes; shown as the table that the command line prints.
+    """Facts by name, as keys and attributes; displayed as the table of the command line.
 
     Attributes that are not facts are those of `result`.
 

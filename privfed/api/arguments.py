@@ -10,8 +10,8 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from privfed.api.answer import plain
-from privfed.api.people import DeclaredPeople
-from privfed.config.assembly import assembled, default_keys
+from privfed.api.population import DeclaredPopulation
+from privfed.config.assembly import assembled, keys_meant
 from privfed.config.config import Config, Raw
 from privfed.config.overrides import assign
 from privfed.config.reading import read_raw
@@ -23,17 +23,22 @@ from privfed.data.tables.arrow import is_dict_of_tables, is_table
 from privfed.models.given_module import GivenModule, code_digest, layout_digest
 from privfed.models.recipes import Foreign
 
-_SHORT = {"epsilon": "privacy.epsilon", "delta": "privacy.delta", "rounds": "run.rounds"}
+_SHORT = {
+    "epsilon": "privacy.epsilon",
+    "delta": "privacy.delta",
+    "rounds": "run.rounds",
+    "simulation": "run.simulation_metrics",
+}
 """Keys that are also arguments of their own."""
 
 
 def configuration(
-    people: Any, model: Any, short: Mapping[str, Any], sections: Mapping[str, Any]
+    population: Any, model: Any, short: Mapping[str, Any], sections: Mapping[str, Any]
 ) -> Config:
     """Returns the configuration of a run.
 
     Args:
-      people: the first argument of `privfed.train`.
+      population: the first argument of `privfed.train`.
       model: a name, a module, a function that makes one, or the keys of [model]; None for the
         default.
       short: values of the arguments in `_SHORT`; None if left out.
@@ -42,7 +47,7 @@ def configuration(
     Raises:
       Refused: with every problem found.
     """
-    raw = _of_people(people)
+    raw = _of_population(population)
     given = {name: section for name, section in sections.items() if section is not None}
     if model is not None:
         given["model"] = dict(model) if isinstance(model, Mapping) else {"name": model}
@@ -55,12 +60,12 @@ def configuration(
     return assembled(raw)
 
 
-def passed_again(model: Any, people: Any, sections: Mapping[str, Any]) -> dict[str, Any]:
+def passed_again(model: Any, population: Any, sections: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the objects passed for an existing run: classes or instances of parts, by kind.
 
     Args:
       model: the network, if one was passed.
-      people: the declared data, if they were passed.
+      population: the declared data, if they were passed.
       sections: parts by section and key.
 
     Raises:
@@ -69,8 +74,8 @@ def passed_again(model: Any, people: Any, sections: Mapping[str, Any]) -> dict[s
     passed: dict[str, Any] = {}
     if model is not None:
         passed["model"] = model
-    if people is not None:
-        passed["source"] = _source_again(people)
+    if population is not None:
+        passed["source"] = _source_again(population)
     for name, section in sections.items():
         naming = SECTIONS[name].parts if name in SECTIONS else {}
         if not isinstance(section, Mapping):
@@ -86,11 +91,11 @@ def passed_again(model: Any, people: Any, sections: Mapping[str, Any]) -> dict[s
     return passed
 
 
-def _source_again(people: Any) -> type[Any]:
-    """Class of the source of `people`. Raises `Refused` for a table in a file."""
-    if not isinstance(people, DeclaredPeople):
-        raise Refused(_undeclared(people))
-    source = people.section["source"]
+def _source_again(population: Any) -> type[Any]:
+    """Class of the source of `population`. Raises `Refused` for a table in a file."""
+    if not isinstance(population, DeclaredPopulation):
+        raise Refused(_undeclared(population))
+    source = population.section["source"]
     if not isinstance(source, type):
         raise Refused("data is a table in a file, which a run finds by itself; leave it out")
     return source
@@ -103,42 +108,49 @@ def part_class(kind: str, passed: Any) -> type[Any]:
     return cast("type[Any]", part)
 
 
-def _of_people(people: Any) -> Raw:
-    """Keys that the first argument of a call stands for. Raises `Refused`."""
-    if people is None:
+def _of_population(population: Any) -> Raw:
+    """Returns the keys that the first argument of a call provides. Raises `Refused`."""
+    if population is None:
         return {}
-    if isinstance(people, DeclaredPeople):
-        return {"data": dict(people.section), "model": {"loss": people.loss}}
-    if isinstance(people, Config):
-        return people.raw()
-    if isinstance(people, str | Path) and Path(people).suffix.lower() == ".toml":
-        return read_raw(Path(people))
-    raise Refused(_undeclared(people))
+    if isinstance(population, DeclaredPopulation):
+        return {"data": dict(population.section), "model": {"loss": population.loss}}
+    if isinstance(population, Config):
+        return population.raw()
+    if isinstance(population, str | Path) and Path(population).suffix.lower() == ".toml":
+        return read_raw(Path(population))
+    raise Refused(_undeclared(population))
 
 
-def _undeclared(people: Any) -> str:
-    """Explains that `people` must be declared, and names the call that does it."""
-    what = repr(str(people)) if isinstance(people, str | Path) else f"a {type(people).__name__}"
+def _undeclared(population: Any) -> str:
+    """Explains that `population` must be declared, and names the call that does it."""
+    what = (
+        repr(str(population))
+        if isinstance(population, str | Path)
+        else f"a {type(population).__name__}"
+    )
     why = (
         "the inputs of a model (columns, bounds, classes, number of clients) have to be declared, "
     )
-    why += "since deriving them from private data would be a further release"
-    if is_dict_of_tables(people):
-        return f"people is a {type(people).__name__} of several tables; pass one of them, declared"
-    if isinstance(people, Mapping):
-        call = "privfed.Arrays(people, shape=(28, 28), bounds=(0, 255), classes=10, clients=500)"
-    elif is_table(people) or isinstance(people, str | Path):
+    why += "since reading them from private data would be a further release"
+    if is_dict_of_tables(population):
+        kind = type(population).__name__
+        return f"population is a {kind} of several tables; declare and pass one"
+    if isinstance(population, Mapping):
         call = (
-            'privfed.declare(public_sample, label="…", client="…").table(people, clients=500), or '
-            'by hand privfed.Table(people, label="…", client="…", clients=500, '
+            "privfed.Arrays(population, shape=(28, 28), bounds=(0, 255), classes=10, clients=500)"
+        )
+    elif is_table(population) or isinstance(population, str | Path):
+        call = (
+            'privfed.declare(public_sample, label="…", client="…").table(population, clients=500), '
+            'or by hand privfed.Table(population, label="…", client="…", clients=500, '
             'labels=["no", "yes"], features={"age": (18, 94)})'
         )
     else:
         return (
-            f"people is {what}; expected a privfed.Table, privfed.Arrays, a Config, the path of a "
-            "run file (.toml), or nothing for the default run"
+            f"population is {what}; expected a privfed.Table, privfed.Arrays, a Config, the path "
+            "of a run file (.toml), or nothing for the default run"
         )
-    return f"people is {what} without a declaration: {why}. Pass {call}"
+    return f"population is {what} without a declaration: {why}. Pass {call}"
 
 
 def _assign_section(raw: Raw, name: str, section: Any) -> None:
@@ -156,22 +168,23 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
         assign(raw, f"{name}.{key}", plain(named))
         for field, value in further.items():
             if field in keys:
-                raise Refused(f"{name}.{field} is given twice: next to {name}.{key}, and in it")
+                raise Refused(f"{name}.{field} is given twice, also in {name}.{key}; give it once")
             assign(raw, f"{name}.{field}", plain(value))
 
 
 def _instead(argument: str) -> str:
-    """Names the sections that have the key `argument`; for an unknown key, the accepted names."""
-    sections = [name for name in SECTIONS if "." not in name]
-    owners = [name for name in sections if argument in default_keys(name)]
-    if not owners:
-        return expected(argument, [*sections, *_SHORT])
-    calls = " or ".join(f"{name}=dict({argument}=…)" for name in owners)
-    return f"it is a key of a section; pass {calls}"
+    """Names the arguments for the key that is meant; for an unknown key, the accepted names."""
+    meant = keys_meant(argument)
+    if not meant:
+        return expected(argument, [*(name for name in SECTIONS if "." not in name), *_SHORT])
+    short = {key: f"{name}=…" for name, key in _SHORT.items()}
+    parted = [key.split(".") for key in meant]
+    calls = [short.get(".".join(key), f"{key[0]}=dict({key[1]}=…)") for key in parted]
+    return f"it is a key of a section; pass {' or '.join(calls)}"
 
 
 def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
-    """The name of a passed part in a configuration, and the part's own keys."""
+    """Returns the configuration's name of a passed part, and the part's own keys."""
     if kind == "model" and isinstance(named, nn.Module):
         part = GivenModule.of(named)
         return part, {"layout": layout_digest(named), "code": code_digest(named)}

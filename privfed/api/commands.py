@@ -29,8 +29,8 @@ def runs(folder: str | PathLike[str] = "runs") -> Answer:
       folder: the folder to search.
 
     Returns:
-      `rows` with one entry per run, for `pandas.DataFrame(privfed.runs().rows)`, and `same_people`,
-      the groups of runs over the same population.
+      `rows` with one entry per run, for `pandas.DataFrame(privfed.runs().rows)`, and
+      `same_population`, the groups of runs over the same population.
 
     Raises:
       Refused: if there is no such folder.
@@ -111,10 +111,9 @@ def audit(
     if not path:
         raise Refused("no run to audit; expected the path of one, or several")
     if head is not None:
-        raise Refused("head is about one run; audit them one by one")
-    return Answer.of(
-        audit_together([as_path(each, "path") for each in path], accountant), merged_table
-    )
+        raise Refused("head is for a single run, but several are given; audit them one by one")
+    paths = [from_here(as_path(each, "path")) for each in path]
+    return Answer.of(audit_together(paths, accountant), merged_table)
 
 
 def evaluate(path: str | PathLike[str], other: Any = None) -> Answer:
@@ -197,7 +196,7 @@ def experiment(
 
 
 def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
-    """Runs a private tuning, or computes its cost."""
+    """Runs a private tuning, or with `dry_run` computes its cost."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table

@@ -1,4 +1,4 @@
-"""Resumes a run from Python."""
+"""Contexts of a run in Python: advice on resuming, progress, and temporary folders."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ import sys
 import tempfile
 import warnings
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 from accounting.guarantee import large_delta
 from privfed.config.config import Config
-from privfed.config.overrides import assign
-from privfed.config.reading import reassembled
 from privfed.report.console import console
 from privfed.report.notebook import NotebookProgress, in_notebook
 from privfed.report.progress import PlainProgress, progress
 from privfed.run.outcome import Observer
-from privfed.store.run_directory import RunDirectory
 
 
 @contextlib.contextmanager
 def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> Iterator[None]:
-    """A context that adds advice to an interruption, and restores torch's thread number.
+    """A context that adds advice to an interruption, and restores torch's number of threads.
 
     Args:
       path: the run directory.
@@ -87,38 +83,6 @@ class TemporaryFolder:
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="privfed-"))
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-
-def go_on(
-    directory: RunDirectory,
-    changes: Mapping[str, Any],
-    observers: Sequence[Observer],
-    progress: bool | None,
-) -> None:
-    """Resumes a run with other values for some keys.
-
-    Args:
-      directory: the run directory.
-      changes: values by key, such as "run.rounds".
-      observers: receive each round.
-      progress: whether progress is shown; None: in terminals and notebooks.
-    """
-    from privfed.run.process_group import joined
-    from privfed.run.train import resume as resume_in
-
-    def changed(stored: Config) -> Config:
-        raw = stored.raw()
-        for key, value in changes.items():
-            assign(raw, key, value)
-        return reassembled(raw, stored)
-
-    workers = directory.config.read().run.workers
-    with (
-        resumable(directory.path, directory.given),
-        watched(progress) as observer,
-        joined(workers) as ranks,
-    ):
-        resume_in(directory, changed, [*observer, *observers], ranks)
 
 
 def warn_of_delta(config: Config) -> None:

@@ -14,8 +14,9 @@ from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
 from accounting.statement import epsilon_at
 from privfed.api.answer import Answer, from_here, plain
-from privfed.api.going_on import TemporaryFolder
+from privfed.api.going_on import TemporaryFolder, warn_of_delta
 from privfed.api.guarantee import RunGuarantee, audited
+from privfed.api.rounds import InProgress, Opened, further_rounds
 from privfed.config.config import Config
 from privfed.config.overrides import assign
 from privfed.config.reading import reassembled
@@ -95,10 +96,11 @@ def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:
     return pyarrow.table(dict(table))
 
 
-class Run:
+class Run(InProgress):
     """A run, defined by its directory alone: another process can load the same run.
 
-    `privfed.train` and `privfed.load` create it. Its properties are read from the directory, and
+    `privfed.train` and `privfed.load` create it, and `privfed.start` one that is in progress
+    (`InProgress`). Its properties are read from the directory, and
     the guarantee is recomputed from the ledger whenever the ledger has grown. Answers name the run
     relative to the working directory, unless `keeps_name` is set.
     """
@@ -108,7 +110,9 @@ class Run:
         directory: RunDirectory,
         folder: TemporaryFolder | None = None,
         keeps_name: bool = False,
+        opened: Opened | None = None,
     ) -> None:
+        super().__init__(opened)
         self._directory = directory
         self._keeps_name = keeps_name
         self._folder = folder
@@ -179,6 +183,7 @@ class Run:
         from privfed.models.calling import with_own_calls
         from privfed.trained.stored_model import stored_model
 
+        self._save()
         form = self._directory.checkpoint.form()
         if form is None:
             raise Refused(f"{self.path}: an older version wrote it; load its model by evaluate()")
@@ -222,19 +227,17 @@ class Run:
         evaluation = evaluate(self._near, keys if other is None else other_rows(other), to, group)
         return Answer.of(evaluation, partial(evaluation_table, predictions=to))
 
-    def evaluate_by_clients(self, epsilon: float, **keys: Any) -> Answer:
+    def evaluate_by_clients(self, epsilon: float | None = None, **keys: Any) -> Answer:
         """Lets the run's clients evaluate the model in one more round, charged to its ledger.
 
         Args:
-          epsilon: the budget of this evaluation alone.
+          epsilon: the budget of this evaluation alone; None for a run without privacy.
           keys: keys of [evaluation]: `measures`, `group`, `size`.
         """
         from privfed.report.trained_model import clients_table
         from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 
-        wanted = {key: plain(value) for key, value in keys.items()}
-        scored = evaluate_by_clients(self._near, float(epsilon), wanted)
-        return Answer.of(scored, clients_table)
+        return Answer.of(evaluate_by_clients(self._near, epsilon, plain(keys)), clients_table)
 
     def predict(self, rows: Any, out: str | Path | None = None) -> Any:
         """Predicts the labels of `rows`, and writes them to `out` if given.
@@ -295,16 +298,28 @@ class Run:
         Raises:
           Refused: if more than the budget is already spent, or the population has changed.
         """
-        from privfed.api.going_on import go_on, warn_of_delta
-
         warn_of_delta(self._directory.config.read())
-        changes = {"run.rounds": rounds, "privacy.epsilon": epsilon}
-        wanted = {key: plain(value) for key, value in changes.items() if value is not None}
-        go_on(self._directory, wanted, observers, progress)
-        return Run(self._directory, self._folder)
+        return self._further(rounds, epsilon, observers, progress)._play()
+
+    def start(
+        self,
+        *,
+        rounds: int | None = None,
+        epsilon: float | None = None,
+        observers: Sequence[Observer] = (),
+        progress: bool | None = False,
+    ) -> Run:
+        """Prepares `resume` with the same arguments, one round at a time: see `privfed.start`."""
+        warn_of_delta(self._directory.config.read())
+        return self._further(rounds, epsilon, observers, progress)
+
+    def _further(self, *arguments: Any) -> Run:
+        """This run, to be entered; arguments of `start`."""
+        opened = further_rounds(self._directory, self._folder is None, *arguments)
+        return Run(self._directory, self._folder, opened=opened)
 
     def _chain(self) -> Ledger:
-        """The current ledger. Raises `Broken` if it was edited."""
+        """Returns the current ledger. Raises `Broken` if it was edited."""
         try:
             return Ledger.load(self._directory.ledger)
         except LedgerBroken as error:
@@ -326,6 +341,7 @@ class Run:
             return f"<privfed run {from_here(self.path)}, not ended>"
         measure, spent = next(iter(facts)), epsilon_at(float(facts["epsilon"]), facts["delta"])
         stopped = ", stopped at its budget" if facts["stopped_at_budget"] else ""
+        stopped += ", no better than the baseline" if facts.get("not_learned") else ""
         return (
             f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {spent}, "
             f"{facts['charges']} rounds{stopped}>"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.api.people import TABLE, Arrays
+from privfed.api.population import TABLE, Arrays
 from privfed.core.errors import Refused, public_text
 from privfed.data.tables.arrow import is_table, settled
 from privfed.data.tables.readable import TableObject
@@ -28,8 +28,9 @@ class Texts(Arrays):
     Nothing about the texts is measured: the tokenizer, too, must not be made from private texts.
 
     Args:
-      people: the name of each client -> a list of texts, or a pair (texts, labels); or a table with
-        the columns `text`, `client` and `label`: pandas, Polars, Arrow, or a `datasets.Dataset`.
+      population: the name of each client -> a list of texts, or a pair (texts, labels); or a table
+        with the columns `text`, `client` and `label`: pandas, Polars, Arrow, or a
+        `datasets.Dataset`.
       tokenizer: of transformers or tokenizers, or a function from a text to its token ids.
       window: number of tokens of an example.
       clients: the approximate number of clients, a public constant.
@@ -49,7 +50,7 @@ class Texts(Arrays):
 
     def __init__(
         self,
-        people: Any,
+        population: Any,
         *,
         tokenizer: Any,
         window: int,
@@ -68,10 +69,14 @@ class Texts(Arrays):
         named = {"classes", "labels", "label_bounds"} & declared.keys()
         self._labelled = bool(label or named)
         self._words = bool(declared.get("labels"))
-        held = _of_table(people, text, client, label, self._words) if is_table(people) else people
+        held = (
+            _of_table(population, text, client, label, self._words)
+            if is_table(population)
+            else population
+        )
         if not isinstance(held, Mapping):
             raise Refused(
-                f"people is a {type(held).__name__}; expected texts by client, as "
+                f"population is a {type(held).__name__}; expected texts by client, as "
                 '{"anna": ["…"]}, or a table with the columns of text= and client='
             )
         size = _size(tokenizer, vocabulary)

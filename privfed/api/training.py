@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from accounting.ledger import Ledger
 from privfed.api.answer import Answer, as_path
 from privfed.api.arguments import configuration, part_class, passed_again
-from privfed.api.going_on import TemporaryFolder, own_threads, resumable, warn_of_delta, watched
+from privfed.api.going_on import TemporaryFolder, own_threads, warn_of_delta
+from privfed.api.rounds import Callback, new_rounds
 from privfed.api.run import Run
 from privfed.config.config import Config
 from privfed.config.passed_code import refuse_other_code
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    people: Any = None,
+    population: Any = None,
     *,
     model: Any = None,
     epsilon: float | None = None,
@@ -34,10 +35,12 @@ def train(
     out: str | PathLike[str] | None = None,
     temporary: bool = False,
     observers: Sequence[Observer] = (),
+    on_round: Callback | None = None,
+    on_evaluation: Callback | None = None,
     progress: bool | None = None,
     **sections: Any,
 ) -> Run:
-    """Trains one model on `people` within a privacy budget.
+    """Trains one model on `population` within a privacy budget.
 
     Every key of a run file is an argument by its section: `privacy=dict(clip=0.5)`,
     `client=dict(lr=0.1)`. If a key names a part, an instance of the part is accepted:
@@ -45,8 +48,8 @@ def train(
     continues the run. Warns of a `delta` above 1 / clients.
 
     Args:
-      people: a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or None for
-        the default run.
+      population: a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or None
+        for the default run.
       model: a name ("mlp"), a `torch.nn.Module` whose weights are a public start, a function that
         makes one, or the keys of [model].
       epsilon: the privacy budget, `privacy.epsilon`.
@@ -55,6 +58,8 @@ def train(
       out: the new run directory; by default one in runs/.
       temporary: whether the run directory is removed with the returned `Run`.
       observers: receive each round.
+      on_round: called with each completed `privfed.Round`.
+      on_evaluation: called with each round that the run evaluated.
       progress: whether progress, and in a terminal the plan, is shown; None: in terminals and
         notebooks.
       sections: the keys of each section.
@@ -65,30 +70,80 @@ def train(
     Raises:
       Refused: before anything is written, if the run is invalid or has no proof.
     """
-    from privfed.run.process_group import joined
-    from privfed.run.train import train as train_in
-
     short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
-    config = configuration(people, model, short, sections)
+    config = configuration(population, model, short, sections)
+    warn_of_delta(config)
+    run = _new_run(config, out, temporary, observers, progress)
+    return run._play(on_round, on_evaluation)
+
+
+def start(
+    population: Any = None,
+    *,
+    model: Any = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    rounds: int | None = None,
+    out: str | PathLike[str] | None = None,
+    temporary: bool = False,
+    simulation: bool = False,
+    observers: Sequence[Observer] = (),
+    progress: bool | None = False,
+    **sections: Any,
+) -> Run:
+    """Prepares the run of `train` with the same arguments, to be run one round at a time.
+
+    `with privfed.start(…) as run` refuses what `train` refuses, and charges nothing; `for round in
+    run` runs each round, by the same code as `train` and with the same results. A `break` ends the
+    run there: it has spent what its completed rounds were charged.
+
+    Args:
+      population: as for `train`.
+      model: as for `train`.
+      epsilon: the privacy budget.
+      delta: `privacy.delta`.
+      rounds: the largest number of rounds, `run.rounds`.
+      out: the new run directory; by default one in runs/.
+      temporary: whether the run directory is removed with the returned run.
+      simulation: whether `round.cohort`, `round.updates` and `round.simulation` are available.
+        Sets `run.simulation_metrics`: the ledger states that no ε covers the run.
+      observers: receive each round.
+      progress: whether progress is shown; None: in terminals and notebooks.
+      sections: the keys of each section.
+
+    Returns:
+      The run, to be entered.
+
+    Raises:
+      Refused: if the configuration is invalid.
+    """
+    short = {"epsilon": epsilon, "delta": delta, "rounds": rounds, "simulation": simulation or None}
+    config = configuration(population, model, short, sections)
+    warn_of_delta(config)
+    return _new_run(config, out, temporary, observers, progress)
+
+
+def _new_run(
+    config: Config,
+    out: str | PathLike[str] | None,
+    temporary: bool,
+    observers: Sequence[Observer],
+    progress: bool | None,
+) -> Run:
+    """Returns the run of `config`, to be entered; nothing is written before."""
     _refuse_other_processes(config)
     if temporary and out is not None:
         raise Refused("out and temporary are both given; expected one of them")
     folder = TemporaryFolder() if temporary else None
     given_path = new_folder() if out is None else as_path(out, "out")
     path = (folder.path / "run" if folder else given_path).absolute()
-    _refuse_no_observers(observers)
-    warn_of_delta(config)
-    with (
-        resumable(path, config.given, lasting=not temporary),
-        watched(progress) as observer,
-        joined(config.run.workers) as ranks,
-    ):
-        train_in(config, path, [*observer, *observers], ranks)
-    return Run(RunDirectory(path, config.given), folder)
+    directory = RunDirectory(path, config.given)
+    opened = new_rounds(config, directory, not temporary, observers, progress)
+    return Run(directory, folder, opened=opened)
 
 
 def check(
-    people: Any = None,
+    population: Any = None,
     *,
     model: Any = None,
     epsilon: float | None = None,
@@ -99,7 +154,7 @@ def check(
     """Computes the guarantee and cost of `train` with the same arguments; writes nothing.
 
     Args:
-      people: as for `train`.
+      population: as for `train`.
       model: as for `train`.
       epsilon: the privacy budget.
       delta: `privacy.delta`.
@@ -115,7 +170,7 @@ def check(
     from privfed.run.check import check as check_run
 
     short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
-    config = configuration(people, model, short, sections)
+    config = configuration(population, model, short, sections)
     with own_threads():
         checked = check_run(config)
     return answer_of(checked)
@@ -189,15 +244,7 @@ def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str,
         config.model.build(form.features, config.loss.width(form.empty()))
     if "source" in passed and isinstance(config.source, KeptByUser):
         federation = load_population(config, streams_of(config))
-        directory.people.refuse_others((federation.examples, federation.test))
-
-
-def _refuse_no_observers(observers: Sequence[object]) -> None:
-    """Raises `Refused` for an object that is not an observer of rounds."""
-    from privfed.run.watch.watcher import refuse_no_observer
-
-    for observer in observers:
-        refuse_no_observer(observer, "observers")
+        directory.population.refuse_others((federation.examples, federation.test))
 
 
 def _refuse_other_processes(config: Config) -> None:

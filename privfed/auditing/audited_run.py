@@ -17,7 +17,7 @@ from privfed.store.kept_heads import HeadsCheck
 
 
 def went_on(run: Mapping[str, Any]) -> bool:
-    """Whether a run stated as earlier is available here with charges beyond those stated.
+    """Whether an earlier run is available here and has charges after the stated head.
 
     Args:
       run: the statement of the run: its path ("run"), its "id" and the "head" of its ledger.
@@ -30,11 +30,11 @@ def went_on(run: Mapping[str, Any]) -> bool:
 
 
 def uncounted_charges(terms: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a problem for each earlier run in `terms` that was charged after it was counted."""
+    """Yields a problem for each earlier run in `terms` that has charges after it was counted."""
     for run in terms.get("prior", []):
         if went_on(run):
             yield (
-                f"{run['run']} was charged more after this run had counted it; its later charges "
+                f"{run['run']} was charged again after this run had counted it; its later charges "
                 "are not in this epsilon"
             )
 

@@ -292,16 +292,16 @@ def observe(
       Refused: if the releases do not fit into memory or differ in size.
     """
     generators = _generators(seed)
-    coins = next(generators).integers(0, 2, count).astype(bool)
+    inclusion = next(generators).integers(0, 2, count).astype(bool)
     first = function.release(False, next(generators))
     if count * len(first) > MOST_NUMBERS:
         raise Refused(
             f"{count} releases of {len(first):,} numbers each do not fit into memory; expected at "
-            f"most {MOST_NUMBERS:,} numbers of each neighbour: release some of them, or fewer times"
+            f"most {MOST_NUMBERS:,} per neighbour: return fewer numbers, or use fewer releases"
         )
     observed = np.empty((2, count, len(first)))
-    for number, coin in enumerate(coins):
-        for member in (bool(coin), not coin):
+    for number, included in enumerate(inclusion):
+        for member in (bool(included), not included):
             released = function.release(member, next(generators))
             if len(released) != len(first):
                 raise Refused(

@@ -26,7 +26,7 @@ from privfed.privacy.shared_noise import OTHER_PARTY
 from privfed.store.run_directory import RunDirectory
 
 _TRUSTED = "all but a trusted server"
-"""The party that epsilon is against if a ledger names none."""
+"""Words for the party against which epsilon holds if a ledger names none."""
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,14 @@ def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
 
 
 def _toward(run: Prior, party: str | None) -> Prior:
-    """Returns `run` with its charges against `party`, the party of the first run's epsilon.
+    """Returns `run` with the charges against `party`, against which the first run's epsilon holds.
 
     Raises `Refused` if no ledger states these charges.
     """
     toward = run.toward(party)
     if toward is None:
         raise Refused(
-            f"these runs differ in the party that epsilon is against ({party or _TRUSTED}), and "
+            f"the parties against which epsilon holds differ ({party or _TRUSTED}), but "
             f"no ledger states the charges of {run.path} against it; audit them one by one"
         )
     return toward

@@ -42,7 +42,7 @@ _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).t
 
 @dataclass(frozen=True)
 class PipelineClaim:
-    """A claim: `points` (epsilon, delta) that all hold, the headline first, and their source `by`.
+    """A claim: `points` (epsilon, delta), the headline first; `by` is their source.
 
     If `gaussian`, the points are the whole privacy profile of Gaussian noise.
     """
@@ -171,7 +171,7 @@ def judgement_rows(judgement: Judgement) -> Mapping[str, str]:
 
 
 def _verdict(judgement: Judgement) -> str:
-    """Returns in words whether the claim is refuted, doubtful or not contradicted."""
+    """Returns the verdict on the claim as text: refuted, doubtful or not contradicted."""
     if judgement.refuted:
         return "REFUTED: the pipeline does not satisfy the claim"
     if judgement.doubted:
@@ -183,7 +183,7 @@ def _verdict(judgement: Judgement) -> str:
 
 
 def _power(judgement: Judgement) -> str:
-    """Returns in words which claims could be refuted, and why none could if there are none."""
+    """Describes the claims that could be refuted, or the reason why none could be."""
     needed = judgement.canaries_needed
     least = "more than 100,000" if needed is None else f"at least {needed}"
     this = f"this claim needs {least}"
@@ -200,7 +200,7 @@ def _power(judgement: Judgement) -> str:
 
 
 def _two(every: float | None, final: float | None) -> str:
-    """Returns a figure by either statistic, in words."""
+    """Formats a figure by either statistic: single releases, and the final model."""
     return f"{_shown(every)} from single releases, {_shown(final)} from the final model"
 
 
@@ -230,16 +230,16 @@ def judge_releases(
     """
     declared = folder.manifest()
     folder.check_commitments()
-    coins, paths = folder.coins(), model_files(releases)
+    inclusion, paths = folder.inclusion(), model_files(releases)
     measured = cosines(folder.directions(), models(paths, declared.dimension))
     statistics = measured.statistics()
     (epsilon, delta), *_ = claim.points
-    tests = one_run_tests(statistics, coins, claim.points, confidence)
-    estimates = {name: _estimate(scores, coins, delta) for name, scores in statistics.items()}
+    tests = one_run_tests(statistics, inclusion, claim.points, confidence)
+    estimates = {name: _estimate(scores, inclusion, delta) for name, scores in statistics.items()}
     every, final = tests.bounds.get("iterates"), tests.bounds["final"]
     return Judgement(
-        canaries=len(coins),
-        heads=int(coins.sum()),
+        canaries=len(inclusion),
+        heads=int(inclusion.sum()),
         relation=declared.relation,
         releases=len(measured.by_release),
         simulated=declared.simulated,
@@ -257,7 +257,7 @@ def judge_releases(
         epsilon_lower_bound_most=tests.most.any_curve,
         epsilon_lower_bound_gaussian_most=tests.most.if_gaussian,
         canaries_needed=fewest_refuting(ClaimedCurve(claim.points), REFUTED_BELOW, len(statistics)),
-        epsilon_refutable=refutable(len(coins), len(statistics), delta, claim.gaussian),
+        epsilon_refutable=refutable(len(inclusion), len(statistics), delta, claim.gaussian),
         p_value=tests.p_value,
     )
 
@@ -290,16 +290,16 @@ def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> f
     return low
 
 
-def _estimate(scores: Numbers, coins: NDArray[np.bool_], delta: float) -> float | None:
+def _estimate(scores: Numbers, inclusion: NDArray[np.bool_], delta: float) -> float | None:
     """Returns epsilon between Gaussians fitted to the scores; None for too few canaries.
 
     As Andrew et al. 2024, section 3, but with one standard deviation for both Gaussians, that of
     the noise. Two standard deviations fitted separately differ by chance, which for a hundred
     canaries alone yields an epsilon of about 2.
     """
-    out, into = scores[~coins], scores[coins]
+    out, into = scores[~inclusion], scores[inclusion]
     if min(len(out), len(into)) < _FEWEST:
         return None
-    deviation = float(np.sqrt((out.var(ddof=1) + into.var(ddof=1)) / 2))
-    null, present = (Bell(float(side.mean()), deviation) for side in (out, into))
+    std = float(np.sqrt((out.var(ddof=1) + into.var(ddof=1)) / 2))
+    null, present = (Bell(float(side.mean()), std) for side in (out, into))
     return epsilon_between(null, present, delta)

@@ -17,7 +17,7 @@ from privfed.auditing.canaries.scores import without_common
 from privfed.canary.layouts import Numbers, flatten
 from privfed.core.errors import Refused, public_text, refuse_too_large
 
-_AT_ONCE = 2**26
+_BATCH_SIZE = 2**26
 """Number of entries of model differences that are multiplied with all directions at a time."""
 
 
@@ -32,12 +32,11 @@ class Cosines:
     final: Numbers
 
     def statistics(self) -> dict[str, Numbers]:
-        """Returns scores of canaries `[K]`: "iterates" by single releases, "final" by the total.
+        """Returns canaries' scores `[K]`: "iterates" from single releases, "final" from their sum.
 
-        The scores do not depend on the secret bits. The first score removes the components common
-        to all releases: the model's path if cohorts change. This also hides canaries that take part
-        in every round; the second score shows those. With a single release both scores agree, and
-        only "final" is returned.
+        The scores do not depend on the secret bits. "iterates" removes components that all releases
+        share, such as the model's path. This also hides canaries that take part in every round,
+        which "final" shows. With a single release both scores agree, and only "final" is returned.
         """
         if len(self.by_release) == 1:
             return {"final": self.final}
@@ -58,19 +57,19 @@ def cosines(directions: NDArray[np.float32], models: Iterable[Numbers]) -> Cosin
     """
     ends: list[Numbers] = []
     units = _units(models, ends)
-    at_once = max(1, _AT_ONCE // directions.shape[1])
+    batch_size = max(1, _BATCH_SIZE // directions.shape[1])
     rows = []
-    while batch := list(islice(units, at_once)):
+    while batch := list(islice(units, batch_size)):
         rows.append(np.stack(batch) @ directions.T)
     whole_way = ends[-1] - ends[0]
     if not rows or not whole_way.any():
-        raise Refused("the last of the released models is the first; expected them to change")
+        raise Refused("the last released model equals the first; expected models that change")
     final = directions @ _unit(whole_way)
     return Cosines(np.concatenate(rows).astype(np.float64), final.astype(np.float64))
 
 
 def _units(models: Iterable[Numbers], ends: list[Numbers]) -> Iterable[NDArray[np.float32]]:
-    """Yields normalised differences of pairs of models; stores the first and last in `ends`."""
+    """Yields normalised differences of successive models; stores the first and last in `ends`."""
     for before, after in pairwise(models):
         ends[:] = [ends[0] if ends else before, after]
         if (after != before).any():

@@ -58,14 +58,14 @@ Numbers = NDArray[np.float64]
 
 
 def _column_norm(event: Event, algorithm: Algorithm) -> float:
-    """Returns the norm by which one row changes C x, for noise correlated by C; else 1."""
+    """Returns the norm by which a unit row changes C x; 1 if noise is not correlated by C."""
     if isinstance(event.release, BufferedToeplitz):
         return column_norm(event.release.decays, event.release.outputs)
     return float(np.linalg.norm(algorithm.mechanism.coefficients()))
 
 
 def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tuple[float, float]:
-    """Returns the ratio of measured to charged noise, and a p-value for it being no less than 1.
+    """Returns the ratio of measured to charged noise, and a p-value of the ratio being 1 or more.
 
     The clients send nothing. In clipping norms, the noise of one exchange has a standard deviation
     of at least z times the change by one client, times the root of the number of exchanges, because
@@ -103,7 +103,7 @@ _SECONDS, _FEWEST, _MOST = 60.0, 400, 10_000
 
 @dataclass(frozen=True)
 class ScenarioVerdict:
-    """The claim for a scenario's rounds at `verdict.delta`, and the verdict on the releases."""
+    """The claim about a scenario's rounds, and the verdict on its releases."""
 
     scenario: str
     rounds: int
@@ -193,7 +193,7 @@ def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAud
 
 
 def _examined(planned: Plan, releases: int | None) -> MechanismAudit:
-    """Returns the test of rounds as they are `planned`."""
+    """Tests the rounds of the plan `planned`."""
     (algorithm, scenarios), config = scenarios_of(planned), planned.config
     count = releases or _affordable(algorithm, scenarios)
     return examine(algorithm, scenarios, count, config.privacy.delta, config.audit.confidence)
@@ -248,7 +248,7 @@ def examine(
 def evidence(
     observed: NDArray[np.float64], scenario: Scenario, neighbours: Neighbours, event: Event
 ) -> NDArray[np.float64]:
-    """Returns the numbers of releases that the target may affect.
+    """Selects the numbers of releases that the target client may affect.
 
     Args:
       observed: releases, shape `[n, rounds, k]`.
@@ -263,10 +263,10 @@ def evidence(
     if not scenario.steady or not isinstance(event.release, RandomAllocation):
         return observed[:, :, neighbours.moved(scenario)]
     mechanism = neighbours.algorithm.mechanism
-    deviation = mechanism.noise_on_update(1) * neighbours.algorithm.exchanges**0.5
+    std = mechanism.noise_on_update(1) * neighbours.algorithm.exchanges**0.5
     known = np.nan_to_num(observed[:, :, :LENGTH])
     along, aside = (known @ side.double().numpy() for side in (scenario.along(), scenario.across()))
-    return SlotEvidence(event.release, deviation, mechanism.coefficients()).of(along, aside)
+    return SlotEvidence(event.release, std, mechanism.coefficients()).of(along, aside)
 
 
 def _affordable(algorithm: Algorithm, scenarios: list[Scenario]) -> int:

@@ -25,7 +25,7 @@ from privfed.privacy.mechanism import PublicState
 from privfed.round.algorithm import Algorithm
 from privfed.round.round import run_round
 from privfed.round.world import World
-from privfed.sampling.cohort import Cohort, People
+from privfed.sampling.cohort import Cohort, Population
 from privfed.secure.summation import Aborted
 
 _REACH, _WEIGHT = 100.0, 1000.0
@@ -93,7 +93,7 @@ class LastRelease:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Two populations, neighbouring under `relation`, on which `algorithm` is run."""
+    """Runs `algorithm` on two populations that are neighbours under `relation`."""
 
     algorithm: Algorithm
     relation: str
@@ -118,7 +118,7 @@ class Neighbours:
         pull = _REACH if member else absent
         world = World(
             executor=ScriptedClients(scenario, target, pull, self._clip, separation),
-            people=_dealt(scenario.others + target, scenario.sites),
+            population=_assigned(scenario.others + target, scenario.sites),
             ledger=last,
             store=last,
             streams=streams,
@@ -144,7 +144,7 @@ class Neighbours:
         return np.concatenate([np.tile(moved, self.algorithm.exchanges), state])
 
     def _numbers(self, release: LastRelease) -> Numbers:
-        """Returns all exchanges' releases `[k]`, then the logarithms of the mechanism's numbers."""
+        """Returns all exchanges' releases `[k]`, then the logarithms of the mechanism's state."""
         released = torch.cat(release.released).double().numpy()
         scaled = released * float(self.algorithm.sampler.size) / self._clip
         state = [np.log(float(release.state[name])) for name in self._released_state]
@@ -161,7 +161,7 @@ class Neighbours:
         return float(self.algorithm.mechanism.clip)
 
 
-def _dealt(rows: int, sites: int) -> People:
-    """Returns `rows` clients, assigned to `sites` in turn if any, the target's first."""
-    people = People.of(np.ones(rows, dtype=np.int64))
-    return replace(people, sites=people.identities % sites) if sites else people
+def _assigned(rows: int, sites: int) -> Population:
+    """Returns a population of `rows` clients, the target first, at `sites` in turn if any."""
+    population = Population.of(np.ones(rows, dtype=np.int64))
+    return replace(population, sites=population.identities % sites) if sites else population

@@ -76,12 +76,12 @@ def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
         pass  # raises Refused for a run in progress
     problems = audit(directory.path).problems
     if problems:
-        raise Refused(f"privacy.prior: {name} proves nothing: {problems[0]}")
+        raise Refused(f"privacy.prior: {name} has no valid guarantee: {problems[0]}")
     return directory, Ledger.load(directory.ledger)
 
 
 def _party(config: Config) -> str | None:
-    """Returns the party that the headline is against; None: all except a trusted server."""
+    """Returns the party against which the headline holds; None: all except a trusted server."""
     return config.against or None
 
 
@@ -100,10 +100,10 @@ def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
     """
     toward = prior.toward(_party(config))
     if toward is None:
-        nobody = "all but a trusted server"
+        trusted = "all but a trusted server"
         raise Refused(
-            f"privacy.prior: the epsilon of {prior.path} is against {prior.against or nobody}, "
-            f"and this run's against {_party(config) or nobody}, but no ledger states that "
+            f"privacy.prior: the epsilon of {prior.path} is against {prior.against or trusted}, "
+            f"and this run's against {_party(config) or trusted}, but no ledger states that "
             "run's spending against the latter: no sum of the two bounds the privacy loss "
             "against either; use the same mechanism and privacy.against"
         )
@@ -127,17 +127,17 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
             "covered; it can be composed with simulations only"
         )
     stated = terms.get("population")
-    people = stated if isinstance(stated, dict) else {}
-    if not same_unit(config, people):
+    population = stated if isinstance(stated, dict) else {}
+    if not same_unit(config, population):
         raise Refused(
             f"privacy.prior: a client of {name} is not a client of this run, so no epsilon covers "
             "one over both. Ledgers are merged over one population only: the same source and "
             "client column or, for simulated clients, the same [data] and run.seed"
         )
-    if not same_name(config, people):
+    if not same_name(config, population):
         raise Refused(
             f"privacy.prior: {name} has other [data] than this run. If it is over the same "
-            f'population, declare it: data.population = "{people.get("name")}". Ledgers are '
+            f'population, declare it: data.population = "{population.get("name")}". Ledgers are '
             "merged over one population only"
         )
 
@@ -146,8 +146,8 @@ def _refuse_gone_on(prior: Prior) -> None:
     """Raises `Refused` if a counted run is available here and was charged after it was counted."""
     if went_on(prior.to_json()):
         raise Refused(
-            f"privacy.prior: {prior.path} was charged more after another run had counted it; its "
-            "later charges are in no run's sum. Name it in privacy.prior in addition to that "
+            f"privacy.prior: {prior.path} was charged again after another run had counted it; its "
+            "later charges are counted by no run. Name it in privacy.prior in addition to that "
             "run"
         )
 
@@ -179,20 +179,20 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
         path = RunDirectory.open(Path(name)).ledger
         try:
             terms = Ledger.load(path).terms
-            declared[name], people = str(terms["id"]), terms["population"]
+            declared[name], population = str(terms["id"]), terms["population"]
         except (OSError, LedgerBroken, KeyError) as error:
-            raise Refused(f"privacy.disjoint: {name} has no ledger that identifies it") from error
+            raise Refused(f"privacy.disjoint: {name} has no readable ledger with an id") from error
         counted = declared[name] in {prior.run for prior in runs}
-        if counted or (same_unit(config, people) and same_name(config, people)):
+        if counted or (same_unit(config, population) and same_name(config, population)):
             raise Refused(
-                f"privacy.disjoint: {name} is counted in privacy.prior, or both state this same "
-                "population; count it in privacy.prior, and do not name it here"
+                f"privacy.disjoint: {name} is counted in privacy.prior, or has this run's "
+                "population; name it in privacy.prior only"
             )
     return declared
 
 
 def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> None:
-    """Raises `Refused` if `origin` produced this run's initial model and is not counted.
+    """Raises `Refused` if the initial model comes from the run `origin`, which is not counted.
 
     A model trained on the same population is a release about it, and has to be counted.
     """
@@ -201,8 +201,8 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
     known = [prior for prior in counted.runs if prior.run == origin.id]
     if any(origin.head in prior.heads for prior in known):
         return
-    start, beside = f"{_start_key(config)}: {config.starts_from}", _folder(config)
-    if known and any(prior.ledgers(beside) for prior in known):
+    start, folder = f"{_start_key(config)}: {config.starts_from}", _folder(config)
+    if known and any(prior.ledgers(folder) for prior in known):
         raise Refused(
             f"{start} was trained further than {known[0].path}, which is counted: it comes from "
             "a copy of that run that was resumed. Count the copy instead"
@@ -214,7 +214,7 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
             "without that run's ledger, which is missing. Restore it, or start from its last "
             "checkpoint"
         )
-    folder = _folder_of_run(beside, origin)
+    folder = _folder_of_run(folder, origin)
     at = f'["{folder}"]' if folder else f"the directory of run {origin.id}"
     same = same_unit(config, origin.population)
     also = (
@@ -242,12 +242,12 @@ def _folder(config: Config) -> Path | None:
     return next((Path(origins["path"]) for origins in made_by if "path" in origins), None)
 
 
-def _folder_of_run(beside: Path | None, origin: Origin) -> Path | None:
-    """Returns the folder `beside` if it is the directory of the run `origin`, else None."""
-    if beside is None:
+def _folder_of_run(folder: Path | None, origin: Origin) -> Path | None:
+    """Returns the folder `folder` if it is the directory of the run `origin`, else None."""
+    if folder is None:
         return None
     try:
-        ledger = Ledger.load(beside / "ledger.jsonl")
+        ledger = Ledger.load(folder / "ledger.jsonl")
     except (OSError, LedgerBroken):
         return None
-    return beside if str(ledger.terms.get("id")) == origin.id else None
+    return folder if str(ledger.terms.get("id")) == origin.id else None

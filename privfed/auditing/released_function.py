@@ -56,7 +56,7 @@ class ReleasedFunction:
 
     @property
     def profile(self) -> Callable[[float], float] | None:
-        """The function's own claim, epsilon by delta (its attribute `profile`); None without."""
+        """The function's own claim (its attribute `profile`: epsilon by delta), if it has one."""
         profile = getattr(self.call, "profile", None)
         return self._claiming(profile) if callable(profile) else None
 
@@ -73,7 +73,7 @@ class ReleasedFunction:
         Raises:
           Refused: if the function fails or does not return real numbers.
         """
-        released = self._asked(self.call, member, generator)
+        released = self._result_of(self.call, member, generator)
         array = _array(released)
         if not array.size or array.dtype.kind not in _REAL:
             raise Refused(
@@ -94,7 +94,7 @@ class ReleasedFunction:
 
     def _claiming(self, profile: Callable[[float], Any]) -> Callable[[float], float]:
         def epsilon(delta: float) -> float:
-            claimed = self._asked(profile, delta)
+            claimed = self._result_of(profile, delta)
             try:
                 claimed = float(claimed)
             except (TypeError, ValueError):
@@ -105,7 +105,7 @@ class ReleasedFunction:
 
         return epsilon
 
-    def _asked(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _result_of(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Returns the result of `function`. Raises `Refused` with the user's lines if it fails."""
         try:
             return function(*arguments)

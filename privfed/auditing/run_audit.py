@@ -100,7 +100,7 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
 def audit_silos(
     directory: RunDirectory, ledger: Ledger, earlier: Priors
 ) -> tuple[Guarantee | None, list[str]]:
-    """Returns the guarantee for one example of the silo that spent most, and the ledgers' problems.
+    """Returns the guarantee for an example of the silo that spent most, and problems of ledgers.
 
     The silos' own ledgers are used if all of them are available and participation is not secret.
     Otherwise the bound is that of a silo that took part in every round.
@@ -205,7 +205,7 @@ def audit(
 
 
 def _accounted(record: RunRecord, accountant: str) -> RunAudit:
-    """Returns every guarantee by the ledger, and the claims in other files that are lower.
+    """Returns every guarantee of the ledger, and problems: lower claims in other files.
 
     Raises `AccountingError`, `Broken`, or an error from reading terms of another form.
     """

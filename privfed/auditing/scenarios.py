@@ -44,7 +44,7 @@ from privfed.privacy.noise.pairwise import PairwiseNoise
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.shared_noise import JointNoise, noised_jointly
 from privfed.round.algorithm import Algorithm
-from privfed.sampling.cohort import Cohort, People, Sampler, Witness
+from privfed.sampling.cohort import Cohort, Population, Sampler, Witness
 from privfed.secure.channel import Channel
 from privfed.secure.encoded_accumulator import Arithmetic, EncodedAccumulator
 from privfed.secure.encoded_sum import EncodedSummation
@@ -83,7 +83,7 @@ class SeenWithColluders(EncodedSummation):
 
     @property
     def honest(self) -> int:
-        """The number of surviving sites that do not collude, |H|: the least the proof allows."""
+        """The number |H| of surviving sites that do not collude: the least that is proved."""
         return self.limits.minimum - self.limits.colluders
 
     def open(self, session: Session, length: int, encoding: Encoding) -> EncodedAccumulator:
@@ -98,13 +98,13 @@ class SeenWithColluders(EncodedSummation):
 
 
 class SeenWithOthers(RowRule):
-    """The sum of rows by `weights`, in which the first row has the least noise."""
+    """The weighted sum of rows that reveals most of the first row."""
 
     weights: tuple[float, ...]
 
     @classmethod
     def of(cls, noise: PairwiseNoise, divisor: int) -> Self:
-        """Returns the rule for rows with this noise; the first weight is 1 / `divisor`.
+        """Returns the weighted sum for rows with this noise; the first weight is 1 / `divisor`.
 
         The weights are the first row of S^-1 over its first entry, where S is the covariance over
         rows. Of all linear functions with the same coefficient of the first row, this has the least
@@ -193,9 +193,9 @@ class TakesAll:
 
     def fits(self, population: int, clients: int) -> None: ...
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        return Cohort(round, np.arange(len(people)), float(self.size), witness)
+        return Cohort(round, np.arange(len(population)), float(self.size), witness)
 
 
 _MOST_ROUNDS = 120
@@ -261,7 +261,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
 
 
 def _of_messages(planned: Plan) -> Algorithm:
-    """Returns the algorithm, with a plain mean if messages are visible: they reveal most."""
+    """Returns the algorithm; with a plain mean if messages are visible, as it reveals most."""
     algorithm = planned.algorithm()
     if planned.mechanism.trust == "client":
         return replace(algorithm, rule=Mean(), byzantine=0)
@@ -269,10 +269,10 @@ def _of_messages(planned: Plan) -> Algorithm:
 
 
 def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list[Scenario]]:
-    """Returns the algorithm as server and colluders see it, less their part, and scenarios.
+    """Returns the algorithm as the server and colluders see it, and the scenarios to run.
 
-    The honest clients and their shared noise remain. The observed average of their rows is the one
-    that reveals most of the target's row.
+    Only honest clients and the noise that they share remain. The observed average of rows is the
+    one that reveals most of the target's row.
     """
     algorithm, honest = planned.algorithm(), mechanism.among_honest()
     sampler = algorithm.sampler
@@ -331,7 +331,7 @@ def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]
 
 
 def at_noise_of(scenario: Scenario, algorithm: Algorithm) -> Algorithm:
-    """Returns `algorithm` with the noise of `scenario`: strong noise would hide a fault."""
+    """Returns `algorithm` with the noise of `scenario`, since strong noise would hide a fault."""
     noise = algorithm.event(1).noise
     if not scenario.weak or noise is None or noise.noise_multiplier <= _WEAK:
         return algorithm

@@ -48,12 +48,12 @@ class SlotEvidence:
 
     Attributes:
       drawn: the allocation of slots.
-      deviation: standard deviation of the noise, in clipping norms.
+      std: standard deviation of the noise, in clipping norms.
       coefficients: coefficients that correlate the noise over rounds, shape `[bands]`.
     """
 
     drawn: RandomAllocation
-    deviation: float
+    std: float
     coefficients: Numbers
 
     def of(self, along: Numbers, aside: Numbers) -> Numbers:
@@ -72,23 +72,23 @@ class SlotEvidence:
           Shape `[n, 1, 4]`.
         """
         each = self._of_rounds(along)
-        fewer = (aside.mean(1, keepdims=True) - aside) / self.deviation**2
+        fewer = (aside.mean(1, keepdims=True) - aside) / self.std**2
         known = self._fresh(each + fewer) - self._fresh(fewer)
         epochs = -(-along.shape[1] // self.drawn.slots)
         numbers = [self._fresh(each), self._same(each, 2), self._same(each, epochs), known]
         return np.stack(numbers, axis=1)[:, None]
 
     def _of_rounds(self, along: Numbers) -> Numbers:
-        """Returns each round's log-likelihood ratio `[n, rounds]`, with decorrelated noise.
+        """Returns each round's log-likelihood ratio `[n, rounds]`, after decorrelating the noise.
 
-        For noise correlated over rounds, the signal is the round's column of C.
+        For noise correlated over rounds, the signal of a round is its column of C.
         """
         rounds = along.shape[1]
         filtered = lfilter(self.coefficients, [1.0], along, axis=1)
         products = lfilter(self.coefficients, [1.0], filtered[:, ::-1], axis=1)[:, ::-1]
         squares = np.cumsum(self.coefficients**2)
         lengths = squares[np.minimum(np.arange(rounds, 0, -1), len(squares)) - 1]
-        return np.asarray((products - lengths / 2) / self.deviation**2)
+        return np.asarray((products - lengths / 2) / self.std**2)
 
     def _fresh(self, each: Numbers) -> Numbers:
         """Returns the log-likelihood for a new slot in each epoch."""

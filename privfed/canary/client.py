@@ -40,9 +40,7 @@ class CanaryClient:
         if not isinstance(self.number, int | np.integer) or isinstance(self.number, bool):
             raise Refused(f"the canary is {self.number!r}; expected its number, an integer")
         if not 0 <= self.number < declared.count:
-            raise Refused(
-                f"there is no canary {self.number}; expected one from 0 to {declared.count - 1}"
-            )
+            raise Refused(f"there is no canary {self.number}; expected 0 to {declared.count - 1}")
         if declared.meaning.absent and not self._heads:
             raise Refused(
                 f"canary {self.number} is excluded by its inclusion bit; under "
@@ -79,4 +77,4 @@ class CanaryClient:
 
     @cached_property
     def _heads(self) -> bool:
-        return bool(self._folder.coins()[self.number])
+        return bool(self._folder.inclusion()[self.number])

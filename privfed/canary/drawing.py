@@ -57,7 +57,7 @@ class Drawing:
                 f"{_MOST_BYTES // 4 // self.dimension:,}"
             )
         if not (math.isfinite(self.clip) and 0 < self.clip <= np.finfo(np.float32).max / _LONG):
-            raise Refused(f"--clip is {self.clip}; expected the clip of the pipeline, above 0")
+            raise Refused(f"--clip is {self.clip}; expected the pipeline's clipping norm, above 0")
         if self.relation not in RELATIONS:
             raise Refused(f"--relation is {self.relation!r}; expected one of {[*RELATIONS]}")
 
@@ -84,7 +84,7 @@ class Drawing:
     def _fill(self, folder: Folder) -> None:
         key = os.urandom(_KEY) if self.seed is None else bytes(_KEY)
         create(folder.key_path, key)
-        _write_coins(folder.coins_path, self._coins())
+        _write_inclusion(folder.inclusion_path, self._inclusion())
         self._write_directions(folder.directions_path, key)
         fixed = commitments(folder)
         manifest = Manifest(
@@ -95,12 +95,12 @@ class Drawing:
             length=_LONG * self.clip,
             simulated=self.seed is not None,
             key_commitment=fixed.key,
-            coins_commitment=fixed.coins,
+            inclusion_commitment=fixed.inclusion,
             directions_commitment=fixed.directions,
         )
         create(folder.manifest_path, manifest.to_bytes())
 
-    def _coins(self) -> NDArray[np.bool_]:
+    def _inclusion(self) -> NDArray[np.bool_]:
         """Returns a fair bit for each canary `[K]`, from the operating system unless seeded."""
         simulated = Streams(self.seed or 0, simulated=True).at("canaries/coins")
         keys = Keys(None) if self.seed is None else simulated
@@ -152,8 +152,8 @@ def _held(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write_coins(path: Path, coins: NDArray[np.bool_]) -> None:
+def _write_inclusion(path: Path, inclusion: NDArray[np.bool_]) -> None:
     with path.open("xb") as file:
-        np.save(file, coins, allow_pickle=False)
+        np.save(file, inclusion, allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())

@@ -64,7 +64,7 @@ class Manifest:
     length: float
     simulated: bool
     key_commitment: str
-    coins_commitment: str
+    inclusion_commitment: str
     directions_commitment: str
 
     @property
@@ -135,9 +135,9 @@ class Folder:
         return self.path / "key"
 
     @property
-    def coins_path(self) -> Path:
+    def inclusion_path(self) -> Path:
         """The secret bits of the canaries, `[K]` bool."""
-        return self.path / "coins.npy"
+        return self.path / "inclusion.npy"
 
     @property
     def directions_path(self) -> Path:
@@ -148,12 +148,12 @@ class Folder:
         """Reads the public declaration. Raises `Broken` if it is damaged."""
         return Manifest.read(self.manifest_path)
 
-    def coins(self) -> NDArray[np.bool_]:
+    def inclusion(self) -> NDArray[np.bool_]:
         """Reads the secret bits `[K]`. Raises `Broken` if they are damaged."""
-        coins = self._array(self.coins_path)
-        if coins.dtype != np.bool_ or coins.shape != (self.manifest().count,):
-            raise Broken(f"{self.coins_path} does not match the manifest; restore the file")
-        return np.array(coins)
+        inclusion = self._array(self.inclusion_path)
+        if inclusion.dtype != np.bool_ or inclusion.shape != (self.manifest().count,):
+            raise Broken(f"{self.inclusion_path} does not match the manifest; restore the file")
+        return np.array(inclusion)
 
     def directions(self) -> NDArray[np.float32]:
         """Returns the directions `[K, d]`, memory-mapped. Raises `Broken` if they are damaged."""
@@ -172,7 +172,7 @@ class Folder:
             raise Broken(f"{self.path} is incomplete: {public_text(error)}") from None
         for path, was, is_now in (
             (self.key_path, declared.key_commitment, now.key),
-            (self.coins_path, declared.coins_commitment, now.coins),
+            (self.inclusion_path, declared.inclusion_commitment, now.inclusion),
             (self.directions_path, declared.directions_commitment, now.directions),
         ):
             if was != is_now:
@@ -194,7 +194,7 @@ class SecretDigests:
     """SHA-256 digests of the key, and of the key with the content of each other file."""
 
     key: str
-    coins: str
+    inclusion: str
     directions: str
 
 
@@ -203,7 +203,7 @@ def commitments(folder: Folder) -> SecretDigests:
     key = regular.read_bytes(folder.key_path)
     return SecretDigests(
         hashlib.sha256(b"privfed canaries, key|" + key).hexdigest(),
-        _committed(key, folder.coins_path),
+        _committed(key, folder.inclusion_path),
         _committed(key, folder.directions_path),
     )
 
@@ -220,12 +220,12 @@ def participants(directory: str | Path) -> list[int]:
     folder = Folder(Path(directory))
     declared = folder.manifest()
     if declared.meaning.absent:
-        return [int(number) for number in np.flatnonzero(folder.coins())]
+        return [int(number) for number in np.flatnonzero(folder.inclusion())]
     return list(range(declared.count))
 
 
 def _committed(key: bytes, path: Path) -> str:
-    """Returns a commitment to the file at `path`, hiding without the key and binding."""
+    """Returns a commitment to the file at `path`; it reveals nothing without the key."""
     digest = hashlib.sha256(f"privfed canaries, {path.name}|".encode() + key)
     with regular.opened(path) as file:
         while block := file.read(_BLOCK):

@@ -65,7 +65,7 @@ def _leaves(parameters: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _rebuilt(parameters: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns `parameters` with every array replaced by `change` of it, called in vector order."""
+    """Returns `parameters` with `change` applied to every array, in the order of the vector."""
     changed = {place: change(leaf) for place, leaf in _leaves(parameters)}
     if isinstance(parameters, Mapping):
         if not isinstance(parameters, MutableMapping):  # such as an archive of numpy.load

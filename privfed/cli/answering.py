@@ -81,7 +81,7 @@ def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
 
 
 def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
-    """As `answers_errors`, for commands that read private data: --show-values quotes the data."""
+    """Like `answers_errors`, for commands that read private data; --show-values quotes the data."""
     option = click.option(
         SHOW_VALUES,
         is_flag=True,
@@ -91,7 +91,7 @@ def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
 
 
 def never_quotes(command: Callable[..., int]) -> Callable[..., None]:
-    """As `answers_errors`, for commands that write messages into tables and pages for others."""
+    """Like `answers_errors`, for commands whose messages go into tables and pages for others."""
     return _answering(command, lambda arguments: None)
 
 

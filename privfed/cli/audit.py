@@ -139,11 +139,11 @@ def audit_command(
     """
     of_a_run = (*directories, accountant, plot, head)
     if function is not None:
-        _refuse_beside("--function is", *of_a_run, mechanism, *overrides)
+        _refuse_combination("--function is", *of_a_run, mechanism, *overrides)
         return audit_named_function(function, claim, releases, as_json)
     refuse_claim_alone(claim)
     if mechanism is not None:
-        _refuse_beside("--mechanism, a run file, is", *of_a_run)
+        _refuse_combination("--mechanism, a run file, is", *of_a_run)
         return _audit_mechanism(mechanism, overrides, releases, as_json)
     if overrides or releases:
         raise Refused("--set and --releases go with --mechanism, and --releases with --function")
@@ -158,8 +158,8 @@ def audit_command(
     return _audit(directories[0], accountant, head, plot, as_json)
 
 
-def _refuse_beside(tested: str, *others: object) -> None:
-    """Raises `Refused` if any of `others` is given in addition to what is `tested`."""
+def _refuse_combination(tested: str, *others: object) -> None:
+    """Raises `Refused` if any of `others` is given in addition to the option in `tested`."""
     if any(others):
         raise Refused(f"{tested} tested by itself; leave out the other arguments")
 

@@ -15,7 +15,7 @@ from privfed.cli.answering import (
     print_answer,
     print_json,
 )
-from privfed.plan.calibration.question import RUN_FILE_KEYS, CalibrationQuestion
+from privfed.plan.calibration.question import CalibrationQuestion
 
 
 class _Calibrate(click.Command):
@@ -25,8 +25,9 @@ class _Calibrate(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if meant := RUN_FILE_KEYS.get(error.option_name.lstrip("-")):
-                message = f"No such option {error.option_name!r}. Did you mean '--{meant}'?"
+            if meant := CalibrationQuestion.flag_meant(error.option_name.lstrip("-")):
+                flag = f"--{meant.replace('_', '-')}"
+                message = f"No such option {error.option_name!r}. Did you mean {flag!r}?"
                 raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
             raise
 

@@ -67,7 +67,7 @@ def new_canaries_command(
     from privfed.canary.drawing import Drawing
 
     folder = Drawing(count, dimension, clip, relation, seed).write(directory)
-    meaning, heads = folder.manifest().meaning, int(folder.coins().sum())
+    meaning, heads = folder.manifest().meaning, int(folder.inclusion().sum())
     click.echo(
         f"{count} canaries for models of {dimension:,} numbers: {heads} {meaning.heads_name}, "
         f"{count - heads} {meaning.tails_name}"
@@ -164,7 +164,7 @@ def judge_command(
 def _stated_claim(
     epsilons: Sequence[float], deltas: Sequence[float], gaussian: bool
 ) -> PipelineClaim:
-    """The claim at the stated points, with equally many values of ε and δ."""
+    """Returns the claim at the stated points; each ε needs its δ."""
     if len(epsilons) != len(deltas) or not epsilons:
         raise Refused(
             f"--claimed-epsilon is given {len(epsilons)} times and --delta {len(deltas)} times; "
@@ -185,7 +185,7 @@ def _stated_claim(
 def _claim_of_rounds(
     noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
 ) -> PipelineClaim:
-    """The claim of a pipeline with known noise, sampling and rounds."""
+    """Returns the claim of a pipeline with known noise, sampling and rounds."""
     _refuse_delta(delta)
     from privfed.auditing.judged_canaries import PipelineClaim
 

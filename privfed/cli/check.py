@@ -67,7 +67,7 @@ def check_command(
 
 
 def _advised(checked: Check, promises: str | None) -> Answer:
-    """The result of `check`, with a comparison of other samplers and mechanisms."""
+    """Adds a comparison of other samplers and mechanisms to the result of `check`."""
     from rich.console import Group
 
     from privfed.api.answer import Answer

@@ -55,7 +55,7 @@ def declare_command(
 
 
 def _of_statistics(described: Path, label: str) -> str:
-    """The run file that follows from released statistics, in a file or in their run's folder."""
+    """Returns the run file that follows from released statistics, in a file or a run's folder."""
     from privfed.analytics.declaration import declare_described
     from privfed.analytics.statistics_file import read_statistics
 
@@ -94,7 +94,7 @@ def _of_statistics(described: Path, label: str) -> str:
     show_default=True,
     help="Number of their first bytes that are read.",
 )
-@click.option("--out", type=ANYTHING, help="A new folder, or a file.json beside it.")
+@click.option("--out", type=ANYTHING, help="A new folder, or a file.json next to it.")
 @JSON
 @quotes_on_request
 def describe_command(
@@ -136,7 +136,7 @@ def describe_command(
 
 
 def _places(out: Path | None) -> tuple[Path, Path | None]:
-    """The folder of the run, and the JSON file if `out` names one. Raises `Refused`."""
+    """Returns the run's folder, and the JSON file if `out` names one. Raises `Refused`."""
     if out is None:
         from privfed.store.folders import new_folder
 

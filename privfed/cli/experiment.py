@@ -87,7 +87,7 @@ def experiment_command(
 def _tune(
     screen: Console, files: Files, grid: Grid, processes: int, dry_run: bool, as_json: bool
 ) -> int:
-    """Chooses a run privately, or prints the cost of that; never shows the number of candidates."""
+    """Chooses a run privately, or prints the cost; never shows the number of candidates."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table

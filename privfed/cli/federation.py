@@ -168,15 +168,15 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
 
 
 def _shares(agreed_on: FederationFile, colluders: int) -> dict[str, int | None]:
-    """The number of shares that open a secret, by threat; None if the threshold is too low.
+    """Returns the number of shares that open a secret, by threat; None if that is too low.
 
-    Raises `Refused` if it is too low for every threat.
+    Raises `Refused` if the threshold is too low for every threat.
     """
     from privfed.core.errors import Refused
 
     shares: dict[str, int | None] = {"curious": agreed_on.least_shares(colluders, "curious")}
     try:
-        shares["lying"] = agreed_on.least_shares(colluders, "lying")
+        shares["malicious"] = agreed_on.least_shares(colluders, "malicious")
     except Refused:
-        shares["lying"] = None
+        shares["malicious"] = None
     return shares

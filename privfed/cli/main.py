@@ -62,11 +62,25 @@ class CommandLine(click.Group):
 
 def _report_misuse(error: click.ClickException) -> int:
     """Reports a mistake on the command line as click does, and in JSON if it was requested."""
+    if isinstance(error, click.NoSuchOption) and error.ctx:
+        error = _with_key(error, error.ctx.command)
     usage = io.StringIO()
     error.show(usage)
     click.echo(visible(usage.getvalue()), err=True, nl=False)
     print_failure(error.format_message(), error.exit_code, "usage")
     return error.exit_code
+
+
+def _with_key(error: click.NoSuchOption, command: click.Command) -> click.UsageError:
+    """Names the key of the run file that an unknown option means, if `command` takes keys."""
+    if all(option.name != "overrides" for option in command.params):
+        return error
+    from privfed.config.assembly import keys_meant
+
+    keys = keys_meant(error.option_name.lstrip("-"))
+    settings = " or ".join(f"--set {key}=…" for key in keys)
+    named = f"No such option {error.option_name!r}; it is a key of the run file: {settings}"
+    return click.UsageError(named, error.ctx) if keys else error
 
 
 @click.command("list")

@@ -143,7 +143,7 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
     from privfed.core.text import ceiling, number
 
     yield "policy   this site takes part"
-    yield f"table    {checked.people:,} people, {checked.rows:,} rows that count"
+    yield f"table    {checked.clients:,} people, {checked.rows:,} rows that count"
     spent = f"ε = {ceiling(checked.epsilon)} of {number(checked.budget)}, δ = {checked.delta:g}"
     yield f"budget   {spent}, after the run, earlier answers included"
     yield (
@@ -165,9 +165,9 @@ def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
     if not receipts.runs:
         yield "nothing was answered"
     bound, alone = receipts.guarantees(limit.delta)
-    whom = "against the server with colluding sites" if alone else "over all runs"
+    scope = "against the server with colluding sites" if alone else "over all runs"
     spent = f"ε = {ceiling(bound.epsilon)} of {number(limit.epsilon)}, δ = {bound.delta:g}"
-    yield f"{spent}, {whom}"
+    yield f"{spent}, {scope}"
     if receipts.runs:
         yield f"    {bound.sentence()}"
     if alone:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from privfed.cli.answering import (
     print_json,
     quotes_on_request,
 )
-from privfed.core.errors import Broken, RankLost, Refused
+from privfed.core.errors import Broken, RankLost, Refused, resume_command
 from privfed.core.failures import STOPPED_AT_BUDGET, report_error
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def _outcome(
     workers: int | None,
     screen: Any,
 ) -> Outcome | None:
-    """Trains or resumes the run in `directory`; None on a rank that only followed rank 0."""
+    """Trains or resumes the run in `directory`; returns None on ranks that follow rank 0."""
     from privfed.config.reading import load
     from privfed.report.progress import progress
     from privfed.run.process_group import follow, joined, refuse_ranks
@@ -110,18 +109,18 @@ def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) 
 
 
 def _refuse_taken(out: Path) -> None:
-    """Refuses an existing `out` early, so that later advice on resuming concerns this run."""
+    """Refuses an existing `out` early, so that advice on resuming never names another run."""
     if (out / "ledger.jsonl").exists():
         raise Refused(
-            f"--out {out} holds another run; nothing was changed. Name a new directory, or use "
-            f"--resume {shlex.quote(str(out))} to resume it"
+            f"--out is {out}, which holds another run; nothing was changed. Name a new directory, "
+            f"or resume it: {resume_command(out)}"
         )
 
 
 def how_to_go_on(directory: Path) -> str:
     """Returns what is kept of an unfinished run, and the command that resumes it."""
     if (directory / "ledger.jsonl").exists():
-        command = f"privfed train --resume {shlex.quote(str(directory))}"
+        command = resume_command(directory).strip("`")
         return f"all releases are kept{_ledger_head(directory)}. Resume by: {command}"
     return "nothing was released: the run had not begun"
 

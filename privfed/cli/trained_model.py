@@ -76,12 +76,12 @@ def evaluate_command(
                 "--personalise is about the run's own clients; leave out the other options"
             )
         return print_answer(_personal(directory, personalise), as_json)
-    if federated != (epsilon is not None) or (out and not federated):
+    if not federated and (out or epsilon is not None):
         raise Refused(
-            "--federated and --epsilon go together (and --out with them): a release of clients "
-            "needs a budget"
+            "--epsilon and --out need --federated: they are about a release of clients, which an "
+            "evaluation on test examples is not"
         )
-    if federated and epsilon is not None:
+    if federated:
         if predictions or group:
             raise Refused(
                 "--federated shows no client's predictions, but takes --set "
@@ -106,7 +106,7 @@ def _personal(directory: Path, epochs: int) -> Answer:
 
 def _by_clients(
     directory: Path,
-    epsilon: float,
+    epsilon: float | None,
     data: str | None,
     overrides: tuple[str, ...],
     out: Path | None,
@@ -117,8 +117,8 @@ def _by_clients(
     from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys
 
-    about_people = ("data.", "privacy.disjoint") if out else ("data.",)
-    of_data = [each for each in overrides if each.lstrip().startswith(about_people)]
+    about_population = ("data.", "privacy.disjoint") if out else ("data.",)
+    of_data = [each for each in overrides if each.lstrip().startswith(about_population)]
     keys = evaluation_keys(each for each in overrides if each not in of_data)
     if data is not None:
         of_data.insert(0, f"data.path={quoted(data)}")
@@ -161,7 +161,7 @@ def predict_command(
     from privfed.trained.predict import predict
 
     if as_json and out is None:
-        raise Refused("--json takes --out FILE: standard output cannot hold both")
+        raise Refused("--json needs --out FILE, since standard output cannot hold both")
     predicted = predict(directory, [f"data.path={quoted(data)}", *overrides], out)
     if out is None:
         _to_standard_output(as_csv(predicted.table))

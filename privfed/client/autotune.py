@@ -8,7 +8,6 @@ fastest mode is known, and only its speed is measured.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from privfed.client.trainer import LocalTrainer, Way
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
+from privfed.models.calling import failed_layer
 
 _CHUNKS = {"cpu": (8, 32, 128), "cuda": (32, 128, 512, 1024)}
 """Chunk sizes tried on a device of each type."""
@@ -57,8 +57,10 @@ Time per local step, one thread, batches of 1 to 32, relative to chunks of 128:
 | 19,210 | 1.1 to 1.6 | 2 to 3 | 6 to 11 |
 | 76,810 | 0.7 to 0.8 | 0.8 to 1.0 | 1.6 to 1.9 |
 """
-_UNBATCHED = re.compile(r"Batching rule not implemented for (aten::)?(?P<layer>\w+)")
+_UNBATCHED = "Batching rule not implemented"
 """PyTorch's error for a layer that `torch.func.vmap` cannot batch over models."""
+_BRANCHES = "data-dependent control flow"
+"""PyTorch's error for a module that branches on values of its input."""
 _LARGE_BATCH = 1024
 """A larger batch size is taken to mean all examples of a client."""
 
@@ -67,8 +69,8 @@ _LARGE_BATCH = 1024
 class Speed:
     """The chosen training mode and chunk size, and the seconds per local step of one client.
 
-    `unstacked` is the reason why models could not be stacked, if that was left open. `precision`
-    describes the training precision and the reason for it, if that is to be reported.
+    `unstacked` is the reason why models could not be stacked, if the configuration left this open.
+    `precision` describes the training precision and the reason for it, if a plan should report it.
     """
 
     way: Way
@@ -86,7 +88,7 @@ def fastest(
     memory: DeviceMemory | None = None,
     held: int = 0,
 ) -> Speed:
-    """Returns the fastest training mode and chunk size that the configuration leaves open.
+    """Returns the fastest training mode and chunk size that the configuration permits.
 
     Clients are looped if the network draws random numbers (dropout), if PyTorch cannot batch it
     over models (an LSTM), or if two models exceed `_MOST` numbers. An automatically chosen chunk
@@ -155,7 +157,7 @@ def _options(
 
 
 def _is_known(trainer: LocalTrainer) -> bool:
-    """Whether the largest chunks are known to be fastest."""
+    """Whether the largest chunks are known to be fastest, so that nothing is measured."""
     network = trainer.network
     start = network.initial_params
     small = len(start) <= _SMALL and start.device.type == "cpu"
@@ -163,7 +165,7 @@ def _is_known(trainer: LocalTrainer) -> bool:
 
 
 def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory, held: int) -> int:
-    """Number of clients that fit in memory in each of these `ways`.
+    """Returns the number of clients that fit into memory in all of these `ways` of training.
 
     Raises `Refused` if none fits.
     """
@@ -209,8 +211,11 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
         _speed(trainer, "stacked", chunk=2, repeats=1, most=2)
     except (RuntimeError, ValueError, NotImplementedError) as error:
         first = (str(error).splitlines() or [""])[0]
-        if unbatched := _UNBATCHED.match(first):
-            first = f"PyTorch's vmap has no batched form of its layer {unbatched['layer']}"
+        layer = failed_layer(error, trainer.network.module)
+        if _UNBATCHED in first:
+            first = f"PyTorch's vmap has no batched form of its layer {layer or 'in a function'}"
+        elif _BRANCHES in first:
+            first = f"{layer or 'its forward'} branches on values of its input"
         return f"this model cannot be stacked: {first}"
     return None
 
@@ -218,7 +223,7 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
 def times_as_fast(
     candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, cohort: int
 ) -> float:
-    """Ratio of the training speeds of `candidate` and `reference`, both in the mode of `speed`.
+    """Returns how many times as fast `candidate` trains as `reference`, in the mode of `speed`.
 
     The two trainers take turns, so that load on the machine affects both, and the best time of each
     counts, because load only ever adds time.
@@ -268,7 +273,7 @@ def _training(trainer: LocalTrainer, way: Way, population: Federation) -> Callab
 
 
 def first_broadcast(trainer: LocalTrainer) -> Broadcast:
-    """The broadcast of round 1 if every exchange before training had released zeros."""
+    """Returns the broadcast of round 1, as if exchanges before training had released zeros."""
     params, objective = trainer.network.initial_params, trainer.objective
     prelude = objective.prelude(params, objective.init(params))
     answer = None
@@ -281,7 +286,7 @@ def first_broadcast(trainer: LocalTrainer) -> Broadcast:
 
 
 def _made_up(trainer: LocalTrainer, clients: int, size: int) -> Federation:
-    """A federation of `clients` synthetic clients with `size` random examples in the real shape.
+    """Returns `clients` synthetic clients with `size` random examples each, in the real shape.
 
     The values are random because pooling finds the maximum of equal numbers in half the time. All
     clients share them because many large images take long to draw.

@@ -48,7 +48,7 @@ def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P,
 
 
 def in_memory(federation: Federation, ids: Indices) -> Federation:
-    """A federation of clients `ids` `[c]` only, numbered from 0, with their own examples.
+    """Copies clients `ids` `[c]` and their examples into memory, renumbered from 0.
 
     Features are copied into memory in their final form. The store is never empty: if no client has
     an example, it holds one that belongs to no client.
@@ -76,7 +76,7 @@ def in_memory(federation: Federation, ids: Indices) -> Federation:
 
 
 def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
-    """A population that holds clients `ids` `[c]` in memory, and their indices there `[c]`.
+    """Returns a population with clients `ids` `[c]` in memory, and their indices `[c]` in it.
 
     Returns `federation` itself if these clients have more examples than are held at once.
     """
@@ -88,11 +88,11 @@ def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
 
 @dataclass(frozen=True)
 class Course:
-    """Models `w` `[c, d]` on their way from `origin` `[c, d]`, and the `carried` vectors `[c, j]`.
+    """Local training in progress: models `w` `[c, d]`, their `origin`, and `carried` `[c, j]`.
 
-    Both change in place, step by step. `state` `[c, k]` is the client state, or the gradients to
-    which the objective is anchored. `counts` `[c, classes]` is each client's number of examples by
-    class, if the objective changes the loss.
+    `w` and the `carried` vectors change in place at every step. `state` `[c, k]` is the client
+    state, or the gradients to which the objective is anchored. `counts` `[c, classes]` is each
+    client's number of examples by class, if the objective changes the loss.
     """
 
     origin: Tensor
@@ -118,7 +118,7 @@ class Course:
         return cls(origin, origin.clone(), state, carried)
 
     def of(self, clients: slice) -> Course:
-        """A view of some of the clients; steps of the view are steps of this course."""
+        """Returns a view of some of the clients; its steps change this object's models."""
         state = None if self.state is None else self.state[clients]
         carried = None if self.carried is None else self.carried[clients]
         counts = None if self.counts is None else self.counts[clients]
@@ -133,7 +133,7 @@ class Course:
         steps: Tensor,
         lr: float,
     ) -> LocalStep:
-        """The next step, with the gradients `[c, d]` of every client's batch."""
+        """Returns the next step, given the gradients `[c, d]` of every client's batch."""
         return LocalStep(self.w, grad, anchor, self.state, self.carried, number, epoch, steps, lr)
 
     def go(
@@ -175,7 +175,7 @@ class Batches:
     def training(self) -> list[tuple[int, bool]]:
         """Each step's number of clients up to the last active one, and whether all are active.
 
-        All are if clients come in descending order of their numbers of steps.
+        All of them are active if clients are in descending order of their number of steps.
         """
         going = self.steps[:, None] > np.arange(self.rows.shape[1])
         counts = (going * np.arange(1, len(going) + 1)[:, None]).max(0, initial=0)
@@ -183,9 +183,9 @@ class Batches:
 
 
 def steps(sizes: Indices, epochs: Indices | int, batch_size: int, most: int = 0) -> Indices:
-    """Local steps of clients with `sizes` `[c]` examples, over `epochs` (an integer or `[c]`).
+    """Returns the local steps of clients with `sizes` `[c]` examples, in `epochs` epochs.
 
-    At most `most` of them, unless `most` is 0.
+    `epochs` is an integer or `[c]`. There are at most `most` steps, unless `most` is 0.
     """
     total = epochs * -(-sizes // batch_size)
     return np.minimum(total, most) if most else total

@@ -27,15 +27,15 @@ from numpy.typing import NDArray
 from attacks.types import Attack, Briefing, Knowledge, State, Unarmed, View
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
-from privfed.core.streams import Streams, coins
+from privfed.core.streams import Streams, bernoulli
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation
 from privfed.privacy.mechanism import BoundedRows
 
 
 @dataclass(frozen=True)
-class Lies:
-    """False claims of attackers; the defaults claim nothing false.
+class FalseClaims:
+    """False statements by attackers; the defaults state nothing false.
 
     `everything`: the attack replaces all messages of training, not model updates only. `weight`:
     factor by which attackers overstate their number of examples; others admit at most `most`
@@ -48,10 +48,10 @@ class Lies:
     most: float = math.inf
     within: bool | None = None
 
-    def claimed(self, weights: Tensor, hostile: Tensor) -> Tensor:
-        """The `weights` `[c]`, with those of `hostile` clients `[c]` as claimed and admitted."""
-        lied = (weights * self.weight).clamp(max=self.most)
-        return torch.where(hostile, lied, weights)
+    def claimed(self, weights: Tensor, byzantine: Tensor) -> Tensor:
+        """Replaces `weights` `[c]` of the `byzantine` clients by the overstated, admitted ones."""
+        claimed = (weights * self.weight).clamp(max=self.most)
+        return torch.where(byzantine, claimed, weights)
 
 
 Mask = NDArray[np.bool_]
@@ -59,13 +59,13 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Attackers:
-    """A `fraction` of the clients with these `identities` `[N]`, which carry out `attack`.
+    """The attackers: a `fraction` of the clients with `identities` `[N]`, carrying out `attack`.
 
     `afresh`: new attackers are drawn in each round. `unbounded`: attackers ignore the norm bound of
     honest clients and send their rows at full length. `declared`: the declared number of clients,
-    if a client is identified by its index among them. `lies`: false claims sent with the rows.
-    `period`: first and last round of the attack. `learned`: what the attackers know of each other's
-    examples.
+    if a client is identified by its index among them. `false_claims`: those sent with the rows.
+    `period`: first and last round of the attack. `learned`: the result of `Attack.study` on all
+    attackers' examples.
     """
 
     attack: Attack
@@ -75,12 +75,12 @@ class Attackers:
     identities: Indices
     streams: Streams
     declared: int | None = None
-    lies: Lies = field(default_factory=Lies)
+    false_claims: FalseClaims = field(default_factory=FalseClaims)
     period: tuple[float, float] = (0, math.inf)
     learned: State = field(default_factory=dict)
     _chosen: dict[int, Mask] = field(default_factory=dict, repr=False, compare=False)
 
-    def hostile(self, round: int) -> Mask:
+    def byzantine(self, round: int) -> Mask:
         """Mask `[N]` of the clients that attack in `round`; none do outside of `period`."""
         chosen = self.chosen(round)
         return chosen if self.attacking(round) else np.zeros_like(chosen)
@@ -102,7 +102,7 @@ class Attackers:
             everybody = self.identities if self.declared is None else np.arange(self.declared)
             words = self.streams.at("attack/who", drawn, everybody).per_client(1)[:, 0]
             if self.declared is None:
-                chosen = coins(words, self.fraction)
+                chosen = bernoulli(words, self.fraction)
             else:
                 chosen = np.zeros(self.declared, dtype=bool)
                 count = math.floor(self.fraction * self.declared + 0.5)
@@ -128,7 +128,7 @@ class Attackers:
         """Whether the attack replaces rows of an exchange with this `task`."""
         if not self.attack.corrupts:
             return False
-        return task == "train" or (task == "gradient" and self.lies.everything)
+        return task == "train" or (task == "gradient" and self.false_claims.everything)
 
     def corrupt(
         self,
@@ -153,17 +153,17 @@ class Attackers:
         Returns:
           The rows [n, m] and the attackers' state.
         """
-        hostile = self.hostile(round)[ids]
-        if not hostile.any() or not self.replace_rows(task):
+        byzantine = self.byzantine(round)[ids]
+        if not byzantine.any() or not self.replace_rows(task):
             return rows, state
-        bad = torch.from_numpy(hostile).to(rows.device)
+        bad = torch.from_numpy(byzantine).to(rows.device)
         knows = self.attack.knows
         view = View(
             round,
             rows[bad],
             rows[~bad] if Knowledge.ALL_HONEST in knows else None,
             rule if Knowledge.RULE in knows else None,
-            self.identities[ids[~hostile]] if Knowledge.ALL_HONEST in knows else None,
+            self.identities[ids[~byzantine]] if Knowledge.ALL_HONEST in knows else None,
         )
         others, remembered = _parted(state, task)
         sent, remembered = self.attack.corrupt(view, remembered, self._generator(round, task))
@@ -173,29 +173,29 @@ class Attackers:
         return rows, {**others, **{start + name: value for name, value in remembered.items()}}
 
     def lengthened(
-        self, hostile: Mask, bounded: BoundedRows, free: Tensor, bare: bool
+        self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Bounded rows, with those of `hostile` clients scaled to the norms of their `free` rows.
+        """Scales the bounded rows of `byzantine` clients back to the norms of their `free` rows.
 
         A bound only shortens rows (and rotates them, or appends to them), so the result is the
         message of a client that does not apply the bound. If `bare`, the client does not add noise
         either, and sends `free` itself.
         """
-        if not self.unbounded or not hostile.any():
+        if not self.unbounded or not byzantine.any():
             return bounded
-        bad = torch.from_numpy(hostile).to(bounded.rows.device)
+        bad = torch.from_numpy(byzantine).to(bounded.rows.device)
         if bare:
             rows = torch.where(bad[:, None], free, bounded.rows)
-            return replace(bounded, rows=rows, hostile=hostile)
+            return replace(bounded, rows=rows, byzantine=byzantine)
         wanted = torch.linalg.vector_norm(free[bad], dim=1, keepdim=True, dtype=torch.float64)
         norm = torch.linalg.vector_norm(bounded.rows[bad], dim=1, keepdim=True, dtype=torch.float64)
         longer = torch.where(norm > 0, (wanted / norm).clamp(min=1.0), 1.0)
         rows = bounded.rows.clone()
         rows[bad] *= longer.to(rows.dtype)
-        return replace(bounded, rows=rows, hostile=hostile)
+        return replace(bounded, rows=rows, byzantine=byzantine)
 
     def instructed(self, federation: Federation) -> Attackers:
-        """These attackers after learning from all their examples, if their attack does.
+        """Returns these attackers with the knowledge that `Attack.study` gains from their examples.
 
         Raises `Refused` if the attack does not fit the examples, or if these are too few.
         """
@@ -216,18 +216,18 @@ class Attackers:
         )
 
     def _ever(self, federation: Federation) -> list[int]:
-        """Clients that are Byzantine in any round; any may be if a few clients stand for all."""
+        """Returns the clients that are Byzantine in any round, or all if few stand for all."""
         if self.afresh or federation.stands_for:
             return list(range(federation.clients))
         return [int(client) for client in np.flatnonzero(self.chosen(0))]
 
     def watching(self, params: Tensor, state: State) -> State:
-        """The attackers' memory after the broadcast of `params` `[d]`, if the attack reads it."""
+        """Returns the attackers' memory after the broadcast of `params` `[d]`."""
         looks = Knowledge.BROADCASTS in self.attack.knows
         return self.attack.watch(params, state) if looks else state
 
     def steering(self, state: State) -> Callable[[Tensor, Tensor, float], Tensor] | None:
-        """A function by which attackers with memory `state` steer local steps; None if they do not.
+        """Returns the function with which attackers steer local steps; None if they do not steer.
 
         See `privfed.client.trainer.Steering`.
         """
@@ -236,7 +236,7 @@ class Attackers:
         return lambda direction, away, lr: self.attack.steer(direction, away, lr, state)
 
     def poisoned(self, federation: Federation) -> Federation:
-        """The population on which Byzantine clients train: only their own examples are poisoned.
+        """Returns the population with the examples of Byzantine clients poisoned, no others.
 
         Raises `Refused` if the attack does not fit the examples.
         """
@@ -261,7 +261,7 @@ class Attackers:
 
 
 def _memory_of(task: str) -> str:
-    """Prefix of memory names of exchanges that ask for `task`."""
+    """Returns the prefix of the attackers' memory names for exchanges with this `task`."""
     return "" if task == "train" else f"{task}/"
 
 
@@ -291,13 +291,13 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
     for label in attack.labels():
         if label >= examples.classes:
             raise Refused(
-                f"the attack aims at class {label}, but there are classes 0 to "
+                f"the attack's target is class {label}, but there are classes 0 to "
                 f"{examples.classes - 1} only; set attack.source and attack.target to these"
             )
 
 
 def targeted(attackers: Attackers, test: Examples) -> Examples | None:
-    """Test examples with the attack applied, labelled with its target classes; None if it has none.
+    """Applies the attack to test examples and labels them with its targets; None without any.
 
     Raises `Refused` if the attack does not fit, or if no test example is a target.
     """

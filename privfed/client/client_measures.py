@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Measurement(Objective):
-    """Rows of `length` measures, without an update or training."""
+    """An exchange in which clients send rows of `length` measures, and no update."""
 
     length: int = 0
 

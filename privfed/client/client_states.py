@@ -105,13 +105,13 @@ class ClientStates:
         self.begin(checkpoint)
 
     def begin(self, round: int) -> None:
-        """Forgets the states scattered in a round that did not end."""
+        """Discards states that `scatter` stored in a round that did not end."""
         self._path, self._earlier = self._journal(round), self._where
         self._temporary = self._path.with_name(f".{self._path.name}.tmp")
         self._temporary.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Forgets the states scattered in an aborted round, and those its exchanges kept."""
+        """Discards states that `scatter` or `keep` stored in an aborted round."""
         self._temporary.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
         self._where = self._earlier
@@ -151,7 +151,7 @@ class ClientStates:
         self._show(self._path)
 
     def replay(self, round: int, released: bool) -> None:
-        """Restores round `round` of an interrupted run, or forgets it if it released nothing.
+        """Restores the states of `round` after an interruption, or discards them without a release.
 
         Raises `Broken` if its journal is missing.
         """
@@ -162,7 +162,7 @@ class ClientStates:
             path.unlink(missing_ok=True)
 
     def settle(self, round: int) -> None:
-        """Merges every round up to `round`, whose checkpoint is durable."""
+        """Merges the states of every round up to `round`, whose checkpoint is durable."""
         self._fold(round)
         self._where = {}
 
@@ -183,7 +183,7 @@ class ClientStates:
             sync_folder(self._folder)
 
     def _folded(self) -> int:
-        """The last merged round; 0 also if an older version merged it."""
+        """Returns the last merged round; 0 if none is recorded, as in older versions."""
         text = regular.read_text(self._upto, "ascii", "replace") if self._upto.is_file() else "0"
         if not text.isdecimal():
             raise Broken(f"{self._upto} does not hold the number of a round", text[:20])

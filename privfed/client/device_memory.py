@@ -31,7 +31,7 @@ class DeviceMemory(Protocol):
         ...
 
     def peak(self, act: Callable[[], object]) -> int:
-        """Peak increase of allocated bytes during `act`."""
+        """Runs `act` and returns the peak increase of allocated bytes."""
         ...
 
 
@@ -56,7 +56,7 @@ class CudaMemory:
 
 
 def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> DeviceMemory | None:
-    """The memory of `device`; None for a CPU, which the operating system manages.
+    """Returns the memory limits of `device`; None for a CPU, which the system manages.
 
     `processes` of this machine train at once, on its GPUs in turn or all on one `named`.
     """
@@ -86,7 +86,7 @@ class Need:
 
 
 def need_of(train: Callable[[int], object], memory: DeviceMemory, length: int) -> Need | None:
-    """Measures the memory of clients that `train`, called with a number of clients, trains.
+    """Measures the memory that training takes, as a function of the number of clients.
 
     Args:
       train: trains as many clients as its argument says, each with a row of `length`.

@@ -18,7 +18,7 @@ from privfed.core.streams import Keys
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 
-_AT_ONCE = 256
+_CHUNK = 256
 Gradients = Callable[["Tensor", np.ndarray], "Tensor"]
 """The gradients `[B, d]` of a model `[d]`, one for each of the named examples `[B]`."""
 
@@ -128,12 +128,12 @@ class DpSgd(Part):
         `keys` are the random streams of this silo and this step.
         """
         drawn = np.flatnonzero(keys.derived(b"coins").bernoulli(self.sampling_rate, examples))
-        deviation = self.noise_multiplier * self.clip
+        std = self.noise_multiplier * self.clip
         total = torch.zeros(len(w), dtype=torch.float64, device=w.device)
-        for start in range(0, len(drawn), _AT_ONCE):  # exact on the grid, so in any pieces
-            rows = gradients(w, drawn[start : start + _AT_ONCE])
-            bounded = clip_rows(rows, self.clip, grid_of(deviation))
+        for start in range(0, len(drawn), _CHUNK):  # exact on the grid, so in any pieces
+            rows = gradients(w, drawn[start : start + _CHUNK])
+            bounded = clip_rows(rows, self.clip, grid_of(std))
             total += bounded.rows.sum(0, dtype=torch.float64)
-        noise = gaussian_on_grid(keys.derived(b"noise"), deviation, len(w))
+        noise = gaussian_on_grid(keys.derived(b"noise"), std, len(w))
         released: Tensor = ((total + torch.from_numpy(noise).to(total)) / batch_size).to(w.dtype)
         return released

@@ -19,7 +19,7 @@ from privfed.client.trainer import LocalTrainer
 from privfed.core.errors import ran_out_of_memory
 from privfed.core.ranks import Alone, Ranks, refuse_miscounted
 from privfed.core.schedules import CONSTANT, Schedule
-from privfed.core.streams import Keys, Streams, coins, uniforms
+from privfed.core.streams import Keys, Streams, bernoulli, uniforms
 from privfed.core.vector import Indices
 from privfed.data.federation import Federation
 from privfed.data.pieces import Mapped
@@ -84,12 +84,12 @@ class LocalExecutor:
         lr = self.trainer.lr * self.schedule.factor(cohort.round)
         federation = self.trainer.federation.at(cohort.round)
         trainer = replace(self.trainer, federation=federation, lr=lr)
-        honest, hostile = self._parted(cohort)
+        honest, byzantine = self._parted(cohort)
         yield from self._chunks(exchange, cohort, trainer, honest)
-        if self.poisoned and len(hostile):
+        if self.poisoned and len(byzantine):
             steering = self.attackers.steering(exchange.remembered) if self.attackers else None
             poisoned = replace(trainer, federation=self.poisoned, steering=steering)
-            yield from self._chunks(exchange, cohort, poisoned, hostile)
+            yield from self._chunks(exchange, cohort, poisoned, byzantine)
 
     def _measured(
         self, exchange: Exchange, cohort: Cohort, measures: ClientMeasures
@@ -112,11 +112,11 @@ class LocalExecutor:
         return objective.personal(broadcast, states, None)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """The clients that train on their own examples, and those on poisoned ones."""
+        """Divides clients into those with their own examples and those with poisoned ones."""
         ids = self.by_work(cohort.clients)
         if self.attackers is None or self.poisoned is None:
             return ids, ids[:0]
-        bad = self.attackers.hostile(cohort.round)[ids]
+        bad = self.attackers.byzantine(cohort.round)[ids]
         return ids[~bad], ids[bad]
 
     def _chunks(
@@ -136,11 +136,11 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Iterator[Chunk]:
-        """`_answer`, or answers of halves of the clients if memory does not suffice.
+        """Returns `_answer`; if memory does not suffice, the answers of halves of the clients.
 
-        The round is already charged, so it goes on. A row is a function of its client and the model
-        only, whatever the other clients of a chunk, and nothing of the failed attempt was observed
-        or kept. Silos are charged as they train, and train alone anyway.
+        The round is already charged, so it must continue. A row does not depend on the other
+        clients of a chunk, and the failed attempt left no trace. Silos are charged as they train,
+        and train alone anyway.
         """
         answer = None
         try:
@@ -175,7 +175,7 @@ class LocalExecutor:
     def _with_examples(
         self, federation: Federation, chunks: Iterator[Indices]
     ) -> Iterator[tuple[Indices, tuple[Federation, Indices]]]:
-        """Each of `chunks` of clients, with a population that holds them, and their indices there.
+        """Yields each of `chunks` with a population that holds it, and the clients' indices in it.
 
         Examples in files are read ahead if clients train several epochs; for one epoch it is no
         faster. Silos that protect examples sample these themselves, after they are charged.
@@ -205,7 +205,7 @@ class LocalExecutor:
         keys: Keys,
         round: int,
     ) -> Tensor:
-        """Rows `[c, m]` of clients `chunk` `[c]`, whose indices in `trainer` are `ids` `[c]`.
+        """Trains clients `chunk` `[c]`, with indices `ids` in `trainer`; returns rows `[c, m]`.
 
         Client states are gathered before training, and scattered after it.
         """
@@ -254,7 +254,7 @@ class LocalExecutor:
         return twice * taken + steps(sizes, passes, trainer.batch_size), examples
 
     def _epochs(self, who: Indices, round: int) -> Indices:
-        """Each client's epochs in this round `[c]`: stragglers do fewer, uniformly, at least one.
+        """Returns each client's epochs `[c]`; those of stragglers are fewer, uniform from 1 on.
 
         The draw is public and independent of the data. Stragglers count (Li et al. 2020, section
         5.2) unless they are dropped.
@@ -265,10 +265,10 @@ class LocalExecutor:
         words = self.streams.at("stragglers", round, who).per_client(2)
         part = uniforms(words[:, 1]) * max(self.trainer.epochs - 1, 1)
         fewer = 1 + np.floor(part).astype(np.int64)
-        return np.where(coins(words[:, 0], self.stragglers), fewer, most)
+        return np.where(bernoulli(words[:, 0], self.stragglers), fewer, most)
 
     def by_work(self, ids: Indices) -> Indices:
-        """Clients `ids`, those with the most local steps first."""
+        """Sorts clients `ids` by their number of local steps, most first."""
         if self.silos:  # all take the same number of steps, and their sizes are private
             return ids
         work = self.trainer.steps(self.trainer.federation.sizes(ids), 1)

@@ -28,7 +28,7 @@ Memory = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Work:
-    """A client's completed training: local `steps` `[c]` at rate `lr`, and measured values.
+    """The completed local training of c clients.
 
     Attributes:
       steps: Local steps of each client, shape `[c]`.
@@ -54,10 +54,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Source of a client's group: a declared column, "label" or "site", as in `client.group`.
+    """The rule that gives a client its group: a declared column, "label" or "site".
 
-    `count` groups are declared; 0 is any number. The key `client.<key>` sets a value for each of at
-    least `least` groups; fewer are refused.
+    `by` is the value of `client.group`. `count` groups are declared; 0 is any number. The key
+    `client.<key>` has a value for each of `least` groups, and fewer groups are refused.
     """
 
     by: str
@@ -202,17 +202,17 @@ class Message(Part):
         """Returns rows `[c, m]` projected onto the set that an honest client can send.
 
         Honest rows do not change. The projection applies to all summed rows, except those of
-        attackers that ignore bounds. Rules on rows receive updates only, which any client could
-        send.
+        attackers that ignore bounds. Rules on rows receive updates only, and any vector is a
+        possible update.
         """
         return rows
 
     def personal(
         self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
     ) -> Tensor:
-        """Returns the models `[c, d]` or `[d]` that clients use for themselves.
+        """Returns the personal models of clients, `[c, d]` or `[d]`.
 
-        `state` and `measured` are theirs, as in `origin`.
+        `state` and `measured` are those of the clients, as in `origin`.
         """
         return broadcast["params"]
 

@@ -111,7 +111,7 @@ class Partial(Around):
         return row, stays if after is None else torch.cat([stays, after], dim=1)
 
     def _in_turn(self, step: LocalStep) -> tuple[Tensor, Tensor | None]:
-        """A plain step of the local part `[c, p]`, or of the shared part `[c, d]`, by the epoch."""
+        """Steps the local part `[c, p]` in the first epochs, and then the shared part `[c, d]`."""
         alone = (step.epoch < self.local_epochs)[:, None]
         shared = torch.where(alone, 0.0, self._shared(step.grad))
         stays = torch.where(alone, self._local(step.grad), 0.0)
@@ -119,7 +119,7 @@ class Partial(Around):
         return torch.cat([shared, stays], dim=1), taken
 
     def _joined(self, shared: Tensor, state: Tensor | None) -> Tensor:
-        """Complete models `[c, d + p]`; without a state `[d + p]`, from the public start."""
+        """Joins shared and local parts to models `[c, d + p]`; `[d + p]` without a state."""
         if state is None:
             return torch.cat([shared, self.start.expand(*shared.shape[:-1], -1)], dim=-1)
         stays = state[:, : len(self.start)]

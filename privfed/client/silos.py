@@ -58,10 +58,17 @@ class PerExample:
         problems = ModuleValidator.validate(copied, strict=False)
         problems += GradSampleModule.validate(copied)
         if problems:
+            layers = [
+                f"{name!r} ({type(layer).__name__})"
+                for name, layer in copied.named_modules()
+                if not [*layer.children()]
+                and ModuleValidator.validate(layer, strict=False) + GradSampleModule.validate(layer)
+            ]
             listed = "; ".join(" ".join(str(problem).split()) for problem in problems)
             raise Refused(
-                f"gradients of single examples cannot be computed for this model: {listed}; use "
-                "another model, or user-level privacy"
+                'client.privacy.mechanism = "dp_sgd", but gradients of single examples cannot be '
+                f"computed for this model: {', '.join(layers) or listed}; use other layers there, "
+                "or user-level privacy (privacy.mechanism)"
             )
         self._module = GradSampleModule(copied, loss_reduction="sum")
         self._parameters: dict[str, Any] = dict(copied.named_parameters())

@@ -87,7 +87,7 @@ class LocalTrainer:
     ) -> tuple[Tensor, Tensor | None]:
         """Trains clients.
 
-        The order with the most local steps first is the fastest; any order is correct.
+        Training is fastest if clients with the most local steps come first; any order is correct.
 
         Args:
           ids: client indices, shape [c].
@@ -161,7 +161,7 @@ class LocalTrainer:
     def _mean(
         self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
     ) -> Tensor:
-        """A statistic `of` batches at w `[c, d]`, averaged over each client: `[c, width]`."""
+        """Averages a statistic `of` batches at w `[c, d]` over each client: `[c, width]`."""
         batches = plan_batches(self.federation, ids, keys, 1, batch_size)
         rows = torch.from_numpy(batches.rows).to(w.device)
         mask = torch.from_numpy(batches.mask).to(w.device)
@@ -193,7 +193,7 @@ class LocalTrainer:
         return (losses * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
 
     def _together(self, count: int) -> Iterator[slice]:
-        """All clients of a chunk at once, or each separately."""
+        """Trains all clients of a chunk at once, or each separately."""
         if self.way == "stacked":
             yield slice(0, count)
         else:
@@ -224,7 +224,7 @@ class LocalTrainer:
     def _local_gradient(
         self, course: Course, broadcast: Broadcast, x: Tensor, y: Tensor, mask: Tensor
     ) -> Tensor:
-        """Each client's gradient `[c, d]` of its objective's loss over valid examples."""
+        """Returns each client's gradient `[c, d]` of the objective's loss over valid examples."""
         if not self.objective.changes_loss:
             return self._stacked_gradient(course.w, x, y, mask)
         stacked, reads = self.way == "stacked", self.objective.reads_features
@@ -283,7 +283,7 @@ class LocalTrainer:
     def _alone(
         self, course: Course, broadcast: Broadcast, x: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """One client's gradient `[1, d]` on a batch, and that at its anchor, if it has one."""
+        """Returns a client's gradient `[1, d]` on a batch, and the one at its anchor, if any."""
         device = course.w.device
         before = _draws(device) if self.objective.anchored == "batch" else None
         if self.objective.changes_loss:
@@ -298,12 +298,12 @@ class LocalTrainer:
 
 
 def _by_step(each: NDArray[Any]) -> Tensor:
-    """`[c, S, B]` as `[S, c, B]`, with the clients of a step contiguous."""
+    """Rearranges `[c, S, B]` as `[S, c, B]`, with the clients of a step contiguous."""
     return torch.from_numpy(np.ascontiguousarray(each.swapaxes(0, 1)))
 
 
 def own_draws(device: torch.device) -> AbstractContextManager[None]:
-    """Draws inside leave torch's own generators unchanged."""
+    """A context whose random draws leave torch's own generators unchanged."""
     return drawing_alone([device] if device.type == "cuda" else [])
 
 

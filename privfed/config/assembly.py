@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from privfed.config.config import Config, Raw
-from privfed.config.mistakes import Mistake, listed_mistakes, mistakes
+from privfed.config.mistakes import Mistake, listed_mistakes, mistakes, named_elsewhere
 from privfed.config.resolved import Resolved
 from privfed.config.sections import SECTIONS, Data, Privacy
 from privfed.core.errors import Refused
@@ -114,6 +114,19 @@ def default_keys(name: str) -> set[str]:
     return {*SECTIONS[name].parts}.union(*(model.model_fields for model in _models(name, {})))
 
 
+def keys_meant(written: str, section: str = "") -> list[str]:
+    """Returns the keys, "section.key", with the name `written` here or in another library.
+
+    Args:
+      written: a name that is no key where it was written.
+      section: the section in which it was written; if it has such a key, others are left out.
+    """
+    name = written.replace("-", "_").casefold()
+    owners = [each for each in SECTIONS if "." not in each and name in default_keys(each)]
+    keys = [*(f"{owner}.{name}" for owner in owners), *named_elsewhere(name)]
+    return [key for key in keys if key.rpartition(".")[0] == section] or keys
+
+
 def _suited(raw: Raw) -> Raw:
     """Returns `raw` with the defaults that the loss recommends for keys that are left out.
 
@@ -157,7 +170,8 @@ def _unknown_keys(name: str, given: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _unknown(name: str, key: str, known: list[str]) -> str:
-    return f"{name}.{key} is not a known key{_owner(name, key)}; {expected(key, known)}"
+    instead = expected(key, known, *keys_meant(key, name))
+    return f"{name}.{key} is not a known key{_owner(name, key)}; {instead}"
 
 
 def _owner(name: str, key: str) -> str:
@@ -170,8 +184,8 @@ def _owner(name: str, key: str) -> str:
 
 
 def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
-    """Reports a missing number of real clients, which must be declared and is never counted."""
-    if source is not None and source.real_people and "clients" not in raw.get("data", {}):
+    """Reports a missing data.clients for real clients, whose number must be declared."""
+    if source is not None and source.holds_real_clients and "clients" not in raw.get("data", {}):
         text = (
             f"data.clients is missing; declare the approximate number of clients of {name} as a "
             "public constant (it is never counted from private data)"
@@ -209,7 +223,7 @@ def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> No
 
 
 def _one_budget(privacy: Privacy) -> Privacy:
-    """Adds the default budget if neither a budget nor the noise is set; refuses both together."""
+    """Adds the default budget if neither budget nor noise is set; refuses them together."""
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise Refused(
             "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "

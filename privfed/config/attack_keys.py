@@ -33,7 +33,7 @@ class AttackKeys(Part):
     clipping norm, which lowers it, or always "beyond" it, which raises it."""
 
     @property
-    def lies(self) -> bool:
+    def false_claims(self) -> bool:
         """Whether attackers report false weights or clip indicators, in addition to their rows."""
         return self.weight != 1.0 or self.clip_count != "true"
 
@@ -41,7 +41,7 @@ class AttackKeys(Part):
     def _refuse_no_round(self) -> Self:
         if 0 < self.last_round < self.first_round:
             raise ValueError(
-                f"attack.last_round is {self.last_round}, before attack.first_round, "
+                f"attack.last_round is {self.last_round}, but attack.first_round is "
                 f"{self.first_round}; raise it, or lower that"
             )
         return self

@@ -62,7 +62,7 @@ def _key(node: ast.stmt) -> str:
 
 
 def _text(node: ast.stmt) -> str:
-    """The docstring that `node` is, in one line; "" if it is none."""
+    """Returns `node` as one line if it is a docstring; "" otherwise."""
     value = node.value if isinstance(node, ast.Expr) else None
     text = value.value if isinstance(value, ast.Constant) else None
     return " ".join(text.split()) if isinstance(text, str) else ""

@@ -139,34 +139,39 @@ class Config:
     @property
     def attacked(self) -> bool:
         """Whether attackers are simulated."""
-        return self.attackers.fraction > 0.0 and bool(self.attack.acts or self.attackers.lies)
+        return self.attackers.fraction > 0.0 and bool(
+            self.attack.acts or self.attackers.false_claims
+        )
 
     @property
     def unbounded(self) -> bool:
-        """Whether attackers ignore the bounds that honest clients keep; sites enforce them."""
+        """Whether attackers send rows that exceed the norm bound of honest clients.
+
+        Sites, if they are the parties, enforce the bound on their clients' rows.
+        """
         stage, free = self.attackers.stage, self.secured and not self.by_sites
         return stage == "after_bound" or (stage == "auto" and free)
 
     @property
     def by_sites(self) -> bool:
-        """Whether sites are the parties: each sums its clients' rows, and adds noise.
+        """Whether the parties of sums are sites: each sums its clients' rows and adds noise.
 
-        If the server sees rows and adds the noise, the sites of clients have no effect.
+        False if the server sees single rows and adds the noise.
         """
         asked = self.data.sites > 0 and self.secure.parties != "clients"
         return asked and (self.secured or self.mechanism.trust == "client")
 
     @property
     def apart(self) -> bool:
-        """Whether clients are at sites on other machines, and none of them on this one."""
+        """Whether all clients are at sites on other machines."""
         return self.data.sites > 0 and self.data.site_partition == "elsewhere"
 
     @property
-    def hostile(self) -> int:
+    def byzantine(self) -> int:
         """The assumed number of Byzantine clients in a cohort.
 
-        As declared, and at least the expected number of simulated attackers, which may be random
-        (such a run is a simulation).
+        It is the declared number, or the expected number of simulated attackers if that is larger
+        (a run with attackers is a simulation).
         """
         expected = self.attackers.fraction * self.sampler.size
         return expected_byzantine(self.aggregation.byzantine, expected)
@@ -189,7 +194,7 @@ class Config:
 
     @property
     def void(self) -> bool:
-        """Whether attackers read raw updates: then other rows depend on a client's data."""
+        """Whether attackers read raw updates, so that their rows depend on other clients' data."""
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
@@ -209,8 +214,8 @@ class Config:
 
     @property
     def colluding(self) -> int | None:
-        """Number of clients that may collude; None if noise depends on no client's secret."""
-        return self.hostile + self.joint_noise.colluders if self.joint_noise else None
+        """Number of clients that may collude; None if clients add no share of the noise."""
+        return self.byzantine + self.joint_noise.colluders if self.joint_noise else None
 
     @property
     def against(self) -> str:
@@ -243,7 +248,7 @@ class Config:
     @property
     def real_clients(self) -> bool:
         """Whether clients are the source's own, each with its own examples, and not simulated."""
-        return bool(self.source.real_people and not self.partition.deals)
+        return bool(self.source.holds_real_clients and not self.partition.assigns)
 
     @property
     def starts_from(self) -> str:

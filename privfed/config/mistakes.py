@@ -37,16 +37,56 @@ _KINDS = {
     "string_too_short": "at least {min_length} letters",
 }
 """The expected value, by the library's kind of error."""
-
+OTHER_NAMES = {
+    "run.rounds": "num_rounds n_rounds total_rounds comm_round communication_rounds global_rounds",
+    "run.seed": "random_state random_seed",
+    "run.device": "gpu use_gpu cuda use_cuda",
+    "run.workers": "n_jobs num_workers",
+    "run.evaluate_every": "eval_every eval_interval frequency_of_the_test",
+    "data.source": "dataset",
+    "data.path": "data_dir data_path data_cache_dir",
+    "data.clients": "num_clients n_clients total_clients client_num_in_total num_users "
+    "num_supernodes num_partitions",
+    "data.label": "label_column",
+    "data.partition": "partitioner partition_method",
+    "data.concentration": "dirichlet_alpha partition_alpha",
+    "data.holdout_fraction": "test_size test_fraction val_split validation_split",
+    "model.name": "architecture arch net network",
+    "model.hidden": "hidden_size hidden_layer_sizes",
+    "model.loss": "criterion loss_fn loss_function",
+    "client.lr": "learning_rate client_lr client_learning_rate local_lr step_size",
+    "client.epochs": "num_epochs n_epochs client_epochs num_local_epochs epochs_per_round",
+    "client.steps": "num_steps local_steps max_steps",
+    "client.batch_size": "batch batchsize local_batch_size train_batch_size minibatch_size",
+    "client.objective": "local_solver client_optimizer",
+    "server.optimizer": "strategy federated_optimizer server_optimizer",
+    "server.lr": "learning_rate server_lr server_learning_rate",
+    "server.momentum": "server_momentum",
+    "cohort.size": "fraction_fit fraction_train min_fit_clients min_train_nodes clients_per_round "
+    "num_clients_per_round client_num_per_round cohort_size",
+    "cohort.dropout": "dropout_rate",
+    "privacy.epsilon": "eps target_epsilon privacy_budget",
+    "privacy.delta": "target_delta",
+    "privacy.noise_multiplier": "sigma noise_scale noise_std",
+    "privacy.clip": "max_grad_norm clipping_norm clip_norm l2_norm_clip clipping_threshold",
+    "privacy.mechanism": "dp differential_privacy",
+    "aggregation.rule": "aggregator aggregation_rule aggregation_method",
+    "aggregation.byzantine": "num_byzantine num_malicious num_malicious_clients",
+    "secure.protocol": "secagg secure_aggregation",
+    "secure.threshold": "reconstruction_threshold",
+    "attack.fraction": "malicious_fraction byzantine_fraction",
+    "stop.patience": "early_stopping n_iter_no_change",
+}
+"""Names of keys in other libraries (Flower, FedML, Opacus, TFF, scikit-learn), by key."""
 
 _MOST_SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong `key`, "section.key", and the reason, which `text()` returns.
+    """A mistake in the key `key` ("section.key"); `text()` describes it.
 
-    The text is made on demand, because the search for a likely intended name is slow.
+    The text is computed on demand, because finding a similar known name is slow.
     """
 
     key: str
@@ -55,7 +95,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The library's finding at `path`; the branches of a union begin at `head`."""
+    """One validation error of pydantic, at `path`; the branches of a union begin at `head`."""
 
     path: tuple[str | int, ...]
     head: tuple[str | int, ...]
@@ -63,6 +103,11 @@ class _Problem:
     message: str
     value: Any
     context: Mapping[str, Any]
+
+
+def named_elsewhere(name: str) -> list[str]:
+    """Returns the keys, "section.key", that other libraries call `name`."""
+    return [key for key, others in OTHER_NAMES.items() if name in others.split()]
 
 
 def listed_mistakes(wrong: Sequence[Mistake], where: str = "") -> str:

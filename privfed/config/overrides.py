@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from typing import Any, get_args
 
 from accounting.documents import from_toml
-from privfed.config.assembly import known_keys
+from privfed.config.assembly import keys_meant, known_keys
 from privfed.config.config import Raw
 from privfed.config.sections import (
     SECTIONS,
 )
 from privfed.core.errors import Refused
 from privfed.core.parts import Part, expected
+from privfed.core.text import nearest
 
 
 def override(raw: Raw, assignment: str) -> None:
@@ -27,7 +28,9 @@ def override(raw: Raw, assignment: str) -> None:
     """
     target, equals, text = assignment.partition("=")
     if not equals or "." not in target:
-        raise Refused(f"--set {assignment}: expected section.key=value, e.g. server.lr=0.5")
+        meant = keys_meant(target.strip())
+        example = f"e.g. {meant[0] if meant else 'server.lr'}={text or 0.5}"
+        raise Refused(f"--set {assignment}: expected section.key=value, {example}")
     try:
         assign(raw, target.strip(), _value(text.strip()))
     except Refused as refused:
@@ -58,7 +61,9 @@ def assign(raw: Raw, target: str, value: Any) -> None:
         section[table] = {**(written if isinstance(written, dict) else {}), key: value}
         return
     if name not in SECTIONS:
-        raise Refused(f"unknown section {name!r}; {expected(name, [*SECTIONS])}", key=name)
+        meant = [] if nearest(name, SECTIONS) else keys_meant(key)
+        known = expected(name, [*SECTIONS], *meant)
+        raise Refused(f"unknown section {name!r}; {known}", key=name)
     section = raw.setdefault(name, {})
     if key in SECTIONS[name].parts and value != section.get(key):
         before = known_keys(name, section)
@@ -121,8 +126,7 @@ def evaluation_keys(assignments: Iterable[str]) -> dict[str, Any]:
     for key in ("by", "every", "holdout"):
         if key in keys:
             raise Refused(
-                f"--federated asks clients once, about what the run left them; leave out "
-                f"evaluation.{key}",
+                f"--federated is a single evaluation of a finished run; leave out evaluation.{key}",
                 key=f"evaluation.{key}",
             )
     return keys

@@ -32,7 +32,7 @@ def population_identity(config: Config) -> dict[str, Any]:
 
 
 def same_unit(config: Config, theirs: Population) -> bool:
-    """Whether `theirs` has the same unit of privacy, in the spelling of any older ledger."""
+    """Whether `theirs`, as stated by a ledger of any version, has this run's unit of privacy."""
     spelled = {"unit": f"{config.names['source']}: {config.values()['data'].get('client', '')}"}
     ours = [population_identity(config), {"unit": _facts(config, config.names)}]
     ours += [spelled] if config.real_clients else []
@@ -81,7 +81,7 @@ def _kinds() -> list[str]:
 
 
 def _facts(config: Config, names: Mapping[str, str]) -> str:
-    """Hash of the keys of [data] and the seed that define the clients, with part names `names`.
+    """Hashes the seed and the keys of [data] that define the clients, with part `names`.
 
     Keys about sites are left out.
     """

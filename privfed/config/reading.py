@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.documents import from_toml
-from privfed.config.assembly import assembled
+from privfed.config.assembly import assembled, keys_meant
 from privfed.config.config import Config, Raw, with_given
 from privfed.config.overrides import assign, override
 from privfed.config.resolved import Resolved
@@ -94,14 +94,14 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
 
 
 def reassembled(raw: Raw, config: Config) -> Config:
-    """Returns the configuration of `raw`, with the values solved for `config`. Raises `Refused`."""
+    """Builds a configuration from `raw`; solved values (the noise) are those of `config`."""
     return assembled(raw, config.resolved)
 
 
 def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
-    """Returns `config` with the keys that a run file states, and with overrides.
+    """Returns `config` changed by the keys that a run file states, then by overrides.
 
-    Keys that the file leaves out keep their values, whatever later versions take by default.
+    Keys that the file leaves out keep their values, even if the defaults of this version differ.
 
     Args:
       config: the configuration to change.
@@ -153,14 +153,14 @@ def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:
-    """Separates the sections of a run file from the values that were solved for."""
+    """Separates the sections of a run file from the values that privfed solved for."""
     solved = Resolved.read(document.pop("resolved", None))
     client = document.get("client")
     if isinstance(client, dict) and "privacy" in client:
         document["client.privacy"] = client.pop("privacy")
     for name, section in document.items():
         if name not in SECTIONS:
-            known = expected(name, list(SECTIONS))
+            known = expected(name, list(SECTIONS), *keys_meant(name))
             raise Refused(f"{path}: unknown section [{name}]; {known}", key=name)
         if not isinstance(section, dict):
             raise Refused(f"{path}: {name} is {section!r}; expected a section [{name}]", key=name)

@@ -68,7 +68,7 @@ class Run(Part):
 
     @field_validator("watch")
     @classmethod
-    def _once(cls, watch: list[str]) -> list[str]:
+    def _distinct(cls, watch: list[str]) -> list[str]:
         if len(set(watch)) < len(watch):
             raise ValueError("expected each name once")
         return watch
@@ -233,7 +233,7 @@ class Audit(Part):
         for key in ("examples", "craft_steps"):
             if self.kind == "update" and getattr(self, key) != defaults[key].default:
                 raise ValueError(
-                    f"{key} is {getattr(self, key)}, and canaries that send updates hold no "
+                    f"{key} is {getattr(self, key)}, but canaries that send updates hold no "
                     'examples; set kind = "input", or remove the key'
                 )
         return self
@@ -263,7 +263,7 @@ class EvaluationKeys(Part):
 
     @field_validator("measures")
     @classmethod
-    def _once(cls, measures: list[str]) -> list[str]:
+    def _distinct(cls, measures: list[str]) -> list[str]:
         if not measures or len(set(measures)) < len(measures):
             raise ValueError("expected at least one name, and each once")
         return measures

@@ -42,7 +42,7 @@ _SHAPES: dict[tuple[str, str], Callable[..., tuple[int, ...]]] = {
     ("rule", "center_after"): lambda part, center, **_: center.shape,
     ("attack", "corrupt"): lambda part, view, **_: view.byzantine.shape,
 }
-"""The shape of the first tensor that a hook returns, as a function of the hook's arguments."""
+"""A function from the arguments of a hook to the shape of the first tensor it returns."""
 
 
 def contract_of(kind: str) -> type[Any]:
@@ -113,7 +113,7 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
 
 
 def _meant(name: str, known: list[str]) -> str:
-    """A question after the nearest of the `known` names, or nothing."""
+    """Returns "did you mean" with the nearest of the `known` names, or ""."""
     close = nearest(name, known)
     return f" (did you mean {close}?)" if close else ""
 
@@ -132,9 +132,10 @@ def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> lis
 
 
 def names_read(defined: Any) -> set[str]:
-    """Names that the code of a function, a property or a class's method reads.
+    """Returns the attribute names that the code of a function, property or method reads.
 
-    Not those of attributes of its other arguments: `batch.loss` reads no `loss` of the part.
+    Attributes of arguments other than `self` do not count: `batch.loss` is not a `loss` of the
+    part.
     """
     function = getattr(defined, "fget", getattr(defined, "__func__", defined))
     todo, names = [getattr(inspect.unwrap(function), "__code__", None)], set[str]()

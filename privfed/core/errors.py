@@ -5,12 +5,54 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
+from contextvars import ContextVar
 from pathlib import Path
 
 from accounting.errors import AccountingError
 
 MISPLACED = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 """Errors for a missing file of a run, or another kind of file in its place."""
+
+ON_COMMAND_LINE: ContextVar[bool] = ContextVar("ON_COMMAND_LINE", default=False)
+"""Whether messages are for users of the command line; otherwise they are for users of Python."""
+_CALLS = {
+    "privfed train --resume (.+)": "privfed.resume({})",
+    "privfed train --out (.+)": "privfed.train(out={})",
+    "privfed audit ([^-].*)": "privfed.audit({})",
+    "privfed report ([^-].*)": "privfed.load({}).report()",
+    "privfed evaluate RUN --data PATH --predictions FILE": "run.evaluate(PATH, predictions=FILE)",
+    "privfed evaluate RUN --federated --epsilon E": "run.evaluate_by_clients(epsilon=E)",
+}
+"""The call in Python for each command that messages name, as a pattern of the command."""
+_COMMAND = re.compile(r"`(privfed [^`]+)`|\A(privfed [^`]+)\Z")
+_FLAG = re.compile(r"""(?<![\w\-/.'"])--([a-z][a-z-]*)(?=[^`]*(?:`[^`]*`[^`]*)*\Z)""")
+"""A flag outside of a command in backquotes."""
+
+
+def for_interface(text: str) -> str:
+    """Returns `text`, which names flags and commands, in the terms of the user's interface.
+
+    In Python, a flag becomes the argument of the same name, and a command in backquotes becomes a
+    call. A command without a counterpart in Python is kept.
+    """
+    if ON_COMMAND_LINE.get() or ("--" not in text and "privfed " not in text):
+        return text
+    return _FLAG.sub(lambda flag: flag[1].replace("-", "_"), _COMMAND.sub(_as_call, text))
+
+
+def resume_command(run: Path) -> str:
+    """Returns the command that resumes `run`, for messages."""
+    return f"`privfed train --resume {shlex.quote(str(run))}`"
+
+
+def _as_call(command: re.Match[str]) -> str:
+    """The call for a command; the command itself if there is none."""
+    for pattern, call in _CALLS.items():
+        if given := re.fullmatch(pattern, command[1] or command[2]):
+            words = [repr(word) for words in given.groups() for word in shlex.split(words)]
+            return call.format(f"[{', '.join(words)}]" if words[1:] else "".join(words))
+    return command[0]
 
 
 class PrivfedError(Exception):
@@ -20,6 +62,9 @@ class PrivfedError(Exception):
     that may quote data, such as values or a library's message, belongs in `private`. It is not part
     of `str(error)`, and commands print it only with --show-values. If the causing exception may
     quote data, raise this error `from None`.
+
+    The message names flags, and commands in backquotes; `str(error)` gives it in the terms of the
+    interface that is used (`for_interface`).
 
     Args:
       message: the public text.
@@ -35,6 +80,9 @@ class PrivfedError(Exception):
         super().__init__(message)
         self.private = private
         self.key = key
+
+    def __str__(self) -> str:
+        return for_interface(super().__str__())
 
 
 class Refused(PrivfedError):

@@ -19,7 +19,14 @@ from typing import Any
 import click
 
 from accounting.errors import LedgerBroken
-from privfed.core.errors import PrivfedError, Refused, private_text, public_text, ran_out_of_memory
+from privfed.core.errors import (
+    ON_COMMAND_LINE,
+    PrivfedError,
+    Refused,
+    private_text,
+    public_text,
+    ran_out_of_memory,
+)
 from privfed.core.own_code import in_own_code, own_frames
 from privfed.core.text import dump, visible
 
@@ -57,19 +64,20 @@ _AS_JSON: ContextVar[bool] = ContextVar("_AS_JSON", default=False)
 
 @contextlib.contextmanager
 def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
-    """A context that sets whether messages quote private data and whether failures are also JSON.
+    """A context of a command: sets whether messages quote private data, and failures are also JSON.
 
     Args:
       quotes: whether messages quote private data. None: they do not, and no message names a flag
         that would change it.
       as_json: whether standard output is for one JSON object.
     """
-    before = _QUOTES.set(quotes), _AS_JSON.set(as_json)
+    before = _QUOTES.set(quotes), _AS_JSON.set(as_json), ON_COMMAND_LINE.set(True)
     try:
         yield
     finally:
         _QUOTES.reset(before[0])
         _AS_JSON.reset(before[1])
+        ON_COMMAND_LINE.reset(before[2])
 
 
 def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
@@ -116,7 +124,7 @@ def _with_advice(error: BaseException, advice: str) -> str:
 
 
 def _with_private_text(public: str, error: BaseException) -> str:
-    """`public`, followed by the private text of `error`, by the flag that shows it, or neither."""
+    """Appends to `public` the private text of `error`, or the flag that shows it, if any."""
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public

@@ -9,6 +9,7 @@ A part's file owns its keys. The first key of its section names the part (`[serv
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -24,7 +25,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from privfed.core.answers import check_answers, contract_of, declared, is_part, refuse_uncalled
 from privfed.core.errors import Refused
 from privfed.core.own_code import in_own_code
-from privfed.core.registry import ADAPTERS, BUILT_IN, CONTRACTS, GIVEN, RETURNED
+from privfed.core.registry import ADAPTERS, BUILT_IN, CONTRACTS, GIVEN, OTHER_NAMES, RETURNED
 from privfed.core.text import nearest
 
 P = TypeVar("P", bound=BaseModel)
@@ -74,7 +75,10 @@ def find(kind: str, name: str, key: str) -> type[Any]:
         outside = {entry.name: entry.value for entry in group}
         target = outside.get(name) or (name if ":" in name else None)
         if target is None:
-            known = expected(name, [*BUILT_IN[kind], *outside])
+            plain = re.sub("[^a-z0-9]", "", name.casefold())
+            others = OTHER_NAMES.get(kind, {}).items()
+            meant = [part for part, names in others if plain in names.split()]
+            known = expected(name, [*BUILT_IN[kind], *outside], *meant)
             raise Refused(f"{key} is {name!r}; {known}, or your own as module:Name", key=key)
     part = imported(target, name, key)
     if kind in ADAPTERS and callable(part) and not is_part(part):
@@ -182,10 +186,16 @@ def imported(target: str, name: str, key: str) -> Any:
         ) from error
 
 
-def expected(name: str, known: list[str]) -> str:
-    """Describes the accepted names and, if one is close to `name`, the likely intended one."""
-    close = nearest(name, known)
-    hint = f" (did you mean {close!r}?)" if close else ""
+def expected(name: str, known: list[str], *meant: str) -> str:
+    """Describes the accepted names and those `meant`; by default, the one that is close to `name`.
+
+    Args:
+      name: the name that was written.
+      known: the accepted names.
+      meant: the names that are known to be meant by it.
+    """
+    likely = meant or [close for close in [nearest(name, known)] if close]
+    hint = f" (did you mean {' or '.join(map(repr, likely))}?)" if likely else ""
     return f"expected {'one of ' if len(known) > 1 else ''}{', '.join(sorted(known))}{hint}"
 
 

@@ -27,7 +27,7 @@ from privfed.core.errors import RankLost
 T = TypeVar("T")
 PATIENCE = timedelta(hours=1)
 """Time limit for ranks to meet, and for work that one rank does alone, such as an evaluation."""
-_MOST_SAID = 64
+_TEXT_BYTES = 64
 _SPIN = 0.001
 """Seconds of busy waiting for an exchange, and afterwards the interval between two checks."""
 
@@ -101,9 +101,9 @@ ALONE = Alone()
 class Together:
     """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
 
-    Claimed numbers are counted at `store` under the name `group`, since a store may outlive a group
-    that failed. `alive` reports whether the processes that this one monitors still run. `cards` is
-    the process group for sums among GPUs, if each rank has a GPU of its own.
+    Claimed numbers are counted at `store` under the name `group`, since a store may still exist
+    after a group has failed. `alive` reports whether the processes that this one monitors still
+    run. `cards` is the process group for sums among GPUs, if each rank has a GPU of its own.
     """
 
     rank: int
@@ -156,8 +156,8 @@ class Together:
 
     def _gathered(self, text: str) -> list[str]:
         """The text of each rank, up to 64 bytes, in the order of the ranks."""
-        texts = torch.zeros(self.count, _MOST_SAID, dtype=torch.uint8)
-        content = text.encode()[:_MOST_SAID].ljust(_MOST_SAID, b"\0")
+        texts = torch.zeros(self.count, _TEXT_BYTES, dtype=torch.uint8)
+        content = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
         texts[self.rank] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         return [bytes(row.tolist()).rstrip(b"\0").decode() for row in self.reduce(texts)]
 

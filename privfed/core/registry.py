@@ -12,6 +12,57 @@ _SCHEDULES = {
     "cosine": "privfed.core.schedules:Cosine",
 }
 
+OTHER_NAMES = {
+    "source": {
+        "table": "csv parquet pandas",
+        "huggingface": "hf datasets",
+        "folders": "imagefolder",
+    },
+    "partition": {"dirichlet": "noniid lda labelskew", "shards": "pathological", "iid": "uniform"},
+    "model": {"logistic": "linear logreg logisticregression softmax", "lstm": "rnn gru"},
+    "loss": {
+        "cross_entropy": "ce nll nllloss crossentropyloss",
+        "binary_cross_entropy": "bce bceloss bcewithlogitsloss",
+        "squared_error": "mse mseloss l2",
+    },
+    "objective": {"sgd": "fedavg fedsgd", "qfedavg": "qffl", "afl": "agnostic"},
+    "optimizer": {
+        "fedavg": "sgd average mean",
+        "fedavgm": "momentum sgdm",
+        "fedadam": "adam fedopt",
+        "fedadagrad": "adagrad",
+        "fedyogi": "yogi",
+    },
+    "sampler": {"fixed_size": "uniform random", "poisson": "bernoulli"},
+    "mechanism": {
+        "gaussian": "gauss central dp dpfedavg",
+        "banded": "dpftrl matrixfactorization bandmf",
+        "local_gaussian": "local ldp",
+        "discrete_gaussian": "ddgauss distributeddgauss",
+        "skellam": "distributedskellam",
+    },
+    "client_mechanism": {"dp_sgd": "opacus"},
+    "rule": {
+        "mean": "fedavg average avg",
+        "median": "coordinatemedian coordinatewisemedian comed",
+        "trimmed_mean": "trim trimmed",
+        "geometric_median": "rfa geomed",
+        "centered_clipping": "cclip",
+        "norm_bound": "normclipping normthresholding",
+        "sign_majority": "signsgd",
+    },
+    "protocol": {"masks": "secagg secaggplus bonawitz"},
+    "compression": {"qsgd": "quantize quantization", "random_mask": "randomk", "sign": "signsgd"},
+    "attack": {
+        "alie": "lie littleisenough",
+        "ipm": "innerproduct",
+        "gaussian": "noise",
+        "scaling": "modelreplacement",
+        "backdoor": "badnets",
+    },
+}
+"""Names of parts in other libraries, as letters and digits only: kind -> name -> others."""
+
 BUILT_IN: dict[str, dict[str, str]] = {
     "source": {
         "digits": "privfed.data.sources.digits:Digits",

@@ -43,11 +43,11 @@ Reals = NDArray[np.float64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def coins(words: Words, rate: float | Reals) -> NDArray[np.bool_]:
-    """Bernoulli draws, True with probability `rate`, from the first 53 bits of each of `words`.
+def bernoulli(words: Words, rate: float | Reals) -> NDArray[np.bool_]:
+    """Returns Bernoulli(`rate`) draws, computed from the first 53 bits of each of `words`.
 
-    True are the words below floor(rate 2^53) 2^11 of all 2^64, and the product is exact. The
-    probability of True is therefore at most the rate as a float, and lower by less than 2^-53.
+    A word below floor(rate 2^53) 2^11 (an exact product) is True, so the probability of True is at
+    most the rate as a float, and lower by less than 2^-53.
 
     Args:
       words: independent uniform 64-bit words, shape [n].
@@ -58,7 +58,7 @@ def coins(words: Words, rate: float | Reals) -> NDArray[np.bool_]:
 
 
 def uniforms(words: Words) -> Reals:
-    """Numbers in [0, 1) from the first 53 bits of `words`. To compare with a rate, use `coins`."""
+    """Returns numbers in [0, 1) from 53 bits of each of `words`; for a rate: `bernoulli`."""
     return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
@@ -121,8 +121,8 @@ class Keys:
         return Keys(seed, None, self.secret)
 
     def bernoulli(self, rate: float | Reals, count: int) -> NDArray[np.bool_]:
-        """Returns `count` independent `coins` with this `rate`, a number or one per draw."""
-        return coins(self.bits(count), rate)
+        """Returns `count` independent `bernoulli` with this `rate`, a number or one per draw."""
+        return bernoulli(self.bits(count), rate)
 
     def normal(self, count: int) -> NDArray[np.float64]:
         """Returns `count` standard normals in float64.

@@ -53,7 +53,7 @@ def about_groups(name: str) -> bool:
 
 
 def measure(name: str, value: float) -> str:
-    """Formats the measure `name`: accuracy in per cent, also that of a group."""
+    """Formats the measure `name`; accuracies, including those of groups, are in per cent."""
     of_all = name.partition("[")[0].removeprefix("worst_group_")
     return f"{value:.2%}" if of_all == "accuracy" else f"{value:.4g}"
 
@@ -168,7 +168,7 @@ def _strict(value: Any) -> Any:
 
 
 def with_numbers(value: Any) -> Any:
-    """Returns a parsed output of `dump` with infinite values as numbers again."""
+    """Converts infinite values in a parsed output of `dump` back to numbers."""
     if isinstance(value, Mapping):
         return {key: with_numbers(item) for key, item in value.items()}
     if isinstance(value, list):

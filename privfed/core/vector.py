@@ -16,14 +16,14 @@ Indices = NDArray[np.int64]
 """Ids of clients or of examples `[n]`."""
 
 
-_AT_ONCE = 1 << 20
+_BATCH_SIZE = 1 << 20
 """Number of entries that are checked at once."""
 
 
 def all_finite(numbers: Tensor) -> bool:
     """Whether all `numbers`, of any shape, are finite; large tensors are checked in chunks."""
     flat = numbers.reshape(-1)
-    parts = torch.split(flat, _AT_ONCE) if len(flat) else ()
+    parts = torch.split(flat, _BATCH_SIZE) if len(flat) else ()
     return all(bool(part.isfinite().all()) for part in parts)
 
 

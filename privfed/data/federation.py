@@ -14,7 +14,7 @@ from privfed.core.vector import Indices
 from privfed.data.inputs import Inputs, made_up_inputs
 from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 
 NO_LABEL = -1
 """The label of a position without one (padding)."""
@@ -136,7 +136,7 @@ class Federation:
     _stages: dict[int, Federation] = field(default_factory=dict, repr=False, compare=False)
 
     def at(self, round: int) -> Federation:
-        """The population as it is in `round`."""
+        """Returns the population in `round`, with its labels of that round."""
         passed = sum(1 for start, _ in self.relabelled if start <= round)
         if not passed:
             return self
@@ -184,7 +184,7 @@ class Federation:
 
     @property
     def test_is_few(self) -> bool:
-        """Whether the test set stands for a larger one, so that gaps in it mean nothing."""
+        """Whether this test set represents a larger one, so that missing classes mean nothing."""
         return self.test_scale > 1.0
 
     def sizes(self, ids: Indices) -> Indices:
@@ -204,11 +204,11 @@ class Federation:
         return self.offsets[ids].tolist(), self.offsets[ids + 1].tolist()
 
     def identify(self, ids: Indices) -> Indices:
-        """The clients' own identities `[c]`, which key their randomness."""
+        """Returns the identities `[c]` of clients, which key their random streams."""
         return ids if self.identities is None else self.identities[ids]
 
     def first_entries(self) -> Indices:
-        """For each entry, the first entry of the same client `[entries]`: itself, if at one site.
+        """Returns, for each entry, the first entry `[entries]` of the same client.
 
         A draw keyed by its identity is the same for all of a client's entries.
         """
@@ -216,10 +216,10 @@ class Federation:
             return np.arange(self.clients)
         return np.searchsorted(self.persons, self.persons)
 
-    def people(self) -> People:
-        """The clients as samplers see them."""
+    def population(self) -> Population:
+        """Returns the data about clients that samplers may use."""
         ids = np.arange(self.clients)
-        return People(self.sizes(ids), self.identify(ids), self.sites)
+        return Population(self.sizes(ids), self.identify(ids), self.sites)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The examples at `rows` `[...]` of the store: x `[..., *features]` and y `[..., *]`.
@@ -237,7 +237,7 @@ class Federation:
         return self._each(lambda part: part.to(device))
 
     def _each(self, change: Callable[[Examples], Examples]) -> Federation:
-        """The population with `change` applied to the clients', test and root examples."""
+        """Applies `change` to the clients', test and root examples."""
         root = None if self.root is None else change(self.root)
         return replace(
             self, examples=change(self.examples), test=change(self.test), root=root, _stages={}

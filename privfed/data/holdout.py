@@ -21,7 +21,7 @@ from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation, client_number
 
-_AT_ONCE = 4096
+_BATCH_SIZE = 4096
 """Number of examples read at once."""
 _DISTINCT, _SHARED = 0.9, 0.5
 """Thresholds of a refusal: fractions of distinct training rows, and of test rows among them."""
@@ -43,8 +43,8 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
 def _distinct_rows(examples: Examples) -> set[int]:
     """A hash of each distinct row, features and label."""
     distinct: set[int] = set()
-    for start in range(0, len(examples), _AT_ONCE):
-        index = torch.arange(start, min(start + _AT_ONCE, len(examples)))
+    for start in range(0, len(examples), _BATCH_SIZE):
+        index = torch.arange(start, min(start + _BATCH_SIZE, len(examples)))
         x, y = examples.x[index], examples.y[index]
         pairs = zip(
             x.reshape(len(index), -1).numpy(), y.reshape(len(index), -1).numpy(), strict=True
@@ -153,10 +153,9 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
     if pool.owners is not None:
         raise Refused(
             'data.holdout is "test", but this source states the owners of examples and has no '
-            "public examples in addition; splitting would publish measures of its clients' own "
-            'data. Use data.holdout = "clients" to declare some of them public, name a '
-            "public test file where the source has such a key, or, for a simulation, use "
-            '"examples"'
+            "public test examples; name some (data.test_path, if the source has this key; in "
+            'Python test=…), or set data.holdout = "clients", which makes some clients public, or '
+            '"examples", which makes the run a simulation'
         )
     order = streams.at("holdout").generator().permutation(len(pool))
     test = round(fraction * len(pool))
@@ -181,8 +180,8 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
             'example; name its column of clients, or use data.holdout = "test"'
         )
     root = streams.at("holdout").integer()
-    coins = np.array([_coin(name, root) for name in pool.clients])
-    public = coins < fraction
+    draws = np.array([_uniform(name, root) for name in pool.clients])
+    public = draws < fraction
     if public.all() or not public.any():
         raise Refused(
             f"data.holdout_fraction is {fraction} of {len(pool.clients)} clients, which declares "
@@ -199,7 +198,7 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
     return HoldoutSplit(train, test, public=test.clients, typical=_mean_size(test))
 
 
-def _coin(name: str, root: int) -> float:
+def _uniform(name: str, root: int) -> float:
     """A number in [0, 1) that follows from a client's name and the common `root`."""
     return client_number(f"{root}/{name}") / 2.0**63
 
@@ -216,13 +215,13 @@ def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
 
 def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
     """Holds out each example independently with probability `fraction`: a simulation."""
-    coins = streams.at("holdout").generator().random(len(pool)) < fraction
-    if coins.all() or not coins.any():
+    held_out = streams.at("holdout").generator().random(len(pool)) < fraction
+    if held_out.all() or not held_out.any():
         raise Refused(
             f"data.holdout_fraction is {fraction} of {len(pool)} examples, which leaves none to "
             "test or none to train; expected at least one each"
         )
-    return HoldoutSplit(pool.take(np.flatnonzero(~coins)), pool.take(np.flatnonzero(coins)))
+    return HoldoutSplit(pool.take(np.flatnonzero(~held_out)), pool.take(np.flatnonzero(held_out)))
 
 
 def _mean_size(test: Examples) -> float | None:

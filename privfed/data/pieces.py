@@ -37,7 +37,7 @@ class Pieces:
         return (len(self), *self.pieces[0].shape[1:])
 
     def each(self, change: Callable[[np.ndarray], np.ndarray]) -> Pieces:
-        """The same pieces, with `change` applied to each."""
+        """Applies `change` to each piece."""
         return Pieces(tuple(change(piece) for piece in self.pieces))
 
     def take(self, rows: Indices) -> np.ndarray:
@@ -101,7 +101,7 @@ class Mapped:
         return self.store[rows]
 
     def take(self, index: Tensor) -> Mapped:
-        """The rows `index` `[n]` of these, still mapped."""
+        """Returns the rows `index` `[n]` of these features, still mapped."""
         return replace(self, rows=self.rows[index])
 
     def to(self, device: torch.device) -> Mapped:

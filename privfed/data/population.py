@@ -68,17 +68,17 @@ def populate(
         their declaration.
     """
     built = min(few or clients, clients)
-    made_up = source.natural_partition and not source.real_people
+    made_up = source.natural_partition and not source.holds_real_clients
     loaded = built if made_up else clients
     pool = source.load(loaded, streams)
-    refuse_undeclared(pool, partition.deals, sites)
+    refuse_undeclared(pool, partition.assigns, sites)
     declared = source.load_test(max(round(holdout_fraction * loaded), 1), streams)
     split = held_out(pool, declared, holdout, holdout_fraction, loaded, streams, protected)
     owners = partition.owners(split.pool, built, streams)
-    _refuse_undeclared_dealing(source, partition, owners, split.pool.owners)
+    _refuse_undeclared_partition(source, partition, owners, split.pool.owners)
     present = _present(split, owners, built) if partition.natural else built
     typical = split.typical if pool.typical is None else pool.typical
-    if typical is None and not source.real_people:
+    if typical is None and not source.holds_real_clients:
         # A simulated source has no secrets.
         typical = len(split.pool) / max(present if made_up else clients, 1)
     names = split.pool.clients if partition.natural else ()
@@ -92,14 +92,14 @@ def populate(
     )
 
 
-def _refuse_undeclared_dealing(
+def _refuse_undeclared_partition(
     source: Source, partition: Partition, owners: Indices, true_owners: Indices | None
 ) -> None:
     """Raises `Refused` if real clients' examples are reassigned by a partition that hides it."""
-    if source.real_people and not partition.deals and (owners != true_owners).any():
+    if source.holds_real_clients and not partition.assigns and (owners != true_owners).any():
         raise Refused(
             "data.partition declares that it assigns no examples to other clients, but it does; "
-            "declare deals = True, which makes the run a simulation"
+            "declare assigns = True, which makes the run a simulation"
         )
 
 
@@ -122,7 +122,7 @@ def _store(
     sites: Sites,
     streams: Streams,
 ) -> Federation:
-    """The training examples by client, or by client and site; `pool` are all of the source."""
+    """Groups the training examples by client, or by client and site; `pool` is the whole source."""
     identities = _identities(names)
     if not sites.count:
         federation = Federation.of(split.pool, owners, clients, split.test)
@@ -143,9 +143,9 @@ def _store(
 def _of_an_entry(
     typical: float | None, pool: Examples, split: HoldoutSplit, sites: Sites
 ) -> float | None:
-    """The part of a client's `typical` number of examples that one of its entries holds.
+    """Divides a client's `typical` number of examples among its entries.
 
-    If sites are known, it is the mean over clients of the test set, if that has sites.
+    If the source knows sites, the divisor is the mean number of sites per client in the test set.
     """
     if typical is None or sites.per_client == 1:
         return typical

@@ -32,7 +32,8 @@ class Numbers(Part):
 class Category(Part):
     """A column of words, encoded as one 0/1 feature for each of its `values`.
 
-    If it `lacks` words, an empty one counts as none of the values; otherwise its row is refused.
+    If the column `lacks` words, an empty cell counts as none of the values; otherwise an empty cell
+    is refused.
     """
 
     column: str
@@ -108,7 +109,7 @@ class Preprocessing(Part):
 
 
 def merged(numbers: Iterable[Numbers]) -> tuple[Numbers, ...]:
-    """The same declarations, with neighbours that differ only in their count merged."""
+    """Merges adjacent declarations that differ only in their number of columns."""
     groups: list[Numbers] = []
     for declared in numbers:
         last = groups[-1] if groups else None

@@ -21,7 +21,7 @@ from privfed.data.federation import Examples, client_number
 _CONCENTRATION = 0.5
 """Dirichlet concentration of the shares in which sites hold clients of a label."""
 _APART = np.int64(0x1E3779B97F4A7C15)
-"""Multiplier that numbers a client's own examples, distinct from those of other clients."""
+"""Multiplier that gives the examples of different clients different numbers."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Entries:
     persons: Indices
 
 
-def refuse_undeclared(pool: Examples, deals: bool, sites: Sites) -> None:
+def refuse_undeclared(pool: Examples, assigns: bool, sites: Sites) -> None:
     """Raises `Refused` if the source knows sites, and their declaration differs.
 
-    The partition must not be one that `deals` rows to clients other than their owners.
+    The partition must not be one that `assigns` rows to clients other than their owners.
     """
     if pool.sites is None:
         return
@@ -78,8 +78,8 @@ def refuse_undeclared(pool: Examples, deals: bool, sites: Sites) -> None:
             f'data.site_partition is "{sites.partition}", which creates synthetic sites, but '
             "this source states the site of each row; remove the key"
         )
-    if deals:
-        raise _dealt()
+    if assigns:
+        raise _assigned()
 
 
 def known_entries(
@@ -101,9 +101,9 @@ def known_entries(
         sites than declared.
     """
     if pool.owners is None or pool.sites is None or train.sites is None:
-        raise _dealt()
+        raise _assigned()
     if train.owners is None or (owners != train.owners).any():
-        raise _dealt()
+        raise _assigned()
     persons, places = np.divmod(np.unique(pool.owners * sites.count + pool.sites), sites.count)
     _refuse_at_too_many(pool, persons, places, sites)
     if train.clients != pool.clients:
@@ -117,7 +117,7 @@ def known_entries(
     return Entries(entry, held % sites.count, held // sites.count)
 
 
-def _dealt() -> Refused:
+def _assigned() -> Refused:
     return Refused(
         "this source states the site of each row, but its rows are partitioned over synthetic "
         'clients, which are at no site; use data.partition = "natural", with a column of '
@@ -163,7 +163,7 @@ def made_up_entries(
             further += further >= taken
         at = np.sort(np.concatenate([at, further[:, None]], axis=1), axis=1)
     persons = np.repeat(np.arange(len(identities)), sites.per_client)
-    return Entries(_dealt_out(owners, identities, sites, streams), at.reshape(-1), persons)
+    return Entries(_assigned_by_chance(owners, identities, sites, streams), at.reshape(-1), persons)
 
 
 def _homes(
@@ -208,8 +208,10 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
     return labels
 
 
-def _dealt_out(owners: Indices, identities: Indices, sites: Sites, streams: Streams) -> Indices:
-    """The entry of each example `[N]`: a random one of its owner's entries."""
+def _assigned_by_chance(
+    owners: Indices, identities: Indices, sites: Sites, streams: Streams
+) -> Indices:
+    """Assigns each example `[N]` to a random one of its owner's entries."""
     if sites.per_client == 1:
         return owners
     numbers = identities[owners] + places_among_owners(owners) * _APART
@@ -231,7 +233,8 @@ def entry_identities(
 ) -> Indices | None:
     """The entries' identities `[entries]`; None if clients have no names.
 
-    They depend only on the names of client and site, or on the client's if it is at one site.
+    An identity depends only on the names of client and site; if each client is at one site, on the
+    client's name alone.
 
     Args:
       entries: the entries of the store.

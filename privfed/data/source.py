@@ -22,7 +22,7 @@ class Source(Protocol):
 
     natural_partition: ClassVar[bool]
     """Whether the source may know the owner of each example; then that is the default partition."""
-    real_people: ClassVar[bool]
+    holds_real_clients: ClassVar[bool]
     """Whether it holds a given population (e.g. a file), whose size has to be declared."""
 
     @property
@@ -75,7 +75,7 @@ class NamesSites(Protocol):
 
 @runtime_checkable
 class KeptByUser(Protocol):
-    """A source of a population passed as an object, which no file of the run holds."""
+    """A source of clients that were passed as an object, which no file of the run contains."""
 
     kept_by_user: ClassVar[bool]
 

@@ -27,13 +27,13 @@ from privfed.store.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class CellCharges:
-    """The charges of one run of a cell, as they were made or as planned.
+    """The charges of one run of a cell, actual or planned.
 
     Attributes:
       cell: the cell.
       key: identifies the run: entries with one key are its planned and its actual charges. Of
         several keys planned for one cell, one will be chosen.
-      people: identifies the population.
+      population: identifies the population.
       about: describes the population.
       run: the charges.
       terms: their meaning, as the ledger states it.
@@ -46,7 +46,7 @@ class CellCharges:
 
     cell: str
     key: str
-    people: str
+    population: str
     about: str
     run: Prior
     terms: Mapping[str, Any]
@@ -105,7 +105,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
     if cell.config is None:
         return
     slot = slot or cell.name
-    people, about = people_of(cell, cell.config)
+    population, about = population_of(cell, cell.config)
     sources = _sources(cell.config)
     for path in sorted(folder.glob("run*/ledger.jsonl")):
         try:
@@ -116,14 +116,14 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
             unread = "the charges of an unreadable ledger are unknown"
             nothing = Prior(str(path.parent), str(path), "", {})
             yield CellCharges(
-                slot, str(path), people, about, nothing, {}, unread=unread, sources=sources
+                slot, str(path), population, about, nothing, {}, unread=unread, sources=sources
             )
             continue
         run = Prior.of(str(path.parent), ledger)
         repeats = path.parent.name == "run" or ledger.terms.get("randomness") == "seeded"
         key = cell.name if repeats else run.run
         yield CellCharges(
-            slot, key, people, about, run, ledger.terms, prior, public, ledger, sources=sources
+            slot, key, population, about, run, ledger.terms, prior, public, ledger, sources=sources
         )
 
 
@@ -132,13 +132,13 @@ def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
 
     They belong to other grids, or to this one before it was edited.
     """
-    people: Counter[str] = Counter()
+    population: Counter[str] = Counter()
     for path in folder.glob("*/run*/ledger.jsonl"):
         if path.parent.parent.name not in cells:
             with contextlib.suppress(AccountingError, OSError, KeyError, TypeError):
                 ledger = Ledger.load(path)
-                people[str(ledger.terms["population"]["unit"])] += bool(ledger.run_spending)
-    return people
+                population[str(ledger.terms["population"]["unit"])] += bool(ledger.run_spending)
+    return population
 
 
 def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
@@ -166,24 +166,26 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
     spending = apart(plan.spending(rounds))
     run = Prior("", slot, "", spending, examples, lineage=before.lineage)
     public = None if config.data.holdout == "clients" else before.public
-    whose, sources = people_of(cell, config), _sources(config)
+    whose, sources = population_of(cell, config), _sources(config)
     return CellCharges(slot, cell.name, *whose, run, terms, before.runs, public, sources=sources)
 
 
 def _sources(config: Config) -> frozenset[str]:
     """The sources of real data, for any unit of privacy; simulated data have none."""
-    return frozenset(population_identity(config)["sources"] if config.source.real_people else ())
+    return frozenset(
+        population_identity(config)["sources"] if config.source.holds_real_clients else ()
+    )
 
 
-def people_of(cell: Cell, config: Config) -> tuple[str, str]:
+def population_of(cell: Cell, config: Config) -> tuple[str, str]:
     """Returns the population of a cell's releases: its identity, and a description.
 
     Clients that a file names are the same population for any seed and any name of the population: a
     seed only determines which of them are declared public.
     """
     source, column = config.names["source"], config.values()["data"].get("client", "")
-    people = str(population_identity(config)["unit"])
+    population = str(population_identity(config)["unit"])
     if config.real_clients:
-        return people, f"clients of {source}" + (f" ({column})" if column else "")
+        return population, f"clients of {source}" + (f" ({column})" if column else "")
     varied = [f"{k} {text(v)}" for k, v in cell.values.items() if k.startswith("data.")]
-    return people, ", ".join(["simulated", *varied, f"seed {cell.seed}"])
+    return population, ", ".join(["simulated", *varied, f"seed {cell.seed}"])

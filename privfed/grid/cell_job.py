@@ -69,7 +69,7 @@ def run_cell(job: Job) -> Result:
             return {"status": STOPPED, "reason": public_text(error)}
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
-        advice = "its text may quote data; privfed train --show-values on this cell shows it"
+        advice = "its text may quote data; `privfed train --show-values` on this cell shows it"
         result = {"status": FAILED, "reason": f"{public_text(error)} ({place}): {advice}"}
     result |= {"seconds": round(time.monotonic() - began, 3), "version": __version__}
     return result if result["status"] in (STOPPED, WAITING) else _store(folder, result)
@@ -90,10 +90,10 @@ def _trained(job: Job, path: Path) -> Outcome:
 
 
 def _machines_trouble(job: Job, error: Exception) -> bool:
-    """Whether the machine caused the error, so that the cell is tried again.
+    """Whether the machine caused the error, in which case the cell is run again.
 
-    A lack of memory is a problem of the cell in a table, where it ends alone. A candidate, however,
-    would keep the worst score, and others might be chosen because of it.
+    In a table, a lack of memory is the cell's own problem. In a tuning it is the machine's: the
+    candidate would get the worst score, which would affect the choice.
     """
     number = error.errno if isinstance(error, OSError) else None
     no_memory = number == errno.ENOMEM or ran_out_of_memory(error)

@@ -161,7 +161,7 @@ def _cell(base: Raw, grid: Grid, values: Values, seed: int) -> Cell:
         assign(raw, "run.seed", seed)
         for key, value in grid.settings(values).items():
             if value_at(raw, key) != value:
-                raise Refused(f"another key of this grid replaces {key}; vary one of them")
+                raise Refused(f"{key} is replaced by another key of this grid; vary one of them")
         return Cell(values, seed, assembled(raw), None)
     except Refused as refused:
         return Cell(values, seed, None, str(refused))

@@ -87,7 +87,7 @@ def _most(left: Spending, right: Spending) -> Spending:
 
 
 def _most_examples(left: Spending | None, right: Spending | None) -> Spending | None:
-    """The same for charges on examples; None if either run bounds no example."""
+    """Returns `_most` for charges on examples; None if either run bounds no example."""
     return None if left is None or right is None else _most(left, right)
 
 
@@ -201,27 +201,27 @@ def _populations(charges: Sequence[CellCharges]) -> list[list[CellCharges]]:
     """`charges` by population; those that may concern the same population are merged."""
     names: dict[str, set[str]] = {}
     for entry in charges:
-        names.setdefault(entry.people, {entry.people}).update(entry.sources)
+        names.setdefault(entry.population, {entry.population}).update(entry.sources)
     disjoint: list[set[str]] = []
     for sources in names.values():
         same = [other for other in disjoint if other & sources]
         disjoint = [other for other in disjoint if not other & sources] + [sources.union(*same)]
     populations: dict[int, list[CellCharges]] = {}
     for entry in charges:
-        place = next(n for n, people in enumerate(disjoint) if entry.people in people)
+        place = next(n for n, population in enumerate(disjoint) if entry.population in population)
         populations.setdefault(place, []).append(entry)
     return [*populations.values()]
 
 
 def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Joint:
     """The joint guarantee of the runs `charges` over one population."""
-    whose = {entry.people: entry.about for entry in charges}
+    whose = {entry.population: entry.about for entry in charges}
     cells = frozenset(entry.cell for entry in charges)
     void = [*_void(charges, cells)]
     meanings: dict[tuple[Any, ...], list[CellCharges]] = {}
     for entry in charges:
         if entry.void is None:
-            meaning = (entry.people, *map(entry.meaning, _MEANING))
+            meaning = (entry.population, *map(entry.meaning, _MEANING))
             meanings.setdefault(meaning, []).append(entry)
     groups = tuple(map(_group, meanings.values()))
     void += [
@@ -242,7 +242,7 @@ def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Join
         _examples(charges),
         any(entry.terms.get("note") for entry in charges),
         _undecided(charges),
-        tuple(_notes(charges, sum(uncounted.get(people, 0) for people in whose))),
+        tuple(_notes(charges, sum(uncounted.get(population, 0) for population in whose))),
     )
 
 

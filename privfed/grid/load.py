@@ -59,7 +59,7 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
         return
     if only := sorted({"candidates", "shape"} & tuning.model_fields_set):
         raise Refused(
-            f"{path}: tune.{only[0]} is for tune.private = true; leave it out, or set that"
+            f"{path}: tune.{only[0]} needs tune.private = true; set that, or remove the key"
         )
     if again := sorted(set(tuning.seeds) & set(grid.seeds)):
         raise Refused(
@@ -69,20 +69,20 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
 
 
 def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
-    """Refuses other variation next to a private choice, which releases one run."""
-    beside = {
+    """Refuses other varied keys in a grid with a private choice, which releases one run."""
+    other_keys = {
         "[grid]": grid.grid, "[[method]]": grid.method, "[[exclude]]": grid.exclude,
         "[[figure]]": grid.figure,
     }  # fmt: skip
-    if others := [name for name, keys in beside.items() if keys]:
+    if others := [name for name, keys in other_keys.items() if keys]:
         raise Refused(
             f"{path}: tune.private = true releases only the best run, but {', '.join(others)} "
             "is about several; put the keys to choose in tune.over, and remove the others"
         )
     if len(grid.seeds) != 1 or "seeds" in tuning.model_fields_set:
         raise Refused(
-            f"{path}: tune.private = true chooses one run over the population of the one seed "
-            "in seeds = [...]; name one there, and leave tune.seeds out"
+            f"{path}: tune.private = true chooses one run over the population of a single seed "
+            "in seeds = [...]; name one seed there, and leave tune.seeds out"
         )
     if 0.0 < tuning.candidates < 1.0:
         raise Refused(f"{path}: tune.candidates is {tuning.candidates:g}; expected 1 or more")
@@ -92,8 +92,8 @@ def _refuse_exclusion(path: Path, grid: Grid, number: int, exclusion: Values) ->
     unknown = [key for key in exclusion if key not in grid.axes]
     if unknown or not exclusion:
         raise Refused(
-            f"{path}: exclusion {number} names {unknown or 'nothing'}, which the grid does not "
-            f"vary; {expected(unknown[0] if unknown else '', grid.keys)}"
+            f"{path}: exclusion {number} names {unknown or 'no key'}; expected keys that the grid "
+            f"varies; {expected(unknown[0] if unknown else '', grid.keys)}"
         )
     if not any(matches(values, exclusion) for values in grid.product()):
         raise Refused(
@@ -109,7 +109,7 @@ def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> Non
                 f"{path}: {where}.{key!r} is no section.key; {expected(section, list(SECTIONS))}"
             )
         if key == "run.seed":
-            raise Refused(f"{path}: {where}.'run.seed' is what seeds = [...] is for")
+            raise Refused(f"{path}: {where} varies 'run.seed'; use seeds = [...] instead")
         if not values:
             raise Refused(
                 f"{path}: {where}.{key!r} is an empty list, so there is no cell; name values"

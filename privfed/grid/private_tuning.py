@@ -109,7 +109,7 @@ def _copy(folder: Path, to: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Unheard:
+class Redirected:
     """`run_cell` with its standard output and error appended to the file `log`."""
 
     log: Path
@@ -209,7 +209,7 @@ def _trained(
         for each in drawn
         if results[each.folder] is None and each.cell.config is not None
     ]  # fmt: skip
-    for event in work(Unheard(places.log), jobs, processes):
+    for event in work(Redirected(places.log), jobs, processes):
         if isinstance(event, Ended):
             results[event.job.name] = _ended(event, places.log)
     return [results[each.folder] or {} for each in drawn]

@@ -39,6 +39,7 @@ _NO_MEASURE = {
     "budgets",
     "constant",
     "diverged",
+    "not_learned",
     "excluded",
     "ledger_head",
     "lost_claims",
@@ -140,7 +141,7 @@ def cell_of(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Converts JSON's "inf" to infinity."""
+    """Converts the text "inf" of JSON files to infinity."""
     return math.inf if value == "inf" else value
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 Losses = Sequence[tuple[Mapping[str, Any], Loss]]
-"""The loss of each cell, with the varied keys as a table holds them."""
+"""Pairs of a cell's loss and its varied keys, as a table holds them."""
 
 
 def less_is_better(loss: Loss, measure: str) -> bool:
@@ -146,7 +146,7 @@ class Spread:
     """
 
     mean: float
-    deviation: float
+    std: float
     low: float
     high: float
     count: int
@@ -157,7 +157,7 @@ class Spread:
             return {f"{name}_{part}": None for part in ("mean", "sd", "min", "max")}
         return {
             f"{name}_mean": self.mean,
-            f"{name}_sd": self.deviation,
+            f"{name}_sd": self.std,
             f"{name}_min": self.low,
             f"{name}_max": self.high,
         }
@@ -170,8 +170,8 @@ def spread(numbers: Sequence[float]) -> Spread:
     mean = math.inf if math.inf in numbers else statistics.fmean(numbers)
     mean = min(max(mean, min(numbers)), max(numbers))  # rounding may exceed the range slightly
     spreads = len(numbers) > 1 and math.isfinite(mean)
-    deviation = statistics.stdev(numbers) if spreads else 0.0
-    return Spread(mean, deviation, min(numbers), max(numbers), len(numbers))
+    std = statistics.stdev(numbers) if spreads else 0.0
+    return Spread(mean, std, min(numbers), max(numbers), len(numbers))
 
 
 def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: list[Row]) -> None:

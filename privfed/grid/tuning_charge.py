@@ -103,7 +103,7 @@ def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
     if proposal.seeded:
         return None
     spent = (
-        f"what {ledger.path} charged is spent: the random draws that it charged are lost, and "
+        f"the charge in {ledger.path} is spent, but its random draws are lost, and "
         f"new ones would have to be charged. Restore {places.private}, or name another --out"
     )
     try:
@@ -113,7 +113,7 @@ def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
             f"{places.key.path} is missing, or belongs to another tuning; {spent}"
         ) from error
     if ledger.terms["tuning"].get("secret") != _commitment(key):
-        raise Broken(f"{places.key.path} is not what the ledger commits to; {spent}")
+        raise Broken(f"{places.key.path} differs from the ledger's commitment; {spent}")
     if not places.candidates.is_dir():
         raise Broken(f"{places.candidates} is missing; {spent}")
     return key

@@ -135,10 +135,10 @@ class Proposal:
     def promise(self) -> tuple[Any, ...]:
         """The guarantee, its population and its terms: the same for every combination."""
         config, privacy = self.config, self.config.privacy
-        asked = (privacy.epsilon, privacy.delta, privacy.accountant)
-        people = (config.data, config.source, config.partition, config.shift)
+        requested = (privacy.epsilon, privacy.delta, privacy.accountant)
+        population = (config.data, config.source, config.partition, config.shift)
         sense = (config.run.randomness, self.plan.simulation, self.plan.void, self.plan.assumed)
-        return (self.event, self.before, asked, people, sense)
+        return (self.event, self.before, requested, population, sense)
 
     @property
     def seeded(self) -> bool:
@@ -188,7 +188,7 @@ class Proposal:
 def propose(files: Files, grid: Grid) -> Proposal:
     """Returns the plan and cost of the tuning of `grid`; reads the data's form, and trains nothing.
 
-    Raises `Refused`, with the combination, if one of them cannot run, has another spending than the
+    Raises `Refused`, naming the combination, if one cannot run, spends more or less than the
     others, or lacks the metric.
     """
     assert grid.tune is not None
@@ -201,7 +201,7 @@ def propose(files: Files, grid: Grid) -> Proposal:
         if other.promise != first.promise:
             raise Refused(
                 f"{dict(cell.values)} has another guarantee, or another population, than "
-                f"{dict(combinations[0].values)}: all candidates need one and the same spending "
+                f"{dict(combinations[0].values)}: all candidates need the same spending "
                 "over one population, all secret or all simulations; leave keys that change "
                 "rounds, cohort, noise, budget, [data] or run.randomness, or make a run a "
                 "simulation, out of tune.over"

@@ -106,7 +106,7 @@ class AreaUnderCurve(Measure):
         for histogram, gain, others in ((positive, above, negatives), (negative, below, positives)):
             # noise of the wavelet coefficients, then sampling of clients with one cell each
             changes = torch.stack([gain, torch.full_like(gain, others)])
-            noises = changes @ inverse * noised.deviation
+            noises = changes @ inverse * noised.std
             draws = changes * (_cleaned(histogram) * noised.unsampled).sqrt()
             spread = noises @ noises.T + draws @ draws.T
             for place, at in enumerate(((0, 0), (1, 1), (0, 1))):

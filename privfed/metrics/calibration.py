@@ -61,7 +61,7 @@ class Calibration(Measure):
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
         """Returns sum_b |D_b| / S, corrected for the upward bias of noise: see `_estimated`."""
         count = max(noised.count, 1.0)
-        if noised.count <= noised.quantile * noised.count_deviation:
+        if noised.count <= noised.quantile * noised.count_std:
             return Estimate(0.0, 0.0, 1.0)
         gaps, slack = noised.values[: self.bins].double(), float(noised.values[self.bins])
         drawn = noised.unsampled * max(count - slack, 0.0)
@@ -89,9 +89,9 @@ def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> E
     bins, k = len(gaps), noised.quantile
     observed = float(gaps.abs().sum())
     total = torch.linspace(0, 1, _STEPS, dtype=torch.float64) * count
-    apart = (noised.deviation**2 + drawn / bins) ** 0.5
-    uncertain = drawn + (total * noised.count_deviation / count).square()
-    even, even_variance = _folded(total / bins, noised.deviation)
+    apart = (noised.std**2 + drawn / bins) ** 0.5
+    uncertain = drawn + (total * noised.count_std / count).square()
+    even, even_variance = _folded(total / bins, noised.std)
     lone, lone_variance = _folded(total, apart)
     none, none_variance = _folded(torch.zeros_like(total), apart)
     least = bins * even - k * (bins * even_variance + uncertain).sqrt()
@@ -106,11 +106,11 @@ def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> E
     return Estimate.within(value / count, low / count, high / count, (0.0, 1.0))
 
 
-def _folded(mean: Tensor, deviation: float) -> tuple[Tensor, Tensor]:
+def _folded(mean: Tensor, std: float) -> tuple[Tensor, Tensor]:
     """Returns mean and variance `[n]` of |X| for normal X (Leone, Nelson and Nottingham 1961)."""
-    if deviation == 0:
+    if std == 0:
         return mean.abs(), torch.zeros_like(mean)
-    scaled = mean / deviation
+    scaled = mean / std
     peak = math.sqrt(2 / math.pi) * (-scaled.square() / 2).exp()
-    folded = deviation * (peak + scaled * (scaled / math.sqrt(2)).erf())
-    return folded, (mean.square() + deviation**2 - folded.square()).clamp(min=0)
+    folded = std * (peak + scaled * (scaled / math.sqrt(2)).erf())
+    return folded, (mean.square() + std**2 - folded.square()).clamp(min=0)

@@ -121,26 +121,26 @@ class ClientGroups:
             raise Refused(f"{_KEY} is empty; name the column of clients' groups", key=_KEY)
         return cls(groups.names, groups)
 
-    def of(self, people: Federation, ids: Indices) -> Indices:
+    def of(self, population: Federation, ids: Indices) -> Indices:
         """Returns the most frequent group of each client's examples; of equal ones the first.
 
         Args:
-          people: the clients and their examples.
+          population: the clients and their examples.
           ids: client ids, shape `[c]`.
 
         Returns:
           Group indices, shape `[c]`; `NO_GROUP` for a client without examples or site.
         """
         if self.examples is None:
-            sites = people.sites
+            sites = population.sites
             return np.full(len(ids), NO_GROUP) if sites is None else sites[ids].astype(np.int64)
-        return np.array([self._most_frequent(people, client) for client in ids], dtype=np.int64)
+        return np.array([self._most_frequent(population, client) for client in ids], dtype=np.int64)
 
-    def _most_frequent(self, people: Federation, client: int) -> int:
-        start, end = people.offsets[client : client + 2]
+    def _most_frequent(self, population: Federation, client: int) -> int:
+        start, end = population.offsets[client : client + 2]
         if self.examples is None or start == end:
             return NO_GROUP
-        x, y = people.examples.x, people.examples.y[start:end]
+        x, y = population.examples.x, population.examples.y[start:end]
         x = x if self.examples.columns is None else x[torch.arange(start, end)]
         groups = self.examples.of(x, y)
         return NO_GROUP if groups is None else int(np.bincount(groups).argmax())

@@ -91,12 +91,12 @@ class MeanMeasure(Measure):
         """Returns V / S = sum s v / sum s, where s is a client's fraction of examples that count.
 
         The interval holds every ratio r for which (V - r S)^2 is at most quantile^2 times its
-        variance at r. This variance is the sum of the noise variance, deviation^2 + r^2
-        count_deviation^2, and the variance from client sampling. The interval is never narrower
+        variance at r. This variance is the sum of the noise variance, std^2 + r^2
+        count_std^2, and the variance from client sampling. The interval is never narrower
         than the one for the noise alone.
         """
         total, slack = noised.values.tolist()
-        noise = Variances(noised.deviation**2, noised.count_deviation**2)
+        noise = Variances(noised.std**2, noised.count_std**2)
         ratio = min(max(total / max(noised.count, 1.0), -1.0), 1.0)
         intervals = [
             ratio_interval(total, noised.count, variances, noised.quantile)

@@ -113,10 +113,10 @@ class NoisedSum:
 
     Attributes:
       values: noised sum of the parts, shape `[k]`.
-      deviation: standard deviation of the noise on each entry of `values`.
+      std: standard deviation of the noise on each entry of `values`.
       count: noised sum of each client's fraction of examples that the measure counts; NaN if the
         measure takes no count.
-      count_deviation: standard deviation of the noise on `count`; NaN likewise.
+      count_std: standard deviation of the noise on `count`; NaN likewise.
       rate: probability with which a client took part. At 1 the estimate is about the participants
         only; below 1 they represent all clients; at 0 they are a sample of a much larger
         population.
@@ -124,9 +124,9 @@ class NoisedSum:
     """
 
     values: Tensor
-    deviation: float
+    std: float
     count: float
-    count_deviation: float
+    count_std: float
     rate: float
     quantile: float
 
@@ -159,11 +159,11 @@ class Measure(Part):
         raise NotImplementedError
 
     def lacks(self, scoring: Scoring) -> str:
-        """Returns in words which labels the measure needs and lacks; empty if it suits them."""
+        """Describes the labels that the measure needs and lacks; empty if the labels suit it."""
         raise NotImplementedError
 
     def count(self, scoring: Scoring) -> Count:
-        """Returns the count that divides the estimate: apart if some examples cannot be scored."""
+        """Returns the divisor of the estimate: its own if some examples cannot be scored."""
         return Count.APART if scoring.sequences else Count.SHARED
 
     def counted(self, y: Tensor, scoring: Scoring) -> Tensor:

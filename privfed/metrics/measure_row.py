@@ -85,7 +85,7 @@ def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, coun
 
 @dataclass(frozen=True)
 class Weights:
-    """The weight of a measure's part of a row, and the weight of the count that measures share."""
+    """The weights of a measure's part of a row and of the count that measures share."""
 
     measure: float
     count: float
@@ -187,13 +187,13 @@ class MeasureRow:
         return torch.cat(columns, 1).view(clients, self.length)
 
     def estimates(
-        self, total: Tensor, deviation: float, rate: float, confidence: float = 0.95
+        self, total: Tensor, std: float, rate: float, confidence: float = 0.95
     ) -> dict[str, dict[str, Estimate]]:
         """Returns the estimates that follow from the noised sum of rows, as post-processing.
 
         Args:
           total: sum of rows with approximately normal noise, shape `[m]`.
-          deviation: standard deviation of the noise on each entry.
+          std: standard deviation of the noise on each entry.
           rate: probability with which a client took part, as in `NoisedSum`.
           confidence: confidence of each interval alone, not of all jointly.
 
@@ -203,9 +203,9 @@ class MeasureRow:
         """
         by_group = total.detach().double().cpu().view(-1, self._group_length)
         quantile = NormalDist().inv_cdf((1 + confidence) / 2)
-        wider = deviation * math.sqrt(len(by_group))
+        wider = std * math.sqrt(len(by_group))
         sums = [("", by_group.sum(0), wider)]
-        sums += [(name, by_group[n], deviation) for n, name in enumerate(self.groups)]
+        sums += [(name, by_group[n], std) for n, name in enumerate(self.groups)]
         return {
             name: {
                 measure.title(self.scoring): measure.estimate(noised, self.scoring)
@@ -234,7 +234,7 @@ class MeasureRow:
         return measure.parts(nothing).shape[1]
 
     def _noised(
-        self, numbers: Tensor, deviation: float, rate: float, quantile: float
+        self, numbers: Tensor, std: float, rate: float, quantile: float
     ) -> Iterator[tuple[Measure, NoisedSum]]:
         """Yields each measure with its part of a group's noised sum, in units of a client."""
         weights, at = self.weights, int(self.weights.count > 0)
@@ -248,9 +248,9 @@ class MeasureRow:
                 measure,
                 NoisedSum(
                     numbers[at:end] / weights.measure,
-                    deviation / weights.measure,
+                    std / weights.measure,
                     float(numbers[place]) / weight,
-                    deviation / weight,
+                    std / weight,
                     rate,
                     quantile,
                 ),
@@ -263,7 +263,7 @@ _DRAWS = 20
 
 
 def half_widths(
-    row: MeasureRow, clients: float, deviation: float, confidence: float = 0.95
+    row: MeasureRow, clients: float, std: float, confidence: float = 0.95
 ) -> dict[str, float]:
     """Returns half the width of each measure's interval that noise alone would cause.
 
@@ -274,7 +274,7 @@ def half_widths(
     Args:
       row: the row of measures.
       clients: the cohort size.
-      deviation: standard deviation of the noise on each entry of the sum.
+      std: standard deviation of the noise on each entry of the sum.
       confidence: confidence of each interval.
 
     Returns:
@@ -286,7 +286,7 @@ def half_widths(
     widths: dict[str, float] = {}
     for _ in range(_DRAWS):
         noise = torch.randn(row.length, generator=generator, dtype=torch.float64)
-        estimates = row.estimates(total + deviation * noise, deviation, 1.0, confidence)[""]
+        estimates = row.estimates(total + std * noise, std, 1.0, confidence)[""]
         for title, each in estimates.items():
             widths[title] = widths.get(title, 0.0) + (each.high - each.low) / 2 / _DRAWS
     return widths

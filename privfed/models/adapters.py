@@ -128,7 +128,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """The same for a convolution: A maps to `r` channels for each group, B mixes these."""
+    """Returns a convolution plus s B A: A maps to `r` channels per group, B mixes these."""
     base, (a, b, scale) = _parameter(layer, "weight"), _factors(layer, "weight")
     inner = layer._conv_forward(x, a.reshape(-1, *base.shape[1:]), None)
     change = functional.conv2d(inner, b.reshape(len(base), -1, 1, 1), groups=layer.groups)

@@ -68,7 +68,7 @@ def build_network(
         select_output(module, start.output)
         made_up = _made_up_features(examples)
         if any(is_lazy(p) for p in module.parameters()):
-            with torch.no_grad(), errors_as_refusals(made_up):
+            with torch.no_grad(), errors_as_refusals(made_up, module):
                 module(made_up)
     _refuse_parameters(module)
     _refuse_hidden_start(model, module)
@@ -136,9 +136,7 @@ def _refuse_parameters(module: nn.Module) -> None:
             refuse_part(name, f"is {parameter.dtype}; call .float() on the module")
         other = storages.setdefault(parameter.untyped_storage().data_ptr(), name)
         if other != name and parameter.numel():
-            refuse_part(
-                name, f"shares its memory with {other!r}; tie them as one and the same Parameter"
-            )
+            refuse_part(name, f"shares its memory with {other!r}; tie them as a single Parameter")
 
 
 def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
@@ -230,7 +228,7 @@ def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
 
 
 def _restore(module: nn.Module, constants: Mapping[str, Tensor]) -> None:
-    """Copies a run's `constants` into `module`. Raises `Broken` for those of another model."""
+    """Copies a run's `constants` into `module`. Raises `Broken` if they belong to another model."""
     held = _constants(module, Shapes.of(module))
     if {name: t.shape for name, t in held.items()} != {n: t.shape for n, t in constants.items()}:
         raise Broken(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from traceback import walk_tb
 from typing import Any, NoReturn
 
 import torch
@@ -41,8 +42,16 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
+def failed_layer(error: BaseException, module: nn.Module) -> str:
+    """Returns the name and type of the layer of `module` whose call raised `error`; or ""."""
+    names = {id(part): name for name, part in module.named_modules() if name}
+    called = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+    layers = [part for part in called if isinstance(part, nn.Module) and id(part) in names]
+    return f"{names[id(layers[-1])]!r} ({type(layers[-1]).__name__})" if layers else ""
+
+
 @contextlib.contextmanager
-def errors_as_refusals(x: Tensor) -> Iterator[None]:
+def errors_as_refusals(x: Tensor, module: nn.Module) -> Iterator[None]:
     """Converts any error of a user's module on x into a `Refused`."""
     try:
         yield
@@ -54,10 +63,12 @@ def errors_as_refusals(x: Tensor) -> Iterator[None]:
         reason = " ".join(str(error).split())
         if isinstance(error, IndexError) and kind == "tokens":
             reason += f" (ids go up to {int(x.max())}, and an embedding has a row for each)"
+        layer = failed_layer(error, module)
+        where = f", in its layer {layer}" if layer else ""
         raise Refused(
             f"model.name: the model does not take these examples, {kind} of shape "
-            f"{tuple(x.shape[1:])}: {type(error).__name__}: {reason}. For {kind} there is {fitting}"
-            f"{in_own_code(error)}",
+            f"{tuple(x.shape[1:])}{where}: {type(error).__name__}: {reason}. For {kind} there is "
+            f"{fitting}{in_own_code(error)}",
             key="model.name",
         ) from error
 

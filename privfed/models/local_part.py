@@ -35,7 +35,7 @@ class FullNetwork(Network):
     @property
     def unstackable(self) -> str:
         if self.norms:
-            return "this model normalises a batch by itself, and a stack fills batches up"
+            return "this model normalises by batch statistics, but stacked batches are padded"
         return super().unstackable
 
     def leaves(self, flat: Tensor) -> Leaves:

@@ -31,7 +31,7 @@ Leaves = dict[str, Tensor]
 """Parameters by name: of one model, or `[c, *shape]` of c models."""
 Losses = Callable[[Tensor, Tensor | None], Tensor]
 """Maps outputs `[c, B, ...]` and representations `[c, B, h]` to losses `[c, B]`."""
-_AT_ONCE, _OUTPUTS = 1024, 2**25
+_BATCH_SIZE, _OUTPUTS = 1024, 2**25
 """Largest number of examples, and about that of outputs, scored at once."""
 
 
@@ -275,7 +275,7 @@ class Network:
         return {name: view.detach().requires_grad_() for name, view in views.items()}
 
     def evaluate(self, flat: Tensor, examples: Examples) -> dict[str, float]:
-        """The loss's measures on `examples`, and its mean over them as "loss".
+        """Returns the measures on `examples` by name, and the mean loss as "loss".
 
         Raises `ValueError` for examples without labels.
 
@@ -297,7 +297,7 @@ class Network:
         """Outputs and labels of `examples` in pieces, in evaluation mode."""
         flat = flat.clone()  # protects it from changes by the module
         outputs = math.prod(examples.y.shape[1:]) * examples.classes
-        count = max(1, min(_AT_ONCE, _OUTPUTS // max(outputs, 1)))
+        count = max(1, min(_BATCH_SIZE, _OUTPUTS // max(outputs, 1)))
         with scoring(self.module):
             for rows in torch.split(torch.arange(len(examples)), count):
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]

@@ -40,13 +40,13 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
     """
     exact = _gradient(network, examples)
     try:
-        deviation = _off(_gradient(replace(network, mixed=batch_size), examples), exact)
+        distance = _off(_gradient(replace(network, mixed=batch_size), examples), exact)
     except RuntimeError as error:
         return f"does not go with this model: {error}"
-    if deviation <= TOLERANCE:
+    if distance <= TOLERANCE:
         return ""
     return (
-        f"moves this model's gradient by {deviation:.0%} of its norm on synthetic examples; "
+        f"moves this model's gradient by {distance:.0%} of its norm on synthetic examples; "
         f"expected at most {TOLERANCE:.0%}"
     )
 

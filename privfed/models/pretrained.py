@@ -25,7 +25,7 @@ from privfed.models.start import with_changes
 
 
 def is_named(name: str, pattern: str) -> bool:
-    """Whether `pattern` names it, or a module that holds it."""
+    """Whether `pattern` matches the name of a parameter, or of a module that contains it."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
@@ -34,7 +34,7 @@ Origins = Mapping[str, Any]
 _MARK = "privfed_origin"
 _HANDED_OUT: dict[str, Origins] = {}
 """The origin of each trained tensor exported in this process, by the tensor's digest."""
-_BESIDE: set[str] = set()
+_UNTRAINED: set[str] = set()
 """Digests of other exported tensors, which training left unchanged."""
 
 
@@ -47,7 +47,7 @@ def mark(module: nn.Module, trained: Iterable[str], origins: Origins) -> None:
         if digest is not None and name in names:
             _HANDED_OUT[digest] = dict(origins)
         elif digest is not None:
-            _BESIDE.add(digest)
+            _UNTRAINED.add(digest)
 
 
 def origins_of(module: nn.Module) -> tuple[Origins, ...]:
@@ -65,7 +65,7 @@ def origins_of(module: nn.Module) -> tuple[Origins, ...]:
 def unchanged(module: nn.Module) -> bool:
     """Whether all weights of `module` are exactly as a run exported them."""
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
-    known = {*_HANDED_OUT, *_BESIDE}
+    known = {*_HANDED_OUT, *_UNTRAINED}
     return any(digests) and all(digest is None or digest in known for digest in digests)
 
 

@@ -68,7 +68,7 @@ class _Candidate:
 
     def outputs_at(self, parameters: Mapping[str, Tensor], x: Tensor, seed: int) -> Tensor:
         """Outputs on x at `parameters` by name, with randomness of `seed`."""
-        with drawing_alone(), errors_as_refusals(x), warnings.catch_warnings():
+        with drawing_alone(), errors_as_refusals(x, self.module), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             seed_draws(seed)
             out: Tensor = torch.func.functional_call(self.module, dict(parameters), (x,))
@@ -76,7 +76,7 @@ class _Candidate:
 
     def own_outputs(self, x: Tensor, seed: int) -> Tensor:
         """Outputs on x at the module's own parameters."""
-        with drawing_alone(), torch.no_grad(), errors_as_refusals(x):
+        with drawing_alone(), torch.no_grad(), errors_as_refusals(x, self.module):
             seed_draws(seed)
             out: Tensor = self.module(x)
         return out
@@ -128,7 +128,7 @@ def try_module(
     gradient = _gradient(candidate, x, seed, candidate.ordinary)
     refuse_unused(shapes.views(gradient))
     if not (moves or bool(gradient.any())):
-        refuse_model("has a gradient of zero wherever it was tried: nothing would be learned")
+        refuse_model("has a gradient of zero at all tried parameters: nothing would be learned")
     del gradient
     outputs = candidate.outputs(x, seed).detach()
     _refuse_memory(candidate, before, x, seed, outputs)
@@ -157,15 +157,15 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
     if shape != expected:
         raise Refused(
             f"model.name: for {len(x)} examples of shape {tuple(x.shape[1:])} the model gives "
-            f"{shape}; expected {expected}, since by these data and model.loss there are "
-            f"{expected[-1]} outputs to learn{_of_two_classes(shape, expected)}"
+            f"{shape}; expected {expected}: by these data and "
+            f"model.loss the number of outputs is {expected[-1]}{_of_two_classes(shape, expected)}"
         )
     if not bool(outputs.isfinite().all()):
         refuse_model("gives numbers that are not finite, for three examples of ordinary size")
 
 
 def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
-    """Advice for a model with one output for each of two classes and a loss that needs one."""
+    """Returns advice if a model has two outputs for two classes, but the loss needs one."""
     if expected[-1] == 1 and shape == (*expected[:-1], 2):
         return ' (one for two classes: model.loss = "cross_entropy" takes one for each)'
     return ""
@@ -179,7 +179,7 @@ def _gradient(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> Tens
     outputs = candidate.outputs_at(leaves, x, seed)
     if not outputs.requires_grad:
         return torch.zeros_like(flat)
-    with errors_as_refusals(x):
+    with errors_as_refusals(x, candidate.module):
         parts = torch.autograd.grad(
             outputs.square().sum(), [*leaves.values()], allow_unused=True, materialize_grads=True
         )

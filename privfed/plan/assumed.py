@@ -59,7 +59,7 @@ def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, 
 
 @contextlib.contextmanager
 def terms_are_whole() -> Iterator[None]:
-    """A context that raises `LedgerBroken` if terms of a ledger have another form."""
+    """A context that raises `LedgerBroken` if the terms of a ledger are malformed."""
     try:
         yield
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -124,9 +124,9 @@ class Assumed:
     def stated(cls, terms: Mapping[str, Any]) -> Self | None:
         """Reads the assumptions of a ledger's terms.
 
-        Ledgers without "assumes" state the trusted server and the sites elsewhere, which is enough
-        if noise is not distributed. Returns None if the numbers of colluders matter and are not
-        stated. Raises `LedgerBroken` for assumptions of another form.
+        Older ledgers without "assumes" state the trusted server and the sites under other keys,
+        which is enough if noise is not distributed. Returns None if the number of colluders matters
+        but is not stated. Raises `LedgerBroken` for assumptions of another form.
         """
         if "assumes" in terms:
             return cls.from_json(terms["assumes"])
@@ -159,8 +159,8 @@ class Assumed:
         assumed = replace(assumed, colluders=_colluders(config), noise=noise)
         if config.by_sites or config.colluding is not None:
             return assumed  # Byzantine sites, and clients that share noise in pairs, are colluders
-        share = config.hostile / max(config.sampler.size, 1)
-        return replace(assumed, byzantine=config.hostile, byzantine_share=share)
+        share = config.byzantine / max(config.sampler.size, 1)
+        return replace(assumed, byzantine=config.byzantine, byzantine_share=share)
 
     def __str__(self) -> str:
         sites = self.sites_per_client
@@ -181,7 +181,7 @@ class Assumed:
         return max(self.byzantine or 0, math.ceil(self.byzantine_share * size - _EXACT))
 
     def with_proved(self, culprits: int) -> Self:
-        """Raises the number of Byzantine parties to at least `culprits`."""
+        """Returns these assumptions with at least `culprits` Byzantine parties."""
         if self.byzantine is not None:
             return replace(self, byzantine=max(self.byzantine, culprits))
         return replace(self, colluders=max(self.colluders or 0, culprits))

@@ -58,7 +58,7 @@ def _trusted_as_well(
         if more == [OWN_SITE] and now.sites_per_client is None:
             mend = "data.sites"
         raise Incomposable(
-            f"it trusts {' and '.join(more)}, but this run does not; set {mend} as there, or leave "
+            f"it trusts {' and '.join(more)}, but this run does not; use its {mend} here, or leave "
             "it out"
         )
     if more := sorted({*assumed.relies_on} - {*now.relies_on}):
@@ -72,7 +72,7 @@ def _trusted_as_well(
 def _against_as_many(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Reduces the charged noise to what remains with more colluding or Byzantine parties."""
+    """Reduces the charged noise to the part that counts against more colluders."""
     if against is None or not assumed.noise:
         return spending
     ratio = min(_ratio(noise, against, assumed, now) for noise in assumed.noise)
@@ -112,7 +112,7 @@ def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) ->
 
 
 def _with_less_noise(event: Event, ratio: float, aborts: float | None) -> Event:
-    """Returns the event with `ratio` of its noise's variance.
+    """Returns the event with the variance of its noise multiplied by `ratio`.
 
     `aborts` is the slack of visible aborts, against readers only. Against readers, sampling does
     not amplify privacy if there are Byzantine clients, because the noise reveals the number of
@@ -160,7 +160,7 @@ def _at_as_many_sites(
     if most is None:
         raise Incomposable(
             f"its epsilon is about clients with rows at {sites} sites at most "
-            "(data.sites_per_client), and this run declares no sites; declare data.sites and "
+            "(data.sites_per_client), but this run declares no sites; declare data.sites and "
             "data.sites_per_client here, too"
         )
     by_itself = against is None and assumed.trusts == (OWN_SITE,)
@@ -172,7 +172,7 @@ def _at_as_many_sites(
 
 
 def _at_more_sites(event: Event, sites: int, most: int, by_itself: bool) -> tuple[Event, float]:
-    """Returns the event for a client at `most` sites in place of `sites`, and the factor of counts.
+    """Returns the event for a client at `most` sites instead of `sites`, and a factor of counts.
 
     If each site adds noise `by_itself`, to its own sum, each site of a client is a separate event.
     """

@@ -66,12 +66,12 @@ def _cost_of_aborts(plan: Plan) -> str:
 
 
 def _solved_noise(plan: Plan, cost: RoundCost) -> float:
-    """The noise multiplier that the budget requires at this cost; infinite if none suffices."""
+    """Returns the noise multiplier that the budget needs at this cost; infinite if none."""
     privacy, before = plan.config.privacy, plan.before.spending
     rounds, budget = plan.training_rounds, privacy.epsilon or 0.0
-    also = plan.beside.spending if plan.beside else None
+    evaluating = plan.evaluation_cost.spending if plan.evaluation_cost else None
     try:
-        return cost.solve(rounds, budget, privacy.delta, privacy.accountant, before, also)
+        return cost.solve(rounds, budget, privacy.delta, privacy.accountant, before, evaluating)
     except AccountingError:
         return math.inf
 

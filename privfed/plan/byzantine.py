@@ -21,7 +21,7 @@ COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
 
 @dataclass(frozen=True)
 class ByzantineLimit:
-    """A limit, by `key`: at most `most` `parties` ("clients" or "sites") are Byzantine."""
+    """The limit, set by `key`, that at most `most` `parties` (clients or sites) are Byzantine."""
 
     most: int
     parties: str
@@ -35,7 +35,7 @@ class ByzantineLimit:
 
 
 def byzantine_limit(plan: Plan) -> ByzantineLimit | None:
-    """The number of Byzantine parties under which guarantees hold; None if none depends on it.
+    """Returns the limit on Byzantine parties on which guarantees depend; None if there is none.
 
     If the parties of a sum contribute shares of its noise, the shares of Byzantine parties may be
     missing and are not counted (rules of proof, sections 5 and 9.1). Noise of the server or a key
@@ -49,7 +49,7 @@ def byzantine_limit(plan: Plan) -> ByzantineLimit | None:
     limits = plan.cost.limits
     if limits.sites:
         return ByzantineLimit(limits.colluders, "sites", "secure.colluders")
-    return ByzantineLimit(limits.hostile, "clients", "aggregation.byzantine")
+    return ByzantineLimit(limits.byzantine, "clients", "aggregation.byzantine")
 
 
 def refuse_more_culprits(plan: Plan, round: int, culprits: int) -> None:
@@ -101,7 +101,7 @@ def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
     limit = byzantine_limit(plan)
     if limit is None or len(culprits) <= limit.most:
         return ()
-    proved = f"it needs that {limit}, and {_proved(len(culprits), limit.parties)}"
+    proved = f"it needs that {limit}, but {_proved(len(culprits), limit.parties)}"
     if limit.parties == "sites":
         return (
             f"ε against {PARTY_WORDS['sites']} does not hold as it is stated: {proved}. ε "
@@ -120,7 +120,7 @@ def _proved(culprits: int, parties: str) -> str:
     return f"{named} proved to be Byzantine in secure sums"
 
 
-def exclusion_in_words(plan: Plan) -> str:
+def exclusion_text(plan: Plan) -> str:
     """Describes the consequence of a proved Byzantine party; empty if proof is impossible.
 
     That is the case if no party sends a message of its own, or the protocol identifies none.
@@ -155,7 +155,7 @@ def rests_on_a_secret_draw(plan: Plan) -> bool:
 
 
 def _telling(plan: Plan, events: Iterable[Event | None]) -> bool:
-    """Whether dropouts reveal who was sampled, and one of `events` depends on that secret.
+    """Whether dropouts reveal who was sampled, while one of `events` needs that to be secret.
 
     Dropouts of sites do not depend on the sampling of clients.
     """

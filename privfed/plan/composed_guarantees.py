@@ -21,7 +21,7 @@ from privfed.privacy.shared_noise import PARTY_WORDS
 
 
 def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
-    """Returns the earlier runs that a ledger counts, and the reason why their charges do not hold.
+    """Returns the earlier runs that a ledger counts, and a reason if their charges are invalid.
 
     The reason is empty if each was charged under the ledger's own assumptions, as privfed does. A
     charge against the other party is removed if it was made under other assumptions.
@@ -42,7 +42,7 @@ def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
 def ledger_guarantee(ledger: Ledger, accountant: str) -> Guarantee:
     """Returns the guarantee of a ledger's run and of all earlier runs that it counts.
 
-    It is infinite if these were not charged under the ledger's own assumptions.
+    It is infinite if the earlier runs were not charged under the ledger's own assumptions.
     """
     terms = ledger.terms
     before, why = counted_priors(terms)
@@ -116,7 +116,7 @@ def other_guarantee(
     """
     together = [spending, *(prior.other or {} for prior in runs)]
     silent = [prior.path for prior in runs if prior.other is None]
-    why = f"no ledger states what was charged against {PARTY_WORDS[against]} by {', '.join(silent)}"
+    why = f"no ledger states the charges against {PARTY_WORDS[against]} of {', '.join(silent)}"
     bound = _joint_bound(total(together), delta, why if silent else "")
     return replace(bound, against=against, uncovered=uncovered, clients=clients)
 

@@ -77,9 +77,9 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
     """Returns the configuration of the rounds of `config` that evaluate.
 
     A client sends a row of metrics instead of an update. The same parts clip, sum, noise and sample
-    rows. But the sum is averaged, nothing adapts to norms, and sampling and noise of different
-    rounds are independent. The `length` of a row matters for noise that clients share. Attackers
-    are honest here: whatever a client measures, its row is bounded. Raises `Refused`.
+    rows. However, the aggregation rule is the mean, no clipping norm adapts, and sampling and noise
+    of different rounds are independent. The `length` of a row matters for noise that clients share.
+    Attackers are honest here: whatever a client measures, its row is bounded. Raises `Refused`.
     """
     evaluation = config.evaluation
     return replace(
@@ -89,7 +89,7 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
         optimizer=NoStep(),
         rule=Mean(),
         aggregation=config.aggregation.model_copy(
-            update={"before": [], "silo_weights": [], "byzantine": config.hostile}
+            update={"before": [], "silo_weights": [], "byzantine": config.byzantine}
         ),
         mechanism=config.mechanism.with_clip(ROW_NORM),
         sampler=independent_draw(config.sampler, evaluation.size, config.data.clients),

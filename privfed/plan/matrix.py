@@ -101,7 +101,7 @@ def combination(written: Raw, choice: Mapping[str, str]) -> Combination:
 
 
 def _complete(raw: Raw) -> None:
-    """Sets the keys that the parts require; removes those that other parts left behind."""
+    """Sets the keys that these parts require, and removes keys that only other parts have."""
     for section in ("aggregation", "secure", "privacy", "cohort", "attack", "server"):
         raw.setdefault(section, {})
     parts = {kind: named(raw, kind) for kind in AXES}

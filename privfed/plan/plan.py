@@ -56,11 +56,10 @@ class Plan:
     noise_multiplier: float | None
     by_examples: bool
     other: Event | None = None
-    """For distributed noise, which has two guarantees, the event of the one the budget does not
-    limit."""
+    """Event of the guarantee that the budget does not limit; only distributed noise has one."""
     evaluation: Plan | None = None
     """The rounds in which clients evaluate, as a plan of their own; None if they do not."""
-    beside: EvaluationCost | None = None
+    evaluation_cost: EvaluationCost | None = None
     """The cost of these rounds as a function of the noise of training."""
     before: Priors = field(default_factory=Priors, hash=False)
     budgets: tuple[BudgetChange, ...] = ()
@@ -114,7 +113,7 @@ class Plan:
         return {event: min(rounds, count) for event, count in most.items()}
 
     def _charged(self, rounds: int, training: Event, evaluating: Event | None) -> Spending:
-        """Counts of both events in the first `rounds` rounds."""
+        """Counts the training and evaluation events in the first `rounds` rounds."""
         count = self.config.evaluation_rounds.among(rounds)
         charged = Counter({training: rounds - count})
         return charged + Counter({evaluating: count}) if evaluating else charged
@@ -128,7 +127,7 @@ class Plan:
         return self._of_kind(round).other
 
     def _of_kind(self, round: int) -> Plan:
-        """The plan of rounds of the kind of `round`."""
+        """Returns the plan for the kind of `round`: training, or evaluation."""
         if self.evaluation and round in self.config.evaluation_rounds:
             return self.evaluation
         return self
@@ -141,20 +140,20 @@ class Plan:
         spending, before = {dp.event(self.config.client.epochs): rounds}, self.before
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
-    def besides(self, rounds: int) -> Guarantee | None:
+    def other_party(self, rounds: int) -> Guarantee | None:
         """Returns the guarantee that the budget does not limit; None without one."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
         before = self.before
-        beside = self.evaluation.other if self.evaluation else None
-        spending = self._charged(rounds, self.other, beside)
+        evaluating = self.evaluation.other if self.evaluation else None
+        spending = self._charged(rounds, self.other, evaluating)
         clients = self.config.data.clients
         return other_guarantee(spending, against, before.runs, delta, before.uncovered, clients)
 
-    def also(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
+    def further_guarantees(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
         """Returns the guarantees other than the headline."""
-        return self.examples(rounds), self.besides(rounds)
+        return self.examples(rounds), self.other_party(rounds)
 
     @property
     def assumed(self) -> Assumed:
@@ -174,13 +173,13 @@ class Plan:
         if not self.config.attacked:
             return self._simulated
         also = (self._simulated or "").removeprefix("simulation: ")
-        how = name if self.config.attack.acts else "by what they claim"
+        how = name if self.config.attack.acts else "by false reports"
         attacked = f"simulation: {attack.fraction:.0%} of the clients attack ({how})"
         return f"{attacked}; {also}" if also else attacked
 
     @property
     def _simulated(self) -> str | None:
-        """The same reason without attackers."""
+        """Returns the same reason for a run without attackers; empty if there is none."""
         config, run = self.config, self.config.run
         if run.randomness == "seeded":
             return f"simulation: noise and cohorts follow from the seed {run.seed}"
@@ -188,10 +187,10 @@ class Plan:
             return "simulation: measures that epsilon does not cover were written"
         if self.config.secure.simulate == "arithmetic":
             return "simulation: no cryptography ran in the secure sums"
-        if self.config.source.real_people and not self.config.real_clients:
+        if self.config.source.holds_real_clients and not self.config.real_clients:
             return "simulation: examples of real clients were partitioned among synthetic ones"
         known = config.site_column or config.apart
-        if config.by_sites and config.source.real_people and not known:
+        if config.by_sites and config.source.holds_real_clients and not known:
             return "simulation: real clients were assigned to synthetic sites"
         if self.config.data.holdout == "examples":
             return "simulation: scored on examples of clients that train"
@@ -216,21 +215,25 @@ def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: in
 def solve_plan(
     config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0
 ) -> Plan:
-    """Returns the plan of a configuration that is not refused: its noise, and all costs.
+    """Solves for the noise and computes all costs of a configuration that was not refused.
 
-    Runs `before` this one count. Noise that clients share depends on the `length` of a message, and
-    on that of a row of `measures`. Raises `Refused` if no noise is enough.
+    The spending of the runs `before` counts. Noise that clients share depends on the `length` of a
+    message, and on that of a row of `measures`. Raises `Refused` if no noise is enough.
     """
     config = with_solved_parts(config, before.spending)
     cost, privacy = round_cost(config, length), config.privacy
-    beside = evaluation_cost(config, measures)
+    evaluations = evaluation_cost(config, measures)
     with _accounted(cost):
-        noise = _noise(config, cost, beside, before.spending)
+        noise = _noise(config, cost, evaluations, before.spending)
         planned = _of_cost(config, cost, noise, before)
-        if beside:
-            evaluating = _of_cost(beside.config, beside.cost, beside.noise(noise), before)
-            solved = replace(planned.config, evaluation_admitted=beside.cost.limits.admitted)
-            planned = replace(planned, config=solved, evaluation=evaluating, beside=beside)
+        if evaluations:
+            evaluating = _of_cost(
+                evaluations.config, evaluations.cost, evaluations.noise(noise), before
+            )
+            solved = replace(planned.config, evaluation_admitted=evaluations.cost.limits.admitted)
+            planned = replace(
+                planned, config=solved, evaluation=evaluating, evaluation_cost=evaluations
+            )
         spending = Counter(before.spending) + Counter(planned.spent)
         promised = guarantee(spending, privacy.delta, privacy.accountant)
         if not _goes_on(config):
@@ -265,12 +268,12 @@ def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Prior
 
 
 def _goes_on(config: Config) -> bool:
-    """Whether it was planned before: such a run stops at its budget, for any number of rounds."""
+    """Whether the run was planned before; it then stops at its budget, whatever its rounds."""
     return config.noise_multiplier is not None and config.privacy.epsilon is not None
 
 
 def _noise(
-    config: Config, cost: RoundCost, beside: EvaluationCost | None, earlier: Spending
+    config: Config, cost: RoundCost, evaluations: EvaluationCost | None, earlier: Spending
 ) -> float | None:
     """The noise multiplier: as fixed, as solved for before, or as the budget requires."""
     privacy, rounds = config.privacy, config.run.rounds
@@ -286,7 +289,7 @@ def _noise(
         return privacy.noise_multiplier
     if config.noise_multiplier is not None or privacy.epsilon is None:
         return config.noise_multiplier
-    return solved_noise(config, cost, beside, earlier)
+    return solved_noise(config, cost, evaluations, earlier)
 
 
 @contextlib.contextmanager
@@ -296,7 +299,7 @@ def _accounted(cost: RoundCost) -> Iterator[None]:
         yield
     except AccountingError as error:
         coarse = shares_noise(cost.mechanism)
-        hint = "; or raise secure.bits, as rounding alone makes rows longer" if coarse else ""
+        hint = "; or raise secure.bits, since rounding lengthens rows" if coarse else ""
         raise Refused(f"privacy: {error}{hint}") from error
 
 
@@ -316,11 +319,11 @@ def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
 
 def _refuse_range(protocol: RowHiding, mechanism: Mechanism) -> None:
     """Raises `Refused` if clients' own noise would exceed the range of a secure sum."""
-    deviation = mechanism.noise_on_update(1) * mechanism.clip
-    if deviation and mechanism.clip + 40 * deviation > protocol.range:
+    std = mechanism.noise_on_update(1) * mechanism.clip
+    if std and mechanism.clip + 40 * std > protocol.range:
         raise Refused(
             f"secure.range is {protocol.range:g}, but clients' own noise has a standard "
-            f"deviation of {deviation:g}; expected at least 40 times that: raise secure.range "
+            f"deviation of {std:g}; expected at least 40 times that: raise secure.range "
             "and secure.bits, or lower privacy.clip"
         )
 

@@ -126,14 +126,14 @@ class Prior:
         """The known heads of its ledger, up to the counted one."""
         return self.passed | {self.head}
 
-    def went_through(self, heads: Iterable[str], beside: Path | None = None) -> Prior:
-        """Returns the same run with those of `heads` that its ledger passed before it was counted.
+    def went_through(self, heads: Iterable[str], folder: Path | None = None) -> Prior:
+        """Returns this run with more `passed` heads: those of `heads` that its ledger had by then.
 
-        They are read from the ledger at its path, or in the folder `beside`: only the run's own
-        ledger holds the head at which it was counted.
+        The ledger is read at the run's path or in the folder `folder`. Only the run's own
+        ledger contains the head at which the run was counted.
         """
         unknown = {*heads} - self.heads
-        ledgers = self.ledgers(beside) if unknown else []
+        ledgers = self.ledgers(folder) if unknown else []
         last = bytes.fromhex(self.head)
         passed = {
             head
@@ -142,18 +142,18 @@ class Prior:
         }
         return replace(self, passed=self.passed | passed) if passed else self
 
-    def ledgers(self, beside: Path | None = None) -> list[Ledger]:
-        """Returns its own ledger and copies that were continued, if they are available."""
+    def ledgers(self, folder: Path | None = None) -> list[Ledger]:
+        """Returns the run's ledger, and copies of it that were continued, where available."""
         ledgers = []
-        for folder in filter(None, (Path(self.path), beside)):
+        for path in filter(None, (Path(self.path), folder)):
             with contextlib.suppress(OSError, AccountingError):
-                ledgers.append(Ledger.load(folder / "ledger.jsonl"))
+                ledgers.append(Ledger.load(path / "ledger.jsonl"))
         return [ledger for ledger in ledgers if ledger.holds(bytes.fromhex(self.head))]
 
     def toward(self, against: str | None) -> Prior | None:
         """Returns the same run with `spending` against the party `against`.
 
-        None if no ledger states it.
+        Returns None if the ledger does not state that spending.
         """
         if against == self.against:
             return self
@@ -163,9 +163,10 @@ class Prior:
         return replace(other, planned=None)  # stated for the headline only
 
     def under(self, now: Assumed) -> Prior:
-        """Returns the same run, charged under the assumptions `now` of a later one.
+        """Returns this run with its spending recomputed under the assumptions `now` of a later run.
 
-        `other` is None if it cannot be computed. Raises `Incomposable` if `spending` cannot.
+        `other` becomes None if it cannot be recomputed. Raises `Incomposable` if `spending` cannot
+        be.
         """
         assumed = self.assumed
         if assumed is None:
@@ -213,7 +214,7 @@ class Priors:
 
     @property
     def uncovered(self) -> str:
-        """The reason why no guarantee over these covers the starting model; empty if all do.
+        """The reason why no guarantee over these runs covers the starting model; else empty.
 
         Starting models of earlier runs count as well, since their releases may depend on them.
         """
@@ -224,15 +225,15 @@ class Priors:
 
     @property
     def _starts(self) -> Lineage:
-        """The runs that made the starting models of all of them and of the new run."""
+        """The runs that made the starting models of these runs and of the new run."""
         return reduce(or_, (prior.lineage for prior in self.runs), self.lineage)
 
-    def traced(self, beside: Path | None = None) -> Priors:
-        """Returns the same runs with the starting heads that their ledgers passed, if available."""
+    def traced(self, folder: Path | None = None) -> Priors:
+        """Returns the same runs; each `passed` includes heads of starting models, where known."""
         heads: dict[str, set[str]] = {}
         for origin in self._starts.runs:
             heads.setdefault(origin.id, set()).add(origin.head)
-        runs = tuple(prior.went_through(heads.get(prior.run, ()), beside) for prior in self.runs)
+        runs = tuple(prior.went_through(heads.get(prior.run, ()), folder) for prior in self.runs)
         return replace(self, runs=runs)
 
     def under(self, now: Assumed) -> Priors:
@@ -275,14 +276,14 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
     stated = ledger.terms.get(key)
     if stated is None:
         return {}
-    beside = Event.from_json(stated["event"])
+    folder = Event.from_json(stated["event"])
     of = {
         Event.from_json(each["charged"]): Event.from_json(each["event"])
         for each in stated.get("evaluation", [])
     }
     if of and len(ledger.run_spending.keys() - of.keys()) > 1:
         raise LedgerBroken(f"{ledger.path}: some charges state nothing under {key!r}")
-    return Counter(of.get(charge.event, beside) for charge in ledger.charges[:charges])
+    return Counter(of.get(charge.event, folder) for charge in ledger.charges[:charges])
 
 
 def planned_by(rounds: int, ledger: Ledger) -> Spending:

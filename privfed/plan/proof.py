@@ -12,7 +12,7 @@ from privfed.privacy.shared_noise import noised_jointly
 from privfed.round.algorithm import releases_per_round
 
 
-def proof_in_words(plan: Plan) -> str:
+def proof_text(plan: Plan) -> str:
     """Explains why noise covers the releases of a round; for plans of private runs."""
     config, mechanism = plan.config, plan.mechanism
     rule, name = rule_of(config), config.names["rule"]
@@ -54,17 +54,17 @@ def proof_in_words(plan: Plan) -> str:
 def _of_sites(plan: Plan) -> str:
     """Explains why noise of sites covers their sums, and who must not know the sampling."""
     limits, protocol = plan.cost.limits, plan.config.names["protocol"]
-    coins = (
+    sampling = (
         f"; each of {limits.sites} sites samples its own clients in secret, and adds up rows "
         f"that it encodes one by one, whose norm is that of encoded rows; {protocol} carry "
         "these sums"
     )
     if plan.mechanism.trust != "sum":
-        return coins
+        return sampling
     opener = plan.config.protocol.opener
     apart = f"{opener} does not collude with the server, and if " if opener != "the server" else ""
     return (
-        f"{coins}, and the noise of at least {limits.minimum - limits.colluders} honest sites "
+        f"{sampling}, and the noise of at least {limits.minimum - limits.colluders} honest sites "
         "is in each, so that subsampling amplifies privacy against the server, readers and any "
         f"{limits.colluders} of the sites together, if {apart}a site's other messages and their "
         "timing do not depend on any client's data"

@@ -23,9 +23,7 @@ from privfed.privacy.mechanism import Mechanism
 from privfed.privacy.setting import ClientShares, CohortSize, Setting, SiteNoise
 from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import releases_per_round
-from privfed.sampling.cohort import Witness
-from privfed.sampling.evaluation_rounds import over_larger_population
-from privfed.sampling.site_coins import over_several_sites
+from privfed.sampling.cohort import Witness, over_larger_population, over_several_sites
 from privfed.secure.aborts import probability, reveals_cohort, round_event, with_aborts
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain_sum import PlainSum
@@ -78,7 +76,7 @@ class RoundCost:
         delta: float,
         accountant: str,
         prior: Spending | None = None,
-        besides: Callable[[float], Spending] | None = None,
+        extra_spending: Callable[[float], Spending] | None = None,
     ) -> float:
         """Returns the smallest noise multiplier at which rounds stay within a budget.
 
@@ -88,14 +86,16 @@ class RoundCost:
           delta: the delta of the budget.
           accountant: the accountant to use.
           prior: charges before these rounds.
-          besides: further charges as a function of the noise multiplier.
+          extra_spending: further charges as a function of the noise multiplier.
 
         Raises:
           AccountingError: if no noise is enough.
         """
         if epsilon == math.inf:
             return 0.0
-        return noise_multiplier(self.event, rounds, epsilon, delta, accountant, prior, besides)
+        return noise_multiplier(
+            self.event, rounds, epsilon, delta, accountant, prior, extra_spending
+        )
 
 
 def round_cost(config: Config, length: int = 0) -> RoundCost:
@@ -159,7 +159,7 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
     protocol = config.row_hiding
     expected, canaries = config.sampler.size, _canaries_expected(config)
     setting = Setting(
-        cohort=CohortSize(expected, limits.capacity, canaries, config.hostile),
+        cohort=CohortSize(expected, limits.capacity, canaries, config.byzantine),
         noise=ClientShares(limits.minimum),
         length=length,
         against=config.against or config.privacy.against,
@@ -208,7 +208,7 @@ def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
     if protocol.honest(limits) <= 0.0:
         raise Refused(
             f"as few as {_clients(protocol.sharing(limits))} may add the noise of a sum, but "
-            f"{_clients(limits.hostile)} of a cohort may be Byzantine, and colluders may know "
+            f"{_clients(limits.byzantine)} of a cohort may be Byzantine, and colluders may know "
             f"{min(protocol.colluding(limits), 1.0):.0%} of it: every client whose noise is "
             "counted might add none; lower aggregation.byzantine, attack.fraction or "
             "secure.colluders, or raise secure.minimum (or secure.threshold, of masks); or "

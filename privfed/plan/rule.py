@@ -57,7 +57,7 @@ def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
 
 
 def _sums_only(config: Config) -> bool:
-    """Whether the server sees only sums, or may use nothing else."""
+    """Whether the server sees only sums, or its noise covers only sums."""
     mechanism = config.mechanism
     central = mechanism.private and mechanism.trust != "client"
     return bool(config.secured or central or config.by_sites)
@@ -99,7 +99,7 @@ def rules_by_sums() -> tuple[str, ...]:
     return tuple(name for name in names if issubclass(find("rule", name, "rule"), SumRule))
 
 
-def rule_in_words(config: Config) -> str:
+def rule_text(config: Config) -> str:
     """Describes the data that the rule sees, and the Byzantine clients that it tolerates."""
     rule, name = rule_of(config), config.names["rule"]
     sees = "on every client's row"

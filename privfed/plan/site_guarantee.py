@@ -48,7 +48,7 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
     config = plan.config
     if not config.by_sites or not plan.mechanism.private:
         raise Refused(
-            "--answers counts the rounds that a site answers, and here no site adds noise; declare "
+            "--answers is a number of rounds that a site answers, but no site adds noise; declare "
             "data.sites, and use secure.parties with a protocol, or privacy.mechanism = "
             '"local_gaussian"'
         )
@@ -57,11 +57,11 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
         raise Refused(f"--answers is {answers}; expected from 1 to run.rounds = {rounds}")
     if config.data.sites_per_client > 1 and answers != rounds:
         raise Refused(
-            f"--answers is {answers}, and clients may be at {config.data.sites_per_client} sites "
+            f"--answers is {answers}, but clients may be at {config.data.sites_per_client} sites "
             "(data.sites_per_client): other sites may have answered the rounds that this one did "
-            f"not, so that all count; expected run.rounds = {rounds}"
+            f"not, so every round counts; expected run.rounds = {rounds}"
         )
-    return SiteGuarantee(answers, _bound(plan, answers), plan.besides(answers))
+    return SiteGuarantee(answers, _bound(plan, answers), plan.other_party(answers))
 
 
 def _bound(plan: Plan, answers: int) -> Guarantee:

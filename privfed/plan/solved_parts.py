@@ -25,31 +25,33 @@ def spending_of(config: Config, alone: Spending) -> Spending:
 
 
 def solved_noise(
-    config: Config, cost: RoundCost, beside: EvaluationCost | None, earlier: Spending
+    config: Config, cost: RoundCost, evaluation: EvaluationCost | None, earlier: Spending
 ) -> float:
     """Returns the smallest noise at which the run spends its budget.
 
     Args:
       config: the run.
       cost: the cost of a training round.
-      beside: the cost of its evaluations, if clients evaluate.
+      evaluation: the cost of its evaluations, if clients evaluate.
       earlier: the charges of earlier runs.
 
     Raises:
       AccountingError: if no noise is enough.
     """
-    privacy, besides = config.privacy, beside.spending if beside else None
-    training = config.run.rounds - (beside.count if beside else 0)
-    asked = (privacy.epsilon or 0.0, privacy.delta, privacy.accountant, earlier)
+    privacy, extra_spending = config.privacy, evaluation.spending if evaluation else None
+    training = config.run.rounds - (evaluation.count if evaluation else 0)
+    requested = (privacy.epsilon or 0.0, privacy.delta, privacy.accountant, earlier)
     if config.chosen is None:
-        return cost.solve(training, *asked, besides)
+        return cost.solve(training, *requested, extra_spending)
     repetitions = config.chosen.repetitions
 
     def choice(z: float) -> Event:
-        alone = Counter({cost.event(z): training}) + Counter(besides(z) if besides else {})
+        alone = Counter({cost.event(z): training}) + Counter(
+            extra_spending(z) if extra_spending else {}
+        )
         return best_of(alone, repetitions)
 
-    return noise_multiplier(choice, 1, *asked)
+    return noise_multiplier(choice, 1, *requested)
 
 
 def with_solved_parts(config: Config, earlier: Spending) -> Config:
@@ -75,7 +77,7 @@ def training_rounds(config: Config) -> int:
 
 
 def _solved(config: Config) -> Config:
-    """`config` with the constants that its mechanism solves for."""
+    """Returns `config` with the constants that its mechanism solves for."""
     mechanism = config.mechanism
     if not isinstance(mechanism, SolvedForRun):
         return config
@@ -85,7 +87,7 @@ def _solved(config: Config) -> Config:
 
 
 def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
-    """`config` with a number of groups, and of bands if the mechanism has any.
+    """Returns `config` with its numbers of groups and (if the mechanism has any) bands.
 
     If both are left open, they minimise the noise on the model.
     """
@@ -96,7 +98,7 @@ def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
         enough = [groups for groups in possible if groups >= mechanism.bands]
         if not enough:
             raise Refused(
-                f"privacy.bands is {mechanism.bands}, and clients can be divided into at most "
+                f"privacy.bands is {mechanism.bands}, but clients can be divided into at most "
                 f"{possible[-1]} groups (cohort.slots, cohort.groups); expected at least as many "
                 "groups as bands: raise cohort.slots, or lower privacy.bands"
             )
@@ -107,14 +109,14 @@ def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
 def _with_least_noise(
     config: Config, sampler: InGroups, possible: tuple[int, ...], earlier: Spending
 ) -> Config:
-    """`config` with the number of groups among `possible`, and of bands, that minimises the noise.
+    """Returns `config` with those `possible` groups, and bands, that minimise the noise.
 
     The noise on the model is assumed to be unimodal in this number, so that few values are tried.
     """
     if len(possible) > 1 and config.privacy.epsilon is None:
         raise Refused(
-            "privacy.bands is 0, which asks for as many as need the least noise for a budget, and "
-            "the noise is fixed; set privacy.bands, or privacy.epsilon in place of "
+            "privacy.bands is 0 (the number of bands that needs the least noise at a budget), but "
+            "no budget is set; set privacy.bands, or set privacy.epsilon instead of "
             "privacy.noise_multiplier"
         )
     choices = [groups for groups in possible if groups > 1 or len(possible) == 1]
@@ -133,14 +135,14 @@ def _with_least_noise(
 
 
 def _in_groups(config: Config, sampler: InGroups, groups: int) -> Config:
-    """`config` with this number of groups and of bands."""
+    """Returns `config` with this number of groups and of bands."""
     grouped: Sampler = sampler.in_groups(groups)
     assert isinstance(config.mechanism, InBands)
     return replace(config, sampler=grouped, mechanism=config.mechanism.in_bands(groups))
 
 
 def _noise_on_model(config: Config, earlier: Spending) -> float:
-    """The noise on the model, in clipping norms, at which `config` spends its budget."""
+    """Returns the noise on the model, in clipping norms, at which the budget is spent."""
     solved = _solved(config)
     try:
         noise = solved_noise(solved, round_cost(solved), evaluation_cost(solved), earlier)

@@ -39,7 +39,7 @@ def configured_limits(config: Config) -> Limits:
     arithmetic = secure.simulate == "arithmetic"
     layered = bool(shared and shared.layered)
     return Limits(
-        capacity, minimum, arithmetic, tolerance, sampler.size, config.hostile, layered=layered
+        capacity, minimum, arithmetic, tolerance, sampler.size, config.byzantine, layered=layered
     )
 
 
@@ -74,7 +74,7 @@ def limits_of_rare_aborts(
     exchanges: int,
     epsilon: float,
 ) -> Limits:
-    """Returns `limits` with sums that begin with the smallest cohort at which aborts cost little.
+    """Returns `limits` whose smallest admitted cohort makes the cost of aborts negligible.
 
     A cohort that is too small aborts visibly, and so reveals part of the secret sampling. This
     costs (1 + e^epsilon) times its probability of delta in every exchange (rules of proof, section

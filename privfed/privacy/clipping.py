@@ -54,7 +54,7 @@ class Split:
 
     @classmethod
     def of(cls, noise_multiplier: float, count: float) -> Split:
-        """Returns the split of z where `count` is sigma_b.
+        """Returns the split of the noise multiplier z, given `count` = sigma_b.
 
         Raises `Refused` if the count alone would need more than z allows.
         """
@@ -78,7 +78,7 @@ class Split:
 
 
 def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
-    """The clip after a round in which about a fraction `share` of the cohort was within it."""
+    """Returns the next clip after about a fraction `share` of the cohort was within the last."""
     step = rate * (share - quantile)
     return min(max(clip * math.exp(-step), 1e-6), 1e20)
 

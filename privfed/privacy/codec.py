@@ -39,15 +39,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.core.errors import Refused
-from privfed.core.streams import Keys, coins
+from privfed.core.streams import Keys, bernoulli
 from privfed.privacy.integers import Integers, Share
 
 Row = NDArray[np.float64] | NDArray[np.float32]
 _PARTS = 1 << 16
 """Resolution of the first comparison of a random rounding, in parts of a step."""
-_ROUNDED_AT_ONCE = 1 << 13
+_ROUNDING_BLOCK = 1 << 13
 """Numbers per block: a block fits the cache, and libraries start no threads for it."""
-_SINGLES = 2 * _ROUNDED_AT_ONCE
+_SINGLES = 2 * _ROUNDING_BLOCK
 """Block size in single precision, which takes half of the memory."""
 _NONE = np.empty(0, np.int64)
 MOST_IN_SINGLE = 1 << 14
@@ -56,7 +56,7 @@ bits of their fractions, fit 32 bits."""
 
 
 def fits_single(clip: float, step: float) -> bool:
-    """Whether rows of norm `clip` in single precision, over `step`, are exact and fit 32 bits.
+    """Whether float32 rows of norm `clip`, divided by `step`, are exact and fit 32 bits.
 
     Division by a power of two loses no bits.
     """
@@ -68,8 +68,8 @@ def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
     fast, whole_steps = Keys(keys.bits(2).tobytes()), np.empty(len(row), np.int64)
     drawn = fast.bits(-(-len(row) // 4)).view(np.uint16)
     tied, rests, squared = [], [], 0.0
-    for start in range(0, len(row), _ROUNDED_AT_ONCE):
-        place = slice(start, start + _ROUNDED_AT_ONCE)
+    for start in range(0, len(row), _ROUNDING_BLOCK):
+        place = slice(start, start + _ROUNDING_BLOCK)
         scaled, numbers = row[place] * (_PARTS / step), whole_steps[place]
         numbers[:] = floored = np.floor(scaled)
         numbers += drawn[place][: len(scaled)].astype(np.int64)
@@ -81,14 +81,14 @@ def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
         numbers >>= 16
         real = numbers.astype(np.float64)
         squared += float(np.dot(real, real))
-    up = np.array(tied, np.int64)[coins(fast.further(len(tied)), np.array(rests))]
+    up = np.array(tied, np.int64)[bernoulli(fast.further(len(tied)), np.array(rests))]
     squared += float((2 * whole_steps[up] + 1).sum())
     whole_steps[up] += 1
     return whole_steps, squared
 
 
 def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
-    """Returns the same as `rounded_double` for a row that `fits_single`, several times faster."""
+    """Does the work of `rounded_double` several times faster, for a row that `fits_single`."""
     drawn, whole_steps = sixteen_bits(keys, len(row)), np.empty(len(row), np.int64)
     scaled, floored = np.empty((2, _SINGLES), np.float32)
     numbers, real = np.empty(_SINGLES, np.int32), np.empty(_SINGLES)
@@ -106,7 +106,7 @@ def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
         np.right_shift(numbers[some], 16, out=numbers[some])
         if len(ties):
             rests = scaled[ties].astype(np.float64) - floored[ties]
-            up = coins(keys.derived(start.to_bytes(8, "little")).bits(len(ties)), rests)
+            up = bernoulli(keys.derived(start.to_bytes(8, "little")).bits(len(ties)), rests)
             numbers[ties[up]] += 1
         real[some] = numbers[some]
         squared += squared_norm(real[some])
@@ -116,9 +116,7 @@ def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
 
 def squared_norm(row: Row) -> float:
     """Returns the squared norm of `row` `[d]`, computed in blocks."""
-    parts = (
-        row[start : start + _ROUNDED_AT_ONCE] for start in range(0, len(row), _ROUNDED_AT_ONCE)
-    )
+    parts = (row[start : start + _ROUNDING_BLOCK] for start in range(0, len(row), _ROUNDING_BLOCK))
     return sum(float(np.dot(part, part)) for part in parts)
 
 
@@ -131,7 +129,7 @@ def sixteen_bits(keys: Keys, count: int) -> NDArray[np.uint16]:
 _BETA = math.exp(-0.5)
 _TRIES = 200
 """200 consecutive failures have a probability below 1e-43."""
-_AT_ONCE = 1 << 16
+_BATCH_SIZE = 1 << 16
 """Numbers that are converted at once."""
 _MOST_STEPS = 2.0**46
 """Largest number of steps that is rounded, so that its parts fit 64-bit integers."""
@@ -197,7 +195,7 @@ class Codec:
 
     @property
     def largest(self) -> int:
-        """Largest number that a client can send."""
+        """Largest integer that an honest client sends."""
         added = self.noise.most if self.noise else 0
         if self.clip == math.inf:
             return math.floor(self.reach / self.step) + 1 + added
@@ -233,16 +231,16 @@ class Codec:
             "no rounding of this row was within its bound, which has negligible probability"
         )
 
-    def saturated(self, row: NDArray[np.float64], hostile: int, most: float) -> Integers:
+    def saturated(self, row: NDArray[np.float64], byzantine: int, most: float) -> Integers:
         """Returns integers `[d]` for any row, as sent by a Byzantine client that ignores the bound.
 
         Args:
           row: the real row, shape [d]; any values.
-          hostile: number of such clients, which share half of the range of a sum, so that they do
+          byzantine: number of such clients, which share half of the range of a sum, so that they do
             not wrap and cancel each other.
           most: largest magnitude that the protocol accepts.
         """
-        most = min(most, self.reach / self.step, (2.0 ** (self.bits - 1) - 1) // (2 * hostile))
+        most = min(most, self.reach / self.step, (2.0 ** (self.bits - 1) - 1) // (2 * byzantine))
         return np.clip(np.round(np.nan_to_num(row / self.step)), -most, most).astype(np.int64)
 
     def wrap(self, numbers: Integers) -> NDArray[np.uint64]:
@@ -252,8 +250,8 @@ class Codec:
     def unwrap(self, summed: NDArray[np.unsignedinteger]) -> Integers:
         """The numbers closest to zero with these residues: correct if the capacity was kept."""
         shift, numbers = 64 - self.bits, np.empty(len(summed), np.int64)
-        for start in range(0, len(summed), _AT_ONCE):
-            some = slice(start, start + _AT_ONCE)
+        for start in range(0, len(summed), _BATCH_SIZE):
+            some = slice(start, start + _BATCH_SIZE)
             shifted = summed[some].astype(np.uint64) << np.uint64(shift)
             np.right_shift(shifted.view(np.int64), np.int64(shift), out=numbers[some])
         return numbers

@@ -34,9 +34,8 @@ class BoundedRows:
 
     rows: Tensor
     bound: float
-    hostile: NDArray[np.bool_] | None = None
-    """Mask `[c]` of rows that simulated attackers sent without a
-    bound: `bound` is that of the others."""
+    byzantine: NDArray[np.bool_] | None = None
+    """Mask `[c]` of rows that simulated attackers sent unbounded; `bound` holds for all others."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Encoding:
     resolution: float = math.inf
     step: float | None = None
     noise: Share | None = None
-    site_deviation: float = 0.0
+    site_std: float = 0.0
     """Standard deviation of the Gaussian noise that each site
     adds to its clients' sum by itself."""
 
@@ -78,7 +77,7 @@ class SumWithNoise(BoundedSum):
 
 
 def draws_in_parts(mechanism: Mechanism) -> bool:
-    """Whether processes may each draw a part of the noise that `release` would draw at once.
+    """Whether several processes may each draw a part of the noise of `release`.
 
     This requires that one class defines both methods. A class that redefines only `release`
     receives the sum before its noise, as in one process: the noise that its base class adds by
@@ -177,9 +176,9 @@ class ChargedNoise(NoiseKind, Protocol):
         ...
 
     def in_parts(self, parts: int) -> Self:
-        """The mechanism for clients whose rows come in `parts`, each with a fraction of the clip.
+        """Returns the mechanism for clients with `parts` rows, each clipped to a part of the clip.
 
-        Its noise multiplier is then relative to the clip of one part.
+        The noise multiplier is then relative to the clip of one part.
         """
         ...
 
@@ -231,7 +230,7 @@ class ReleasedNoise(NoiseKind, Protocol):
         ...
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
-        """The noise of former rounds `[bands - 1, length]`; None if rounds are independent."""
+        """Returns the stored noise of earlier rounds; None if rounds are independent."""
         ...
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:

@@ -15,17 +15,19 @@ class CorrelatedOverRounds(Protocol):
     """A mechanism whose noise in one round cancels part of the noise of earlier rounds."""
 
     def noise_on_model(self, rounds: int) -> float:
-        """Returns the root mean square noise on sums of the first 1 to `rounds` releases, in clips,
-        relative to independent noise with a standard deviation of one clip.
+        """Returns the noise on the sums of the first t releases, in the root mean square over t = 1
+        to `rounds`.\n\n The value is a ratio to the same mean for independent noise with a standard
+        deviation of\n one clipping norm.
         """
         ...
 
 
 def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None:
-    """Returns the rms standard deviation on sums of the first 1 to `rounds` releases, in clips.
+    """Returns the noise on sums of the first t releases, as the root mean square over all t.
 
-    It is per coordinate, and equals the noise on a model that sums releases, up to the divisor.
-    Independent noise of standard deviation z has z sqrt((rounds + 1) / 2).
+    It is the standard deviation per coordinate, in clipping norms, for t = 1 to `rounds`. Up to the
+    divisor it is the noise on a model that sums releases. For independent noise of standard
+    deviation z it is z sqrt((rounds + 1) / 2).
 
     Args:
       mechanism: a calibrated mechanism.
@@ -44,7 +46,8 @@ def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None
 def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
     """Returns the fraction of each round's noise that remains on the final model; 1 if independent.
 
-    It is the rms over the rounds, and 1 if a mechanism does not state how its noise is correlated.
+    It is the root mean square over the rounds. It is also 1 if a mechanism does not state how its
+    noise is correlated.
     """
     if not isinstance(mechanism, CorrelatedOverRounds):
         return 1.0
@@ -53,7 +56,7 @@ def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
 
 
 def remembered_rows(mechanism: Mechanism) -> int:
-    """The number of earlier noise rows, of the length of a message, that the next noise needs."""
+    """Returns the number of earlier noise vectors that are stored to compute the next one."""
     memory = mechanism.memory(Streams(0), 0)
     return memory.remembers if memory else 0
 

@@ -19,7 +19,7 @@ from privfed.privacy.mechanism import BoundedRows
 _FACTOR = 16
 """H is applied as a product of matrices of this size, the last
 of which is at most twice as large."""
-_ROTATED_AT_ONCE = 1 << 17
+_ROTATION_BLOCK = 1 << 17
 """Numbers that are rotated together, to fit the cache; rows are processed a few at a time."""
 _SHRINK = 1 - 2.0**-40
 """Factor that exceeds the float64 rounding of a norm by far:
@@ -46,7 +46,7 @@ def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
     """
     rows, shrunk = bounded.rows, flips.to(bounded.rows.device) * _SHRINK
     turned = shrunk.new_empty(len(rows), len(flips))
-    few, length = max(1, _ROTATED_AT_ONCE // len(flips)), rows.shape[1]
+    few, length = max(1, _ROTATION_BLOCK // len(flips)), rows.shape[1]
     for start in range(0, len(rows), few):
         wide = turned[start : start + few]
         wide[:, :length] = rows[start : start + few]

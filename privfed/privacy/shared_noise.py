@@ -34,7 +34,7 @@ class JointNoise(Mechanism, Protocol):
         ...
 
     def among_honest(self) -> JointNoise:
-        """The same noise among honest clients alone, the view that remains for colluders."""
+        """Returns the noise among honest clients only, which is what colluders cannot subtract."""
         ...
 
 

@@ -46,7 +46,7 @@ class ViewQuality:
             "seen_by": self.view.who,
             "clients": self.view.clients,
             "clip": self.view.clip if self.view.clip < math.inf else None,
-            "noise_deviation": self.view.deviation,
+            "noise_std": self.view.std,
             "epsilon": self.view.epsilon,
             "mse": float(np.median(self.mse)),
             "psnr": float(np.median(self.psnr)),
@@ -156,7 +156,7 @@ def invert(target: Subject, options: InversionOptions) -> Inverted:
     clients = _attacked_clients(options, holders)
     attack = adversary(target, options.steps, options.method, options.iterations)
     levels = views(target.setup.plan, options.epsilons, len(holders))
-    pairs = [examples_of(target.people, client, options.examples) for client in clients]
+    pairs = [examples_of(target.population, client, options.examples) for client in clients]
     originals = torch.cat([x for x, _ in pairs])
     crowd = max(view.clients for view in levels)
     updates = [_updates(target, attack, options, holders, client, crowd) for client in clients]
@@ -196,7 +196,7 @@ def _updates(
     place = int(np.searchsorted(holders, client))
     rows = []
     for other in np.roll(holders, -place)[:crowd]:
-        x, y = examples_of(target.people, int(other), options.examples)
+        x, y = examples_of(target.population, int(other), options.examples)
         rows.append(attack.update(x, y).detach())
     return torch.stack(rows)
 

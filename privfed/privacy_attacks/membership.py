@@ -56,7 +56,7 @@ class TargetScores:
     losses: Reals
     statistics: Reals
 
-    def beside(self, other: TargetScores) -> TargetScores:
+    def joined(self, other: TargetScores) -> TargetScores:
         """Returns these targets followed by those of `other`, under the same models."""
         pairs = ((self.losses, other.losses), (self.statistics, other.statistics))
         return TargetScores(*(np.concatenate(pair, axis=1) for pair in pairs))
@@ -103,32 +103,32 @@ def models_on_halves(
     Raises:
       Refused: if a subset is empty.
     """
-    people = setup.federation
-    sizes = np.diff(people.client_offsets)
+    population = setup.federation
+    sizes = np.diff(population.client_offsets)
     sizes = sizes[sizes > 0]
-    targets = len(sizes) if level == "user" else len(people.examples)
-    inside = fair_coins(seed, "membership", runs, targets)
+    targets = len(sizes) if level == "user" else len(population.examples)
+    inside = fair_bits(seed, "membership", runs, targets)
     models = []
-    for run, coin in enumerate(inside):
+    for run, chosen in enumerate(inside):
         show(run, runs)
-        if not coin.any():
+        if not chosen.any():
             raise Refused(
                 f"the inclusion bits leave no member in one of {runs} runs; take more clients, "
                 "or another --seed"
             )
-        included = np.repeat(coin, sizes) if level == "user" else coin
+        included = np.repeat(chosen, sizes) if level == "user" else chosen
         run_seed = Streams(seed).at("membership/run", run).integer()
-        models.append(rehearse(setup, keeping(people, included), run_seed, rounds).params)
+        models.append(rehearse(setup, keeping(population, included), run_seed, rounds).params)
     return models, inside
 
 
-def fair_coins(seed: int, stream: str, runs: int, targets: int) -> Flags:
+def fair_bits(seed: int, stream: str, runs: int, targets: int) -> Flags:
     """Returns independent fair bits, bool `[runs, targets]`."""
     return Streams(seed).at(stream).generator().random((runs, targets)) < 0.5
 
 
 def outsiders(
-    config: Config, people: Federation, level: str, seed: int, path: Path
+    config: Config, population: Federation, level: str, seed: int, path: Path
 ) -> tuple[Examples, Indices]:
     """Returns the test examples and their division into non-member users.
 
@@ -143,7 +143,7 @@ def outsiders(
       Refused: if the owners are unknown and not random. Members would then differ from non-members
         in more than participation.
     """
-    test, rest = people.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
+    test, rest = population.test, f"attack {path / 'config.toml'} instead, which leaves clients out"
     partition = config.partition
     if config.shift.moves_features:
         raise Refused(
@@ -153,13 +153,13 @@ def outsiders(
         )
     if level == "example":
         return test, np.array([0, len(test)])
-    if people.shared:
+    if population.shared:
         raise Refused(
             'the test set is of clients that trained (data.holdout = "examples"), so there '
             f"are no non-members; use --level example, or {rest}"
         )
     if partition.by_chance:
-        return _dealt(people, seed)
+        return _assigned(population, seed)
     if partition.natural and test.owners is not None:
         order = np.argsort(test.owners, kind="stable")
         starts = np.unique(test.owners[order], return_index=True)[1]
@@ -170,19 +170,19 @@ def outsiders(
     )
 
 
-def _dealt(people: Federation, seed: int) -> tuple[Examples, Indices]:
+def _assigned(population: Federation, seed: int) -> tuple[Examples, Indices]:
     """Returns shuffled test examples in users of the clients' sizes; leaves out the rest."""
     rng = Streams(seed).at("membership/outsiders").generator()
-    sizes = np.diff(people.client_offsets)
+    sizes = np.diff(population.client_offsets)
     ends = np.cumsum(rng.permutation(sizes[sizes > 0]))
-    ends = ends[ends <= len(people.test)]
+    ends = ends[ends <= len(population.test)]
     if not len(ends):
         raise Refused(
-            f"the {len(people.test)} public test examples do not make up one client of this run; "
-            "raise data.holdout_fraction, or use --level example"
+            f"the {len(population.test)} public test examples do not make up one client of this "
+            "run; raise data.holdout_fraction, or use --level example"
         )
-    chosen = rng.permutation(len(people.test))[: ends[-1]]
-    return people.test.take(chosen), np.concatenate([[0], ends]).astype(np.int64)
+    chosen = rng.permutation(len(population.test))[: ends[-1]]
+    return population.test.take(chosen), np.concatenate([[0], ends]).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -243,12 +243,14 @@ def attack_configuration(
     setup = prepare(config, before)
     rounds = config.run.rounds
     models, inside = models_on_halves(setup, level, shadows + 1, seed, rounds, show)
-    people = setup.federation.at(rounds)
-    of_targets = target_scores(setup.network, models, people.examples, people.client_offsets, level)
+    population = setup.federation.at(rounds)
+    of_targets = target_scores(
+        setup.network, models, population.examples, population.client_offsets, level
+    )
     runs = Shadows(of_targets.statistics, inside)
     scores = {"loss": -of_targets.losses}
     scores |= {name: leave_one_out(rule, runs) for name, rule in RULES.items()}
-    measures = [setup.network.evaluate(model, people.test) for model in models]
+    measures = [setup.network.evaluate(model, population.test) for model in models]
     measure = next(iter(measures[0]))
     return Exposure(
         path=path,
@@ -285,21 +287,23 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
       Broken: if the ledger proves no guarantee.
     """
     setup, last, claimed = _finished_run(path)
-    people = setup.federation.at(last.round)
-    test, offsets = outsiders(setup.plan.config, people, level, seed, path)
+    population = setup.federation.at(last.round)
+    test, offsets = outsiders(setup.plan.config, population, level, seed, path)
     models, inside = models_on_halves(setup, level, shadows, seed, last.round, show)
     models.append(last.state.params)
-    members = target_scores(setup.network, models, people.examples, people.client_offsets, level)
+    members = target_scores(
+        setup.network, models, population.examples, population.client_offsets, level
+    )
     others = target_scores(setup.network, models, test, offsets, level)
-    both = members.beside(others)
-    ignored = fair_coins(seed, "membership/others", shadows, others.losses.shape[1])
+    both = members.joined(others)
+    ignored = fair_bits(seed, "membership/others", shadows, others.losses.shape[1])
     of_shadows = Shadows(both.statistics[:-1], np.concatenate([inside, ignored], axis=1))
     scores = {
         "loss": -both.losses[-1],
         "lira_offline": lira_offline(both.statistics[-1], of_shadows),
     }
     member = np.arange(both.losses.shape[1]) < inside.shape[1]
-    measure, score = next(iter(setup.network.evaluate(last.state.params, people.test).items()))
+    measure, score = next(iter(setup.network.evaluate(last.state.params, population.test).items()))
     return Exposure(
         path=path,
         level=level,

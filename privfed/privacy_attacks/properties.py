@@ -42,7 +42,7 @@ class LabelEstimate:
             "view": self.view.name,
             "seen_by": self.view.who,
             "clients": self.view.clients,
-            "noise_deviation": self.view.deviation,
+            "noise_std": self.view.std,
             "epsilon": self.view.epsilon,
             "total_variation": float(np.mean(self.distance)),
             "majority_accuracy": float(np.mean(self.majority)),
@@ -88,9 +88,9 @@ def infer(target: Subject, count: int, epsilons: tuple[float, ...]) -> Propertie
     crowd = max(view.clients for view in levels)
     trained = holders[: min(len(holders), count + crowd)]
     rows, counts = _updates(target, trained)
-    classes = target.people.examples.classes
+    classes = target.population.examples.classes
     last_bias(target.setup.network, rows[0], classes)  # raises Refused for a model without one
-    labels = [examples_of(target.people, int(client))[1] for client in attacked]
+    labels = [examples_of(target.population, int(client))[1] for client in attacked]
     truth = torch.stack([_shares(y, classes) for y in labels])
     public = _shares(target.setup.federation.test.y, classes).expand_as(truth)
     estimates = [_scored(GUESS, public, truth)]
@@ -105,13 +105,13 @@ def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
 
     Raises `Refused` if training diverges.
     """
-    people = target.people
-    trainer = replace(target.setup.executor.trainer, federation=people, lr=target.lr)
-    keys = target.setup.streams.at("shuffle", target.round + 1, people.identify(ids))
+    population = target.population
+    trainer = replace(target.setup.executor.trainer, federation=population, lr=target.lr)
+    keys = target.setup.streams.at("shuffle", target.round + 1, population.identify(ids))
     rows, _ = trainer.train(ids, {"params": target.params}, None, keys)
     if not rows.isfinite().all():
         raise Refused("a client's training diverges at this client.lr; lower it")
-    return rows, torch.from_numpy(trainer.steps(people.sizes(ids), trainer.epochs))
+    return rows, torch.from_numpy(trainer.steps(population.sizes(ids), trainer.epochs))
 
 
 def _estimate(target: Subject, view: View, rows: Tensor, counts: Tensor, place: int) -> Tensor:
@@ -121,7 +121,7 @@ def _estimate(target: Subject, view: View, rows: Tensor, counts: Tensor, place: 
     observed = view.observed(rows[group], torch.Generator().manual_seed(seed))
     single = bool((counts[group] == 1).all())
     # Predictions change over several steps; the final model is known for one client without noise.
-    after = view.clients == 1 and not view.deviation and not single
+    after = view.clients == 1 and not view.std and not single
     ends = [target.params, target.params + observed] if after else [target.params]
     mean = torch.stack([mean_predictions(target, end) for end in ends]).mean(0)
     # Later gradients are shorter: the client's examples are fitted sooner than public ones.

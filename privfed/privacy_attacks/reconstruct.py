@@ -194,7 +194,7 @@ def adversary(
       Refused: if `method` does not suit the model.
     """
     test, network = target.setup.federation.test, target.setup.network
-    features = tuple(target.people.examples.x.shape[1:])
+    features = tuple(target.population.examples.x.shape[1:])
     linear = first_layer(network, target.params, features) is not None
     if method == "analytic" and not linear:
         raise Refused(_NOT_LINEAR)

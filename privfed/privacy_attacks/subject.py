@@ -34,7 +34,7 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
 MANY, FEW = 10, 2
-"""Numbers of clients in the attacked secure sums, in addition to a whole cohort."""
+"""Numbers of clients in the attacked secure sums, in addition to a complete cohort."""
 _READER = "a server that reads updates"
 _LOOSE = (1e6, 1e5, 1e3)
 """Privacy budgets that are far too large to protect any client."""
@@ -42,14 +42,14 @@ _LOOSE = (1e6, 1e5, 1e3)
 
 @dataclass(frozen=True)
 class View:
-    """The observation of an adversary `who`: the mean of clipped updates of clients, plus noise.
+    """The observation of an adversary `who`: a mean of clients' clipped updates plus noise.
 
     Attributes:
       name: the name in reports.
       who: the adversary, in words.
       clients: number of updates in the mean.
       clip: clipping norm.
-      deviation: standard deviation of the noise on the mean.
+      std: standard deviation of the noise on the mean.
       epsilon: privacy budget of the noise, if any.
     """
 
@@ -57,7 +57,7 @@ class View:
     who: str
     clients: int = 1
     clip: float = math.inf
-    deviation: float = 0.0
+    std: float = 0.0
     epsilon: float | None = None
 
     def observed(self, updates: Tensor, generator: torch.Generator) -> Tensor:
@@ -66,7 +66,7 @@ class View:
         if self.clip < math.inf:
             rows = clip_rows(rows, self.clip).rows
         noise = torch.randn(rows.shape[1], generator=generator, dtype=rows.dtype)
-        return rows.mean(0) + self.deviation * noise
+        return rows.mean(0) + self.std * noise
 
     def keeps_length(self, update: Tensor) -> bool:
         """Whether an update `[d]` is within the clipping norm."""
@@ -131,7 +131,7 @@ def noise_for(plan: Plan, epsilon: float) -> float:
             privacy.delta,
             privacy.accountant,
             plan.before.spending,
-            plan.beside.spending if plan.beside else None,
+            plan.evaluation_cost.spending if plan.evaluation_cost else None,
         )
     except AccountingError as error:
         raise Refused(f"--epsilon {epsilon:g}: {error}") from error
@@ -167,7 +167,7 @@ class Subject:
         return self.setup.plan.config
 
     @property
-    def people(self) -> Federation:
+    def population(self) -> Federation:
         """The population of the next round."""
         return self.setup.federation.at(self.round + 1)
 
@@ -179,8 +179,8 @@ class Subject:
 
     def clients_holding(self, least: int) -> Indices:
         """Returns clients with at least `least` examples, in order. Raises `Refused` if none."""
-        ids = np.arange(self.people.clients)
-        holders = ids[self.people.sizes(ids) >= least]
+        ids = np.arange(self.population.clients)
+        holders = ids[self.population.sizes(ids) >= least]
         if not len(holders):
             raise Refused(f"no client holds {least} examples; lower --examples")
         return holders
@@ -204,7 +204,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
         return Subject(path, setup, setup.network.initial_params, 0)
     if overrides:
         raise Refused(
-            f"--set changes a run file, and {path} is a run directory: its model was trained as "
+            f"--set changes a run file, but {path} is a run directory: its model was trained as "
             "its config.toml says; leave --set out, or name a run file"
         )
     directory = RunDirectory.open(path)
@@ -265,8 +265,10 @@ def _refuse_unknown(setup: Setup) -> None:
         raise Refused("\n".join(reasons))
 
 
-def examples_of(people: Federation, client: int, count: int | None = None) -> tuple[Tensor, Tensor]:
+def examples_of(
+    population: Federation, client: int, count: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns the first `count` examples of `client`, or all: x `[n, *features]` and y `[n]`."""
-    start, end = (int(place) for place in people.offsets[client : client + 2])
+    start, end = (int(place) for place in population.offsets[client : client + 2])
     last = end if count is None else min(start + count, end)
-    return people.gather(torch.arange(start, last))
+    return population.gather(torch.arange(start, last))

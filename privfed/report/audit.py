@@ -24,10 +24,10 @@ from privfed.core.text import ceiling, number
 from privfed.grid.pictures.figures import COLOURS, DASHES
 from privfed.plan.assumed import Assumed
 from privfed.report.tables import (
-    beside_rows,
     budget_rows,
     chosen_row,
     disjoint_row,
+    further_guarantee_rows,
     head_line,
     planned_row,
     rows,
@@ -196,7 +196,7 @@ def audit_table(audit: RunAudit) -> Table:
         "ledger": "ok: chain, checkpoint and configuration agree",
         "ledger head": head_line(str(audit.ledger_head), audit.charges),
         **_head_rows(audit),
-        **beside_rows(
+        **further_guarantee_rows(
             str(facts["against"]), audit.examples, audit.other, audit.terms.get("colluders")
         ),
     }
@@ -274,7 +274,7 @@ def _excluded_row(audit: RunAudit) -> dict[str, str]:
         return {}
     return {
         "excluded": f"{audit.excluded} proved to be Byzantine in its secure sums "
-        "(excluded.jsonl); whether ε depends on them: privfed report"
+        "(excluded.jsonl); whether ε depends on them: `privfed report RUN`"
     }
 
 
@@ -293,7 +293,7 @@ def merged_table(merged: JointAudit) -> Table:
         "together": f"{bound.line()} ({bound.accountant}: {each_epsilon(bound.by_accountant)})",
         "meaning": bound.sentence(),
         **_trust_row(merged.assumed),
-        **beside_rows(bound.against, merged.examples, merged.other, _colluding(merged)),
+        **further_guarantee_rows(bound.against, merged.examples, merged.other, _colluding(merged)),
     }
     for run in merged.runs:
         if run.budgets:

@@ -88,7 +88,7 @@ def _promises(advice: Advice) -> list[str]:
 
 
 def _where_buffers_pay(advice: Advice) -> Iterator[str]:
-    """The memory that buffers save relative to bands with the same sampler, and the added noise."""
+    """States the memory that buffers save over bands with the same sampler, and the extra noise."""
     for buffers in advice.ranked:
         for bands in advice.ranked:
             same = buffers.sampler == bands.sampler and "privacy.bands" in bands.keys
@@ -168,7 +168,7 @@ def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
     abort = {"aborts": f"a round with a probability of at most {aborts:.2g}"} if aborts else {}
     if not question.shares_noise:
         return {**_site_rows(answer), **abort}
-    whose = two_sided(sums["against"], answer.besides) if answer.besides else {}
+    whose = two_sided(sums["against"], answer.other_party) if answer.other_party else {}
     party = "site" if question.by_sites else "client"
     counted = {} if question.sites else {"counted": f"{sums['honest']:.0%} of the noise, {_HONEST}"}
     return {
@@ -180,7 +180,7 @@ def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
             f"to {sums['encoded']:.4g} times as long"
         ),
         f"per {party}": (
-            f"adds noise of standard deviation {sums['share_deviation']:.3g} and sends "
+            f"adds noise of standard deviation {sums['share_std']:.3g} and sends "
             f"{sums[f'bytes_per_{party}']:,.0f} bytes"
         ),
         "wrap-around": f"an entry of the sum with a probability of {sums['wraps']:.2g}",

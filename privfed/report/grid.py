@@ -230,7 +230,7 @@ def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names of populations; those that differ only in the seed are merged."""
+    """Lists names of populations, merging those that differ only in the seed."""
     seeds: dict[str, list[str]] = {}
     for name in names:
         head, seed, number = name.rpartition(", seed ")

@@ -20,10 +20,11 @@ from privfed.plan.matrix import (
     numbered_reasons,
 )
 
-_MARKS = {"proved": "✓", "no privacy": "·", "void": "void"}
+MARKS = {"proved": "proof", "no privacy": "none", "void": "void"}
+"""Verdict of a combination that runs -> its word in a table."""
 _LEGEND = (
-    "✓ proved    · runs without privacy    void: attackers read raw updates, no guarantee    a "
-    "number: refused, and why"
+    "proof: has a proven guarantee    none: runs without privacy    void: attackers read raw "
+    "updates, so there is no guarantee    a number: refused for the reason with this number"
 )
 
 
@@ -91,4 +92,4 @@ def _mark(combined: Combination, numbers: Mapping[str, int]) -> str:
     """The sign of a verdict, or the number of the reason for a refusal."""
     if combined.event is None:
         return str(numbers[general_reason(combined)])
-    return _MARKS[combined.verdict]
+    return MARKS[combined.verdict]

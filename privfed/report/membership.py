@@ -30,7 +30,7 @@ ATTACK_NAMES = {"loss": "loss threshold", "lira": "LiRA", "lira_offline": "LiRA,
 
 
 def claim(exposure: Exposure) -> tuple[float, float, str]:
-    """Returns ε, δ and the protected unit in words: a bound for targets of the attack's level.
+    """Returns ε, δ and the protected unit in words, for targets of the attack's level.
 
     If membership of a client is a Bernoulli draw, it is one step of each adjacency relation. In the
     attack on a given run, the members took part and the others never did: one client replaces

@@ -11,11 +11,11 @@ from rich.table import Table
 from privfed.core.text import about_groups, measure
 from privfed.report.plan_privacy import nominal_rows, protected_unit
 from privfed.report.tables import (
-    beside_rows,
     budget_rows,
     chosen_row,
     counted,
     disjoint_row,
+    further_guarantee_rows,
     head_line,
     planned_row,
     rows,
@@ -25,7 +25,7 @@ from privfed.run.misbehaving import LEVEL
 from privfed.run.outcome import Outcome
 
 
-def beside_constant(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:
+def with_baseline(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:
     """Formats a metric next to its baseline, the best constant prediction.
 
     Args:
@@ -65,7 +65,9 @@ def outcome_table(outcome: Outcome) -> Table:
             **chosen_row(config.chosen is not None),
             **_warning_row(outcome),
             **disjoint_row(config.privacy.disjoint),
-            **beside_rows(config.against, *plan.also(outcome.charges), config.colluding),
+            **further_guarantee_rows(
+                config.against, *plan.further_guarantees(outcome.charges), config.colluding
+            ),
             **nominal_rows(plan),
         }
     )
@@ -76,7 +78,7 @@ def _test_row(outcome: Outcome) -> dict[str, str]:
     if not outcome.test_examples:
         return {}
     name = next(iter(outcome.measures))
-    score = beside_constant(name, outcome.measures, outcome.constant)
+    score = with_baseline(name, outcome.measures, outcome.constant)
     groups = {
         each.replace("_", " "): measure(each, value)
         for each, value in outcome.measures.items()
@@ -115,9 +117,7 @@ def _attack_row(outcome: Outcome) -> dict[str, str]:
     success = outcome.measures.get("attack_success")
     if success is None:
         return {}
-    return {
-        "attack": (f"{success:.2%} of the targeted examples are classified as the attacker wants")
-    }
+    return {"attack": (f"{success:.2%} of the targeted examples get the attacker's label")}
 
 
 def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
@@ -127,15 +127,15 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
         if not (config.attacked and config.run.simulation_metrics):
             return {}
         return {"misbehaviour": "not measured: the rule sees sums, and no client's row"}
-    total, hostile = len(misbehaviour.clients), misbehaviour.hostile
-    facts = {name: each.to_json(hostile) for name, each in misbehaviour.measures.items()}
-    if hostile is None:
+    total, byzantine = len(misbehaviour.clients), misbehaviour.byzantine
+    facts = {name: each.to_json(byzantine) for name, each in misbehaviour.measures.items()}
+    if byzantine is None:
         counts = ", ".join(f"{fact['differ']} {name}" for name, fact in facts.items())
         words = f"of {total} clients, unlike their cohorts: {counts}"
     else:
-        bad = int(hostile.sum())
+        bad = int(byzantine.sum())
         counts = "; ".join(
-            f"{name}: {fact['named_hostile']} of {bad} Byzantine and {fact['named_honest']} of "
+            f"{name}: {fact['named_byzantine']} of {bad} Byzantine and {fact['named_honest']} of "
             f"{total - bad} honest clients, AUC {fact['auc']:.2f}"
             for name, fact in facts.items()
         )
@@ -156,11 +156,8 @@ def _excluded_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _warning_row(outcome: Outcome) -> dict[str, str]:
-    """Warnings about a large delta, and about an established divergence of the model."""
-    warnings = [outcome.guarantee.weakness]
-    if outcome.divergence.established:
-        warnings.append(outcome.divergence.sentence(outcome.plan.mechanism.private))
-    text = "; ".join(filter(None, warnings))
+    """Warnings about a large delta, and about a model that is no better than the baseline."""
+    text = "; ".join(filter(None, (outcome.guarantee.weakness, outcome.not_learned)))
     return {"warning": text} if text else {}
 
 

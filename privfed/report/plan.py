@@ -13,7 +13,7 @@ from privfed.core.text import duration, size_of
 from privfed.plan.budget_shares import unspent
 from privfed.plan.calibration.advice_question import comparable
 from privfed.plan.plan import Plan
-from privfed.plan.rule import numbers_per_history, rule_in_words
+from privfed.plan.rule import numbers_per_history, rule_text
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.privacy.noise_on_model import remembered_rows
 from privfed.report.plan_privacy import canaries_row, nominal_rows, power_row, privacy_rows
@@ -25,9 +25,9 @@ from privfed.report.plan_training import (
     objective_rows,
 )
 from privfed.report.tables import (
-    beside_rows,
     budget_rows,
     disjoint_row,
+    further_guarantee_rows,
     rows,
     start_row,
 )
@@ -61,7 +61,9 @@ def plan_table(
             **evaluation_rows(plan, forecast),
             **secure_rows(plan, forecast),
             **_cost_rows(plan, forecast),
-            **beside_rows(config.against, *plan.also(config.run.rounds), config.colluding),
+            **further_guarantee_rows(
+                config.against, *plan.further_guarantees(config.run.rounds), config.colluding
+            ),
             **(site_guarantee_row(site) if site else {}),
             **canaries_row(plan, forecast),
             **(power_row(power) if power else {}),
@@ -104,7 +106,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _groups_row(config: Config) -> dict[str, str]:
-    """The origin of a client's group, if its row depends on it."""
+    """States the origin of a client's group, if its row depends on the group."""
     grouping = config.objective.grouping
     if grouping is None:
         return {}
@@ -168,7 +170,7 @@ def _cohort(plan: Plan, forecast: Forecast) -> str:
 def _rule_row(config: Config) -> dict[str, str]:
     """The aggregation rule, if it is more than a mean."""
     plain = not config.rule.robust and not config.aggregation.before
-    return {} if plain else {"rule": rule_in_words(config)}
+    return {} if plain else {"rule": rule_text(config)}
 
 
 def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:

@@ -17,12 +17,12 @@ from accounting.releases import (
     TruncatedPoisson,
     WithoutReplacement,
 )
-from privfed.auditing.canaries.coins import canaries_drawn, canaries_sending, takes_places
+from privfed.auditing.canaries.inclusion import canaries_drawn, canaries_sending, takes_places
 from privfed.auditing.canaries.power import Power
 from privfed.core.text import ceiling, number
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import total
-from privfed.plan.proof import proof_in_words
+from privfed.plan.proof import proof_text
 from privfed.privacy.noise_on_model import SolvedForRun, stays_on_model
 from privfed.privacy.shared_noise import noised_jointly
 from privfed.report.tables import LONGER_THAN_CLIPPED
@@ -65,10 +65,10 @@ def _measured(forecast: Forecast) -> str:
 
 def power_row(power: Power) -> dict[str, str]:
     """Returns the statistical power of the canaries, and the number needed to refute the claim."""
-    return {"power": f"{power_in_words(power)}. {fewest_in_words(power)}"}
+    return {"power": f"{power_text(power)}. {fewest_text(power)}"}
 
 
-def power_in_words(power: Power) -> str:
+def power_text(power: Power) -> str:
     """Returns the probabilities with which canaries detect less noise than is charged."""
     noticed = [fault for fault in power.noticed if fault.share in _SHOWN]
     if not noticed:
@@ -86,7 +86,7 @@ def power_in_words(power: Power) -> str:
     )
 
 
-def fewest_in_words(power: Power) -> str:
+def fewest_text(power: Power) -> str:
     """Returns the number of canaries needed to refute the claim for any fault."""
     if power.slack >= REFUTED_BELOW:
         return (
@@ -180,13 +180,13 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         **_prior_row(plan),
         "protects": f"{protected_unit(plan)}, {bound.relation}",
         **_signal_rows(plan, forecast),
-        "proof": proof_in_words(plan),
+        "proof": proof_text(plan),
     }
 
 
 def protected_unit(plan: Plan) -> str:
     """Returns the unit of epsilon; under a simulated partition, a simulated client."""
-    simulated = "simulated " if plan.config.partition.deals else ""
+    simulated = "simulated " if plan.config.partition.assigns else ""
     return f"one {simulated}{plan.event.unit} with all its examples"
 
 

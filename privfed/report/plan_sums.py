@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from privfed.config.config import Config
 from privfed.core.text import ceiling
-from privfed.plan.byzantine import exclusion_in_words
+from privfed.plan.byzantine import exclusion_text
 from privfed.plan.plan import Plan
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
@@ -103,8 +103,8 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{protocol.begun(limits)} clients or more, the fewest for which the cost of aborts "
             "is negligible"
         )
-    if liars := exclusion_in_words(plan):
-        pairs["exclusion"] = liars
+    if exclusion := exclusion_text(plan):
+        pairs["exclusion"] = exclusion
     return pairs
 
 
@@ -138,8 +138,8 @@ def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
     sized = f"{limits.minimum} clients together add it, and sums of fewer abort"
     if mechanism.layered:
         sized = f"exact for up to {limits.tolerance:.0%} dropouts; with more the sum aborts"
-    hostile = (
-        f"assumed to be {limits.hostile} of a cohort at most; they add no noise, and learn who "
+    byzantine = (
+        f"assumed to be {limits.byzantine} of a cohort at most; they add no noise, and learn who "
         "was sampled"
     )
     return {
@@ -147,6 +147,6 @@ def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
             f"each client adds noise of standard deviation {grid.share * grid.step:.3g} "
             f"({grid.share:.4g} steps); {sized}; {honest}"
         ),
-        **({"Byzantine": hostile} if limits.hostile else {}),
+        **({"Byzantine": byzantine} if limits.byzantine else {}),
         "wrap-around": f"an entry of the sum with a probability of {grid.wraps:.2g}",
     }

@@ -59,7 +59,7 @@ def _cells(column: ColumnStatistics) -> Sequence[str]:
         summary = [
             f"{day(low)} to {day(high)}",
             day(numbers.mean.value),
-            _number(numbers.deviation.value),
+            _number(numbers.std.value),
             day(numbers.quantiles["0.5"].value),
         ]
     return [column.name, _share(column.missing), *summary, ", ".join([*shown, *more]) or "—"]

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.ledger import BudgetChange
+from privfed.core.errors import for_interface
 from privfed.core.text import number
 from privfed.privacy.shared_noise import OTHER_PARTY
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:  # lists of runs need no accountants
     from accounting.guarantee import Guarantee
 
 LONGER_THAN_CLIPPED = 1.0005
-"""Norm increase by rounding that is too small to be reported."""
+"""Factor of norm increase by rounding up to which no increase is reported."""
 _PARTIES = {
     "server": "the server, by the noise of honest survivors alone; it knows the cohort",
     "readers": "readers of the released aggregates, who do not see the messages",
@@ -36,7 +37,7 @@ def rows(pairs: Mapping[str, str]) -> Table:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for key, value in pairs.items():
-        table.add_row(key, Text(value))
+        table.add_row(key, Text(for_interface(value)))
     return table
 
 
@@ -69,7 +70,7 @@ def planned_row(planned: Guarantee | None) -> dict[str, str]:
     }
 
 
-def beside_rows(
+def further_guarantee_rows(
     against: str,
     examples: Guarantee | None,
     other: Guarantee | None,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from accounting.statement import epsilon_at
 from privfed.core.text import ceiling, measure, size_of
-from privfed.report.outcome import beside_constant
+from privfed.report.outcome import with_baseline
 from privfed.report.tables import rows
 from privfed.run.evaluation.evaluate_by_clients import ClientEvaluation
 from privfed.trained.evaluate import Evaluation
@@ -24,7 +24,7 @@ from privfed.trained.predict import Predicted
 def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
     """Returns each metric next to its baseline, the data, and the place of `predictions`."""
     measures, constant = evaluation.measures, evaluation.constant
-    pairs = {name: beside_constant(name, measures, constant) for name in measures}
+    pairs = {name: with_baseline(name, measures, constant) for name in measures}
     pairs["examples"] = f"{evaluation.examples}: {evaluation.data}"
     pairs["model"] = f"{evaluation.path}, after round {evaluation.round}"
     if evaluation.note:
@@ -48,7 +48,9 @@ def clients_table(evaluation: ClientEvaluation) -> Table:
     )
     pairs["scored on"] = held
     pairs["ε"] = (
-        f"{ceiling(evaluation.alone)} for this evaluation alone; the run has spent "
+        "∞: this run is without privacy"
+        if evaluation.alone == math.inf
+        else f"{ceiling(evaluation.alone)} for this evaluation alone; the run has spent "
         f"{epsilon_at(evaluation.epsilon, evaluation.delta)}"
     )
     whose = ", each client's own model" if evaluation.personal else ""

@@ -14,9 +14,15 @@ from privfed.core.streams import Streams
 from privfed.core.vector import Layout
 from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import Mechanism, PublicState
-from privfed.sampling.cohort import Cohort, People, Sampler, Witness
-from privfed.sampling.evaluation_rounds import EvaluationRounds, over_larger_population
-from privfed.sampling.site_coins import over_several_sites
+from privfed.sampling.cohort import (
+    Cohort,
+    Population,
+    Sampler,
+    Witness,
+    over_larger_population,
+    over_several_sites,
+)
+from privfed.sampling.evaluation_rounds import EvaluationRounds
 from privfed.secure.aborts import round_event
 from privfed.secure.summation import Summation
 from privfed.server.optimizer import ServerOptimizer
@@ -72,7 +78,7 @@ class Algorithm:
 
     @property
     def cohorts(self) -> Cohorts:
-        """The public constants of cohorts that objectives may use."""
+        """The public constants about cohorts that objectives may use."""
         period = self.sampler.witness(0, self.clients).period
         return Cohorts(self.clients, float(self.sampler.size), period)
 
@@ -82,15 +88,14 @@ class Algorithm:
         larger = over_larger_population(witness, self.canaries)
         return over_several_sites(larger, self.sites_per_client)
 
-    def draw(self, round: int, people: People, streams: Streams) -> Cohort:
+    def draw(self, round: int, population: Population, streams: Streams) -> Cohort:
         """Samples the cohort of `round`.
 
-        A sampler with correlated draws counts only the rounds of its own kind. A client that
-        participates in every b-th training round therefore does so also if every b-th of all rounds
-        is an evaluation.
+        A sampler with correlated draws counts only the rounds of its own kind. If a client
+        participates in every b-th training round, evaluation rounds in between do not change that.
         """
         turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round
-        cohort = self.sampler.sample(turn, self.clients, people, streams)
+        cohort = self.sampler.sample(turn, self.clients, population, streams)
         return replace(cohort, round=round)
 
     @property

@@ -57,7 +57,7 @@ class ByRows:
         return self._updates.world.ranks.reduce(rows)
 
     def _aggregate(self, rows: Tensor, present: Cohort, exchange: Exchange, number: int) -> Tensor:
-        """The aggregate `[m]`; also stores the rule's memory of clients."""
+        """Computes the aggregate `[m]`, and stores the rule's memory of clients."""
         ids, layout, histories = present.clients, exchange.layout, self._updates.world.histories
         sent = self._updates.bounded(ids, rows, layout, number, self.state)
         aggregate, remembered = self._by_rule(sent.rows, exchange, ids)
@@ -73,8 +73,8 @@ class ByRows:
     ) -> tuple[Tensor, Tensor | None]:
         """The rule's aggregate of `rows` `[n, m]` of clients `ids`, and its memory of these.
 
-        With fewer rows it tolerates fewer Byzantine ones. `foreseen`: a trial, with a separate
-        random stream.
+        With fewer rows the rule tolerates fewer Byzantine ones. `foreseen` marks an attacker's
+        trial, which has a random stream of its own.
         """
         sources: dict[str, Callable[[], Any]] = {
             "generator": lambda: self._generator(foreseen),
@@ -92,7 +92,7 @@ class ByRows:
         return rule(rows, byzantine, **given), None
 
     def _foreseen(
-        self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices | None
+        self, exchange: Exchange, rows: Tensor, byzantine: int, ids: Indices | None
     ) -> Tensor:
         """The aggregate without noise, as an attacker that knows the rule computes it.
 
@@ -100,7 +100,7 @@ class ByRows:
         differ from those of the release: an attacker that knows a rule does not know its
         randomness.
         """
-        clipped = self._updates.clipped(rows, hostile)
+        clipped = self._updates.clipped(rows, byzantine)
         return self._by_rule(clipped, exchange, ids, foreseen=True)[0]
 
     def _histories(self, exchange: Exchange, ids: Indices | None) -> Histories:

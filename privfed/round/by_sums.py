@@ -131,8 +131,8 @@ class BySums:
         sent = self._updates.algorithm.objective.admitted(chunk.rows)
         rows = self._rule.terms(sent / parts if parts > 1 else sent, center)
         if self._updates.unbounded:
-            hostile = self._updates.hostile_rows(chunk.ids, rows)
-            rows = torch.where(hostile[:, None], self._rule.unbounded(chunk.rows, center), rows)
+            byzantine = self._updates.byzantine_mask(chunk.ids, rows)
+            rows = torch.where(byzantine[:, None], self._rule.unbounded(chunk.rows, center), rows)
         if self._updates.algorithm.fixed_divisor:
             return rows
         weights, weighted = chunk.weights[:, None], rows.new_empty(len(rows), rows.shape[1] + 1)
@@ -142,12 +142,12 @@ class BySums:
 
     @property
     def _parts(self) -> int:
-        """Number of parts in which a client's update may come."""
+        """Number of parts (rows at different sites) that a client's update may have."""
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
     def _foreseen(
-        self, exchange: Exchange, rows: Tensor, hostile: int, ids: Indices | None
+        self, exchange: Exchange, rows: Tensor, byzantine: int, ids: Indices | None
     ) -> Tensor:
         """The aggregate without noise, as attackers compute it, with the weights they claim."""
         center, rule = exchange.broadcast.get("center", rows.new_zeros(rows.shape[1])), self._rule
@@ -155,14 +155,14 @@ class BySums:
         for _ in range(rule.passes):
             terms = rule.terms(admitted, center)
             if self._updates.unbounded:
-                terms = torch.cat([rule.unbounded(rows[:hostile], center), terms[hostile:]])
-            average = self._updates.averaged(self._updates.clipped(terms, hostile), hostile)
+                terms = torch.cat([rule.unbounded(rows[:byzantine], center), terms[byzantine:]])
+            average = self._updates.averaged(self._updates.clipped(terms, byzantine), byzantine)
             center = rule.step(center, average)
         return center
 
 
 def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
-    """The sum of weighted rows without their weights, and the sum of the weights."""
+    """Divides a sum into the weighted rows and the weights."""
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
     if weight <= 0.0:  # no client sent anything: a zero average changes nothing
         return replace(total, total=torch.zeros_like(rows)), 1.0

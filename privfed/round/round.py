@@ -63,8 +63,8 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
     center = state.rule.get("center", params.new_zeros(layout.length))
     for number in range(rule.uploads):
         task = "train" if number == 0 else "terms"
-        asked = {**broadcast, "center": center}
-        released = yield Exchange(task, asked, layout, bounds=state.mechanism)
+        requested = {**broadcast, "center": center}
+        released = yield Exchange(task, requested, layout, bounds=state.mechanism)
         center = rule.center_after(center, released)
     delta, memory = objective.conclude(broadcast, center, state.objective, algorithm.cohorts)
     refuse_shape(delta, params.shape, objective, Objective.conclude)
@@ -74,7 +74,7 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
 
 
 class Conversation:
-    """Iterates over a play's exchanges; each is answered before the next one comes."""
+    """Iterates over a play's exchanges; each must be answered before the next one is requested."""
 
     def __init__(self, play: Play) -> None:
         self._play = play
@@ -106,7 +106,7 @@ def replay(
     conversation = Conversation(play(algorithm, round, state))
     for exchange, released in zip(conversation, releases, strict=True):
         if released.shape != (exchange.layout.length,) or released.dtype != torch.float32:
-            raise ValueError(f"release of another form than {exchange.layout.length} numbers")
+            raise ValueError(f"a release has another length than {exchange.layout.length} numbers")
         conversation.answer(released)
     return conversation.end
 
@@ -158,11 +158,11 @@ def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Ch
         world.sites.gather()
     charge, sampler = world.ledger.charge(round, algorithm.event(round)), algorithm.sampler
     if world.sites:  # which sample their own clients, without revealing them
-        nobody = np.empty(0, dtype=np.int64)
-        return charge, Cohort(round, nobody, float(sampler.size), algorithm.witness(round))
-    people = world.people if sampler.reads_sizes else world.people.with_equal_sizes()
-    people = people if algorithm.sites else replace(people, sites=None)
-    return charge, algorithm.draw(round, people, world.streams)
+        no_clients = np.empty(0, dtype=np.int64)
+        return charge, Cohort(round, no_clients, float(sampler.size), algorithm.witness(round))
+    population = world.population if sampler.reads_sizes else world.population.with_equal_sizes()
+    population = population if algorithm.sites else replace(population, sites=None)
+    return charge, algorithm.draw(round, population, world.streams)
 
 
 def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:

@@ -21,12 +21,13 @@ MEASURES = ("far", "against", "alike")
 
 
 def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
-    """Number of `rows` `[n, m]` at least as outlying as each row: `[n]`, by measure.
+    """Returns the rank `[n]` of each row by measure: the number of rows at least as outlying.
 
-    A row counts itself. The measures are "far", the distance from `aggregate` `[m]`, large for
-    attackers that push it; "against", the angle to it, for attackers that work against it; and
-    "alike", the closeness of the nearest other row, for attackers that push together. Non-finite
-    rows are farthest, and least outlying by the other two. The rows are not copied.
+    `rows` are `[n, m]`, and a row counts itself. The measures are "far", the distance from
+    `aggregate` `[m]`, large for attackers that push it; "against", the angle to it, for attackers
+    that work against it; and "alike", the closeness of the nearest other row, for attackers that
+    push together. Non-finite rows are farthest, and least outlying by the other two. The rows are
+    not copied.
     """
     good = usable(rows)
     places = good.nonzero().squeeze(1)
@@ -68,11 +69,11 @@ class Sides:
         self._sums: dict[bool, Tensor] = {}
         self._counts = {True: 0, False: 0}
 
-    def add(self, rows: Tensor, hostile: Tensor) -> None:
+    def add(self, rows: Tensor, byzantine: Tensor) -> None:
         """Adds rows `[c, m]`; non-finite rows are counted, and add nothing."""
         usable = rows.isfinite().all(1)
         for side in (True, False):
-            mine = hostile == side
+            mine = byzantine == side
             self._counts[side] += int(mine.sum())
             total = rows[mine & usable].double().sum(0)
             self._sums[side] = self._sums[side] + total if side in self._sums else total
@@ -88,9 +89,9 @@ class Sides:
         bad, good = self._counts[True], self._counts[False]
         if not bad or not good or self.aggregate is None:
             return {}
-        honest, hostile = self._sums[False] / good, self._sums[True] / bad
+        honest, byzantine = self._sums[False] / good, self._sums[True] / bad
         moved = self.aggregate.double()[: len(honest)] - honest
-        way = hostile - honest
+        way = byzantine - honest
         scale, squared = float(honest.norm()), float(way @ way)
         return {
             "byzantine": bad,
@@ -122,14 +123,18 @@ class Tally:
         self._devices = devices
         self._down, self._up = down, up
         self._note = note
+        self.kept: list[tuple[Indices, Tensor]] | None = None
+        """The round's clients `[c]` and raw rows `[c, m]`, if a caller sets a list."""
         self._norms: list[Tensor] = []
         self._seen: dict[int, tuple[int, int]] = {}
         self._totals = dict.fromkeys(TOTALS, 0.0)
         self._sides = Sides()
 
-    def rows(self, round: int, ids: Indices, rows: Tensor, hostile: NDArray[np.bool_]) -> None:
-        """Takes raw rows `[c, m]` of clients `ids` `[c]`, with a mask of the `hostile` ones."""
-        self._sides.add(rows, torch.from_numpy(hostile).to(rows.device))
+    def rows(self, round: int, ids: Indices, rows: Tensor, byzantine: NDArray[np.bool_]) -> None:
+        """Takes raw rows `[c, m]` of clients `ids` `[c]`, with a mask of the `byzantine` ones."""
+        self._sides.add(rows, torch.from_numpy(byzantine).to(rows.device))
+        if self.kept is not None:
+            self.kept.append((ids, rows.cpu().clone()))
         self._norms.append(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu())
         steps, examples = self._work(round, ids)
         done = zip(steps.tolist(), examples.tolist(), strict=True)

@@ -30,7 +30,7 @@ if known, to the aggregate as attackers compute it.
 
 @dataclass
 class ClientUpdates:
-    """Messages of the clients of one `cohort`, chunk by chunk, attackers included.
+    """Computes the messages of the clients of one `cohort`, attackers included, in chunks.
 
     A client's row is trained, passed to the observer of a simulation, converted to the terms that
     the rule sums, bounded by the mechanism, and sent.
@@ -51,20 +51,20 @@ class ClientUpdates:
         self._excluded = np.array(sorted(excluded), dtype=np.int64)
 
     def present(self, number: int) -> tuple[Cohort, Indices]:
-        """Clients whose rows of exchange `number` are added, and each party's dropout `[n]`.
+        """Returns the clients whose rows are summed in exchange `number`, and dropout stages `[n]`.
 
-        Parties are the cohort, or all sites, whichever clients were sampled there. Passes use the
-        same rows: a client that drops out of the first of them sends none in any. Clients excluded
-        in an earlier round are still sampled but treated as dropouts before sharing, so that
-        sampling rate, divisor and the other parties' randomness are unchanged (rules of proof,
-        section 4).
+        Parties are the cohort, or all sites, whichever clients were sampled there. All passes of a
+        rule use the same rows: a client that drops out of the first pass sends none in later ones.
+        Clients excluded in an earlier round are still sampled but treated as dropouts before
+        sharing, so that sampling rate, divisor and the other parties' randomness are unchanged
+        (rules of proof, section 4).
         """
         first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
         identities = self._party_numbers()
         keys = self.world.streams.at(f"dropout/{first}", self.cohort.round, identities)
         leaves = leaving(dropout, keys, len(identities))
-        liars = np.isin(self._parties, self._excluded)
-        leaves = np.where(liars, int(Leaves.BEFORE_SHARING), leaves)
+        excluded = np.isin(self._parties, self._excluded)
+        leaves = np.where(excluded, int(Leaves.BEFORE_SHARING), leaves)
         if not leaves.any():
             return self.cohort, leaves
         sends = np.isin(leaves, SENDS)
@@ -75,7 +75,7 @@ class ClientUpdates:
     @property
     def site_of(self) -> Indices:
         """The site `[population]` of each client. Raises `ValueError` without sites."""
-        sites = self.world.people.sites
+        sites = self.world.population.sites
         if sites is None:
             raise ValueError("sites are the parties, but the site of each client is unknown")
         return sites
@@ -101,7 +101,7 @@ class ClientUpdates:
             leaves,
             streams,
             sites=self.site_of,
-            identities=self.world.people.identities,
+            identities=self.world.population.identities,
             accuse=self.world.exclusions.note,
         )
 
@@ -115,7 +115,7 @@ class ClientUpdates:
         """Identities `[n]` of a sum's parties in the dropout draw."""
         if self.algorithm.sites:
             return np.arange(self.algorithm.sites)
-        return self.world.people.identities[self.cohort.clients]
+        return self.world.population.identities[self.cohort.clients]
 
     def chunks(self, exchange: Exchange, present: Cohort, foreseen: Foreseen) -> Iterator[Chunk]:
         """Yields the raw answers of clients `present`; later passes get the same rows.
@@ -134,8 +134,8 @@ class ClientUpdates:
         if self.algorithm.rule.uploads > 1:
             self._trained.append(chunk)
         if self.world.watch:
-            hostile = self.hostile(chunk.ids)
-            self.world.watch.rows(self.cohort.round, chunk.ids, chunk.rows, hostile)
+            byzantine = self.byzantine(chunk.ids)
+            self.world.watch.rows(self.cohort.round, chunk.ids, chunk.rows, byzantine)
         return chunk
 
     def bounded(
@@ -147,57 +147,57 @@ class ClientUpdates:
         attackers = self.world.attackers
         if attackers is None:
             return bounded
-        if self.algorithm.mechanism.adaptive and attackers.lies.within is not None:
-            liars = self.hostile_rows(ids, rows)
-            bounded = count_turned(bounded, liars, attackers.lies.within)
+        if self.algorithm.mechanism.adaptive and attackers.false_claims.within is not None:
+            byzantine = self.byzantine_mask(ids, rows)
+            bounded = count_turned(bounded, byzantine, attackers.false_claims.within)
         if not attackers.unbounded:  # a sum without a bound cuts Byzantine rows to its range
             free = bounded.bound == math.inf
-            return replace(bounded, hostile=self.hostile(ids)) if free else bounded
+            return replace(bounded, byzantine=self.byzantine(ids)) if free else bounded
         noiseless = self.algorithm.mechanism.trust == "client"  # nor do attackers add noise
-        return attackers.lengthened(self.hostile(ids), bounded, rows, noiseless)
+        return attackers.lengthened(self.byzantine(ids), bounded, rows, noiseless)
 
-    def hostile(self, ids: Indices) -> Mask:
+    def byzantine(self, ids: Indices) -> Mask:
         """Mask of clients `ids` `[c]` that are Byzantine in this round."""
         attackers = self.world.attackers
         if attackers is None:
             return np.zeros(len(ids), dtype=bool)
-        return attackers.hostile(self.cohort.round)[ids]
+        return attackers.byzantine(self.cohort.round)[ids]
 
-    def hostile_rows(self, ids: Indices, rows: Tensor) -> Tensor:
-        """The mask `hostile` of clients `ids` `[c]`, on the device of `rows`."""
-        return torch.from_numpy(self.hostile(ids)).to(rows.device)
+    def byzantine_mask(self, ids: Indices, rows: Tensor) -> Tensor:
+        """The mask `byzantine` of clients `ids` `[c]`, on the device of `rows`."""
+        return torch.from_numpy(self.byzantine(ids)).to(rows.device)
 
     @property
     def unbounded(self) -> bool:
         """Whether attackers ignore the norm bound."""
         return self.world.attackers is not None and self.world.attackers.unbounded
 
-    def clipped(self, rows: Tensor, hostile: int) -> Tensor:
+    def clipped(self, rows: Tensor, byzantine: int) -> Tensor:
         """Rows `[n, m]` as the mechanism clips them, without noise.
 
-        The first `hostile` rows are not clipped if attackers ignore the bound.
+        The first `byzantine` rows are not clipped if attackers ignore the bound.
         """
         mechanism = self.algorithm.mechanism
         if not mechanism.private:
             return rows
         clip = float(self.state.mechanism.get("clip", mechanism.clip))
-        free = hostile if self.unbounded else 0
+        free = byzantine if self.unbounded else 0
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
-    def averaged(self, terms: Tensor, hostile: int) -> Tensor:
-        """The mean of `terms` `[n, m]`, with the first `hostile` ones at their claimed weight."""
+    def averaged(self, terms: Tensor, byzantine: int) -> Tensor:
+        """The mean of `terms` `[n, m]`, with the first `byzantine` ones at their claimed weight."""
         attackers = self.world.attackers
-        claimed = attackers.lies.weight if attackers else 1.0
+        claimed = attackers.false_claims.weight if attackers else 1.0
         if claimed == 1.0 or self.algorithm.fixed_divisor:
             return terms.mean(0)
         weights = terms.new_ones(len(terms))
-        weights[:hostile] = claimed
+        weights[:byzantine] = claimed
         return weights @ terms / weights.sum().clamp(min=1e-30)
 
     def _corrupted(
         self, exchange: Exchange, present: Cohort, foreseen: Foreseen
     ) -> Iterator[Chunk]:
-        """Answers with the attackers' rows replaced, which needs all other answers first."""
+        """Replaces the attackers' rows, after all other answers have arrived."""
         attackers = self.world.attackers
         if attackers is None or exchange.task == "measure":
             yield from self.world.executor.chunks(exchange, present)
@@ -211,7 +211,7 @@ class ClientUpdates:
             yield self._replaced(_joined(answers), attackers, exchange, foreseen)
 
     def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
-        """The exchange with the attackers' memory, after they saw the model it broadcasts."""
+        """Adds to the exchange the attackers' memory after they saw its broadcast model."""
         params = exchange.broadcast["params"]
         self.attack_memory = attackers.watching(params, self.attack_memory)
         return replace(exchange, remembered=self.attack_memory)
@@ -220,8 +220,8 @@ class ClientUpdates:
         self, answer: Chunk, attackers: Attackers, exchange: Exchange, foreseen: Foreseen
     ) -> Chunk:
         """The answer of a complete cohort, with the attackers' rows replaced."""
-        bad = self.hostile(answer.ids)
-        part = _Part(exchange.layout, "" if attackers.lies.everything else "delta")
+        bad = self.byzantine(answer.ids)
+        part = _Part(exchange.layout, "" if attackers.false_claims.everything else "delta")
         shown, ids = part.of(answer.rows), answer.ids
 
         def tried(rows: Tensor) -> Tensor:
@@ -236,10 +236,10 @@ class ClientUpdates:
     def _claimed(self, chunk: Chunk) -> Chunk:
         """A chunk with the weights that attackers claim."""
         attackers = self.world.attackers
-        if attackers is None or attackers.lies.weight == 1.0:
+        if attackers is None or attackers.false_claims.weight == 1.0:
             return chunk
-        liars = self.hostile_rows(chunk.ids, chunk.weights)
-        return replace(chunk, weights=attackers.lies.claimed(chunk.weights, liars))
+        byzantine = self.byzantine_mask(chunk.ids, chunk.weights)
+        return replace(chunk, weights=attackers.false_claims.claimed(chunk.weights, byzantine))
 
 
 @dataclass(frozen=True)
@@ -266,18 +266,18 @@ class _Part:
         return self.put(part, part.new_zeros(len(part), self.layout.length))
 
 
-def _whose(count: int, rows: Tensor, ids: Indices, hostile: Mask) -> Indices | None:
-    """Clients `[count]` of the rows on which an attacker tries the rule; None if ambiguous.
+def _whose(count: int, rows: Tensor, ids: Indices, byzantine: Mask) -> Indices | None:
+    """Returns the clients `[count]` of the rows that an attacker tries; None if ambiguous.
 
-    They are the Byzantine ones of clients `ids` `[n]`, then the honest ones, or only those with
-    finite `rows` `[n, m]`: attackers omit the others, as rules do.
+    These are the Byzantine clients among `ids` `[n]`, then the honest ones (all, or those with
+    finite `rows` `[n, m]`, since attackers omit other rows as rules do).
     """
-    honest = ~hostile
-    if count < len(hostile):
+    honest = ~byzantine
+    if count < len(byzantine):
         honest = honest & usable(rows).cpu().numpy()
-    if count != int(hostile.sum() + honest.sum()):
+    if count != int(byzantine.sum() + honest.sum()):
         return None
-    return np.concatenate([ids[hostile], ids[honest]])
+    return np.concatenate([ids[byzantine], ids[honest]])
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

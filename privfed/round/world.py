@@ -28,7 +28,7 @@ from privfed.core.streams import Keys, Streams
 from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.privacy.noise.correlated import Correlated
 from privfed.round.algorithm import Algorithm
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 from privfed.secure.summation import Culprit
 
 Write = Callable[[], None]
@@ -46,7 +46,7 @@ class Writing(Protocol):
         ...
 
 
-class AtOnce:
+class Immediate:
     """Writes immediately."""
 
     def begin(self, write: Write) -> None:
@@ -94,7 +94,7 @@ class InBackground:
             begun.result()
 
     def _waited(self) -> BaseException | None:
-        """Waits for the scheduled write; returns an exception that interrupted the wait."""
+        """Waits for the scheduled write; returns the interruption of the wait, if there was one."""
         interrupted = None
         while self._begun is not None and not self._begun.done():
             try:
@@ -108,7 +108,7 @@ class Watch(Protocol):
     """Observes data that no epsilon covers; in simulations only."""
 
     def rows(
-        self, round: int, ids: NDArray[np.int64], rows: Tensor, hostile: NDArray[np.bool_]
+        self, round: int, ids: NDArray[np.int64], rows: Tensor, byzantine: NDArray[np.bool_]
     ) -> None:
         """Receives raw rows `[c, m]` of clients `[c]`, and a mask of Byzantine ones."""
         ...
@@ -181,7 +181,7 @@ class World:
     """The environment of rounds: clients, ledger, storage and random streams."""
 
     executor: Executor
-    people: People
+    population: Population
     ledger: Charges
     store: ReleaseStore
     streams: Streams
@@ -198,7 +198,7 @@ class World:
     """Parties proved to be Byzantine in secure sums."""
     layers: tuple[int, ...] = ()
     """Number of values of each parameter of the model, in their order in its flat vector."""
-    writing: Writing = field(default_factory=AtOnce)
+    writing: Writing = field(default_factory=Immediate)
     """When releases become durable."""
     ranks: Ranks = field(default_factory=Alone)
     """The processes of this run: the first charges, samples and writes."""

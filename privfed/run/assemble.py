@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from defenses.types import RowRule, SumRule
 from privfed.client.autotune import Speed, fastest, times_as_fast
-from privfed.client.byzantine import Attackers, Lies, targeted
+from privfed.client.byzantine import Attackers, FalseClaims, targeted
 from privfed.client.client_measures import ClientMeasures, Measurement
 from privfed.client.device_memory import memory_of
 from privfed.client.executor import LocalExecutor
@@ -59,7 +59,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
       Refused: if the plan does not fit this population, or cannot train this model.
     """
     config, algorithm = plan.config, plan.algorithm(shapes=network.shapes.by_name)
-    _refuse_other_people(plan, federation)
+    _refuse_other_population(plan, federation)
     _refuse_unfit_rule(config, algorithm, network)
     if config.audit.by_inputs:
         refuse_uncraftable(config.audit, federation, network)
@@ -92,7 +92,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     )
 
 
-def _refuse_other_people(plan: Plan, federation: Federation) -> None:
+def _refuse_other_population(plan: Plan, federation: Federation) -> None:
     """Raises `Refused` if the event is not proved for the population's number of clients."""
     clients, everybody = plan.config.data.clients, federation.population_size
     if plan.mechanism.private:
@@ -212,7 +212,7 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
     )
 
 
-def _groups(config: Config, people: Federation) -> ClientGroups | None:
+def _groups(config: Config, population: Federation) -> ClientGroups | None:
     """Source of the clients' groups, if the objective needs it.
 
     Raises `Refused` if there are none, or another number than declared.
@@ -221,7 +221,7 @@ def _groups(config: Config, people: Federation) -> ClientGroups | None:
     if grouping is None:
         return None
     sites = 0 if config.apart else config.data.sites
-    groups = ClientGroups.by(grouping.by, Form.of(people.examples), sites)
+    groups = ClientGroups.by(grouping.by, Form.of(population.examples), sites)
     _refuse_other_groups(grouping, groups.names)
     return groups
 
@@ -285,19 +285,19 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
         config.attackers.fraction,
         config.attackers.selection == "round",
         config.unbounded,
-        federation.people().identities,
+        federation.population().identities,
         streams,
         federation.clients if federation.identities is None else None,
-        _lies(config),
+        _false_claims(config),
         (config.attackers.first_round, config.attackers.last_round or math.inf),
     )
     return attackers.instructed(federation)
 
 
-def _lies(config: Config) -> Lies:
-    """The attackers' claims, capped at what a server or site that sees rows admits."""
+def _false_claims(config: Config) -> FalseClaims:
+    """Returns the attackers' false statements, capped at values that a server or site admits."""
     attackers, most = config.attackers, config.aggregation.most_examples
-    return Lies(
+    return FalseClaims(
         everything=attackers.replaces == "messages",
         weight=attackers.weight,
         most=most if most and not config.unbounded else math.inf,

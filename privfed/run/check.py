@@ -57,7 +57,9 @@ class Check:
             "unspent": encoded(unspent(plan)),
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": _sensitivity(plan, self.forecast),
-            "guarantees": stated(bound, *plan.also(plan.config.run.rounds), void=plan.void),
+            "guarantees": stated(
+                bound, *plan.further_guarantees(plan.config.run.rounds), void=plan.void
+            ),
             "rounds": plan.config.run.rounds,
             "prior": plan.config.privacy.prior,
             "disjoint": plan.config.privacy.disjoint,
@@ -74,7 +76,7 @@ class Check:
 
 
 def check(config: Config, answers: int | None = None) -> Check:
-    """Loads, builds and measures as `train` does, writes nothing, and makes up only a few clients.
+    """Loads, builds and measures as `train` does, with few synthetic clients; writes nothing.
 
     Args:
       config: the configuration of the run.

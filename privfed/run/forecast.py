@@ -122,8 +122,8 @@ def round_exchange(
     if algorithm.mechanism.private and plan.noise_multiplier is not None:
         signal = float(config.mechanism.clip)
         factor = algorithm.mechanism.noise_on_update(round(cohort))
-        deviation = factor * float(algorithm.mechanism.clip) * encoded
-        noise = deviation * math.sqrt(layout.length) / cohort
+        std = factor * float(algorithm.mechanism.clip) * encoded
+        noise = std * math.sqrt(layout.length) / cohort
     return RoundForecast(
         cohort=cohort,
         down=parties * (_NUMBER * received + algorithm.exchanges * keys),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privfed.auditing.canaries.clients import WithoutCanaries
-from privfed.auditing.canaries.coins import canary_coins, in_population, number_of_nothing
+from privfed.auditing.canaries.inclusion import canary_inclusion, in_population, number_of_nothing
 from privfed.auditing.canaries.input_space import space_of
 from privfed.auditing.canaries.learned import (
     CanaryExamples,
@@ -159,7 +159,7 @@ class RunCanaries(Protocol):
     """The canaries of a run, and the log of their observations."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Records a replayed release, which may already have been recorded."""
+        """Records a release that is replayed; it may be in the log already."""
         ...
 
     def end(self, params: Tensor) -> None:
@@ -175,7 +175,7 @@ class InputCanaries:
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Records nothing: the adversary of these canaries sees the final model only."""
+        """Records nothing, since the adversary of these canaries sees only the final model."""
 
     def end(self, params: Tensor) -> None:
         """Records the final model's scores of each canary's examples."""
@@ -191,16 +191,16 @@ def with_input_canaries(
     resumed run has the same ones.
     """
     learning = _learning(setup, CanaryFile(directory.canary_examples), world.streams)
-    coins = canary_coins(len(learning.examples), world.streams)
-    log = CanaryLog(directory.canaries, len(coins))
-    log.begin(coins, 0)  # its scores are not cosines of d dimensions
-    there, clients = in_population(coins, setup.plan.event.relation), setup.federation.clients
-    training = training_executor(setup, learning.examples, there, coins[there])
+    inclusion = canary_inclusion(len(learning.examples), world.streams)
+    log = CanaryLog(directory.canaries, len(inclusion))
+    log.begin(inclusion, 0)  # its scores are not cosines of d dimensions
+    there, clients = in_population(inclusion, setup.plan.event.relation), setup.federation.clients
+    training = training_executor(setup, learning.examples, there, inclusion[there])
     nothing = number_of_nothing(setup.plan.cost.rule)
     joined = replace(
         world,
-        executor=WithTraining(world.executor, training, clients, ~coins[there], nothing),
-        people=with_trainees(world.people, there, setup.plan.config.data.sites),
+        executor=WithTraining(world.executor, training, clients, ~inclusion[there], nothing),
+        population=with_trainees(world.population, there, setup.plan.config.data.sites),
         watch=WithoutCanaries(world.watch, clients) if world.watch else None,
     )
     return joined, InputCanaries(learning, log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +34,7 @@ def refuse_lost(setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
 
 
 def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
-    """Every file that cannot be recreated, and the consequence of its loss."""
+    """Maps every file that cannot be recreated to a description of the loss."""
     sampler, mechanism = setup.algorithm.sampler, setup.algorithm.mechanism
     if keeps_key(setup):
         follows = {
@@ -68,16 +67,14 @@ def _losses(lost: Mapping[Path, str]) -> Iterator[str]:
 
 def _ways_on(directory: RunDirectory) -> Iterator[str]:
     run, round = str(directory.path), directory.checkpoint.round()
-    counted = shlex.quote(f"privacy.prior={json.dumps([run])}")
     yield (
         "Restore private/ as it was when the run stopped (an older copy would give two models the "
         "same noise)."
     )
     yield (
-        f"Without it, the model of round {round} and the ledger stay valid: privfed evaluate, "
-        "export and audit read them. A new run may start from them, and counts the spent "
-        f"budget: privfed train RUN.toml --set {counted} --set "
-        f"{shlex.quote(f'model.init={run}')}"
+        f"Without it, the model of round {round} and the ledger stay valid: they can be "
+        "evaluated, exported and audited. A new run may start from them, and counts the spent "
+        f"budget, by privacy.prior = {json.dumps([run])} and model.init = {json.dumps(run)}"
     )
 
 

@@ -30,7 +30,7 @@ def refuse_grown(before: Priors) -> None:
     for prior in before.runs:
         if went_on(prior.to_json()):
             raise Refused(
-                f"{prior.path} was counted as an earlier run, but was charged more since; this "
+                f"{prior.path} was counted as an earlier run, but was charged again since; this "
                 "run's epsilon would omit those charges. Start a new run, with privacy.prior "
                 "naming both"
             )
@@ -45,7 +45,7 @@ def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> N
     directory.public_clients.write(setup.federation.public, before.public)
     directory.constants.write(setup.network.constants, before.lineage)
     if isinstance(setup.plan.config.source, KeptByUser):
-        directory.people.write((setup.federation.examples, setup.federation.test))
+        directory.population.write((setup.federation.examples, setup.federation.test))
     if setup.attackers:
         directory.write_attackers(setup.attackers.to_json())
 
@@ -155,12 +155,12 @@ def _against(setup: Setup) -> dict[str, Any]:
 
 
 def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
-    """The same for evaluation rounds, with the event that the headline counts."""
+    """States the same for evaluation rounds, with the event that the headline counts."""
     evaluation = plan.evaluation
     if evaluation is None or evaluation.other is None:
         return {}
-    charged, beside = evaluation.event.to_json(), evaluation.other.to_json()
-    return {"evaluation": [{"charged": charged, "event": beside}]}
+    charged, event = evaluation.event.to_json(), evaluation.other.to_json()
+    return {"evaluation": [{"charged": charged, "event": event}]}
 
 
 def _sites(setup: Setup) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, spent
 from accounting.ledger import Ledger
 from privfed.core.errors import ByzantineProved, Refused
-from privfed.core.ranks import Ranks
+from privfed.core.ranks import ALONE, Ranks
 from privfed.core.vector import all_finite
 from privfed.plan.byzantine import refuse_more_culprits
 from privfed.plan.composed_guarantees import planned_guarantee
@@ -21,7 +22,7 @@ from privfed.run.forecast import forecast
 from privfed.run.input_canaries import RunCanaries
 from privfed.run.last_state import last_checkpoint, state_from_releases
 from privfed.run.misbehaving import Misbehaviour, misbehaviour_in
-from privfed.run.outcome import Observer, Outcome
+from privfed.run.outcome import Observer, Outcome, RoundRecord
 from privfed.run.process_group import RankZero
 from privfed.run.recorder import Recorder, tally_of
 from privfed.run.setup import Setup
@@ -31,15 +32,16 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
 
-def play_to_end(
+@contextlib.contextmanager
+def playing(
     setup: Setup,
     directory: RunDirectory,
     ledger: Ledger,
     observers: Sequence[Observer],
-    ranks: Ranks,
+    ranks: Ranks = ALONE,
     elsewhere: Elsewhere | None = None,
-) -> Outcome:
-    """Runs from the last checkpoint to the last round, or until the budget is exhausted.
+) -> Iterator[Loop]:
+    """A context with the loop of a run, from its last checkpoint; nothing is charged yet.
 
     Args:
       setup: the prepared run.
@@ -48,12 +50,6 @@ def play_to_end(
       observers: observers of rounds, without effect on them.
       ranks: the processes of the run.
       elsewhere: sites on other machines, if the run has them.
-
-    Returns:
-      The outcome of the run.
-
-    Raises:
-      ByzantineProved: after saving, if the next round's claim would not hold.
     """
     run, privacy = setup.plan.config.run, setup.plan.config.privacy
     if setup.plan.budget is not None:
@@ -77,32 +73,30 @@ def play_to_end(
     rank_zero = RankZero(ranks)
     with InBackground() as writing:
         world = replace(world, writing=writing, ranks=rank_zero.begin(setup))
-        loop = Loop(
-            setup, directory, ledger, world, recorder, observers, rank_zero, tally, canaries
+        yield Loop(
+            setup,
+            directory,
+            ledger,
+            world,
+            recorder,
+            observers,
+            rank_zero,
+            tally,
+            canaries,
+            Ending(begin),
         )
-        ending = loop.play(begin)
-        loop.save(ending.now)
-    if canaries:
-        canaries.end(ending.now.state.params)
-    outcome = outcome_of(setup, directory, ledger, recorder, ending)
-    if outcome.misbehaviour:
-        directory.write_clients(outcome.misbehaviour.csv())
-    directory.write_summary(outcome.to_json())
-    if ending.liars:
-        raise ending.liars
-    return outcome
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a run: at its last round, at its budget, or because `liars` void its claim."""
+    """The last round so far; whether the budget, or culprits that void its claim, ended the run."""
 
     now: Checkpoint
     at_budget: bool = False
-    liars: ByzantineProved | None = None
+    void: ByzantineProved | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loop:
     """A run in progress: the environment of its rounds, and its observers."""
 
@@ -115,32 +109,65 @@ class Loop:
     rank_zero: RankZero
     tally: Tally | None
     canaries: RunCanaries | None
+    ending: Ending
+    """The current end of the run."""
+    record: RoundRecord | None = None
+    """The record of the last round, if it was evaluated."""
+    outcome: Outcome | None = None
+    """The outcome, after the end."""
 
-    def play(self, now: Checkpoint) -> Ending:
-        """Runs every round after `now`; returns the final checkpoint and the reason for the end."""
-        config, constants = self.setup.plan.config, self.setup.network.digest()
-        run = config.run
-        for round in range(now.round + 1, run.rounds + 1):
+    def __iter__(self) -> Iterator[Checkpoint]:
+        """Runs each further round; yields its checkpoint once observers were notified."""
+        config, now = self.setup.plan.config, self.ending.now
+        constants = self.setup.network.digest()
+        for round in range(now.round + 1, config.run.rounds + 1):
             if self.recorder.stopping.over:
-                break
+                return
             try:
                 state = self._state_after(round, now.state)
             except BudgetExceeded:
-                self.rank_zero.end()
-                return Ending(now, at_budget=True)
+                self.ending = replace(self.ending, at_budget=True)
+                return
             except ByzantineProved as stop:
-                self.rank_zero.end()
-                return Ending(now, liars=stop)
+                self.ending = replace(self.ending, void=stop)
+                return
             trained = state is not None and round not in config.evaluation_rounds
             updates = now.updates + trained
             now = Checkpoint(round, updates, state or now.state, self.ledger.head())
             _refuse_not_finite(now)
+            self.ending = Ending(now)
             self._tell(now)
-            if round % run.checkpoint_every == 0 or round == run.rounds:
+            if round % config.run.checkpoint_every == 0 or round == config.run.rounds:
                 _refuse_changed(self.setup, constants)
                 self.save(now)
+            yield now
+
+    def to_end(self) -> Outcome:
+        """Runs to the last round, or until the budget is exhausted; see `end`."""
+        for _ in self:
+            pass
+        return self.end()
+
+    def end(self) -> Outcome:
+        """Saves the run where it stands, and writes and returns its outcome.
+
+        Raises:
+          ByzantineProved: after saving, if the next round's claim would not hold.
+        """
+        ending = self.ending
         self.rank_zero.end()
-        return Ending(now)
+        self.save(ending.now)
+        if self.canaries:
+            self.canaries.end(ending.now.state.params)
+        self.outcome = outcome = outcome_of(
+            self.setup, self.directory, self.ledger, self.recorder, ending
+        )
+        if outcome.misbehaviour:
+            self.directory.write_clients(outcome.misbehaviour.csv())
+        self.directory.write_summary(outcome.to_json())
+        if ending.void:
+            raise ending.void
+        return outcome
 
     def save(self, now: Checkpoint) -> None:
         """Saves the checkpoint, then client memory, which can be merged again after a crash."""
@@ -185,13 +212,14 @@ class Loop:
     def _tell(self, now: Checkpoint) -> None:
         """Evaluates the round if that is due, and notifies observers."""
         config, counts = self.setup.plan.config, self.tally.take() if self.tally else {}
+        self.record = None
         regular = now.round % config.run.evaluate_every == 0 or now.round == config.run.rounds
         if (regular and self.recorder.public) or now.round in config.evaluation_rounds:
             measures = self.recorder.measures(now)
             self.world.writing.settle()
-            record = self.recorder.record(now, measures, counts)
+            self.record = self.recorder.record(now, measures, counts)
             for observer in self.observers:
-                observer.after(record)
+                observer.after(self.record)
         self.world.writing.settle()
         for observer in self.observers:
             observer.after_round(now.round)
@@ -227,7 +255,7 @@ def outcome_of(
             round: why for round, why in directory.aborts.reasons().items() if round <= end.round
         },
         culprits=tuple(e for e in directory.exclusions.culprits() if e.round <= end.round),
-        stopped_by_byzantine=str(ending.liars or ""),
+        stopped_by_byzantine=str(ending.void or ""),
         constant=recorder.constant(end),
         divergence=recorder.divergence,
         evaluations=int(end.state.evaluation.get("count", 0)),
@@ -250,8 +278,8 @@ def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbeh
         return misbehaviour_in(lines, clients, None)
     under_attack = [line for line in lines if attackers.attacking(line["round"])]
     fixed = bool(under_attack) and not attackers.afresh
-    hostile = attackers.chosen(0)[:clients] if fixed else None
-    return misbehaviour_in(under_attack or lines, clients, hostile)
+    byzantine = attackers.chosen(0)[:clients] if fixed else None
+    return misbehaviour_in(under_attack or lines, clients, byzantine)
 
 
 def _refuse_changed(setup: Setup, constants: str) -> None:

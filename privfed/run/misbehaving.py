@@ -58,7 +58,7 @@ def benjamini_hochberg(p: Reals, level: float) -> Mask:
 
 
 def benjamini_yekutieli(p: Reals, level: float) -> Mask:
-    """The same under any dependence of p-values: at level / (1 + 1/2 + ... + 1/n).
+    """Returns discoveries under any dependence of p-values: at level / (1 + 1/2 + ... + 1/n).
 
     Source: Benjamini & Yekutieli 2001, theorem 1.3.
 
@@ -95,17 +95,17 @@ class ClientEvidence:
             return np.zeros(len(self.score), dtype=bool)
         return benjamini_hochberg(self.p_honest, LEVEL)
 
-    def to_json(self, hostile: Mask | None) -> dict[str, Any]:
-        """Counts of outlying clients; with `hostile` `[n]`, of true and false positives."""
+    def to_json(self, byzantine: Mask | None) -> dict[str, Any]:
+        """Counts of outlying clients; with `byzantine` `[n]`, of true and false positives."""
         facts: dict[str, Any] = {"differ": int(self.differs.sum())}
-        if hostile is None:
+        if byzantine is None:
             return facts
         return {
             **facts,
-            "differ_honest": int((self.differs & ~hostile).sum()),
-            "auc": roc(self.score, hostile).auc,
-            "named_hostile": int((self.named & hostile).sum()),
-            "named_honest": int((self.named & ~hostile).sum()),
+            "differ_honest": int((self.differs & ~byzantine).sum()),
+            "auc": roc(self.score, byzantine).auc,
+            "named_byzantine": int((self.named & byzantine).sum()),
+            "named_honest": int((self.named & ~byzantine).sum()),
         }
 
 
@@ -113,19 +113,19 @@ class ClientEvidence:
 class Misbehaviour:
     """Evidence against `clients` `[n]` that participated in `rounds` `[n]`, by measure.
 
-    `hostile` `[n]` marks Byzantine clients; None if there are none, or others in every round.
+    `byzantine` `[n]` marks Byzantine clients; None if there are none, or others in every round.
     """
 
     clients: Indices
     rounds: Indices
     measures: Mapping[str, ClientEvidence]
-    hostile: Mask | None = None
+    byzantine: Mask | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The evidence as JSON, for the summary of a run."""
-        count = None if self.hostile is None else int(self.hostile.sum())
-        by_measure = {name: each.to_json(self.hostile) for name, each in self.measures.items()}
-        return {"level": LEVEL, "clients": len(self.clients), "hostile": count, **by_measure}
+        count = None if self.byzantine is None else int(self.byzantine.sum())
+        by_measure = {name: each.to_json(self.byzantine) for name, each in self.measures.items()}
+        return {"level": LEVEL, "clients": len(self.clients), "byzantine": count, **by_measure}
 
     def csv(self) -> str:
         """A table of all clients; unknown cells are empty."""
@@ -133,7 +133,7 @@ class Misbehaviour:
         columns: dict[str, Sequence[str]] = {
             "client": [str(each) for each in self.clients],
             "rounds": [str(each) for each in self.rounds],
-            "hostile": unknown if self.hostile is None else _words(self.hostile),
+            "byzantine": unknown if self.byzantine is None else _words(self.byzantine),
         }
         for name, each in self.measures.items():
             columns[f"{name}_score"] = [f"{score:.4g}" for score in each.score]
@@ -148,11 +148,11 @@ class Misbehaviour:
 
 
 def misbehaviour_in(
-    rounds: Iterable[Mapping[str, Any]], clients: int, hostile: Mask | None
+    rounds: Iterable[Mapping[str, Any]], clients: int, byzantine: Mask | None
 ) -> Misbehaviour | None:
     """Evidence from lines of rounds with "clients" and their standings; None without any.
 
-    `hostile` `[clients]` marks Byzantine clients; None if no client is always Byzantine.
+    `byzantine` `[clients]` marks Byzantine clients; None if no client is always Byzantine.
     """
     lines, count = list(rounds), np.zeros(clients, dtype=np.int64)
     for line in lines:
@@ -160,14 +160,14 @@ def misbehaviour_in(
     who = np.flatnonzero(count)
     if not len(who):
         return None
-    bad = None if hostile is None else hostile[who]
+    bad = None if byzantine is None else byzantine[who]
     bad = bad if bad is not None and bad.any() and not bad.all() else None
     measures = {name: _evidence(lines, name, count, bad) for name in MEASURES}
     return Misbehaviour(who, count[who], measures, bad)
 
 
 def _evidence(
-    lines: Sequence[Mapping[str, Any]], measure: str, count: Indices, hostile: Mask | None
+    lines: Sequence[Mapping[str, Any]], measure: str, count: Indices, byzantine: Mask | None
 ) -> ClientEvidence:
     """Evidence of one `measure` against clients with `count` `[clients]` rounds above 0."""
     plain, halved = np.zeros(len(count)), np.zeros(len(count))
@@ -180,14 +180,16 @@ def _evidence(
     who = np.flatnonzero(count)
     score = halved[who] / count[who]
     p_differs = chdtrc(2.0 * count[who], 2 * plain[who])
-    return ClientEvidence(score, p_differs, None if hostile is None else conformal(score, hostile))
+    return ClientEvidence(
+        score, p_differs, None if byzantine is None else conformal(score, byzantine)
+    )
 
 
-def conformal(score: Reals, hostile: Mask) -> Reals:
-    """The p-value `[n]` of each `score` `[n]` among clients that are not `hostile` `[n]`."""
-    honest = np.sort(score[~hostile])
+def conformal(score: Reals, byzantine: Mask) -> Reals:
+    """Returns the conformal p-value `[n]` of each `score` `[n]` among clients not `byzantine`."""
+    honest = np.sort(score[~byzantine])
     as_high = len(honest) - np.searchsorted(honest, score, side="left")
-    return np.where(hostile, (1 + as_high) / (1 + len(honest)), as_high / len(honest))
+    return np.where(byzantine, (1 + as_high) / (1 + len(honest)), as_high / len(honest))
 
 
 def _words(mask: Mask) -> list[str]:

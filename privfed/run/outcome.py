@@ -12,7 +12,7 @@ from accounting.guarantee import Guarantee, stated
 from privfed.metrics.measure import Estimate
 from privfed.plan.byzantine import lost_claims
 from privfed.plan.plan import ON_TRAINED, Plan
-from privfed.run.evaluation.divergence import Divergence
+from privfed.run.evaluation.divergence import Divergence, remedies
 from privfed.run.forecast import Forecast
 from privfed.run.misbehaving import Misbehaviour
 from privfed.secure.summation import Culprit
@@ -31,7 +31,7 @@ class RoundRecord:
     warning: str = ""
 
     def nominally(self) -> RoundRecord:
-        """The same for a run with a nominal ε, which no file shows as a guarantee."""
+        """Returns the record of a run with a nominal ε, which no file may show as a guarantee."""
         names = {"epsilon": "nominal_epsilon"}
         public = {names.get(name, name): value for name, value in self.public.items()}
         return replace(self, public=public)
@@ -158,6 +158,26 @@ class Outcome:
         return self.plan.simulation or (ON_TRAINED if self.test_shared else None)
 
     @property
+    def not_learned(self) -> str:
+        """A warning that the model is no better than the baseline; "" if it is, or is not scored.
+
+        It compares the main measure on public examples.
+        """
+        loss, private = self.plan.config.loss, self.plan.mechanism.private
+        name = loss.measure
+        if name not in self.constant or self.plan.config.start.local or not self.updates:
+            return ""
+        if self.divergence.established:
+            return self.divergence.sentence(private)
+        value, constant = self.measures[name], self.constant[name]
+        if (value < constant) if loss.lower_is_better else (value > constant):
+            return ""
+        return (
+            f"the model's {name} is {value:.4g}, no better than the baseline (the best constant "
+            f"prediction, {constant:.4g}): {remedies(private)}"
+        )
+
+    @property
     def accuracy(self) -> float:
         """Test accuracy. Raises `KeyError` if the loss has no such measure."""
         return self.measures["accuracy"]
@@ -169,6 +189,7 @@ class Outcome:
             **self.measures,
             "constant": dict(self.constant),
             "diverged": self.divergence.to_json(),
+            "not_learned": self.not_learned or None,
             "test_examples": self.test_examples,
             "public_clients": self.public,
             "start": self.plan.config.starts_from or None,
@@ -181,7 +202,7 @@ class Outcome:
             "accountants": bound.by_accountant,
             "noise_multiplier": self.plan.noise_multiplier,
             "guarantees": stated(
-                self.guarantee, *self.plan.also(self.charges), void=self.plan.void
+                self.guarantee, *self.plan.further_guarantees(self.charges), void=self.plan.void
             ),
             "rounds": self.updates,
             "planned": encoded(self.planned),

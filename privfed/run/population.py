@@ -30,7 +30,7 @@ def sites_of(config: Config) -> Sites:
 
 def represented(config: Config) -> bool:
     """Whether a few synthetic clients stand for all of them in plans."""
-    return config.data.clients > _FEW and not config.source.real_people
+    return config.data.clients > _FEW and not config.source.holds_real_clients
 
 
 def load_population(config: Config, streams: Streams) -> Federation:
@@ -45,7 +45,7 @@ def load_population(config: Config, streams: Streams) -> Federation:
 
 
 def load_representatives(config: Config, streams: Streams) -> Federation:
-    """Loads the same for plans and forecasts; a few synthetic clients stand for all.
+    """Loads a population for plans and forecasts, in which few synthetic clients represent all.
 
     The time does not depend on the declared number of clients. Clients of a file are all loaded,
     since their contents may have to be refused. Raises `Refused`.
@@ -53,7 +53,7 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
     clients = config.data.clients
     if config.apart:
         return load_empty(config, streams)
-    if clients <= _FEW or (config.source.real_people and config.partition.natural):
+    if clients <= _FEW or (config.source.holds_real_clients and config.partition.natural):
         return load_population(config, streams)
     return _population(config, streams, _FEW)
 
@@ -90,7 +90,7 @@ def _declared(config: Config) -> Examples:
     """An example as the source declares it. Raises `Refused` if it declares none."""
     if not isinstance(config.source, DeclaredTable):
         raise Refused(
-            f'data.holdout is "none", and data.source = {config.names["source"]!r} does not '
+            f'data.holdout is "none", but data.source = {config.names["source"]!r} does not '
             "declare the form of an example; name a public test set"
         )
     return declared_example(config.source)

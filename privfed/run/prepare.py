@@ -67,7 +67,7 @@ def prepare(
 
 
 def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
-    """The plan of a run that is not assembled. Raises `Refused`.
+    """Returns the plan of a run without assembling it. Raises `Refused`.
 
     Only noise that clients share depends on the message length, for which a model is built.
     """

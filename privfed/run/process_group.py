@@ -156,12 +156,12 @@ class RankZero:
 
 def follow(ranks: Ranks) -> None:
     """Runs every round that rank 0 announces, until it announces the end."""
-    text, constants, start = ranks.first(_nobody)
+    text, constants, start = ranks.first(_not_rank_0)
     setup = _setup(read_resolved(text), constants, start)
     device = setup.network.initial_params.device
     world = shared_world(setup, HeldElsewhere(), HeldElsewhere(), ranks.on(device))
     state = setup.initial_state()
-    while (announced := ranks.first(_nobody)) is not None:
+    while (announced := ranks.first(_not_rank_0)) is not None:
         round, fresh = announced
         state = on(device, fresh) if fresh is not None else state
         try:
@@ -170,7 +170,7 @@ def follow(ranks: Ranks) -> None:
             continue
 
 
-def _nobody() -> Any:
+def _not_rank_0() -> Any:
     raise RuntimeError("only rank 0 is asked")
 
 

@@ -124,7 +124,7 @@ class Recorder:
         warning = self.divergence.sentence(setup.plan.mechanism.private) if diverging else ""
         fresh = int(now.state.evaluation.get("round", 0)) == now.round
         charged = in_metrics(self.last_charged(now.state)) if fresh else {}
-        public = {**measures, **charged, **_released_clip(now), "epsilon": self._epsilon(now)}
+        public = {**measures, **charged, **_released_clip(now), "epsilon": self.epsilon(now)}
         self.stopping = self.stopping.after(public)
         record = RoundRecord(now.round, public, simulation, warning)
         self._write(record)
@@ -165,7 +165,8 @@ class Recorder:
     def _population(self, now: Checkpoint) -> Federation:
         return self._setup.federation.at(now.round)
 
-    def _epsilon(self, now: Checkpoint) -> float:
+    def epsilon(self, now: Checkpoint) -> float:
+        """The ε spent until the checkpoint's round."""
         privacy = self._setup.plan.config.privacy
         spending = self._ledger.spending_until(now.round)
         return guarantee(spending, privacy.delta, privacy.accountant).epsilon

@@ -39,15 +39,15 @@ class Forgetful:
 
 
 def rehearse(
-    setup: Setup, people: Federation, seed: int, rounds: int | None = None
+    setup: Setup, population: Federation, seed: int, rounds: int | None = None
 ) -> TrainingState:
-    """Returns the final state of the run of `setup` on `people`, with all randomness from `seed`.
+    """Returns the final state of the run of `setup` on `population`, with randomness from `seed`.
 
     The model starts where that of `setup` does. Client states are kept in a temporary folder.
 
     Args:
       setup: the prepared run.
-      people: the population.
+      population: the population.
       seed: seed of all random numbers.
       rounds: number of rounds, which ignores the budget; by default as configured.
 
@@ -60,11 +60,11 @@ def rehearse(
     config = setup.plan.config
     if setup.attackers:
         raise Refused(
-            f"attack.attack is {config.names['attack']!r}: simulated attackers belong to the run's "
+            f"attack.name is {config.names['attack']!r}, but attackers belong to the run's "
             "own population, and no other one can be rehearsed with them; set attack.fraction = 0"
         )
     streams = Streams(seed, simulated=True)
-    setup = replace(setup, federation=people, streams=streams)
+    setup = replace(setup, federation=population, streams=streams)
     with tempfile.TemporaryDirectory(prefix="privfed-") as folder:
         directory = RunDirectory.create(Path(folder) / "rehearsal")
         world = _world(setup, directory)
@@ -89,15 +89,14 @@ def _world(setup: Setup, directory: RunDirectory) -> World:
     return build_world(setup, directory, ledger, begin, store=Forgetful())
 
 
-def keeping(people: Federation, chosen: NDArray[np.bool_]) -> Federation:
-    """`people` with only the examples `chosen` `[N]`; clients without examples remain.
+def keeping(population: Federation, chosen: NDArray[np.bool_]) -> Federation:
+    """Reduces `population` to the examples `chosen` `[N]`; clients without examples remain.
 
-    An empty client sends a zero row. If rows are summed and divided by a constant, or weighted by
-    examples, that is equivalent to its absence. For other rules it is present, and contributes
-    zero.
+    A client without examples sends a row of zeros. If rows are summed and divided by a constant, or
+    weighted by examples, that is equivalent to its absence. Other rules count the row of zeros.
     """
-    owners = np.repeat(np.arange(people.clients), np.diff(people.offsets))
-    counts = np.bincount(owners[chosen], minlength=people.clients)
+    owners = np.repeat(np.arange(population.clients), np.diff(population.offsets))
+    counts = np.bincount(owners[chosen], minlength=population.clients)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    examples = people.examples.take(np.flatnonzero(chosen))
-    return replace(people, examples=examples, offsets=offsets, _stages={})
+    examples = population.examples.take(np.flatnonzero(chosen))
+    return replace(population, examples=examples, offsets=offsets, _stages={})

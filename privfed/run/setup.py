@@ -53,9 +53,9 @@ class Setup:
             return self.evaluation
         return self.algorithm
 
-    def over(self, people: Federation) -> Setup:
+    def over(self, population: Federation) -> Setup:
         """The same run over another population, on the model's device."""
-        here = people.to(self.network.initial_params.device)
+        here = population.to(self.network.initial_params.device)
         measures = self.executor.measures
         if measures:
             here, scored = with_held_back(here, self.plan.config.evaluation.holdout)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
 from privfed.run.last_state import refuse_lost
 from privfed.run.ledger_terms import mark_counted, refuse_grown, terms, write_companions
-from privfed.run.loop import play_to_end
+from privfed.run.loop import Loop, playing
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import load_population
 from privfed.run.prepare import Loader, prepare
@@ -34,7 +35,7 @@ from privfed.store.run_directory import RunDirectory
 
 
 def allowed_change(stored: Config, wanted: Config) -> Config:
-    """`wanted` with the values that the run measured and calibrated.
+    """Returns `wanted` with the values that the run measured and calibrated.
 
     Raises `Refused`, naming each key that may not change.
     """
@@ -44,13 +45,14 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
     wanted = replace(wanted, noise_multiplier=stored.noise_multiplier)
     if wanted.run.rounds < stored.run.rounds:
         raise Refused(
-            f"--resume: run.rounds is {wanted.run.rounds}, but this run was started with "
+            f"run.rounds is {wanted.run.rounds}, but this run was started with "
             f"{stored.run.rounds}; rounds may only go up"
         )
     if stored.chosen and wanted.run.rounds != stored.run.rounds:
         raise Refused(
-            "--resume: this run was chosen among others, and its ε covers only the rounds that "
-            "all of them had; start a new run, with privacy.prior and model.init this one"
+            "run.rounds is changed, but this run was chosen among others, and its ε covers "
+            "only the rounds that all of them had; start a new run, with privacy.prior and "
+            "model.init this one"
         )
     before, after = _flat(stored), _flat(wanted)
     changed = [
@@ -60,7 +62,7 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
     ]
     if changed:
         raise Refused(
-            "--resume with a changed configuration: " + "; ".join(changed) + ". Only run.rounds "
+            f"a resumed run keeps its configuration, but {'; '.join(changed)}. Only run.rounds "
             "(upward) and privacy.epsilon may change; start a new run for anything else"
         )
     return wanted
@@ -106,7 +108,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
 def reassemble(
     wanted: Config, directory: RunDirectory, load: Loader = load_population
 ) -> tuple[Setup, Ledger]:
-    """The setup and ledger of an existing run; the ledger states what was spent before it began.
+    """Rebuilds the setup of an existing run, and opens its ledger.
 
     Args:
       wanted: the configuration to run with.
@@ -137,7 +139,7 @@ def reassemble(
         return setup, reopen(directory, setup, terms(setup, before, directory))
     refuse_other_code(wanted, stored.terms)
     if isinstance(wanted.source, KeptByUser):
-        directory.people.refuse_others((setup.federation.examples, setup.federation.test))
+        directory.population.refuse_others((setup.federation.examples, setup.federation.test))
     if sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
         raise Refused(
             f"{directory.path}: the public clients differ from those that it declared: the data "
@@ -171,6 +173,19 @@ def resume(
       Refused: for any other change of the configuration.
       Broken: if the directory was edited.
     """
+    with resumed(path, change, observers, ranks, elsewhere) as loop:
+        return loop.to_end()
+
+
+@contextlib.contextmanager
+def resumed(
+    path: Path | RunDirectory,
+    change: Callable[[Config], Config],
+    observers: Sequence[Observer] = (),
+    ranks: Ranks = ALONE,
+    elsewhere: Elsewhere | None = None,
+) -> Iterator[Loop]:
+    """A context with the loop of an existing run; arguments as for `resume`."""
     directory = RunDirectory.open(path)
     with directory.locked():
         directory.recover()
@@ -187,7 +202,8 @@ def resume(
             directory.config.change(wanted.run.rounds, wanted.privacy.epsilon)
         with entered(watching) as others:
             observing = [*observers, *others]
-            return play_to_end(setup, directory, ledger, observing, ranks, elsewhere)
+            with playing(setup, directory, ledger, observing, ranks, elsewhere) as loop:
+                yield loop
 
 
 def _state_budget(
@@ -236,6 +252,19 @@ def train(
     Raises:
       Refused: with nothing written, if the configuration cannot run.
     """
+    with started(config, out, observers, ranks, elsewhere) as loop:
+        return loop.to_end()
+
+
+@contextlib.contextmanager
+def started(
+    config: Config,
+    out: Path,
+    observers: Sequence[Observer] = (),
+    ranks: Ranks = ALONE,
+    elsewhere: Elsewhere | None = None,
+) -> Iterator[Loop]:
+    """A context with the loop of a new run, before its first charge; arguments as for `train`."""
     refuse_ranks(config, ranks.count)
     refuse_unusable_heads(config.run.heads, out)
     watching = observers_of(config)
@@ -247,7 +276,8 @@ def train(
         ledger = begin(setup, before, directory)
         with entered(watching) as others:
             observing = [*observers, *others]
-            return play_to_end(setup, directory, ledger, observing, ranks, elsewhere)
+            with playing(setup, directory, ledger, observing, ranks, elsewhere) as loop:
+                yield loop
 
 
 def begin(setup: Setup, before: Priors, directory: RunDirectory) -> Ledger:

@@ -56,8 +56,8 @@ def rule_histories(
 
 
 def _run_of(setup: Setup, ledger: Ledger) -> str:
-    """The identity of the run in stored client memory, which includes the order of its clients."""
-    order = hashlib.sha256(setup.federation.people().identities.tobytes()).hexdigest()
+    """Returns an identity of the run and the order of its clients, for stored client memory."""
+    order = hashlib.sha256(setup.federation.population().identities.tobytes()).hexdigest()
     return f"{ledger.terms['id']} {order}"
 
 
@@ -152,7 +152,7 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
     """The part of the environment that every rank has: clients, and public random numbers."""
     return World(
         executor=replace(setup.executor, ranks=ranks),
-        people=setup.federation.people(),
+        population=setup.federation.population(),
         ledger=ledger,
         store=store,
         streams=setup.streams,
@@ -162,7 +162,7 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
 
 
 class HeldElsewhere:
-    """Ledger and releases of a world without them: the first rank or a server has them."""
+    """Stands in for ledger and releases where another process (rank 0, a server) has them."""
 
     def charge(self, round: int, event: Event) -> Charge:
         raise RuntimeError("only the process that holds the ledger charges")
@@ -206,7 +206,7 @@ def with_run_canaries(
         config.data.sites_per_client,
     )
     log = CanaryLog(directory.canaries, config.audit.canaries)
-    log.begin(canaries.coins, length)
+    log.begin(canaries.inclusion, length)
     clients = setup.federation.clients
     cost = setup.plan.cost
     world = with_canaries(world, clients, config.mechanism, cost.rule, cost.witness, canaries, log)

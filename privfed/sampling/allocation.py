@@ -15,7 +15,7 @@ from accounting.over_rounds import RandomAllocation
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams, Words
 from privfed.core.vector import Indices
-from privfed.sampling.cohort import Cohort, People, Witness
+from privfed.sampling.cohort import Cohort, Population, Witness
 from privfed.sampling.samplers import SizedSampler, refuse_other_number, size_by_turns
 
 _WORDS = 4
@@ -58,7 +58,7 @@ class Allocation(SizedSampler):
         size = size_by_turns(self.size, clients, "slots", self.slots)
         if self.groups and self.slots % self.groups:
             raise Refused(
-                f"cohort.groups is {self.groups}, and cohort.slots {self.slots}; expected groups "
+                f"cohort.groups is {self.groups}, but cohort.slots {self.slots}; expected groups "
                 f"that divide the slots: {', '.join(map(str, _divisors(self.slots)))}"
             )
         return self.model_copy(update={"size": size})
@@ -87,11 +87,11 @@ class Allocation(SizedSampler):
         if self.groups > 1:
             refuse_other_number(population, clients, "allocation")
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         epoch, place = divmod(round - 1, self.slots)
         groups = self.groups or 1
-        group = streams.at("slots/group", 0, people.identities).per_client(1)[:, 0]
-        fresh = streams.at("slots/epoch", epoch, people.identities).unforeseeable(_WORDS)
+        group = streams.at("slots/group", 0, population.identities).per_client(1)[:, 0]
+        fresh = streams.at("slots/epoch", epoch, population.identities).unforeseeable(_WORDS)
         turn = uniform_below(self.slots // groups, fresh)
         slot = (group % np.uint64(groups)).astype(np.int64) + groups * turn
         present = np.flatnonzero(slot == place)

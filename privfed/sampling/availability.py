@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from privfed.core.parts import Part
-from privfed.core.streams import Streams, Words, coins, uniforms
+from privfed.core.streams import Streams, Words, bernoulli, uniforms
 from privfed.core.vector import Indices
 
 
@@ -104,7 +104,7 @@ class Daily(Part):
 
     def present(self, round: int, who: Indices, streams: Streams) -> Present:
         phase = uniforms(_words("availability/phase", 0, who, streams))
-        return coins(_words("availability", round, who, streams), self.chance(round, phase))
+        return bernoulli(_words("availability", round, who, streams), self.chance(round, phase))
 
 
 class Groups(Part):

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accounting.noises import Gaussian
-from accounting.releases import Release, TruncatedPoisson, WithoutReplacement
+from accounting.releases import (
+    PoissonSampled,
+    Release,
+    SeveralSites,
+    TruncatedPoisson,
+    WithoutReplacement,
+)
 from privfed.core.errors import Refused
 from privfed.core.parts import offered
 from privfed.core.streams import Streams
@@ -50,7 +57,7 @@ class Witness:
 
     @property
     def shares_places(self) -> bool:
-        """Whether one client may displace another, according to the event, whatever is declared."""
+        """Whether one client may displace another, as the event (not a declaration) implies."""
         return isinstance(self.release, WithoutReplacement | TruncatedPoisson)
 
     def refuse_population(self, population: int, clients: int) -> None:
@@ -84,7 +91,7 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class People:
+class Population:
     """The population: numbers of examples `sizes` `[n]` and identities `[n]` of the actual clients.
 
     Under privacy a sampler may use only the number of clients and their identities. `sites` `[n]`
@@ -99,12 +106,12 @@ class People:
     def __len__(self) -> int:
         return len(self.identities)
 
-    def with_equal_sizes(self) -> People:
+    def with_equal_sizes(self) -> Population:
         """The population with one example per client, for samplers that may not read the sizes."""
         return replace(self, sizes=np.ones_like(self.sizes))
 
     @classmethod
-    def of(cls, sizes: Indices) -> People:
+    def of(cls, sizes: Indices) -> Population:
         """Returns a population whose clients are identified by their place only."""
         return cls(sizes, np.arange(len(sizes)))
 
@@ -148,13 +155,13 @@ class Sampler(Protocol):
         """Raises `Refused` if the proof does not cover a `population` of this size."""
         ...
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         """Returns the cohort of `round`.
 
         Args:
           round: number of the round, from 1.
           clients: declared number of clients.
-          people: the population to sample from.
+          population: the population to sample from.
           streams: sources of randomness.
         """
         ...
@@ -184,3 +191,39 @@ class InGroups(Protocol):
     def in_groups(self, groups: int) -> Sampler:
         """Returns the sampler with this number of groups."""
         ...
+
+
+def over_larger_population(witness: Witness, more: int) -> Witness:
+    """Returns the sampling rule for a population with `more` clients (canaries) than declared.
+
+    Rate and divisor remain those of the declared clients. A client's own Bernoulli draw or slot
+    does not depend on other clients. With a fixed cohort size, a larger population has a smaller
+    sampling rate, whose event is bounded by that of the declared rate
+    (`privfed.auditing.canaries.inclusion`). The proof of a truncated sample bounds the population,
+    so these clients are added to the bound.
+    """
+    drawn = witness.release
+    if not more or not isinstance(drawn, TruncatedPoisson):
+        return witness
+    clients = drawn.clients + more
+    sampled: partial[TruncatedPoisson] = partial(TruncatedPoisson, drawn.rate, drawn.cap, clients)
+    return replace(witness, sampled=sampled)
+
+
+def over_several_sites(witness: Witness, sites: int) -> Witness:
+    """Returns the sampling rule if each of at most `sites` sites samples a client independently.
+
+    Each site holds a part of the client's rows, clipped to a `sites`-th of the clipping norm, to
+    which the noise multiplier of a Gaussian is then relative (rules of proof, section 9.4).
+
+    Raises:
+      Refused: unless clients are sampled independently (Poisson sampling).
+    """
+    if sites == 1:
+        return witness
+    if not isinstance(witness.release, PoissonSampled):
+        raise Refused(
+            f"data.sites_per_client is {sites}, but cohort.sampler = {witness.sampler!r} has "
+            f"no proof for clients with rows at several sites; use {draws_of(PoissonSampled)}"
+        )
+    return replace(witness, sampled=partial(SeveralSites, witness.rate, sites))

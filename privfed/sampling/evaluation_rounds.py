@@ -1,21 +1,12 @@
-"""Rounds of a run that evaluate the model on clients instead of training it.
-
-Also the sampling rule over a population that contains canary clients in addition to the declared
-ones. Rate and divisor remain those of the declared clients. A client's own Bernoulli draw or slot
-does not depend on other clients. With a fixed cohort size, a larger population has a smaller
-sampling rate, whose event is bounded by that of the declared rate
-(`privfed.auditing.canaries.coins`).
-"""
+"""Rounds of a run that evaluate the model on clients instead of training it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from accounting.events import ADD_REMOVE
-from accounting.releases import TruncatedPoisson
-from privfed.sampling.cohort import Sampler, Witness
+from privfed.sampling.cohort import Sampler
 from privfed.sampling.samplers import Full, Poisson
 
 
@@ -42,19 +33,6 @@ def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
         chosen = chosen.model_copy(update={"size": size})
     drawn: Sampler = chosen.of(clients)
     return drawn
-
-
-def over_larger_population(witness: Witness, more: int) -> Witness:
-    """Returns the sampling rule over `more` clients in addition to the declared ones.
-
-    The proof of a truncated sample bounds the population, so these clients are added to the bound.
-    """
-    drawn = witness.release
-    if not more or not isinstance(drawn, TruncatedPoisson):
-        return witness
-    clients = drawn.clients + more
-    sampled: partial[TruncatedPoisson] = partial(TruncatedPoisson, drawn.rate, drawn.cap, clients)
-    return replace(witness, sampled=sampled)
 
 
 @dataclass(frozen=True)

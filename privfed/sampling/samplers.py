@@ -18,9 +18,9 @@ from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled, Release, TruncatedPoisson, WithoutReplacement
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
-from privfed.core.streams import Streams, coins
+from privfed.core.streams import Streams, bernoulli
 from privfed.core.vector import Indices
-from privfed.sampling.cohort import Cohort, People, Witness
+from privfed.sampling.cohort import Cohort, Population, Witness
 
 _LARGEST_DEFAULT = 150
 """Largest cohort size that is derived from data.clients."""
@@ -67,13 +67,13 @@ class Poisson(SizedSampler):
         rate = _rate(self.size, clients)
         return Witness("poisson", rate, ADD_REMOVE, partial(PoissonSampled, rate))
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        if people.sites is None:
-            entered = streams.at("cohort", round).bernoulli(witness.rate, len(people))
+        if population.sites is None:
+            entered = streams.at("cohort", round).bernoulli(witness.rate, len(population))
         else:  # each site samples its own clients independently
-            words = streams.at("cohort", round, people.identities).per_client(1)[:, 0]
-            entered = coins(words, witness.rate)
+            words = streams.at("cohort", round, population.identities).per_client(1)[:, 0]
+            entered = bernoulli(words, witness.rate)
         return Cohort(round, np.flatnonzero(entered), float(self.size), witness)
 
 
@@ -115,8 +115,8 @@ class CappedPoisson(Poisson):
                 '"truncated_poisson" requires an upper bound; raise it'
             )
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
-        cohort = super().sample(round, clients, people, streams)
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
+        cohort = super().sample(round, clients, population, streams)
         clients_left = _uniform_subset(cohort.clients, self.capacity(), round, streams)
         return Cohort(round, clients_left, cohort.divisor, self.witness(round, clients))
 
@@ -144,9 +144,9 @@ class FixedSize(SizedSampler):
     def fits(self, population: int, clients: int) -> None:
         refuse_other_number(population, clients, "fixed_size")
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        drawn = _uniform_subset(np.arange(len(people)), self.size, round, streams)
+        drawn = _uniform_subset(np.arange(len(population)), self.size, round, streams)
         return Cohort(round, drawn, float(self.size), witness)
 
 
@@ -177,9 +177,9 @@ class Full(SizedSampler):
     def fits(self, population: int, clients: int) -> None:
         refuse_other_number(population, clients, "full")
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        return Cohort(round, np.arange(len(people)), float(clients), witness)
+        return Cohort(round, np.arange(len(population)), float(clients), witness)
 
 
 class Cyclic(SizedSampler):
@@ -213,9 +213,9 @@ class Cyclic(SizedSampler):
     def fits(self, population: int, clients: int) -> None:
         refuse_other_number(population, clients, "cyclic")
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        words = streams.at("slots", 0, people.identities).per_client(1)[:, 0]
+        words = streams.at("slots", 0, population.identities).per_client(1)[:, 0]
         present = np.flatnonzero(words % np.uint64(self.separation) == round % self.separation)
         return Cohort(round, present, clients / self.separation, witness)
 
@@ -235,17 +235,17 @@ class BySize(SizedSampler):
     def witness(self, round: int, clients: int) -> Witness:
         return Witness("by_size", _rate(self.size, clients), ADD_REMOVE)
 
-    def sample(self, round: int, clients: int, people: People, streams: Streams) -> Cohort:
+    def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
-        sizes = people.sizes
+        sizes = population.sizes
         mean = sizes.mean() if sizes.sum() else 1.0
         bias = np.minimum(witness.rate * sizes / mean, 1.0)
-        entered = streams.at("cohort", round).bernoulli(bias, len(people))
+        entered = streams.at("cohort", round).bernoulli(bias, len(population))
         return Cohort(round, np.flatnonzero(entered), float(self.size), witness)
 
 
 def _unamplified(noise: Gaussian) -> Release:
-    """Returns the release on all clients, without amplification."""
+    """Returns the release unchanged: all clients take part, without amplification."""
     return noise
 
 
@@ -280,7 +280,7 @@ def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
     expected, left = divmod(clients, rounds)
     if left or size not in (0, expected):
         raise Refused(
-            f"cohort.size is {size}, cohort.{key} {rounds} and data.clients {clients}; "
+            f"cohort.size is {size}, cohort.{key} is {rounds} and data.clients is {clients}; "
             f"expected a cohort.{key} that divides the clients, and the resulting cohort size "
             "(remove cohort.size, or set it to 0)"
         )

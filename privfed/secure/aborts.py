@@ -92,13 +92,13 @@ def probability(
         once = 0.0
     else:
         most = clients + canaries
-        once = _by_coins(
+        once = _of_poisson_cohorts(
             summation, dropout, witness.rate, clients, most, sampler.capacity() or most
         )
     return min(1.0, exchanges * once)
 
 
-def _by_coins(
+def _of_poisson_cohorts(
     summation: Summation, dropout: float, rate: float, clients: int, most: int, cap: int
 ) -> float:
     """Bounds the abort probability for a cohort of size min(Binomial(N, rate), cap), for the worst
@@ -133,10 +133,10 @@ def _chance(sizes: NDArray[np.int64], clients: int, rate: float) -> NDArray[np.f
 
 
 def _reach(clients: int, rate: float) -> tuple[int, int]:
-    """The smallest and the largest cohort that are evaluated."""
-    mean, deviation = clients * rate, np.sqrt(clients * rate * (1 - rate))
-    low = max(0, int(mean - _REACH * deviation - _REACH))
-    return low, min(clients, int(mean + _REACH * deviation + _REACH))
+    """Returns the smallest and the largest cohort size whose probability is evaluated."""
+    mean, std = clients * rate, np.sqrt(clients * rate * (1 - rate))
+    low = max(0, int(mean - _REACH * std - _REACH))
+    return low, min(clients, int(mean + _REACH * std + _REACH))
 
 
 def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:

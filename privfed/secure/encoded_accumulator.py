@@ -17,8 +17,7 @@ from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.channel import Channel
 from privfed.secure.limits import Limits
-from privfed.secure.plain_sum import Once
-from privfed.secure.summation import Aborted, Session
+from privfed.secure.summation import Aborted, AddedClients, Session
 
 
 class Arithmetic:
@@ -68,8 +67,8 @@ class Arithmetic:
 class EncodedAccumulator:
     """Encodes each client's row and sends it to the channel, with the client's `share` of noise.
 
-    Rows of simulated Byzantine clients (`BoundedRows.hostile`) are encoded without clipping to the
-    bound and without noise.
+    Rows of simulated Byzantine clients (`BoundedRows.byzantine`) are encoded without clipping to
+    the bound and without noise.
     """
 
     def __init__(
@@ -77,17 +76,19 @@ class EncodedAccumulator:
     ) -> None:
         self._session, self._codec, self._channel = session, codec, channel
         self._bound, self._share = bound, share
-        self._added = Once()
+        self._added = AddedClients()
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         self._added.check(ids, rows, self._bound)
         session, channel = self._session, self._channel
         keys = session.rounding_keys(ids).each()
         values = rows.rows.detach().cpu().numpy()
-        hostile = np.zeros(len(ids), bool) if rows.hostile is None else rows.hostile
-        count = int(hostile.sum())
-        for client, row, client_keys, lies in zip(ids.tolist(), values, keys, hostile, strict=True):
-            if lies:
+        byzantine = np.zeros(len(ids), bool) if rows.byzantine is None else rows.byzantine
+        count = int(byzantine.sum())
+        for client, row, client_keys, saturates in zip(
+            ids.tolist(), values, keys, byzantine, strict=True
+        ):
+            if saturates:
                 channel.send(
                     client, self._codec.saturated(row.astype(np.float64), count, channel.largest)
                 )

@@ -129,18 +129,18 @@ class SecureProtocol(Part):
     def added(self, limits: Limits) -> float:
         """Lower bound on the fraction of counted noise that is added if Byzantine clients add none.
 
-        Of m survivors, m - `hostile` add noise. *Minimum*: m shares are added and `minimum` are
+        Of m survivors, m - `byzantine` add noise. *Minimum*: m shares are added and `minimum` are
         counted, and (m - h) / minimum >= 1 - h / m. *Layers*: the survivors' noise totals the
         counted noise for every m, and a Byzantine client's share is at most the largest share
         (`sharing`).
         """
-        return 1.0 - limits.hostile / self.sharing(limits)
+        return 1.0 - limits.byzantine / self.sharing(limits)
 
     def colluding(self, limits: Limits) -> float:
         """Upper bound on the fraction of counted noise known to parties that collude with the
         opener.
 
-        All of it, unless a protocol proves less.
+        It is all of the noise, unless a protocol proves less.
         """
         return 1.0
 

@@ -92,4 +92,4 @@ class Reader:
     def end(self) -> None:
         """Raises `BadMessage` if bytes remain."""
         if not self.ended():
-            raise BadMessage("wrong length", "the message goes on after its end")
+            raise BadMessage("wrong length", "the message has bytes after its end")

@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from privfed.core.streams import Keys, coins, uniforms
+from privfed.core.streams import Keys, bernoulli, uniforms
 from privfed.core.vector import Indices
 
 
@@ -28,7 +28,7 @@ class Leaves(IntEnum):
 
 
 SENDS = (Leaves.NEVER, Leaves.BEFORE_UNMASKING)
-"""The dropout stages at which a client's vector is in the sum."""
+"""The dropout stages of clients whose vector is still in the sum."""
 
 
 def sending(dropout: float) -> float:
@@ -51,7 +51,7 @@ def leaving(dropout: float, keys: Keys, count: int) -> Indices:
         return np.full(count, Leaves.NEVER, dtype=np.int64)
     words = keys.per_client(2)
     when = 1 + np.floor(3 * uniforms(words[:, 1])).astype(np.int64)
-    return np.where(coins(words[:, 0], dropout), when, Leaves.NEVER)
+    return np.where(bernoulli(words[:, 0], dropout), when, Leaves.NEVER)
 
 
 FEWEST = 2
@@ -68,7 +68,7 @@ class Limits:
       arithmetic: if true, no cryptography runs: encoding, summation and dropout are simulated.
       tolerance: largest fraction of clients that may drop out after key exchange.
       size: expected cohort size, a public constant; 0 if unknown.
-      hostile: largest number of Byzantine clients in a cohort; they add no noise.
+      byzantine: largest number of Byzantine clients in a cohort; they add no noise.
       admitted: smallest cohort with which a sum starts; 0 for the protocol's own default.
       sites: number of sites if they are the clients of sums, each with a sum of rows; 0 otherwise.
       colluders: number of sites that may be Byzantine or collude with the server.
@@ -81,7 +81,7 @@ class Limits:
     arithmetic: bool = False
     tolerance: float = 1.0
     size: int = 0
-    hostile: int = 0
+    byzantine: int = 0
     admitted: int = 0
     sites: int = 0
     colluders: int = 0

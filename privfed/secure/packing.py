@@ -37,7 +37,7 @@ class _Piece(NamedTuple):
     first: bool
     """Whether it is the first piece of its lane."""
     opens: bool
-    """Whether it is the first piece in its lane of words."""
+    """Whether the piece is the first in its lane of words."""
     shift: Words
     """A zero-dimensional array: converting a scalar in every call takes a third of the time."""
     into: np.ufunc

@@ -13,7 +13,7 @@ from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid
 from privfed.secure.limits import Limits
-from privfed.secure.summation import Session
+from privfed.secure.summation import AddedClients, Session
 
 
 class PlainSum(Part):
@@ -37,7 +37,7 @@ class PlainSum(Part):
     ) -> PlainAccumulator | NoisedSiteSums:
         if encoding.noise is not None:
             raise TypeError("distributed noise requires a secure sum; this sum would add none")
-        if encoding.site_deviation:
+        if encoding.site_std:
             return NoisedSiteSums(session, length, encoding)
         return PlainAccumulator(length, encoding.bound)
 
@@ -66,7 +66,7 @@ class PlainAccumulator:
     def __init__(self, length: int, bound: float) -> None:
         self._total: Tensor = torch.zeros(length, dtype=torch.float64)
         self._bound = bound
-        self._added = Once()
+        self._added = AddedClients()
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         self._added.check(ids, rows, self._bound)
@@ -94,7 +94,7 @@ class NoisedSiteSums:
             raise ValueError("noise of sites needs the site of each client")
         self._session, self._site_of, self._encoding = session, session.sites, encoding
         self._sums = torch.zeros(len(session.clients), length, dtype=torch.float64)
-        self._added = Once()
+        self._added = AddedClients()
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         self._added.check(ids, rows, self._encoding.bound)
@@ -103,34 +103,11 @@ class NoisedSiteSums:
         self._sums.index_add_(0, sites, rows.rows.double())
 
     def close(self) -> BoundedSum:
-        session, deviation = self._session, self._encoding.site_deviation
+        session, std = self._session, self._encoding.site_std
         stream = f"noise/site/{session.exchange}"
         keys = session.streams.at(stream, session.round, session.senders).each()
         total = torch.zeros_like(self._sums[0])
         for site, site_keys in zip(session.senders.tolist(), keys, strict=True):
-            noise = torch.from_numpy(gaussian_on_grid(site_keys, deviation, len(total)))
+            noise = torch.from_numpy(gaussian_on_grid(site_keys, std, len(total)))
             total += self._sums[site] + noise.to(total)
         return BoundedSum(total, math.inf, len(self._added))
-
-
-class Once:
-    """The set of clients whose rows are in a sum; each client may be added once."""
-
-    def __init__(self) -> None:
-        self._clients: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    def check(self, ids: Indices, rows: BoundedRows, bound: float) -> None:
-        """Registers the clients `ids`.
-
-        Raises:
-          ValueError: if a client is added twice, or if the rows' norm bound exceeds `bound`.
-        """
-        count = len(self._clients) + len(ids)
-        self._clients.update(ids.tolist())
-        if len(self._clients) != count or len(ids) != len(rows.rows):
-            raise ValueError("each client adds exactly one row to a sum")
-        if not rows.bound <= bound:
-            raise ValueError(f"rows of norm up to {rows.bound:g} in a sum opened for {bound:g}")

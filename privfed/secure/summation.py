@@ -39,11 +39,11 @@ class Culprit:
     complaints: int = 0
 
 
-def _unheard(culprit: Culprit) -> None:
+def _ignore(culprit: Culprit) -> None:
     """Ignores the culprit."""
 
 
-def _nobody() -> Indices:
+def _no_clients() -> Indices:
     return np.empty(0, dtype=np.int64)
 
 
@@ -67,12 +67,12 @@ class Session:
     round: int
     exchange: int
     model_hash: bytes
-    clients: Indices = field(default_factory=_nobody)
-    leaves: Indices = field(default_factory=_nobody)
+    clients: Indices = field(default_factory=_no_clients)
+    leaves: Indices = field(default_factory=_no_clients)
     streams: Streams = field(default_factory=lambda: Streams(0))
     sites: Indices | None = None
     identities: Indices | None = None
-    accuse: Callable[[Culprit], None] = _unheard
+    accuse: Callable[[Culprit], None] = _ignore
 
     @property
     def senders(self) -> Indices:
@@ -107,10 +107,10 @@ class SumProtocol(Protocol):
     approximate: ClassVar[bool]
     """Whether the opener must round sums, and add noise before any other party sees them."""
     layers: ClassVar[bool]
-    """Whether the protocol can remove layers of noise."""
+    """Whether the protocol supports noise in layers, and can remove the layers in excess."""
 
     def over(self, limits: Limits) -> Summation:
-        """Returns sums within `limits`. Raises `Refused` if the protocol does not support them."""
+        """Returns the protocol with these `limits`. Raises `Refused` if they are unsupported."""
         ...
 
 
@@ -149,15 +149,15 @@ class RowHiding(SumProtocol, Protocol):
         ...
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors of any sum; with fewer it aborts."""
+        """Returns the smallest number of surviving clients; a sum with fewer aborts."""
         ...
 
     def sharing(self, limits: Limits) -> int:
-        """Lower bound on the number of clients that share all counted noise."""
+        """Lower bound n on the number of clients that share the counted noise, at most 1/n each."""
         ...
 
     def added(self, limits: Limits) -> float:
-        """Lower bound on the fraction of counted noise that is added."""
+        """Lower bound on the fraction of counted noise added if Byzantine clients add none."""
         ...
 
     def colluding(self, limits: Limits) -> float:
@@ -165,7 +165,7 @@ class RowHiding(SumProtocol, Protocol):
         ...
 
     def known_per_colluder(self, limits: Limits) -> float:
-        """Upper bound on the known fraction of counted noise, divided by `may_collude`."""
+        """Upper bound on the fraction of counted noise that is known, divided by `may_collude`."""
         ...
 
     def withstood(self, limits: Limits) -> float:
@@ -280,3 +280,26 @@ class Summation(Protocol):
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Approximate bytes that each of `clients` sends for a row `[length]`."""
         ...
+
+
+class AddedClients:
+    """The set of clients whose rows are in a sum; each client may be added once."""
+
+    def __init__(self) -> None:
+        self._clients: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def check(self, ids: Indices, rows: BoundedRows, bound: float) -> None:
+        """Registers the clients `ids`.
+
+        Raises:
+          ValueError: if a client is added twice, or if the rows' norm bound exceeds `bound`.
+        """
+        count = len(self._clients) + len(ids)
+        self._clients.update(ids.tolist())
+        if len(self._clients) != count or len(ids) != len(rows.rows):
+            raise ValueError("each client adds exactly one row to a sum")
+        if not rows.bound <= bound:
+            raise ValueError(f"rows of norm up to {rows.bound:g} in a sum opened for {bound:g}")

@@ -23,7 +23,9 @@ def refuse_taken(out: Path) -> None:
     """Raises `Refused` if `out` is not empty: early, before an attack takes its time."""
     refuse_lost_link(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Refused(f"--out {out} is not empty; nothing was changed. Name a new directory")
+        raise Refused(
+            f"--out is {out}, which is not empty; nothing was changed. Name a new directory"
+        )
 
 
 def new_folder(kind: str = "") -> Path:

@@ -141,7 +141,8 @@ def charges_since(ledger: Ledger, head: str) -> int | None:
     digits = head.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", digits):
         raise Refused(
-            f"--head {head}: expected the {SHORTEST} to 64 hexadecimal digits that a run ended with"
+            f"--head is {head}; expected the {SHORTEST} to 64 hexadecimal digits that a run ended "
+            "with"
         )
     trail = ledger.trail()
     line = next((known.line for known in trail if known.hash.startswith(digits)), None)

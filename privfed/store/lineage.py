@@ -54,7 +54,7 @@ class Lineage(Encoded):
         return Lineage(tuple(runs.values()), self.unknown or other.unknown)
 
     def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
-        """Explains why a guarantee does not cover this model.
+        """Explains why a guarantee does not cover the training of this model.
 
         Args:
           counted: for each run under the guarantee, the heads that its ledger is known to have had.
@@ -69,8 +69,7 @@ class Lineage(Encoded):
         reasons = (
             "of unknown origin" if self.unknown else "",
             f"trained by runs that are not counted: {', '.join(uncounted)}" if uncounted else "",
-            "trained beyond what is counted, as far as can be known, by the runs "
-            f"{', '.join(beyond)}"
+            f"possibly trained further than is counted, by the runs {', '.join(beyond)}"
             if beyond
             else "",
         )
@@ -94,8 +93,10 @@ class Lineage(Encoded):
     @classmethod
     def of_run(cls, terms: Mapping[str, Any], head: str) -> Lineage:
         """Returns the lineage of the model of the run with ledger `terms`."""
-        people = terms.get("population")
-        origin = Origin(str(terms.get("id")), people if isinstance(people, dict) else {}, head)
+        population = terms.get("population")
+        origin = Origin(
+            str(terms.get("id")), population if isinstance(population, dict) else {}, head
+        )
         return cls((origin,)) | cls.of_start(terms)
 
     @classmethod
@@ -118,8 +119,8 @@ class Lineage(Encoded):
             return cls()
         folder = Path(init) if Path(init).is_dir() else Path(init).parent
         ledger = _ledger(folder / "ledger.jsonl")
-        beside = cls() if ledger is None else _of_ledger(ledger)
-        return reduce(or_, (_of_file(path, ledger) for path in start_files(init)), beside)
+        from_ledger = cls() if ledger is None else _of_ledger(ledger)
+        return reduce(or_, (_of_file(path, ledger) for path in start_files(init)), from_ledger)
 
 
 FRESH = Lineage()
@@ -161,7 +162,7 @@ def _ledger(path: Path) -> Ledger | None:
     try:
         return Ledger.load(path)
     except (OSError, AccountingError) as error:
-        raise Refused(f"model.init: the ledger in its directory proves nothing: {error}") from error
+        raise Refused(f"model.init: the ledger in its directory is not valid: {error}") from error
 
 
 def _of_ledger(ledger: Ledger) -> Lineage:

@@ -19,7 +19,7 @@ from typing import Any
 from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.client.client_states import SETTLED
-from privfed.core.errors import Broken, Busy, Refused
+from privfed.core.errors import Broken, Busy, Refused, resume_command
 from privfed.core.text import dump
 from privfed.models.pretrained import CHECKPOINT, CONSTANTS
 from privfed.store.config_file import ConfigFile
@@ -28,7 +28,7 @@ from privfed.store.round_logs import AbortLog, ExclusionLog, MetricsLog, RanksLo
 from privfed.store.run_files import (
     CheckpointFile,
     ConstantsFile,
-    PeopleDigest,
+    PopulationDigest,
     PrivateKey,
     PublicClientsFile,
 )
@@ -65,7 +65,7 @@ class RunDirectory:
         self.canaries = self.private / "canaries.f64"
         self.canary_examples = self.private / "canaries.safetensors"
         self.silos = self.private / "silos"
-        self.people = PeopleDigest(self.private / "people")
+        self.population = PopulationDigest(self.private / "population")
         self._attackers = path / "report" / "attackers.json"
         self._counted = path / "counted_by.txt"
 
@@ -77,12 +77,12 @@ class RunDirectory:
           Refused: if the directory is not empty.
         """
         if path.exists() and not path.is_dir():
-            raise Refused(f"--out {path} is a file; expected a new or empty directory")
+            raise Refused(f"--out is {path}, a file; expected a new or empty directory")
         if path.is_dir() and not _is_untouched(path):
             another = "another run" if (path / "ledger.jsonl").exists() else "other files"
             raise Refused(
-                f"--out {path} holds {another}; nothing was changed. Name a new directory, or use "
-                f"--resume {path} to go on with a run"
+                f"--out is {path}, which holds {another}; nothing was changed. Name a new "
+                f"directory, or resume a run: {resume_command(path)}"
             )
         directory = cls(path)
         directory.make_folders()
@@ -148,7 +148,7 @@ class RunDirectory:
         }
 
     def mark_counted_by(self, run: Path) -> None:
-        """Records that `run` counts this run's spending, which may then not grow unseen."""
+        """Records that `run` counts this run's spending, which must not grow from then on."""
         # A directory that cannot be written to cannot be resumed either.
         with contextlib.suppress(OSError):
             durable.append(self._counted, f"{run}\n".encode())

@@ -2,7 +2,8 @@
 
 `CheckpointFile` reads a checkpoint's round and ledger head without torch;
 `privfed.store.checkpoint` loads the rest. `CanaryFile` is under private/ until the run ends.
-`PeopleDigest` checks that a resumed run has the clients that it began with, if no file holds them.
+`PopulationDigest` checks that a resumed run has the clients that it began with, if no file holds
+them.
 
 Clients that are passed as Python objects are in no file of a run. A digest of them would be a
 release: with it anyone could confirm a guess of all of them. So it is keyed, and stored with its
@@ -60,7 +61,7 @@ FILES = {
     "private/histories/settled.f32": (
         "a rule's state for each client, with its journal in the same folder"
     ),
-    "private/people": "a keyed digest of clients that were passed in Python, to recognise them",
+    "private/population": "a keyed digest of clients that were passed in Python, to recognise them",
     "private/canaries.f64": "the canaries' observations of each release",
     "private/canaries.safetensors": "the run's start, and the examples of canaries that train",
     "private/simulation.html": "a page with what no ε covers, by `privfed report --simulation`",
@@ -72,13 +73,13 @@ FILES = {
 """Files and folders with their content. Most runs have the first five and a summary."""
 
 
-_AT_ONCE = 4096
+_BATCH_SIZE = 4096
 """Number of examples that are hashed at once."""
 
 
 @dataclass(frozen=True)
-class PeopleDigest:
-    """The file `private/people` at `path`: a key and the keyed digest of all examples."""
+class PopulationDigest:
+    """The file `private/population` at `path`: a key and the keyed digest of all examples."""
 
     path: Path
 
@@ -112,8 +113,8 @@ def _digest(key: bytes, examples: Iterable[Examples]) -> str:
         code.update(f"{tuple(each.x.shape)} {tuple(each.y.shape)} {each.classes}\n".encode())
         code.update("\n".join(each.clients).encode())
         code.update(b"" if each.owners is None else each.owners.tobytes())
-        for start in range(0, len(each), _AT_ONCE):
-            rows = torch.arange(start, min(start + _AT_ONCE, len(each)))
+        for start in range(0, len(each), _BATCH_SIZE):
+            rows = torch.arange(start, min(start + _BATCH_SIZE, len(each)))
             for tensor in (each.x[rows], each.y[rows]):
                 code.update(tensor.cpu().contiguous().numpy().tobytes())
     return code.hexdigest()

@@ -36,7 +36,7 @@ _TYPES = {
     "torch.bool": "BOOL",
 }
 """The format's name of each dtype, in the order of a file."""
-_AT_ONCE = 1 << 20
+_BATCH_SIZE = 1 << 20
 """Number of tensor elements that are written or checked at once."""
 
 
@@ -76,8 +76,8 @@ def file_parts(
 def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
     """Yields the bytes of a tensor's numbers, in order."""
     flat = tensor.reshape(-1)
-    for start in range(0, len(flat), _AT_ONCE):
-        part = flat[start : start + _AT_ONCE].cpu().view(torch.uint8)
+    for start in range(0, len(flat), _BATCH_SIZE):
+        part = flat[start : start + _BATCH_SIZE].cpu().view(torch.uint8)
         yield part.numpy().data
 
 
@@ -138,7 +138,7 @@ def unpack(
       Broken: if the file is invalid, or a number is not finite and `finite` is set.
     """
     tensors, about = _read(path, "pt", str(device))
-    parts = (part for each in tensors.values() for part in each.reshape(-1).split(_AT_ONCE))
+    parts = (part for each in tensors.values() for part in each.reshape(-1).split(_BATCH_SIZE))
     if finite and not all(bool(part.isfinite().all()) for part in parts):
         raise _not_finite(path)
     # In memory that torch aligned itself: on other addresses products differ in their last bits.

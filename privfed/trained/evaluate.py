@@ -212,14 +212,18 @@ def evaluate(
         examples, of_trained = config.source.load(config.data.clients, streams), False
         data = f"all examples of the source {config.names['source']!r}"
     else:
-        people = load_population(config, streams)
+        population = load_population(config, streams)
         if isinstance(config.source, KeptByUser):
-            directory.people.refuse_others((people.examples, people.test))
-        people = people.at(directory.checkpoint.round())
-        examples, of_trained = people.test, people.shared
+            directory.population.refuse_others((population.examples, population.test))
+        population = population.at(directory.checkpoint.round())
+        examples, of_trained = population.test, population.shared
         data = "the run's own test examples"
     if not len(examples):
-        instead = "; use --federated and --epsilon" if config.nothing_public else ""
+        instead = (
+            "; let clients score it: `privfed evaluate RUN --federated --epsilon E`"
+            if config.nothing_public
+            else ""
+        )
         raise Refused(f"{data} hold no example to score{instead}")
     net, params, round = stored_model_for(directory, examples, bool(other))
     measures = net.evaluate(params, examples)

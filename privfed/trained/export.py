@@ -104,7 +104,10 @@ class Adapters:
         """The adapters of a model `[d]`. Raises `Refused` for one without any."""
         factors = {name: t for name, t in network.constants.items() if is_factor(name)}
         if not factors:
-            raise Refused("--adapters: the run adapted no weight by a low rank (model.lora)")
+            raise Refused(
+                "--adapters is given, but the run adapted no weight by a low rank (model.lora); "
+                "leave it out"
+            )
         base = {name: t for name, t in network.constants.items() if name not in factors}
         return cls({**factors, **network.shapes.views(params)}, base)
 
@@ -179,8 +182,8 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     file_format = _format_of(to, adapters)
     if adapters and not isinstance(file_format, Safetensors):
         raise Refused(
-            f"--to {to}: adapters are weights by name; expected .safetensors, or the name of a "
-            "folder, without a suffix, for peft's format"
+            f"--to is {to}, but adapters are weights by name; expected .safetensors, or the name "
+            "of a folder, without a suffix, for peft's format"
         )
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
@@ -236,11 +239,13 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
 def _format_of(to: Path, adapters: bool) -> Format:
     """The format of the file `to`. Raises `Refused` if it cannot be written, or exists."""
     if to.suffix.lower() not in FORMATS and not (adapters and not to.suffix):
-        raise Refused(f"--to {to}: expected a name that ends in {', '.join(FORMATS)}")
+        raise Refused(f"--to is {to}; expected a name that ends in {', '.join(FORMATS)}")
     if not to.parent.is_dir():
-        raise Refused(f"--to {to}: the folder {to.parent} is missing")
+        raise Refused(f"--to is {to}, but the folder {to.parent} is missing; make it")
     if to.exists():
-        raise Refused(f"--to {to} exists; nothing was changed. Remove it, or name another file")
+        raise Refused(
+            f"--to is {to}, which exists; nothing was changed. Remove it, or name another file"
+        )
     return FORMATS[to.suffix.lower() or ".safetensors"]
 
 
@@ -248,13 +253,13 @@ def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:
     """Raises `Refused` for a program of a model that takes its inputs by name."""
     if not by_position(form.inputs) and not isinstance(file_format, Safetensors):
         raise Refused(
-            f"--to {to}: the model takes its inputs by name ({', '.join(form.inputs)}), which this "
-            "format of programs does not support; export its weights to .safetensors"
+            f"--to is {to}, but the model takes its inputs by name ({', '.join(form.inputs)}), "
+            "which formats of programs do not support; export its weights to .safetensors"
         )
 
 
 def _form_of_data(config: Config) -> Form:
-    """The form of an older version's run, whose checkpoint lacks it: its data must be available."""
+    """Reads the form of examples from the data, for older runs whose checkpoint lacks it."""
     return Form.of(load_population(config, Streams(config.run.seed)).test)
 
 
@@ -313,9 +318,9 @@ def _described(name: str, value: Tensor) -> dict[str, Any]:
 
 
 def _largest_difference(predict: Predict, made_up: MadeUp, form: Form, to: Path) -> float:
-    """The largest difference to the expectation: for all rows, for a few, and for one alone.
+    """Returns the largest difference from the expected outputs, over batches of several sizes.
 
-    Raises `Refused` if one is not close.
+    The batches are all rows, a few, and one row. Raises `Refused` if a difference is too large.
     """
     difference = 0.0
     for count in (len(made_up.expected), _FEW + 2, 1):
@@ -327,7 +332,7 @@ def _largest_difference(predict: Predict, made_up: MadeUp, form: Form, to: Path)
         )
         if predicted.shape != part.expected.shape or not close:
             raise Refused(
-                f"--to {to}: the export gives other predictions than the run for {count} "
+                f"--to is {to}, but the export gives other predictions than the run for {count} "
                 "synthetic rows; nothing was written. Export to another format"
             )
         gap = (predicted - part.expected).nan_to_num().abs().max()

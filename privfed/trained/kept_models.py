@@ -18,7 +18,7 @@ from torch import Tensor
 from privfed.client.client_states import ClientStates
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Objective
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, resume_command
 from privfed.core.parts import offered
 from privfed.run.evaluation.heterogeneity import client_scores
 from privfed.run.last_state import last_checkpoint, refuse_lost
@@ -29,7 +29,7 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 from privfed.trained.personalise import Personalised, client_score, comparison_of
 
-_AT_ONCE = 32
+_BATCH_SIZE = 32
 _NOTE = "a simulation: clients' kept models, which no ε covers, on {}"
 _HELD_BACK = "examples that they hold back"
 _TRAINED = 'all their examples, which they trained on (evaluation.by = "clients" holds some back)'
@@ -58,7 +58,7 @@ def score_kept_models(path: Path) -> Personalised:
         if ledger.charges and now.round < ledger.charges[-1].round:
             raise Refused(
                 f"{path} was interrupted in round {ledger.charges[-1].round}; resume it first: "
-                f"privfed train --resume {path}"
+                f"{resume_command(path)}"
             )
         measures = setup.executor.measures
         scoring = (measures.federation if measures else setup.federation).at(now.round)
@@ -94,8 +94,8 @@ def _models(
     trainer = setup.executor.trainer
     trainer = replace(trainer, federation=setup.federation.at(now.round))
     broadcast = _broadcast(setup, now)
-    for start in range(0, len(ids), _AT_ONCE):
-        some = ids[start : start + _AT_ONCE]
+    for start in range(0, len(ids), _BATCH_SIZE):
+        some = ids[start : start + _BATCH_SIZE]
         keys = setup.streams.at("measure", now.round, trainer.federation.identify(some))
         theirs = states.gather(some, objective.unseen(broadcast))[0] if states else None
         measured = trainer.losses(some, broadcast["params"], keys)

@@ -100,7 +100,7 @@ def _bounds(preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
 
 
 def _codes(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
-    """Indices of declared values; in the second half of the rows also -1 and too high."""
+    """Returns indices of declared values; half of the rows also have -1 and too high ones."""
     columns = []
     for category in preprocessing.categories:
         count = len(category.values)

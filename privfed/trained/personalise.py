@@ -138,13 +138,13 @@ def personalise(path: Path, epochs: int) -> Personalised:
     """
     config = RunDirectory.open(path).config.read()
     streams = Streams(config.run.seed)
-    people = load_population(config, streams)
-    ids = np.arange(people.clients)
-    ids = ids[people.sizes(ids) > 1]
+    population = load_population(config, streams)
+    ids = np.arange(population.clients)
+    ids = ids[population.sizes(ids) > 1]
     if not len(ids):
         raise Refused("no client holds two examples, one to fine-tune on and one to score")
-    network, params, round = stored_model(path, people.examples)
-    tuning, scoring = _halves(people.at(round), streams)
+    network, params, round = stored_model(path, population.examples)
+    tuning, scoring = _halves(population.at(round), streams)
     measure, before = client_scores(network, scoring, params, ids)
     if network.local.names:  # local parameters are tuned, too, from their public start
         params, network = torch.cat([params, local_start(network)]), full_network(network)
@@ -155,7 +155,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
     after = []
     for client in ids:
         ids_of_one = np.array([client])
-        keys = streams.at("personal", 0, people.identify(ids_of_one))
+        keys = streams.at("personal", 0, population.identify(ids_of_one))
         rows, _ = trainer.train(ids_of_one, {"params": params}, None, keys)
         after.append(client_score(network, scoring, params + rows[0], int(client)))
     return Personalised(
@@ -168,17 +168,17 @@ def personalise(path: Path, epochs: int) -> Personalised:
     )
 
 
-def _halves(people: Federation, streams: Streams) -> tuple[Federation, Federation]:
+def _halves(population: Federation, streams: Streams) -> tuple[Federation, Federation]:
     """Each client's examples in two halves, by a shuffle; an odd one goes to the first."""
-    order = streams.at("personal").generator().permutation(len(people.examples))
-    owners = np.repeat(np.arange(people.clients), np.diff(people.offsets))
+    order = streams.at("personal").generator().permutation(len(population.examples))
+    owners = np.repeat(np.arange(population.clients), np.diff(population.offsets))
     order = order[np.argsort(owners[order], kind="stable")]  # by client, shuffled within
-    place = np.arange(len(order)) - people.offsets[owners]
-    first = place < (np.diff(people.offsets)[owners] + 1) // 2
+    place = np.arange(len(order)) - population.offsets[owners]
+    first = place < (np.diff(population.offsets)[owners] + 1) // 2
     sides = []
     for side in (first, ~first):
-        counts = np.bincount(owners[side], minlength=people.clients)
+        counts = np.bincount(owners[side], minlength=population.clients)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        examples = people.examples.take(order[side])
-        sides.append(replace(people, examples=examples, offsets=offsets, _stages={}))
+        examples = population.examples.take(order[side])
+        sides.append(replace(population, examples=examples, offsets=offsets, _stages={}))
     return sides[0], sides[1]

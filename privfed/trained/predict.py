@@ -121,8 +121,8 @@ def _inputs(config: Config) -> Examples:
     source = config.source
     if not isinstance(source, LabelFree):
         raise Refused(
-            f"the source {config.names['source']!r} has no rows without labels; privfed evaluate "
-            "RUN --data PATH --predictions FILE predicts its examples"
+            f"the source {config.names['source']!r} has no rows without labels; `privfed evaluate "
+            "RUN --data PATH --predictions FILE` predicts its examples"
         )
     examples = source.load_inputs()
     if not len(examples):

@@ -35,12 +35,12 @@ def test_between_two_gaussians_of_one_deviation_it_is_the_closed_form(epsilon):
     assert epsilon_between(Bell(0, 2.0), Bell(2.0 / z, 2.0), DELTA) == pytest.approx(epsilon, 1e-6)
 
 
-@pytest.mark.parametrize("deviations", [(1.0, 1.5), (1.5, 1.0), (0.2, 1.0)])
-def test_between_gaussians_of_two_deviations_it_is_the_integral(deviations):
-    p, q = (Bell(at, sd) for at, sd in zip((0.0, 0.7), deviations, strict=True))
+@pytest.mark.parametrize("stds", [(1.0, 1.5), (1.5, 1.0), (0.2, 1.0)])
+def test_between_gaussians_of_two_deviations_it_is_the_integral(stds):
+    p, q = (Bell(at, sd) for at, sd in zip((0.0, 0.7), stds, strict=True))
     epsilon = epsilon_between(p, q, 1e-3)
     x = np.linspace(-30, 30, 2_000_001)
-    one, other = (stats.norm.pdf(x, bell.mean, bell.deviation) for bell in (p, q))
+    one, other = (stats.norm.pdf(x, bell.mean, bell.std) for bell in (p, q))
     excess = [
         np.maximum(a - math.exp(epsilon) * b, 0).sum() * (x[1] - x[0])
         for a, b in ((one, other), (other, one))
@@ -96,10 +96,12 @@ def test_one_run_bounds_exceed_the_truth_no_more_often_than_they_say():
     """Randomised response of e^eps : 1, guessed as well as can be: the bound's tightest case."""
     epsilon, rng = 1.0, np.random.default_rng(3)
     rate = 1 / (1 + math.exp(-epsilon))
-    coins = rng.random((400, 300)) < 0.5
-    told = np.where(rng.random(coins.shape) < rate, coins, ~coins)
-    scores = told + 0.1 * rng.random(coins.shape)
-    bounds = [guess(s, c, 100).epsilon_lower(0.0, 0.9) for s, c in zip(scores, coins, strict=True)]
+    inclusion = rng.random((400, 300)) < 0.5
+    told = np.where(rng.random(inclusion.shape) < rate, inclusion, ~inclusion)
+    scores = told + 0.1 * rng.random(inclusion.shape)
+    bounds = [
+        guess(s, c, 100).epsilon_lower(0.0, 0.9) for s, c in zip(scores, inclusion, strict=True)
+    ]
     assert np.mean(np.array(bounds) > epsilon) <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / 400)
     assert np.mean(bounds) > 0.3  # and they show something
     assert Guesses(2000, 2000, 2000).p_value(4.0, 1e-12) < 1e-6
@@ -107,12 +109,12 @@ def test_one_run_bounds_exceed_the_truth_no_more_often_than_they_say():
 
 
 def test_guesses_are_about_the_ends():
-    coins = np.array([True, True, False, False, True, False])
+    inclusion = np.array([True, True, False, False, True, False])
     scores = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 0.0])
-    assert guess(scores, coins, 3) == Guesses(6, 3, 3)  # two in, one out
-    assert guess(scores, coins, 6).right == 4
-    with pytest.raises(Unaccountable, match="7 guesses about 6"):
-        guess(scores, coins, 7)
+    assert guess(scores, inclusion, 3) == Guesses(6, 3, 3)  # two in, one out
+    assert guess(scores, inclusion, 6).right == 4
+    with pytest.raises(Unaccountable, match="7 guesses of 6"):
+        guess(scores, inclusion, 7)
 
 
 SLOW = [pytest.param(epsilon, marks=pytest.mark.slow) for epsilon in (1.0, 10.0)]

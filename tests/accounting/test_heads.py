@@ -106,5 +106,5 @@ def test_what_a_crash_tore_is_left_out_wherever_it_stands(ledger, tmp_path):
 @pytest.mark.parametrize("content", ["notes\n", "a" * 65, "\x00", "ab cd\n", "é"])
 def test_a_file_of_something_else_is_none(tmp_path, content):
     (tmp_path / "file").write_text(content)
-    with pytest.raises(LedgerBroken, match="no file of heads: line 1 is none"):
+    with pytest.raises(LedgerBroken, match="line 1 is not a ledger head"):
         HeadsFile(tmp_path / "file").read()

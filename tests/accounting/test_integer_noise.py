@@ -34,10 +34,10 @@ def skellam_log(variance, shift):
     return -variance + logsumexp(terms, axis=1)
 
 
-def sum_log(deviation, clients, shift):
+def sum_log(std, clients, shift):
     """The log density of a sum of discrete Gaussians, by convolution."""
     k = np.arange(-200, 201)
-    one = np.exp(-(k**2) / (2 * deviation**2))
+    one = np.exp(-(k**2) / (2 * std**2))
     one, total = one / one.sum(), np.ones(1)
     for _ in range(clients):
         total = np.convolve(total, one)
@@ -58,14 +58,12 @@ def test_skellams_bound_covers_the_true_divergence_and_is_near(variance, shift, 
     assert bound <= 2.2 * true
 
 
-@pytest.mark.parametrize("deviation, clients", [(2.0, 3), (3.0, 8), (2.0, 20)])
+@pytest.mark.parametrize("std, clients", [(2.0, 3), (3.0, 8), (2.0, 20)])
 @pytest.mark.parametrize("alpha", [2, 5, 16])
-def test_the_bound_on_sums_of_discrete_gaussians_covers_the_true_divergence(
-    deviation, clients, alpha
-):
+def test_the_bound_on_sums_of_discrete_gaussians_covers_the_true_divergence(std, clients, alpha):
     shift = 2
-    true = renyi(sum_log(deviation, clients, shift), sum_log(deviation, clients, 0), alpha)
-    bound = discrete_gaussian_divergence(alpha, deviation, clients, shift, shift, 1)
+    true = renyi(sum_log(std, clients, shift), sum_log(std, clients, 0), alpha)
+    bound = discrete_gaussian_divergence(alpha, std, clients, shift, shift, 1)
     assert true <= bound * (1 + 1e-6)
     assert bound <= 1.2 * true
 

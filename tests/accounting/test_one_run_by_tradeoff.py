@@ -31,8 +31,8 @@ def gaussian(mu):
 
 def canaries(rng, mu, count):
     """Scores and coins of independent canaries, between which and none is a Gaussian curve."""
-    coins = rng.random(count) < 0.5
-    return rng.normal(size=count) + mu * coins, coins
+    inclusion = rng.random(count) < 0.5
+    return rng.normal(size=count) + mu * inclusion, inclusion
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -90,8 +90,8 @@ def test_the_truth_is_seldom_refuted(mu):
     p_value = functools.cache(curve_p_value)
     above = 0
     for _ in range(1000):
-        scores, coins = canaries(rng, mu, count)
-        ps = [p_value(guess(scores, coins, count // part), curve) for part in PARTS]
+        scores, inclusion = canaries(rng, mu, count)
+        ps = [p_value(guess(scores, inclusion, count // part), curve) for part in PARTS]
         above += min(ps) < 0.05 / len(PARTS)
     assert above <= 50
 
@@ -103,7 +103,7 @@ def worst_case(guesses, claims):
     guesses with probabilities that depend on the number of right ones alone. What neighbours differ
     by beyond a claim is piecewise linear in these, so a linear program maximises over all runs.
     """
-    m, k, v = guesses.coins, guesses.made, guesses.right
+    m, k, v = guesses.canaries, guesses.made, guesses.right
     j = np.arange(k)
     others = np.array([math.comb(k - 1, n) for n in range(k)], dtype=float)
     wrong, right = (others / [math.comb(k, n + more) for n in range(k)] for more in (0, 1))
@@ -137,11 +137,11 @@ def worst_case(guesses, claims):
     ],
     ids=["pure", "mixed", "points", "Gaussian"],
 )
-@pytest.mark.parametrize(("coins", "made"), [(1, 1), (3, 2), (6, 6), (20, 4), (12, 12)])
-def test_no_run_has_as_many_right_guesses_more_often(claims, coins, made):
+@pytest.mark.parametrize(("inclusion", "made"), [(1, 1), (3, 2), (6, 6), (20, 4), (12, 12)])
+def test_no_run_has_as_many_right_guesses_more_often(claims, inclusion, made):
     """Whatever its guesses do to each other. It is tight: a smaller one would not hold."""
     for right in range(1, made + 1):
-        guesses = Guesses(coins, made, right)
+        guesses = Guesses(inclusion, made, right)
         bound, worst = curve_p_value(guesses, ClaimedCurve(claims)), worst_case(guesses, claims)
         assert bound >= worst * (1 - 1e-5)
         assert bound / 2 < worst
@@ -149,11 +149,11 @@ def test_no_run_has_as_many_right_guesses_more_often(claims, coins, made):
 
 def test_a_list_of_guesses_is_paid_for():
     """The smallest p-value of several counts as often as there were tests."""
-    scores, coins = canaries(np.random.default_rng(2), 3.0, 200)
+    scores, inclusion = canaries(np.random.default_rng(2), 3.0, 200)
     claims = [(1.0, DELTA)]
     curve = ClaimedCurve(claims)
-    tests = one_run_tests({"first": scores, "again": scores}, coins, claims, 0.95)
-    singles = [guess(scores, coins, 200 // part) for part in PARTS]
+    tests = one_run_tests({"first": scores, "again": scores}, inclusion, claims, 0.95)
+    singles = [guess(scores, inclusion, 200 // part) for part in PARTS]
     smallest = min(curve_p_value(made, curve) for made in singles)
     assert tests.p_value == pytest.approx(2 * len(PARTS) * smallest)
     best = max(made.epsilon_lower(DELTA, 1 - 0.05 / len(PARTS)) for made in singles)

@@ -28,10 +28,10 @@ def test_a_run_is_counted_as_refuted_where_its_tests_refute_it():
     refuting = refuting_guesses(100, ClaimedCurve(claims), 0.05, 2)
     verdicts = set()
     for mu in np.linspace(0.5, 2.5, 12):
-        coins = rng.random(100) < 0.5
-        scores = rng.normal(size=100) + mu * coins
-        tests = one_run_tests({"a": scores, "b": scores}, coins, claims, 0.95)
-        counted = any(guess(scores, coins, made).right >= right for made, right in refuting)
+        inclusion = rng.random(100) < 0.5
+        scores = rng.normal(size=100) + mu * inclusion
+        tests = one_run_tests({"a": scores, "b": scores}, inclusion, claims, 0.95)
+        counted = any(guess(scores, inclusion, made).right >= right for made, right in refuting)
         assert counted == (tests.p_value <= 0.05)
         verdicts.add(counted)
     assert verdicts == {False, True}
@@ -53,8 +53,8 @@ def test_the_fewest_canaries_are_those_whose_guesses_all_have_to_be_right():
     assert refuting_guesses(fewest, CURVE, REFUTED_BELOW, 2)
     assert not refuting_guesses(int(0.9 * fewest), CURVE, REFUTED_BELOW, 2)
     scores = np.arange(fewest, dtype=float)
-    coins = scores >= fewest // 2
-    made = guess(scores, coins, fewest)
+    inclusion = scores >= fewest // 2
+    made = guess(scores, inclusion, fewest)
     assert curve_p_value(made, CURVE) < REFUTED_BELOW
     assert fewest_refuting(GaussianCurve(10.0), REFUTED_BELOW, 2) is None
 
@@ -64,9 +64,9 @@ def test_it_is_that_of_the_best_scores_of_canaries_between_which_the_curve_lies(
     rng, refuting, mu = np.random.default_rng(3), refuting_guesses(300, CURVE, 0.05, 2), 0.9
     refuted = 0
     for _ in range(400):
-        coins = rng.random(300) < 0.5
-        scores = rng.normal(size=300) + mu * coins
-        refuted += any(guess(scores, coins, made).right >= right for made, right in refuting)
+        inclusion = rng.random(300) < 0.5
+        scores = rng.normal(size=300) + mu * inclusion
+        refuted += any(guess(scores, inclusion, made).right >= right for made, right in refuting)
     share = power(300, refuting, GaussianCurve(mu), np.random.default_rng(0))
     assert 0.1 < share < 0.9
     assert share == pytest.approx(refuted / 400, abs=0.11)

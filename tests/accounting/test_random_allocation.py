@@ -19,7 +19,7 @@ from lanes import mostly_slow
 
 from accounting.bounds import random_allocation
 from accounting.bounds.closed import gaussian_epsilon, log_delta
-from accounting.bounds.random_allocation import largest_loss, loss_deviation, losses
+from accounting.bounds.random_allocation import largest_loss, loss_std, losses
 from accounting.bounds.spread import added, lognormal, regridded
 
 GRID = 1e-3
@@ -141,7 +141,7 @@ def test_more_noise_and_more_slots_cost_less():
 @pytest.mark.parametrize("slots, z", [(2, 0.035), (10**6, 0.04), (1000, 2.0), (3, 1000.0)])
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning:dp_accounting.*")
 def test_extremes_are_finite_and_bounded_by_the_gaussian(slots, z):
-    grid = max(largest_loss(slots, z) / 2e4, loss_deviation(slots, z) / 10)
+    grid = max(largest_loss(slots, z) / 2e4, loss_std(slots, z) / 10)
     exact = gaussian_epsilon(z, 1e-6)
     assert 0 < spent(slots, z, delta=1e-6, grid=grid) <= exact + grid
     distribution = losses(slots, z, grid)
@@ -159,7 +159,7 @@ def test_largest_loss_is_where_the_distribution_ends():
             for place in (part._lower_loss, part._lower_loss + part.size - 1)
         ]
         assert largest_loss(slots, z) == pytest.approx(max(ends), rel=0.05)
-        assert loss_deviation(slots, z) == pytest.approx(
+        assert loss_std(slots, z) == pytest.approx(
             min(1.0, math.sqrt(math.expm1(1 / z**2) / slots))
         )
 

@@ -8,9 +8,9 @@ import pytest
 from accounting.bounds.spread import added, lognormal, regridded
 
 
-@pytest.mark.parametrize("deviation, step", [(3.0, 0.05), (0.5, 0.02), (1e-3, 5e-5)])
-def test_spreads_keep_mass_and_mean(deviation, step):
-    single = lognormal(-(deviation**2) / 2, deviation, step)
+@pytest.mark.parametrize("std, step", [(3.0, 0.05), (0.5, 0.02), (1e-3, 5e-5)])
+def test_spreads_keep_mass_and_mean(std, step):
+    single = lognormal(-(std**2) / 2, std, step)
     double = added(single, single, step / 2)
     triple = added(single, double, step / 4)
     for law, mean in (
@@ -26,5 +26,5 @@ def test_spreads_keep_mass_and_mean(deviation, step):
         assert 0 <= law.zero < 1e-18
         assert 0 <= law.far < 1e-18 * mean
         variance = float(law.masses @ np.exp(2 * law.logarithms)) - mean**2
-        least = mean * math.expm1(deviation**2)
-        assert least * (1 - 1e-9) <= variance <= least * (1 + 12 * step**2 / min(1.0, deviation**2))
+        least = mean * math.expm1(std**2)
+        assert least * (1 - 1e-9) <= variance <= least * (1 + 12 * step**2 / min(1.0, std**2))

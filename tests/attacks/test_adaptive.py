@@ -76,8 +76,8 @@ def test_the_first_principal_direction_is_the_top_singular_vector():
     top = torch.linalg.svd(rows - rows.mean(0)).Vh[0]
     assert abs(float(first_principal(rows) @ top)) == pytest.approx(1.0, abs=1e-5)
     assert not first_principal(torch.ones(4, 3)).any()
-    deviation = float(rows.std(0, correction=0).norm())
-    assert [float(way.norm()) for way in directions(rows)] == pytest.approx([deviation] * 5)
+    std = float(rows.std(0, correction=0).norm())
+    assert [float(way.norm()) for way in directions(rows)] == pytest.approx([std] * 5)
 
 
 def test_refining_finds_a_strength_between_those_of_the_grid():

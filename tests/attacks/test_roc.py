@@ -56,7 +56,7 @@ def test_what_few_nonmembers_resolve():
 
 @pytest.mark.parametrize("scores", [[0.0, math.nan], [0.0]])
 def test_roc_refuses_nan_and_an_empty_side(scores):
-    with pytest.raises(ValueError, match="expected both"):
+    with pytest.raises(ValueError, match="expected some of both"):
         roc(np.array(scores), np.arange(len(scores)) == 0)
 
 

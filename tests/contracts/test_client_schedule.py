@@ -40,11 +40,11 @@ class Worn(Constant):
     """A rate that falls whenever it is asked for."""
 
     def factor(self, round):
-        _ASKED.append(round)
-        return 1 / len(_ASKED)
+        _REQUIRED.append(round)
+        return 1 / len(_REQUIRED)
 
 
-_ASKED = []
+_REQUIRED = []
 CONTRACTS = {
     gives_a_factor_for_every_round: [Growing(), Negative()],
     follows_from_the_round_alone: [Worn()],

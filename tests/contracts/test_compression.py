@@ -23,10 +23,10 @@ def sending(part, number=1, clients=3):
     answer, exchanges = None, 0
     params = {"params": torch.zeros(D, dtype=torch.float64)}
     memory = part.init(SPACE)
-    asked = part.asked(_sending(number, params, clients), memory)
+    exchanges_before = part.exchanges_before(_sending(number, params, clients), memory)
     while True:
         try:
-            exchange = asked.send(answer) if exchanges else next(asked)
+            exchange = exchanges_before.send(answer) if exchanges else next(exchanges_before)
         except StopIteration as finished:
             return _sending(number, {**params, **finished.value}, clients), exchanges, memory
         exchanges += 1

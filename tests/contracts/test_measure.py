@@ -59,9 +59,9 @@ def estimates_from_a_sum(measure):
         parts = measure.parts(vectors)
         estimates = [
             measure.estimate(
-                NoisedSum(parts.sum(0), deviation, float(len(parts)), deviation, 0.5, 1.96), scoring
+                NoisedSum(parts.sum(0), std, float(len(parts)), std, 0.5, 1.96), scoring
             )
-            for deviation in (1e-6, 0.5)
+            for std in (1e-6, 0.5)
         ]
         for estimate in estimates:
             assert estimate.low <= estimate.value <= estimate.high
@@ -96,7 +96,7 @@ class Certain(Accuracy):
 
     def estimate(self, noised, scoring):
         estimate = super().estimate(noised, scoring)
-        width = 1 / (1 + noised.deviation)
+        width = 1 / (1 + noised.std)
         return type(estimate)(estimate.value, estimate.value - width, estimate.value + width)
 
 

@@ -22,26 +22,26 @@ def owners(part, examples=EXAMPLES, seed=1):
 
 
 def gives_each_example_to_a_client(part):
-    dealt = owners(part)
-    assert dealt.shape == (N,)
-    assert np.issubdtype(dealt.dtype, np.integer)
-    assert 0 <= dealt.min() <= dealt.max() < CLIENTS
-    assert np.array_equal(dealt, owners(part)), "the same seed deals otherwise"
-    assert np.array_equal(dealt, part.owners(EXAMPLES, CLIENTS, Streams(1))), "draws are public"
+    assigned = owners(part)
+    assert assigned.shape == (N,)
+    assert np.issubdtype(assigned.dtype, np.integer)
+    assert 0 <= assigned.min() <= assigned.max() < CLIENTS
+    assert np.array_equal(assigned, owners(part)), "the same seed deals otherwise"
+    assert np.array_equal(assigned, part.owners(EXAMPLES, CLIENTS, Streams(1))), "draws are public"
 
 
-def deals_as_it_declares(part):
+def assigns_as_it_declares(part):
     """Not at all: owners are the source's. Else by the run's seed."""
-    dealt = owners(part)
-    if not part.deals:
+    assigned = owners(part)
+    if not part.assigns:
         assert part.natural
-        assert np.array_equal(dealt, EXAMPLES.owners)
+        assert np.array_equal(assigned, EXAMPLES.owners)
         return
-    assert not np.array_equal(dealt, owners(part, seed=2))
+    assert not np.array_equal(assigned, owners(part, seed=2))
     if part.natural:
-        assert np.array_equal(np.bincount(dealt), np.bincount(EXAMPLES.owners))
+        assert np.array_equal(np.bincount(assigned), np.bincount(EXAMPLES.owners))
     else:
-        assert np.array_equal(dealt, owners(part, replace(EXAMPLES, owners=None)))
+        assert np.array_equal(assigned, owners(part, replace(EXAMPLES, owners=None)))
 
 
 def looks_at_labels_unless_by_chance(part):
@@ -49,7 +49,7 @@ def looks_at_labels_unless_by_chance(part):
     other = replace(EXAMPLES, y=(EXAMPLES.y + torch.arange(N) // 300) % CLASSES, x=-EXAMPLES.x)
     same = np.array_equal(owners(part), owners(part, other))
     assert same or not part.by_chance
-    assert same == part.by_chance or not part.deals
+    assert same == part.by_chance or not part.assigns
 
 
 class NoClient(Iid):
@@ -91,7 +91,7 @@ test_every_partition_keeps, test_a_wrong_partition_is_rejected_by = contract_tes
     "partition",
     {
         gives_each_example_to_a_client: [NoClient(), Afresh()],
-        deals_as_it_declares: [Always(), Renamed()],
+        assigns_as_it_declares: [Always(), Renamed()],
         looks_at_labels_unless_by_chance: [Sorted()],
     },
 )

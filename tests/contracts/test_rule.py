@@ -90,7 +90,7 @@ def stays_finite_under_long_rows(part):
             assert not near or float(aggregate.norm()) < 8
 
 
-def refuses_more_hostile_rows_than_it_tolerates(part):
+def refuses_more_byzantine_rows_than_it_tolerates(part):
     rule = Given(part)
     for byzantine in (-1, rule.most(11) + 1) if rule.most(11) < 11 else (-1,):
         assert "tolerates at most" in refusal(lambda f=byzantine: rule(cloud(11), f), ValueError)
@@ -134,8 +134,8 @@ def stays_within_the_tolerance_it_declares(part):
             kappa = rule.robustness(n, count)
             least = count / (n - 2 * count)
             assert kappa >= least, "no rule can do better"
-            for hostile in placements(honest, count):
-                away = (rule(torch.cat([hostile, honest]), count) - mean).norm()
+            for byzantine in placements(honest, count):
+                away = (rule(torch.cat([byzantine, honest]), count) - mean).norm()
                 assert away <= 4 * about.max()
                 if math.isfinite(kappa):
                     assert away**2 <= kappa * about.square().mean() * (1 + 1e-9) + 1e-6
@@ -155,11 +155,11 @@ def moves_and_grows_with_the_rows(part):
 
 def tolerates_as_many_after_an_honest_row_broke(part):
     rule = Given(part)
-    for hostile in (1, 2, 3) if rule.claims else ():
+    for byzantine in (1, 2, 3) if rule.claims else ():
         rows = cloud(16, dtype=torch.float32)
-        rows[:hostile], rows[9] = 1e6, torch.nan
-        assert rule.most(15) >= hostile
-        assert float(rule(rows, hostile).norm()) < 8
+        rows[:byzantine], rows[9] = 1e6, torch.nan
+        assert rule.most(15) >= byzantine
+        assert float(rule(rows, byzantine).norm()) < 8
 
 
 class FirstRow(RowRule):
@@ -227,7 +227,7 @@ test_every_rule_keeps, test_a_wrong_rule_is_rejected_by = contract_tests(
         leaves_out_rows_that_cannot_be_computed_with: [PlainMean()],
         aggregates_few_equal_and_no_rows: [PlainMean(), OffCenter()],
         stays_finite_under_long_rows: [Cubic()],
-        refuses_more_hostile_rows_than_it_tolerates: [PlainMean()],
+        refuses_more_byzantine_rows_than_it_tolerates: [PlainMean()],
         stays_within_the_tolerance_it_declares: [FirstRow(), PlainMean(), TooProud(), OneFewer()],
         moves_and_grows_with_the_rows: [OffCenter()],
         tolerates_as_many_after_an_honest_row_broke: [PlainMean(), OneFewer()],

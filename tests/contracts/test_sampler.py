@@ -10,7 +10,7 @@ from scipy import stats
 from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
-from privfed.sampling.cohort import Cohort, People
+from privfed.sampling.cohort import Cohort, Population
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 
 CLIENTS, ROUNDS = 40, 1000
@@ -32,13 +32,13 @@ def fitting(sampler):
             yield present
 
 
-def people_of(present, sizes=None):
-    return People.of(np.ones(present, np.int64) if sizes is None else sizes)
+def population_of(present, sizes=None):
+    return Population.of(np.ones(present, np.int64) if sizes is None else sizes)
 
 
 def drawn(sampler, present, rounds=ROUNDS, streams=STREAMS):
-    people = people_of(present)
-    return [sampler.sample(r, CLIENTS, people, streams) for r in range(1, rounds + 1)]
+    population = population_of(present)
+    return [sampler.sample(r, CLIENTS, population, streams) for r in range(1, rounds + 1)]
 
 
 def entered(cohorts, present):
@@ -126,7 +126,9 @@ def draws_afresh_and_in_secret(part):
         if sampler.remembers
         else [Streams(3)] * 20
     )
-    runs = {sampler.sample(1, CLIENTS, people_of(CLIENTS), each).clients.tobytes() for each in keys}
+    runs = {
+        sampler.sample(1, CLIENTS, population_of(CLIENTS), each).clients.tobytes() for each in keys
+    }
     assert len(rounds) >= 10 / 2
     assert len(runs) > 15
 
@@ -136,7 +138,7 @@ def reads_no_sizes_it_does_not_declare(part):
     sizes = np.arange(CLIENTS, dtype=np.int64) ** 2
     pairs = [
         [
-            sampler.sample(round, CLIENTS, people_of(CLIENTS, each), STREAMS).clients.tolist()
+            sampler.sample(round, CLIENTS, population_of(CLIENTS, each), STREAMS).clients.tolist()
             for each in (None, sizes)
         ]
         for round in range(1, 21)
@@ -147,60 +149,60 @@ def reads_no_sizes_it_does_not_declare(part):
 class OfThePresent(Poisson):
     """Its rate follows from the clients who are there."""
 
-    def sample(self, round, clients, people, streams):
-        cohort = super().sample(round, len(people), people, streams)
+    def sample(self, round, clients, population, streams):
+        cohort = super().sample(round, len(population), population, streams)
         return replace(cohort, witness=self.witness(round, clients))
 
 
 class TooOften(Poisson):
     """Coins of twice the declared rate."""
 
-    def sample(self, round, clients, people, streams):
+    def sample(self, round, clients, population, streams):
         drawn = self.model_copy(update={"size": 2 * self.size})
-        cohort = drawn.sample_by_coins(round, clients, people, streams)
+        cohort = drawn.sample_by_coins(round, clients, population, streams)
         return replace(cohort, divisor=float(self.size), witness=self.witness(round, clients))
 
-    def sample_by_coins(self, round, clients, people, streams):
-        return super().sample(round, clients, people, streams)
+    def sample_by_coins(self, round, clients, population, streams):
+        return super().sample(round, clients, population, streams)
 
 
 class ByTheirNumber(Poisson):
     """The average is over those who were drawn."""
 
-    def sample(self, round, clients, people, streams):
-        cohort = super().sample(round, clients, people, streams)
+    def sample(self, round, clients, population, streams):
+        cohort = super().sample(round, clients, population, streams)
         return replace(cohort, divisor=float(len(cohort.clients)))
 
 
 class Overfull(CappedPoisson):
     """It draws more than it has places for."""
 
-    def sample(self, round, clients, people, streams):
-        return Poisson.sample(self, round, clients, people, streams)
+    def sample(self, round, clients, population, streams):
+        return Poisson.sample(self, round, clients, population, streams)
 
 
 class FixedAsPoisson(Poisson):
     """It draws exactly `size`, and claims independent draws."""
 
-    def sample(self, round, clients, people, streams):
-        cohort = FixedSize(size=self.size).sample(round, clients, people, streams)
+    def sample(self, round, clients, population, streams):
+        cohort = FixedSize(size=self.size).sample(round, clients, population, streams)
         return replace(cohort, witness=self.witness(round, clients))
 
 
 class OutOfTurn(Cyclic):
     """Slots are drawn again in every round."""
 
-    def sample(self, round, clients, people, streams):
-        drawn = Poisson(size=self.size).sample(round, clients, people, streams)
+    def sample(self, round, clients, population, streams):
+        drawn = Poisson(size=self.size).sample(round, clients, population, streams)
         return replace(drawn, witness=self.witness(round, clients))
 
 
 class ForEver(Poisson):
     """The cohort of the first round is that of all."""
 
-    def sample(self, round, clients, people, streams):
+    def sample(self, round, clients, population, streams):
         return replace(
-            super().sample(1, clients, people, Streams(3, simulated=True)),
+            super().sample(1, clients, population, Streams(3, simulated=True)),
             round=round,
             witness=self.witness(round, clients),
         )
@@ -209,16 +211,16 @@ class ForEver(Poisson):
 class Largest(Poisson):
     """It prefers clients with many examples, and does not say so."""
 
-    def sample(self, round, clients, people, streams):
-        order = np.argsort(-people.sizes, kind="stable")[: self.size]
+    def sample(self, round, clients, population, streams):
+        order = np.argsort(-population.sizes, kind="stable")[: self.size]
         return Cohort(round, np.sort(order), float(self.size), self.witness(round, clients))
 
 
 class Half(Full):
     """Every other client, as if it were everybody."""
 
-    def sample(self, round, clients, people, streams):
-        cohort = super().sample(round, clients, people, streams)
+    def sample(self, round, clients, population, streams):
+        cohort = super().sample(round, clients, population, streams)
         return replace(cohort, clients=cohort.clients[::2])
 
 

@@ -16,8 +16,8 @@ EXAMPLES = Examples(_X, torch.arange(30) % CLASSES, CLASSES)
 PEOPLE = Federation(EXAMPLES, np.array([0, 4, 10, 10, 30]), EXAMPLES)
 
 
-def shifted(part, seed=1, people=PEOPLE):
-    return part.apply(people, Streams(seed))
+def shifted(part, seed=1, population=PEOPLE):
+    return part.apply(population, Streams(seed))
 
 
 def same_examples(first, second):
@@ -43,7 +43,7 @@ def follows_from_the_seed(part):
     after, again = shifted(part), shifted(part)
     assert same_examples(after.examples, again.examples)
     other = replace(EXAMPLES, y=EXAMPLES.y.flip(0))
-    flipped = shifted(part, people=replace(PEOPLE, examples=other))
+    flipped = shifted(part, population=replace(PEOPLE, examples=other))
     assert torch.equal(flipped.examples.x, after.examples.x)
     assert [r for r, _ in flipped.relabelled] == [r for r, _ in after.relabelled]
     elsewhere = shifted(part, seed=2)

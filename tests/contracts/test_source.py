@@ -72,7 +72,7 @@ def names_its_origins(source):
     assert all(isinstance(origin, str) and origin for origin in origins)
     assert source.sources(1) == origins
     assert isinstance(source.natural_partition, bool)
-    assert isinstance(source.real_people, bool)
+    assert isinstance(source.holds_real_clients, bool)
     assert source.squared_norm is None or source.squared_norm > 0
     assert type(source).whereabouts <= {*type(source).model_fields}
 
@@ -97,7 +97,7 @@ class Silent(Part):
 
     path: str = "."
     natural_partition: ClassVar[bool] = False
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
     squared_norm: ClassVar[None] = None
 
     def sources(self, seed):

@@ -153,8 +153,8 @@ def test_rflbat_withstands_a_majority_that_looks_alike_and_flame_does_not():
 def test_rflbat_is_said_to_keep_hostile_rows_that_differ_more():
     """Honest rows are nearly alike, and the others turned away in different directions."""
     honest = alike(12, 0.02)
-    hostile = -3 * alike(8, 0.5, seed=3)
-    assert float((Rflbat()(torch.cat([hostile, honest]), 8) - honest.mean(0)).norm()) > 2
+    byzantine = -3 * alike(8, 0.5, seed=3)
+    assert float((Rflbat()(torch.cat([byzantine, honest]), 8) - honest.mean(0)).norm()) > 2
 
 
 def test_sybils_that_copy_one_row():

@@ -106,10 +106,10 @@ def test_no_loop_over_rows_or_columns_waits_for_a_device():
         rows.any().item()
 
 
-def test_a_gpu_sorts_more_columns_at_once_than_a_cpu():
-    assert columns._columns_at_once(torch.empty(100, 1, device="meta"), 1) == (1 << 24) // 100
-    assert columns._columns_at_once(torch.empty(10**6, 1, device="meta"), 1) == 8192
-    assert columns._columns_at_once(torch.empty(100, 1), 2) == 2 * 8192
+def test_a_gpu_sorts_more_columns_per_step_than_a_cpu():
+    assert columns._columns_per_step(torch.empty(100, 1, device="meta"), 1) == (1 << 24) // 100
+    assert columns._columns_per_step(torch.empty(10**6, 1, device="meta"), 1) == 8192
+    assert columns._columns_per_step(torch.empty(100, 1), 2) == 2 * 8192
 
 
 def test_sparse_weights_on_the_cpu_weigh_rows_elsewhere(device):

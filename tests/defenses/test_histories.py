@@ -158,18 +158,18 @@ def test_two_means_are_the_best_of_all_cuts():
 class Quadratics:
     """Clients with losses (w - c_i) A (w - c_i) / 2, and liars who send noise as long."""
 
-    def __init__(self, n=12, liars=4, d=5):
+    def __init__(self, n=12, byzantine=4, d=5):
         rng = np.random.default_rng(3)
         root = rng.normal(size=(d, d))
         self.a = torch.from_numpy(root @ root.T / d + np.eye(d))
         self.centers = torch.from_numpy(rng.normal(size=(n, d)))
-        self.liars, self.rng = liars, rng
+        self.byzantine, self.rng = byzantine, rng
 
     def rows(self, model, lr=0.2):
         rows = -lr * (model - self.centers) @ self.a
-        wild = torch.from_numpy(self.rng.normal(size=(self.liars, rows.shape[1])))
+        wild = torch.from_numpy(self.rng.normal(size=(self.byzantine, rows.shape[1])))
         scale = rows.norm(dim=1).median() / wild.norm(dim=1, keepdim=True)
-        rows[: self.liars] = wild * scale
+        rows[: self.byzantine] = wild * scale
         return rows
 
 
@@ -204,7 +204,10 @@ def test_fldetector_removes_who_contradict_themselves_for_good():
 def test_with_nobody_attacking_no_more_than_byzantine_are_ever_out(byzantine):
     """Gap statistics find two groups again and again; the published test removes all but a few."""
     n, d = 40, 30
-    problem, spread = Quadratics(n, liars=0, d=d), torch.linspace(0.5, 1.5, n, dtype=torch.float64)
+    problem, spread = (
+        Quadratics(n, byzantine=0, d=d),
+        torch.linspace(0.5, 1.5, n, dtype=torch.float64),
+    )
     server = Server(FlDetector(window=3), n, d, rate=0.1)
     problem.centers[:] = 0.0
     for _ in range(60):
@@ -256,7 +259,7 @@ def test_fldetectors_scores_are_its_papers():
 
 
 def test_who_was_away_is_not_predicted_and_a_broken_row_is_not_remembered():
-    problem, d = Quadratics(liars=0), 5
+    problem, d = Quadratics(byzantine=0), 5
     server = Server(FlDetector(window=2), 12, d)
     everybody = list(range(12))
     for _ in range(5):

@@ -52,11 +52,11 @@ def test_dnc_removes_those_who_agree_and_is_said_to_miss_those_who_do_not():
     assert DivideAndConquer()(torch.cat([honest, apart]), 2).norm() > 1
 
 
-def excess(rule, rows, hostile, byzantine):
-    """|F - mean|^2 and the variance, of honest `rows` `[n - f, d]` and `hostile` ones `[f, d]`."""
-    every = torch.from_numpy(np.concatenate([rows, hostile]))
+def excess(rule, rows, byzantine, count):
+    """|F - mean|^2 and the variance, of `rows` `[n - f, d]` and `byzantine` ones `[f, d]`."""
+    every = torch.from_numpy(np.concatenate([rows, byzantine]))
     mean = rows.mean(0)
-    away = ((rule(every, byzantine).numpy() - mean) ** 2).sum()
+    away = ((rule(every, count).numpy() - mean) ** 2).sum()
     return away, ((rows - mean) ** 2).sum(1).mean()
 
 
@@ -82,8 +82,8 @@ def test_no_case_exceeds_the_published_robustness(name, before, data):
     number = st.floats(-10, 10, width=32).map(lambda value: round(value, 2))
     vector = st.lists(number, min_size=d, max_size=d)
     honest = np.array(data.draw(st.lists(vector, min_size=n - f, max_size=n - f)))
-    hostile = np.array(data.draw(st.lists(vector, min_size=f, max_size=f)))
-    away, variance = excess(rule, honest, hostile, f)
+    byzantine = np.array(data.draw(st.lists(vector, min_size=f, max_size=f)))
+    away, variance = excess(rule, honest, byzantine, f)
     kappa = made(base.robustness(n, f), n, f)
     smoothing = getattr(base, "_smoothing", 0.0) * f / (n - f)  # the bound is for smoothing -> 0
     most = kappa * variance * (1 + 1e-9) + 1e-4 * (1 + variance**0.5)
@@ -97,16 +97,16 @@ def test_filters_are_robust_by_the_variance_in_one_direction(name, place, n, f):
     """In 30 dimensions, the trace of the honest covariance is many times its largest eigenvalue."""
     rng = np.random.default_rng((n, f))
     honest, way = rng.normal(size=(n - f, 30)), rng.normal(size=30)
-    hostile = place * way / np.linalg.norm(way) + 0.1 * rng.normal(size=(f, 30))
-    away, _ = excess(PUBLISHED[name], honest, hostile, f)
+    byzantine = place * way / np.linalg.norm(way) + 0.1 * rng.normal(size=(f, 30))
+    away, _ = excess(PUBLISHED[name], honest, byzantine, f)
     largest = np.linalg.eigvalsh(np.cov(honest.T, bias=True))[-1]
     assert away <= PUBLISHED[name].robustness(n, f) * largest
 
 
 def test_the_search_would_notice_a_rule_that_is_not_robust():
-    honest, hostile = np.zeros((8, 1)), np.full((3, 1), 10.0)
+    honest, byzantine = np.zeros((8, 1)), np.full((3, 1), 10.0)
     honest[0] = 0.1
-    away, variance = excess(Composed(before=(), rule=Mean()), honest, hostile, 0)
+    away, variance = excess(Composed(before=(), rule=Mean()), honest, byzantine, 0)
     assert away > 100 * TrimmedMean().robustness(11, 3) * variance
 
 

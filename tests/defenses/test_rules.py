@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from contracts.test_rule import refuses_more_hostile_rows_than_it_tolerates
+from contracts.test_rule import refuses_more_byzantine_rows_than_it_tolerates
 from rules import MIXED, NNM, ROWS
 
 from defenses.before.bucketing import Bucketing
@@ -25,7 +25,7 @@ def cloud(n, d=6, seed=0, dtype=torch.float64):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def hostile_among(n, byzantine, bad, seed=0):
+def byzantine_among(n, byzantine, bad, seed=0):
     """`cloud`, its rows from the first on replaced by `bad`."""
     rows = cloud(n, seed=seed, dtype=torch.float32)
     rows[:byzantine] = bad
@@ -42,7 +42,7 @@ def test_a_rule_says_by_its_type_what_it_needs_to_see():
 
 
 def test_a_mixing_before_another_rule_keeps_the_tolerance_that_both_have():
-    rows, bound = hostile_among(9, 2, torch.nan), NormBound(radius=2.0)
+    rows, bound = byzantine_among(9, 2, torch.nan), NormBound(radius=2.0)
     composed = Composed(before=(NNM,), rule=bound)
     assert (composed.most(9), composed.most(7)) == (4, 3)
     expected = bound.on_rows(_mixed(rows[2:], 3))
@@ -128,4 +128,4 @@ def test_pre_aggregators_follow_one_another():
 
 @pytest.mark.parametrize("name", MIXED)
 def test_more_hostile_rows_than_a_composition_tolerates_are_refused(name):
-    refuses_more_hostile_rows_than_it_tolerates(MIXED[name].part)
+    refuses_more_byzantine_rows_than_it_tolerates(MIXED[name].part)

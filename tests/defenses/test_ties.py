@@ -45,8 +45,8 @@ def tied(draw, least=3, most=9, quorum=lambda n: (n - 1) // 2):
     n = draw(st.integers(least, most))
     d, f = draw(st.integers(1, 3)), draw(st.integers(0, quorum(n)))
     row = st.lists(st.integers(-2, 2), min_size=d, max_size=d)
-    hostile = [draw(row)] * f
-    return np.array(hostile + [draw(row) for _ in range(n - f)], dtype=float), f
+    byzantine = [draw(row)] * f
+    return np.array(byzantine + [draw(row) for _ in range(n - f)], dtype=float), f
 
 
 def given_ties(**sizes):

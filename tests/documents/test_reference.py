@@ -99,9 +99,9 @@ def test_every_key_has_a_form_and_a_meaning(page):
 
 def test_forms_are_said_in_words():
     integer = {"type": "integer", "minimum": 1, "maximum": 5}
-    assert keys.form(integer) == "whole number, at least 1, at most 5"
+    assert keys.form(integer) == "integer, at least 1, at most 5"
     assert keys.form({"type": "array", "items": integer, "minItems": 1}) == (
-        "list of whole numbers, at least 1, at most 5, 1 at least"
+        "list of integers, at least 1, at most 5, 1 at least"
     )
     assert keys.form({"anyOf": [{"type": "number"}, {"type": "null"}]}) == "number"
     assert keys.form({"enum": ["a", "b"]}) == '`"a"`, `"b"`'
@@ -121,21 +121,21 @@ def test_every_part_is_listed_with_what_its_kind_declares():
     ("kind", "name", "column", "words"),
     [
         ("objective", "scaffold", "sends", "2 d"),
-        ("objective", "scaffold", "keeps", "d"),
+        ("objective", "scaffold", "state", "d"),
         ("objective", "worker_momentum", "sends", "d"),
-        ("objective", "worker_momentum", "keeps", "d"),
-        ("objective", "mime", "is sent", "4 d"),
-        ("sampler", "poisson", "a secret draw amplifies", "yes"),
-        ("sampler", "full", "a secret draw amplifies", "no"),
-        ("sampler", "cyclic", "a secret draw amplifies", "no"),
+        ("objective", "worker_momentum", "state", "d"),
+        ("objective", "mime", "receives", "4 d"),
+        ("sampler", "poisson", "amplification", "yes"),
+        ("sampler", "full", "amplification", "no"),
+        ("sampler", "cyclic", "amplification", "no"),
         ("sampler", "fixed_size", "relation", "replace-one"),
         ("sampler", "by_size", "relation", "refused under privacy"),
         ("rule", "krum", "needs", "rows"),
         ("rule", "fltrust", "needs", "rows and `root`"),
         ("rule", "mean", "needs", "one sum"),
-        ("attack", "alie", "a run's ε", "void: it reads what ε protects"),
-        ("attack", "label_flip", "a run's ε", "called nominal"),
-        ("protocol", "none", "who sees what", "the server sees every client's row"),
+        ("attack", "alie", "a run's ε", "void: it reads protected data"),
+        ("attack", "label_flip", "a run's ε", "nominal"),
+        ("protocol", "none", "view of each party", "the server sees every client's row"),
     ],
 )
 def test_columns_say_what_parts_declare(kind, name, column, words):
@@ -324,8 +324,8 @@ def test_a_matrix_has_a_mark_for_each_combination():
     }
     made = list(combinations({}, some))
     assert [matrix.MARKS.get(each.verdict, "refused") for each in made] == [
-        *("·", "✓", "·", "refused"),
-        *("·", "✓", "refused", "refused"),
+        *("none", "proof", "none", "refused"),
+        *("none", "proof", "refused", "refused"),
     ]
 
 

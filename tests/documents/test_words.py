@@ -77,6 +77,6 @@ def test_docstrings_of_functions_define_and_do_not_ask():
 
 
 def test_the_search_sees_words_and_skips_names():
-    texts = list(texts_of('"""Nobody tells `coins`."""\nx = "a coin of somebody"\n'))
+    texts = list(texts_of('"""Nobody tells `inclusion`."""\nx = "a coin of somebody"\n'))
     assert places([("a", *each) for each in texts], r"coins?") == ["a:2: coin"]
     assert len(places([("a", *each) for each in texts], r"(tells?|told)")) == 1

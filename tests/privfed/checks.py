@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from fixed_draws import SAMPLE, assert_rate, dealt
 from helpers import Memory, Rounds, assert_normal, population
 from scipy import stats
-from words import SAMPLE, assert_rate, dealt
 
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
@@ -21,7 +21,7 @@ from defenses.by_sums.norm_bound import NormBound
 from defenses.by_sums.sign_majority import SignMajority
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 
 SIZES = (3, 9, 4, 1, 6, 12, 5, 2)
 
@@ -116,7 +116,7 @@ def the_divisor_does_not_depend_on_who_took_part(folder) -> None:
     # For any cohort, the release is the sum of clipped rows over q N, never over n.
     rounds = Rounds(folder, [7] * 8, noise=0.0, clip=0.05, size=4, lr=1e3, seed=1)
     released = rounds.released()[0]
-    cohort = rounds.algorithm.sampler.sample(1, 8, People.of(np.ones(8)), rounds.world.streams)
+    cohort = rounds.algorithm.sampler.sample(1, 8, Population.of(np.ones(8)), rounds.world.streams)
     keys = rounds.world.streams.at("shuffle", 1, cohort.clients)
     rows, _ = rounds.local.train(cohort.clients, {"params": rounds.state.params}, None, keys)
     clipped = rows * (0.05 / rows.norm(dim=1, keepdim=True)).clamp(max=1)
@@ -174,13 +174,13 @@ def the_sampler_is_the_one_charged_for(folder) -> None:
         sampler, streams = rounds.algorithm.sampler, rounds.world.streams
 
         def there(sampler=sampler, streams=streams):
-            people = People.of(np.ones(40))
-            return np.isin(np.arange(40), sampler.sample(1, 40, people, streams).clients)
+            federation = Population.of(np.ones(40))
+            return np.isin(np.arange(40), sampler.sample(1, 40, federation, streams).clients)
 
         assert_rate(there, event.rate)  # a frequency could not detect 2 % more
         drawn = np.zeros((draws, 40))
         for round in range(draws):
-            cohort = sampler.sample(round, 40, People.of(np.ones(40)), streams)
+            cohort = sampler.sample(round, 40, Population.of(np.ones(40)), streams)
             drawn[round, cohort.clients] = 1
         sizes = drawn.sum(1)
         assert stats.binomtest(int(drawn.sum()), drawn.size, event.rate).pvalue > 1e-6
@@ -215,7 +215,7 @@ def an_empty_cohort_is_charged_and_noised(folder) -> None:
     empty = [
         t
         for t in range(1, 61)
-        if not len(sampler.sample(t, 8, People.of(np.ones(8)), streams).clients)
+        if not len(sampler.sample(t, 8, Population.of(np.ones(8)), streams).clients)
     ]
     assert len(empty) > 10
     assert len(rounds.world.ledger.charges) == 60
@@ -235,7 +235,7 @@ def passes_are_charged_together_and_noised_apart(folder) -> None:
     noises = []
     for t, charge in enumerate(rounds.world.ledger.charges, start=1):
         assert charge.event.release == PoissonSampled(0.5, Gaussian(z / passes**0.5))
-        n = len(sampler.sample(t, 8, People.of(np.ones(8)), streams).clients)
+        n = len(sampler.sample(t, 8, Population.of(np.ones(8)), streams).clients)
         releases = rounds.store.releases[t]
         assert len(releases) == passes
         center = torch.zeros(len(releases[0]) - 1)

@@ -13,11 +13,10 @@ from privfed.secure.identities import signing_key, verifying_key
 from privfed.secure.limits import Limits
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.committed_party import CommittedParty
-from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.wire import decode, encode
-from privfed.secure.masked.policy import SitePolicy
+from privfed.secure.masked.policy import Expected, SitePolicy
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.summation import Aborted
 
@@ -52,7 +51,7 @@ class Setting:
 
     @property
     def policy(self):
-        return SitePolicy(self.sites, self.minimum, 4, 1, "lying")
+        return SitePolicy(self.sites, self.minimum, 4, 1, "malicious")
 
     @property
     def limits(self):

@@ -18,10 +18,10 @@ POLICY = CommitteePolicy(0.6, 0.15, 5)
 """Of 9 clients 1 may collude with the server; 6 are members, and 4 of these open a sum."""
 
 
-def channel(leaves=(), clients=9, policy=POLICY, wire=None, round=1, hostile=0, accuse=None):
+def channel(leaves=(), clients=9, policy=POLICY, wire=None, round=1, byzantine=0, accuse=None):
     of = session(clients, leaves, round)
     of = replace(of, accuse=accuse) if accuse else of
-    return CommitteeChannel(of, codec(), policy, Limits(50, hostile=hostile), wire), of
+    return CommitteeChannel(of, codec(), policy, Limits(50, byzantine=byzantine), wire), of
 
 
 def terms(clients, policy=POLICY, limits=None, round=1):

@@ -45,9 +45,9 @@ def skellam_cdf(variance):
     return lambda k: float(stats.skellam.cdf(k, variance / 2, variance / 2))
 
 
-def gaussian_cdf(deviation):
-    k = np.arange(-40 * math.ceil(deviation), 40 * math.ceil(deviation) + 1)
-    weights = np.exp(-(k**2) / (2 * deviation**2))
+def gaussian_cdf(std):
+    k = np.arange(-40 * math.ceil(std), 40 * math.ceil(std) + 1)
+    weights = np.exp(-(k**2) / (2 * std**2))
     below = np.cumsum(weights) / weights.sum()
     return lambda at: float(below[at - k[0]])
 

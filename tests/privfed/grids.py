@@ -13,7 +13,7 @@ features = 6
 classes = 3
 size_min = 2
 size_mean = 1.0
-size_deviation = 0.5
+size_std = 0.5
 clients = 12
 [cohort]
 size = 4

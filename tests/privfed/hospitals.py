@@ -166,8 +166,8 @@ def opened_for(setup: Setup) -> dict[str, str]:
 
 def data_text(table: Path, clients: int = 20, rows: int = 5) -> str:
     """Returns the text of a site's `data.toml`."""
-    people = f'population = "stays"\nclient = "patient"\nclients = {clients}\nrows = {rows}\n'
-    return f'{people}path = "{table}"\n'
+    population = f'population = "stays"\nclient = "patient"\nclients = {clients}\nrows = {rows}\n'
+    return f'{population}path = "{table}"\n'
 
 
 def write_table(path: Path, rows: list[list[object]]) -> None:

@@ -24,10 +24,10 @@ class Fixed:
     threshold: int
     degree: int | None = None
     survivors: int = 0
-    liars: int = 0
+    byzantine: int = 0
 
     def corrupt(self, clients):
-        return self.liars
+        return self.byzantine
 
     def counted_of(self, clients):
         return clients

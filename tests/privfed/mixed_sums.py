@@ -10,10 +10,9 @@ from second_client import Refusal, SecondClient
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.wire import decode, encode
-from privfed.secure.masked.policy import Policy
+from privfed.secure.masked.policy import Expected, Policy
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.summation import Aborted
 
@@ -47,7 +46,7 @@ def settings(policy, limits, layers=None):
     return second_client.Settings(
         policy.threshold,
         policy.colluders,
-        policy.threat == "lying",
+        policy.threat == "malicious",
         given,
         neighbours=policy.neighbours,
         admitted=policy.admitted,

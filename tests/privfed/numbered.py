@@ -15,7 +15,7 @@ def numbered(count, classes=4):
 
 class Numbered:
     natural_partition = False
-    real_people = False
+    holds_real_clients = False
 
     def load_test(self, clients, streams):
         return None

@@ -21,12 +21,12 @@ def full_batches(folder, objective, *, epochs=2, way="stacked", **changes):
 
 
 def gradients(rounds):
-    people, net = rounds.local.federation, rounds.local.network
+    population, net = rounds.local.federation, rounds.local.network
 
     def gradient(client, w):
-        start, end = people.offsets[client : client + 2]
+        start, end = population.offsets[client : client + 2]
         leaf = w.detach().requires_grad_()
-        x, y = people.examples.x[start:end], people.examples.y[start:end]
+        x, y = population.examples.x[start:end], population.examples.y[start:end]
         net.losses(leaf, x, y).mean().backward()
         return leaf.grad
 
@@ -46,10 +46,10 @@ def quadratics(folder, objective, size, seed=0, empty=0, **changes):
     y = (y + torch.randn(count, 1, 1, generator=generator)).reshape(-1, 1)
     examples = Examples(x.reshape(-1, features), y, 1)
     sizes = (6,) * count + (0,) * empty
-    people = Federation(examples, np.concatenate([[0], np.cumsum(sizes)]), examples)
+    population = Federation(examples, np.concatenate([[0], np.cumsum(sizes)]), examples)
     net = built(Logistic(), (features,), 1,
                 y=y, x=examples.x, loss=SquaredError())  # fmt: skip
-    rounds = Rounds(folder, sizes, federation=people, size=size, objective=objective,
+    rounds = Rounds(folder, sizes, federation=population, size=size, objective=objective,
                     mechanism=NoPrivacy(), seed=seed, network=net, chunk=count,
                     **changes)  # fmt: skip
     for name, value in (("lr", 0.1), ("epochs", 10), ("batch_size", 6)):

@@ -73,7 +73,7 @@ def outputs_shape(kind, n):
 
 
 @dataclass(frozen=True)
-class People:
+class Population:
     """Clients' outputs and labels; client i's begin at `offsets[i]`."""
 
     outputs: torch.Tensor
@@ -84,7 +84,7 @@ class People:
         return row.of_clients(row.of_examples(self.outputs, self.y), self.offsets)
 
 
-def people(kind, clients, seed=0, most=40):
+def population(kind, clients, seed=0, most=40):
     """Returns clients of 1 to `most` examples, whose models fit some clients better than others."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, most, clients)
@@ -92,7 +92,7 @@ def people(kind, clients, seed=0, most=40):
     y = labels(kind, int(offsets[-1]), rng)
     fit = np.repeat(rng.normal(2.0, 0.7, clients), sizes)
     outputs = rng.normal(0, 1.5, outputs_shape(kind, len(y)))
-    return People(torch.from_numpy(_fitted(kind, outputs, y.numpy(), fit)).float(), y, offsets)
+    return Population(torch.from_numpy(_fitted(kind, outputs, y.numpy(), fit)).float(), y, offsets)
 
 
 def _fitted(kind, outputs, y, fit):

@@ -58,5 +58,5 @@ def opened(mechanism, round, leaves=(), site_of=(), noise=FIVE, arithmetic=True,
         Streams(seed, simulated=True),
         sites=np.array(site_of, dtype=np.int64),
     )
-    summation = MaskedSums(threat="lying").over(limits(noise, arithmetic))
+    summation = MaskedSums(threat="malicious").over(limits(noise, arithmetic))
     return summation.open(session, LENGTH, mechanism.encoding(mechanism.init()))

@@ -16,7 +16,7 @@ def written(path, **columns):
     return path
 
 
-def people(path, names="abcdefghij", column="person"):
+def population(path, names="abcdefghij", column="person"):
     lines = [f"{column},house,x,y"]
     lines += [f"{name},{ord(name) % 3},{n / 9},{n % 2}" for name in names for n in range(9)]
     path.write_text("\n".join(lines))

@@ -217,8 +217,8 @@ def test_rounds_by_sites_are_timed_beside_those_without_a_protocol():
 
 
 @pytest.mark.slow
-def test_people_on_disk_are_measured_and_the_phases_of_their_rounds():
-    scale = bottlenecks.people(40, 10, 1)
+def test_clients_on_disk_are_measured_and_the_phases_of_their_rounds():
+    scale = bottlenecks.population(40, 10, 1)
     assert (scale.clients, scale.cohort, scale.parameters) == (40, 10, 65 * 4)
     assert scale.on_disk > 40 * 8 * 64
     assert {"drawing", "reading", "training", "clipping", "noise", "writing"} <= {*scale.parts}

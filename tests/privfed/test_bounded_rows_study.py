@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.bounded_rows.cheats import Lie, answers, passes, wrapping_row
+from experiments.bounded_rows.cheats import Cheat, answers, passes, wrapping_row
 from experiments.bounded_rows.cohort import Projected, deal, opened, opened_answer
 from experiments.bounded_rows.costs import cohort_costs, costs, row_of
 from experiments.bounded_rows.field import (
@@ -136,30 +136,30 @@ def test_an_honest_client_is_accepted_up_to_the_bound(square, verdict):
 
 @pytest.mark.parametrize("square", [10**6, 10**6 + 1, 10**8], ids=["bound", "above", "ten times"])
 @pytest.mark.parametrize(
-    "lie",
-    [Lie(), Lie(bits=True), Lie(balanced=True), Lie(bits=True, balanced=True)],
+    "cheat",
+    [Cheat(), Cheat(bits=True), Cheat(balanced=True), Cheat(bits=True, balanced=True)],
     ids=["bits cut", "large bits", "balanced", "both"],
 )
-def test_no_row_beyond_the_bound_is_accepted(lie, square):
-    honest = square == 10**6 and not lie.bits
-    assert passes(SMALL, elements(exactly(square)), lie, np.random.default_rng(0)) is honest
+def test_no_row_beyond_the_bound_is_accepted(cheat, square):
+    honest = square == 10**6 and not cheat.bits
+    assert passes(SMALL, elements(exactly(square)), cheat, np.random.default_rng(0)) is honest
 
 
 def test_every_check_is_needed():
     """A lie of each kind, against a verdict without the check that is there for it."""
     source = np.random.default_rng(0)
     wraps, long = wrapping_row(SMALL), elements(exactly(10**8))
-    assert not passes(SMALL, wraps, Lie(), np.random.default_rng(0))
-    assert passes(Parameters(64, 1_000, tests=0), wraps, Lie(), np.random.default_rng(0))
+    assert not passes(SMALL, wraps, Cheat(), np.random.default_rng(0))
+    assert passes(Parameters(64, 1_000, tests=0), wraps, Cheat(), np.random.default_rng(0))
 
     none = np.zeros(SMALL.bits, np.uint64)
     no_bit_check = Weights(none, uniform(key(6), SMALL.tests))
-    assert accepted(SMALL, *answers(SMALL, long, Lie(bits=True), source, no_bit_check))
+    assert accepted(SMALL, *answers(SMALL, long, Cheat(bits=True), source, no_bit_check))
 
     no_sums = Weights(uniform(key(7), SMALL.bits), none[: SMALL.tests])
-    assert accepted(SMALL, *answers(SMALL, wraps, Lie(), source, no_sums))
+    assert accepted(SMALL, *answers(SMALL, wraps, Cheat(), source, no_sums))
 
-    first, second = answers(SMALL, long, Lie(balanced=True), source)
+    first, second = answers(SMALL, long, Cheat(balanced=True), source)
     assert not add(first.value, second.value).any()  # the form is not looked at
     assert not accepted(SMALL, first, second)
 
@@ -169,7 +169,7 @@ def test_a_row_that_wraps_around_passes_where_its_second_sign_is_zero():
     two, verdicts = Parameters(64, 1_000, tests=2), set()
     for seed in range(20):
         chosen = signs(np.random.default_rng(seed).bytes(32), 2, 64)
-        passed = passes(two, wrapping_row(two), Lie(), np.random.default_rng(seed))
+        passed = passes(two, wrapping_row(two), Cheat(), np.random.default_rng(seed))
         assert passed == (chosen[:, 1] == 0).all()
         verdicts.add(passed)
     assert verdicts == {True, False}

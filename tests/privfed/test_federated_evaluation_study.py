@@ -69,13 +69,13 @@ def test_the_truth_is_the_mean_over_clients_of_what_they_hold_back():
     setup = prepare(small())
     measures, params = setup.executor.measures, setup.initial_state().params
     params = params + torch.linspace(-1, 1, len(params))
-    people = measures.federation
+    population = measures.federation
     right = (
-        setup.network.outputs(params, people.examples.x).argmax(1) == people.examples.y
+        setup.network.outputs(params, population.examples.x).argmax(1) == population.examples.y
     ).numpy()
     means = [
         right[start:end].mean()
-        for start, end in zip(people.offsets[:-1], people.offsets[1:], strict=True)
+        for start, end in zip(population.offsets[:-1], population.offsets[1:], strict=True)
         if end > start
     ]
     assert 0 < np.mean(means) < 1

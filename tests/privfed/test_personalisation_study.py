@@ -67,11 +67,11 @@ def test_accuracies_are_each_clients_by_its_own_model():
 
     y = torch.tensor([0, 0, 1, 2, 2, 2, 0])
     examples = Examples(torch.zeros(7, 2), y, 3)
-    people = Federation(examples, np.array([0, 3, 7]), examples)
-    assert accuracies(Right(), people, torch.tensor([[0.0], [2.0]])) == pytest.approx(
+    population = Federation(examples, np.array([0, 3, 7]), examples)
+    assert accuracies(Right(), population, torch.tensor([[0.0], [2.0]])) == pytest.approx(
         [2 / 3, 3 / 4]
     )
-    assert accuracies(Right(), people, torch.tensor([[0.0]])) == pytest.approx([2 / 3, 1 / 4])
+    assert accuracies(Right(), population, torch.tensor([[0.0]])) == pytest.approx([2 / 3, 1 / 4])
 
 
 def test_memory_is_what_the_engine_keeps(tmp_path):

@@ -28,7 +28,7 @@ import pyarrow
 import pytest
 import torch
 from click.testing import CliRunner
-from noisy import SECRET, Unlike, says_much
+from printing_worker import SECRET, Unlike, says_much
 from pyarrow import parquet
 from small import trained
 from waiting import until

@@ -9,7 +9,7 @@ import pytest
 import torch
 from lanes import mostly_slow
 
-from experiments.robust_tables.images import Dealt
+from experiments.robust_tables.images import Assigned
 from experiments.robust_tables.models import convolutional
 from experiments.robust_tables.page import HERE, measured, published, tables
 from privfed.config.reading import load
@@ -54,7 +54,7 @@ def places(examples, client=None):
 @pytest.mark.parametrize("keys", [{}, {"similarity": 0.0}, {"similarity": 0.4},
                                   {"concentration": 0.5}], ids=str)  # fmt: skip
 def test_every_image_is_one_workers_or_for_testing(folder, keys):
-    source = Dealt(path=folder, **keys)
+    source = Assigned(path=folder, **keys)
     train_on, test_on = source.load(7, STREAMS), source.load_test(7, STREAMS)
     assert sorted(places(train_on) + places(test_on)) == list(range(1000))
     assert len(test_on) == 200
@@ -67,13 +67,13 @@ def test_every_image_is_one_workers_or_for_testing(folder, keys):
 
 @pytest.mark.parametrize("similarity, least, most", [(0.0, 1, 3), (1.0, 10, 10)])
 def test_sorted_workers_hold_few_labels_and_iid_ones_all(folder, similarity, least, most):
-    dealt = Dealt(path=folder, similarity=similarity).load(8, STREAMS)
+    dealt = Assigned(path=folder, similarity=similarity).load(8, STREAMS)
     labels = [len(set(dealt.y[dealt.owners == client].tolist())) for client in range(8)]
     assert least <= min(labels) <= max(labels) <= most
 
 
 def test_labels_with_a_long_tail_fall_off_in_both_parts(folder):
-    source = Dealt(path=folder, tail=0.5)
+    source = Assigned(path=folder, tail=0.5)
     for part, of_each in ((source.load(4, STREAMS), 80), (source.load_test(4, STREAMS), 20)):
         counts = np.bincount(part.y.numpy(), minlength=10).tolist()
         assert counts == [int(of_each * 0.5**label) for label in range(10)]
@@ -82,7 +82,7 @@ def test_labels_with_a_long_tail_fall_off_in_both_parts(folder):
 def test_all_of_mnist_is_taken_where_it_lies(tmp_path):
     written(tmp_path / "all", "train", 500)
     path = written(tmp_path / "all", "t10k", 300)
-    source = Dealt(path=path)
+    source = Assigned(path=path)
     assert len(source.load(5, STREAMS)) == 500
     assert len(source.load_test(5, STREAMS)) == 300
 

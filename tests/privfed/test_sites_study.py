@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.sites.patients import MOST, Patients, dealt
+from experiments.sites.patients import MOST, Patients, assigned
 from privfed.config.reading import load
 from privfed.core.parts import find
 from privfed.core.streams import Streams
@@ -29,26 +29,26 @@ def test_the_source_declares_what_sources_have_to():
 
 
 def test_patients_have_one_to_ten_rows_each():
-    owners = dealt(1438, 359, np.random.default_rng(0))
+    owners = assigned(1438, 359, np.random.default_rng(0))
     sizes = np.bincount(owners, minlength=359)
     assert (len(owners), sizes.min(), sizes.max() <= MOST) == (1438, 1, True)
-    assert len(np.unique(dealt(10, 1, np.random.default_rng(0)))) == 1
+    assert len(np.unique(assigned(10, 1, np.random.default_rng(0)))) == 1
     for rows, patients in ((10, 11), (11, 1)):
         with pytest.raises(ValueError, match=f"{rows} rows for {patients} patients"):
-            dealt(rows, patients, np.random.default_rng(0))
+            assigned(rows, patients, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("rows", ["images", "nuclei"])
 def test_public_rows_are_nobodys_and_hospitals_hold_the_patients_rows(rows):
     source = Patients(rows=rows)
-    people, public = source.load(150, STREAMS), source.load_test(150, STREAMS)
+    population, public = source.load(150, STREAMS), source.load_test(150, STREAMS)
     hospitals = Patients(rows=rows, client="hospital").load(5, STREAMS)
-    assert people.x.abs().max() <= 0.5
-    assert (people.x**2).sum(1).max() <= source.squared_norm
-    assert len(people) == len(hospitals) == pytest.approx(4 * len(public), rel=0.01)
-    assert (people.x == hospitals.x).all()
+    assert population.x.abs().max() <= 0.5
+    assert (population.x**2).sum(1).max() <= source.squared_norm
+    assert len(population) == len(hospitals) == pytest.approx(4 * len(public), rel=0.01)
+    assert (population.x == hospitals.x).all()
     assert np.ptp(np.bincount(hospitals.owners)) <= 1
-    everything = np.concatenate([people.x.numpy(), public.x.numpy()])
+    everything = np.concatenate([population.x.numpy(), public.x.numpy()])
     assert len(np.unique(everything, axis=0)) == len(everything)
 
 

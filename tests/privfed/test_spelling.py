@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from custom_parts import Curious
 from small import small, trained
 from spelling import spellings
-from spelt import Curious
-from tables import people
+from tables import population
 
 from privfed.config.catalog import key_of
 from privfed.config.reading import load
@@ -46,7 +46,12 @@ SILOS = (
     *("data.setting=cross_silo", "privacy.mechanism=none", "client.privacy.mechanism=dp_sgd"),
     "client.privacy.noise_multiplier=1.0",
 )
-SIZED = ("by_size", "privfed.sampling.samplers:BySize", "spelt:MySize", "spelt:BySizeFromScratch")
+SIZED = (
+    "by_size",
+    "privfed.sampling.samplers:BySize",
+    "custom_parts:MySize",
+    "custom_parts:BySizeFromScratch",
+)
 CASES = {
     "sizes read twice": (
         ("privacy.mechanism=none", "aggregation.weights=examples"),
@@ -69,13 +74,13 @@ CASES = {
     "canaries in places that no event counts": (
         ("audit.canaries=20", "data.clients=100"),
         "cohort.sampler",
-        ("spelt:Crowded",),
+        ("custom_parts:Crowded",),
         "places of real clients",
     ),
     "labels changed twice": (
         ("attack.name=label_flip", "attack.fraction=0.2"),
         "data.shift",
-        ("concept", "privfed.data.partitions.shift:Concept", "spelt:MyConcept"),
+        ("concept", "privfed.data.partitions.shift:Concept", "custom_parts:MyConcept"),
         "both change labels",
     ),
     "an adaptive clip that absence moves": (
@@ -84,14 +89,14 @@ CASES = {
         (
             "gaussian",
             "privfed.privacy.mechanisms.central_gaussian:CentralGaussian",
-            "spelt:MyGaussian",
+            "custom_parts:MyGaussian",
         ),
         "grow without bound",
     ),
     "truncated draws of distributed noise": (
         ("secure.protocol=masks", "privacy.mechanism=skellam"),
         "cohort.sampler",
-        ("truncated_poisson", "privfed.sampling.samplers:CappedPoisson", "spelt:MyCapped"),
+        ("truncated_poisson", "privfed.sampling.samplers:CappedPoisson", "custom_parts:MyCapped"),
         "no proof with distributed noise",
     ),
 }
@@ -193,7 +198,7 @@ def test_both_spellings_are_other_names_for_the_same_run():
 
 def test_a_sampler_that_does_not_say_whether_it_reads_sizes_is_refused():
     with pytest.raises(Refused, match="does not declare reads_sizes"):
-        small("cohort.sampler=spelt:Silent")
+        small("cohort.sampler=custom_parts:Silent")
 
 
 @pytest.mark.parametrize(
@@ -201,14 +206,17 @@ def test_a_sampler_that_does_not_say_whether_it_reads_sizes_is_refused():
 )
 def test_a_part_that_leaves_its_contract_out_is_refused(key):
     with pytest.raises(Refused, match="does not declare"):
-        small(f"{key}=spelt:Bare")
+        small(f"{key}=custom_parts:Bare")
 
 
 @pytest.mark.parametrize(
     "key, reason",
     [
-        ("data.source=spelt:Hospital", "attribute found is no declaration.* real_people"),
-        ("model.loss=spelt:Graded", "method keep is no hook.* scores"),
+        (
+            "data.source=custom_parts:Hospital",
+            "attribute found is no declaration.* holds_real_clients",
+        ),
+        ("model.loss=custom_parts:Graded", "method keep is no hook.* scores"),
     ],
 )
 def test_what_nothing_reads_is_refused_with_what_is_read(key, reason):
@@ -219,9 +227,9 @@ def test_what_nothing_reads_is_refused_with_what_is_read(key, reason):
 
 def test_a_rule_on_rows_may_have_helpers_but_not_answer_for_sums(tmp_path):
     local = ("privacy.mechanism=local_gaussian", "run.rounds=2")
-    assert trained(tmp_path / "run", "aggregation.rule=spelt:Helped", *local).updates == 2
+    assert trained(tmp_path / "run", "aggregation.rule=custom_parts:Helped", *local).updates == 2
     with pytest.raises(Refused, match="is a rule on rows, but defines extra"):
-        plan(small("aggregation.rule=spelt:Answering", *local))
+        plan(small("aggregation.rule=custom_parts:Answering", *local))
 
 
 @pytest.mark.parametrize("kind", ["sampler", "mechanism", "objective", "protocol", "shift"])
@@ -232,22 +240,25 @@ def test_every_built_in_part_declares_what_one_from_outside_has_to(kind):
 
 def test_who_does_not_declare_it_is_not_shown_how_many_examples_clients_have(tmp_path):
     Curious.seen.clear()
-    trained(tmp_path, "cohort.sampler=spelt:Curious", "run.rounds=2")
+    trained(tmp_path, "cohort.sampler=custom_parts:Curious", "run.rounds=2")
     assert len(Curious.seen) == 2
     assert all(np.all(np.array(sizes) == 1) and len(sizes) == 12 for sizes in Curious.seen)
 
 
 def test_what_a_part_forgot_is_seen_by_its_event_and_its_work(tmp_path):
     """Where the framework can know better than a declaration, it asks what is really done."""
-    source = people(tmp_path / "a.csv")
+    source = population(tmp_path / "a.csv")
     with pytest.raises(Refused, match="holds for exactly"):
-        train(load(None, [*source, "cohort.sampler=spelt:Forgetful", "data.clients=9"]), tmp_path)
+        train(
+            load(None, [*source, "cohort.sampler=custom_parts:Forgetful", "data.clients=9"]),
+            tmp_path,
+        )
     with pytest.raises(Refused, match="declares that it is not private"):
-        plan(small("privacy.mechanism=spelt:Modest"))
+        plan(small("privacy.mechanism=custom_parts:Modest"))
     with pytest.raises(Refused, match="declares that it assigns no examples to other clients"):
-        train(load(None, [*source, "data.partition=spelt:Secretly"]), tmp_path / "b")
+        train(load(None, [*source, "data.partition=custom_parts:Secretly"]), tmp_path / "b")
     with pytest.raises(Refused, match="does not declare varies"):
-        small("cohort.availability=spelt:Unsaid")
+        small("cohort.availability=custom_parts:Unsaid")
 
 
 def messages(tree):

@@ -58,8 +58,8 @@ def test_normals_are_normal_far_into_the_tails(streams):
 
 @pytest.mark.parametrize("rate", [0.0, 1e-3, 0.3, 1.0])
 def test_coins_have_their_bias(rate):
-    coins = SECRET.at("cohort").bernoulli(rate, 100_000)
-    assert stats.binomtest(int(coins.sum()), len(coins), rate).pvalue > 1e-6
+    draws = SECRET.at("cohort").bernoulli(rate, 100_000)
+    assert stats.binomtest(int(draws.sum()), len(draws), rate).pvalue > 1e-6
 
 
 def test_a_clients_words_do_not_depend_on_who_else_is_asked():

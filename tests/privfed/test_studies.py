@@ -69,8 +69,8 @@ def test_a_tenth_of_the_clients_hold_turned_images_and_every_public_one_is_there
     turned = groups.of(examples.x, examples.y) == 1
     assert sorted({*examples.owners[turned]}) == [0, 1]
     assert not turned[examples.owners > 1].any()
-    people = Federation.of(examples, examples.owners, 20, test)
-    of_clients = ClientGroups.by("camera", Form.of(examples), 0).of(people, np.arange(20))
+    population = Federation.of(examples, examples.owners, 20, test)
+    of_clients = ClientGroups.by("camera", Form.of(examples), 0).of(population, np.arange(20))
     assert of_clients.tolist() == [1, 1] + [0] * 18
     first, second = test.x.chunk(2)
     upright, quarter = second[:, :64].view(-1, 8, 8), first[:, :64].view(-1, 8, 8)

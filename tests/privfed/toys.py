@@ -35,7 +35,7 @@ class Stripes(Part):
 
     stripes: int = 3
     natural_partition: ClassVar[bool] = False
-    real_people: ClassVar[bool] = False
+    holds_real_clients: ClassVar[bool] = False
 
     @property
     def squared_norm(self):
@@ -58,7 +58,7 @@ class InTurn(Part):
 
     natural: ClassVar[bool] = False
     by_chance: ClassVar[bool] = False
-    deals: ClassVar[bool] = True
+    assigns: ClassVar[bool] = True
 
     def owners(self, examples, clients, streams):
         return np.arange(len(examples)) % clients
@@ -275,8 +275,8 @@ class Coins(Part):
     def fits(self, population, clients):
         pass
 
-    def sample(self, round, clients, people, streams):
-        keys = streams.at("cohort/toy", round, people.identities)
+    def sample(self, round, clients, population, streams):
+        keys = streams.at("cohort/toy", round, population.identities)
         drawn = keys.per_client(1)[:, 0] < np.uint64(self.size / clients * 2**64)
         return Cohort(round, np.flatnonzero(drawn), self.size, self.witness(round, clients))
 
@@ -322,13 +322,13 @@ class Loud(MechanismPart):
         return self.sigma
 
     def bound(self, rows, layout, keys, state):
-        deviation = self.sigma * self.clip
-        return clip_rows(rows, self.clip, grid_of(deviation))
+        std = self.sigma * self.clip
+        return clip_rows(rows, self.clip, grid_of(std))
 
     def release(self, total, divisor, keys, state):
         require_bounded(total, self.clip)
-        deviation = self.sigma * total.bound
-        noise = gaussian_on_grid(keys, deviation, len(total.total))
+        std = self.sigma * total.bound
+        noise = gaussian_on_grid(keys, std, len(total.total))
         return ((total.total + torch.from_numpy(noise)) / divisor).float(), state
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import described
+import description_setup
 import private_tunings
 import torch
 from small import SMALL, model, same_run, small
@@ -113,8 +113,8 @@ def _charged_up_to(path: Path, rounds: int) -> None:
 
 
 def _describe(path: Path) -> Words:
-    folder = path.parent / f"{path.name}.people"
-    words = ["--epsilon", "4", "--out", str(path), "--set", SEEDED[0], *described.QUICK]
+    folder = path.parent / f"{path.name}.population"
+    words = ["--epsilon", "4", "--out", str(path), "--set", SEEDED[0], *description_setup.QUICK]
     return ["describe", str(folder / "run.toml"), *words]
 
 
@@ -122,9 +122,9 @@ def _people(path: Path) -> None:
     """Writes a table next to `path`, identical for each and under one name, so that ledgers
     agree.
     """
-    folder = path.parent / f"{path.name}.people"
+    folder = path.parent / f"{path.name}.population"
     folder.mkdir(exist_ok=True)
-    described.run_file(folder)
+    description_setup.run_file(folder)
 
 
 def _is_described(whole: Path, path: Path) -> None:

@@ -265,7 +265,7 @@ def _same(life: Life) -> None:
         log.write_bytes(tree["run/private/canaries.f64"][1])
         then = CanaryLog(RunDirectory.open(life.path).canaries, 20).read()
         log.write_bytes(restored)
-        for name in ("coins", "rounds", "lengths", "products", "final"):
+        for name in ("inclusion", "rounds", "lengths", "products", "final"):
             np.testing.assert_array_equal(getattr(now, name), getattr(then, name), name)
 
 

@@ -42,7 +42,10 @@ MAKERS: dict[str, Callable[..., str]] = {
 
 def filled(text: str) -> str:
     """The page `text` with everything that it asks for."""
-    return GENERATED.sub(lambda asked: MAKERS[asked[1]](*filter(None, [asked[2]])), text)
+    return GENERATED.sub(
+        lambda exchanges_before: MAKERS[exchanges_before[1]](*filter(None, [exchanges_before[2]])),
+        text,
+    )
 
 
 def _read(app: Sphinx, docname: str, source: list[str]) -> None:

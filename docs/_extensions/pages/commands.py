@@ -10,7 +10,7 @@ import click
 from pages.markdown import code, join, prose, sentence, table, within
 from privfed.cli.main import main
 
-WORDS = {"integer": "whole number", "float": "number", "text": "text"}
+WORDS = {"integer": "integer", "float": "number", "text": "text"}
 
 
 def commands() -> str:

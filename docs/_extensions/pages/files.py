@@ -13,18 +13,20 @@ DEPENDENCY = re.compile(r'^ +"([\w.-]+)[^"]*",(?:  # (.*))?$', re.MULTILINE)
 
 def run_directory() -> str:
     """A table of what may lie there."""
-    return table(["file", "what it holds"], [(code(name), text) for name, text in FILES.items()])
+    return table(["file", "content"], [(code(name), text) for name, text in FILES.items()])
 
 
 def dependencies() -> str:
     """What is always installed, and for what, as `pyproject.toml` says; then the extras."""
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     listed = text.partition("dependencies = [")[2].partition("\n]")[0]
-    always = table(["package", "for"], [(code(n), why) for n, why in DEPENDENCY.findall(listed)])
+    always = table(
+        ["package", "purpose"], [(code(n), why) for n, why in DEPENDENCY.findall(listed)]
+    )
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
     why = dict(re.findall(r"^(\w+) = \[.*?  # (.*)$", text, re.MULTILINE))
     rows = [(code(name), _names(packages), why.get(name, "")) for name, packages in extras.items()]
-    return f"{always}\n## Extras\n\n{table(['extra', 'packages', 'for'], rows)}"
+    return f"{always}\n## Extras\n\n{table(['extra', 'packages', 'purpose'], rows)}"
 
 
 def _names(packages: list[str]) -> str:

@@ -14,7 +14,7 @@ from privfed.core.registry import BUILT_IN
 Schema = Mapping[str, Any]
 HEAD = ("key", "form", "default", "meaning")
 WORDS = {
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
     "string": "text",
     "boolean": "`true` or `false`",
@@ -137,7 +137,7 @@ def form(how: Schema) -> str:
 
 def _many(words: str) -> str:
     """The plural: "numbers, at least 0"."""
-    for word in ("whole number", "number", "text", "list", "table"):
+    for word in ("integer", "number", "text", "list", "table"):
         if words.startswith(word):
             return f"{word}s{words.removeprefix(word)}"
     return words.removeprefix("a ") + "s" if words == "a table" else words

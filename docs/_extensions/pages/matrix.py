@@ -1,4 +1,4 @@
-"""What goes with what, as `privfed check --matrix` derives it."""
+"""The matrix of combinations, as `privfed check --matrix` derives it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from privfed.plan.matrix import (
     general_reason,
     numbered_reasons,
 )
+from privfed.report.matrix import MARKS
 
-MARKS = {"proved": "✓", "no privacy": "·", "void": "void"}
 SITES = {"data": {"sites": 5}}
 SEVERAL = {"data": {"sites": 5, "sites_per_client": 2}}
 ONE_NOISE = {**SITES, "secure": {"protocol": "masks"}, "privacy": {"mechanism": "skellam"}}
@@ -39,7 +39,7 @@ def matrix() -> str:
     blocks = []
     for protocol in BUILT_IN["protocol"]:
         chosen = [each for each in by_protocol if each.choice["protocol"] == protocol]
-        blocks += [f"## Rules and mechanisms, secure.protocol = {protocol}"]
+        blocks += [f"## Rules and mechanisms under secure.protocol = {protocol}"]
         blocks += [_table(chosen, "rule", "mechanism", numbers)]
     blocks += ["## Objectives and samplers", _table(by_objective, "objective", "sampler", numbers)]
     blocks += ["## Attacks and protocols", _table(by_attack, "attack", "protocol", numbers)]
@@ -48,16 +48,16 @@ def matrix() -> str:
     blocks += ["## Compressions and protocols"]
     blocks += [_table(summed, "compression", "protocol", numbers)]
     blocks += [
-        "## Where five sites hold the clients",
+        "## Mechanisms and protocols at five sites",
         _table(noises, "mechanism", "protocol", numbers),
     ]
-    blocks += ["## Clients at up to two of five sites"]
+    blocks += ["## Mechanisms and protocols, clients at up to two of five sites"]
     blocks += [_table(several, "mechanism", "protocol", numbers)]
-    blocks += ["## Rules and mechanisms, in masked sums of five sites"]
+    blocks += ["## Rules and mechanisms, masked sums of five sites"]
     blocks += [_table(rules, "rule", "mechanism", numbers)]
-    blocks += ["## Objectives and samplers, under one Skellam noise of five sites"]
+    blocks += ["## Objectives and samplers, Skellam noise of five sites"]
     blocks += [_table(trained, "objective", "sampler", numbers)]
-    blocks += ["## Why combinations are refused"]
+    blocks += ["## Reasons of refusals"]
     blocks += ["\n".join(f"{number}. {prose(why)}." for why, number in numbers.items())]
     return join(blocks)
 

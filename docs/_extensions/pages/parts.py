@@ -18,23 +18,23 @@ from privfed.plan.rule import tolerates
 
 Columns = Mapping[str, Callable[[Any], str]]
 CLIENTS, ROWS = 500, 100
-"""A population to ask samplers about, and rows to ask rules about."""
+"""Sizes of the population and of the aggregation for which parts declare their values."""
 NOISE = {
-    "server": "whoever opens the sum: the server, or a key holder",
+    "server": "the party that opens the sum: the server, or a key holder",
     "sum": "all clients together, within a secure sum",
     "client": "each client, before anything leaves it",
-    "nobody": "nobody",
+    "nobody": "no party",
 }
 
 
 NOTES = {
-    "rule": "What a rule is defined for is no promise against every attack: how far each was "
-    "proved or tried stands in [its description](api/defenses.md), and how many of them fared in "
-    "[a study](../studies/attack_defense.md).",
-    "before": "The rule that follows has to tolerate the hostile rows among the mixtures.",
-    "attack": "An ε is called nominal where a run is a simulation, as every one with attackers is.",
+    "rule": "The number of Byzantine clients for which a rule is defined is no guarantee against "
+    "every attack: [its description](api/defenses.md) states what is proved, and [a "
+    "study](../studies/attack_defense.md) measures many rules.",
+    "before": "The rule that follows has to tolerate the Byzantine rows among the mixtures.",
+    "attack": "A run with attackers is a simulation, and its ε is nominal.",
 }
-"""What has to be said of a table, beside what parts declare."""
+"""Notes under the headings of tables, by kind."""
 
 
 def by_kind() -> str:
@@ -47,11 +47,11 @@ def by_kind() -> str:
 
 
 def _contract(kind: str) -> str:
-    """Which class says what parts of this kind have to be."""
+    """Names the class that defines the contract of this kind of part."""
     if kind not in CONTRACTS:
         return ""
     where = CONTRACTS[kind].replace(":", ".")
-    return f"A part of your own keeps to the contract `{where}`."
+    return f"Your own part implements the contract `{where}`."
 
 
 def _table(kind: str, lines: Mapping[str, str]) -> str:
@@ -62,7 +62,7 @@ def _table(kind: str, lines: Mapping[str, str]) -> str:
         declared = [tell(part) for tell in columns.values()]
         line = prose(sentence(lines[name].partition(" (sends ")[0]))
         rows.append([_linked(name, part), line, *declared])
-    return within("wide", table(["name", "what it is", *columns], rows))
+    return within("wide", table(["name", "description", *columns], rows))
 
 
 def _linked(name: str, part: type[Any]) -> str:
@@ -99,7 +99,7 @@ def _under_privacy(part: Any) -> str:
     if objective.exchanges > 1:
         count = objective.exchanges
         return f"one event for {count} exchanges, each at z / √{count}"
-    vectors = "its one vector" if objective.sends_updates_alone else "all that it sends"
+    vectors = "its one vector" if objective.sends_updates_alone else "everything it sends"
     return f"one clip over {vectors}, one event"
 
 
@@ -145,7 +145,7 @@ def _guarantee(part: Any) -> str:
     if not part().acts:
         return "holds"
     reads = part.knows & {Knowledge.ALL_HONEST, Knowledge.RULE}
-    return "void: it reads what ε protects" if reads else "called nominal"
+    return "void: it reads protected data" if reads else "nominal"
 
 
 def _does(part: Any) -> str:
@@ -160,28 +160,28 @@ def _does(part: Any) -> str:
 
 COLUMNS: Mapping[str, Columns] = {
     "source": {
-        "knows its clients": lambda part: _yes(part.natural_partition),
-        "holds given people": lambda part: _yes(part.real_people),
+        "has natural clients": lambda part: _yes(part.natural_partition),
+        "clients are people": lambda part: _yes(part.holds_real_clients),
     },
     "partition": {
-        "clients are the source's own": lambda part: _yes(part.natural),
-        "deals by chance": lambda part: _yes(part.by_chance),
+        "keeps natural clients": lambda part: _yes(part.natural),
+        "random assignment": lambda part: _yes(part.by_chance),
     },
     "loss": {"first measure": _measure},
     "objective": {
         "sends": _sends,
-        "is sent": _is_sent,
-        "keeps": lambda part: _vectors(part.model_construct().keeps),
+        "receives": _is_sent,
+        "state": lambda part: _vectors(part.model_construct().keeps),
         "under user-level privacy": _under_privacy,
     },
     "client_mechanism": {"protects examples": lambda part: _yes(part.private)},
     "sampler": {
         "relation": _relation,
         "event of a round": _event,
-        "a secret draw amplifies": _amplifies,
-        "reads clients' sizes": lambda part: _yes(part.reads_sizes),
+        "amplification": _amplifies,
+        "uses clients' sizes": lambda part: _yes(part.reads_sizes),
     },
-    "availability": {"clients come and go": lambda part: _yes(part.varies)},
+    "availability": {"availability varies": lambda part: _yes(part.varies)},
     "mechanism": {
         "noise is added by": lambda part: NOISE[part.trust],
         "arithmetic": lambda part: prose(inspect.cleandoc(part.arithmetic)),
@@ -189,19 +189,17 @@ COLUMNS: Mapping[str, Columns] = {
     },
     "rule": {
         "needs": _sees,
-        f"hostile clients it is defined for, of {ROWS} or in words": _tolerates,
+        f"Byzantine clients it is defined for, of {ROWS}": _tolerates,
     },
-    "before": {
-        f"mixtures it makes of {ROWS} rows": lambda part: str(part.model_construct().left(ROWS))
-    },
+    "before": {f"mixtures of {ROWS} rows": lambda part: str(part.model_construct().left(ROWS))},
     "attack": {"does": _does, "reads": _reads, "a run's ε": _guarantee},
     "measure": {
         "better": lambda part: "lower" if part.lower_is_better else "higher",
     },
     "protocol": {
-        "who sees what": lambda part: part.seen,
+        "view of each party": lambda part: part.seen,
         "opens sums, and adds central noise": lambda part: part.opener,
         "sums": lambda part: "rounded" if part.approximate else "exact",
     },
 }
-"""What a table says of a kind, out of what its parts declare: title -> what to say of a class."""
+"""Columns of the table of a kind: title -> the text for a part."""

@@ -55,13 +55,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--private", action="store_true")
-    asked = parser.parse_args()
-    os.environ[flower_client.TASK] = str(asked.task.resolve())
-    os.environ[flower_client.THREADS] = str(asked.threads)
-    task = Task.load(asked.task)
+    arguments = parser.parse_args()
+    os.environ[flower_client.TASK] = str(arguments.task.resolve())
+    os.environ[flower_client.THREADS] = str(arguments.threads)
+    task = Task.load(arguments.task)
     chosen = Chosen(task)
     strategy: Any = chosen
-    if asked.private:
+    if arguments.private:
         strategy = DifferentialPrivacyServerSideFixedClipping(
             chosen, task.noise_multiplier, task.clip, task.cohorts.shape[1]
         )
@@ -71,7 +71,7 @@ def main() -> None:
     @server.main()  # type: ignore[untyped-decorator, unused-ignore]
     def serve(grid: Grid, context: Context) -> None:
         arrays = ArrayRecord(task.module().state_dict())
-        result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=asked.rounds)
+        result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=arguments.rounds)
         chosen.began.append(time.perf_counter())
         trained["model"] = result.arrays.to_torch_state_dict()
 
@@ -80,13 +80,13 @@ def main() -> None:
         server,
         flower_client.app,
         num_supernodes=len(task.offsets) - 1,
-        backend_config={"client_resources": {"num_cpus": asked.threads, "num_gpus": 0.0}},
+        backend_config={"client_resources": {"num_cpus": arguments.threads, "num_gpus": 0.0}},
     )
     module = task.module()
     module.load_state_dict(trained["model"])
     seconds = [after - before for before, after in itertools.pairwise(chosen.began)]
     start = chosen.began[1] - began  # its worker processes start within the first round
-    asked.out.write_text(
+    arguments.out.write_text(
         json.dumps({"seconds": seconds, "loss": task.loss(module), "start": start})
     )
 

@@ -77,14 +77,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--private", action="store_true")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    task = Task.load(asked.task)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    task = Task.load(arguments.task)
     clients = [PyTorchTensorDataset(task.examples(k)) for k in range(len(task.offsets) - 1)]
     module = Module(task.module())
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     postprocessors: list[Any] = [WeightByUser()]
-    if asked.private:
+    if arguments.private:
         mechanism = GaussianMechanism(task.clip, task.noise_multiplier)
         postprocessors.append(CentrallyAppliedPrivacyMechanism(mechanism))
     data = FederatedDataset(lambda client: clients[client], sampler(task))
@@ -92,8 +92,8 @@ def main() -> None:
     clock = Clock()
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=asked.rounds,
-            evaluation_frequency=asked.rounds + 1,
+            central_num_iterations=arguments.rounds,
+            evaluation_frequency=arguments.rounds + 1,
             train_cohort_size=task.cohorts.shape[1],
             val_cohort_size=None,
         ),
@@ -107,7 +107,7 @@ def main() -> None:
         send_metrics_to_platform=False,
     )
     seconds = [after - before for before, after in itertools.pairwise(clock.ended)]
-    asked.out.write_text(json.dumps({"seconds": seconds, "loss": task.loss(module)}))
+    arguments.out.write_text(json.dumps({"seconds": seconds, "loss": task.loss(module)}))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.scale.people_on_disk import workload, write
+from experiments.benchmarks.scale.clients_on_disk import workload, write
 from experiments.benchmarks.scale.phases import Phases
 from experiments.benchmarks.work import memory, steadiness
 from experiments.benchmarks.work.running import Running
@@ -75,14 +75,14 @@ def measured(
     return Scale(what, clients, cohort, length, size, ready, median, held, peak.most, parts)
 
 
-def people(clients: int, cohort: int, rounds: int) -> Scale:
+def population(clients: int, cohort: int, rounds: int) -> Scale:
     """Runs rounds over clients on disk."""
     with TemporaryDirectory() as folder:
-        path, public = Path(folder) / "people", Path(folder) / "public"
+        path, public = Path(folder) / "clients", Path(folder) / "public"
         size = write(path, clients)
         write(public, 200, seed=1)
         work = workload(path, public, clients, cohort)
-        return measured("people", work, clients, cohort, rounds, size)
+        return measured("clients", work, clients, cohort, rounds, size)
 
 
 def long_model(parameters: int, rounds: int, *settings: str) -> Scale:
@@ -116,7 +116,7 @@ def apart(measure: Callable[..., Scale], *arguments: object) -> Scale:
 def lines(clients: int, parameters: int, rounds: int) -> list[Scale]:
     """Returns all lines up to these numbers of clients and parameters."""
     models = [d for d in MODELS if d <= parameters]
-    scales = [apart(people, n, size, rounds) for n, size in PEOPLE if n <= clients]
+    scales = [apart(population, n, size, rounds) for n, size in PEOPLE if n <= clients]
     scales += [apart(long_model, d, rounds) for d in models]
     return scales + [apart(long_model, d, rounds, MASKS) for d in models if d <= MOST_MASKED]
 
@@ -138,7 +138,7 @@ def tabulated(scales: list[Scale]) -> Table:
         table.add_row(
             *(scale.what, of, f"{scale.on_disk / 1e6:,.0f}", f"{scale.setup:.1f}"),
             *(f"{scale.seconds:.2f}", f"{scale.held / 1e6:,.0f}", f"{scale.most / 1e6:,.0f}"),
-            *(f"{copies:.1f}" if scale.what != "people" else "", shares),
+            *(f"{copies:.1f}" if scale.what != "clients" else "", shares),
         )
     return table
 
@@ -148,9 +148,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1_000_000)
     parser.add_argument("--parameters", type=float, default=1e8)
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     console, spread = Console(width=140), [steadiness.reference()]
-    console.print(tabulated(lines(asked.clients, int(asked.parameters), asked.rounds)))
+    console.print(tabulated(lines(arguments.clients, int(arguments.parameters), arguments.rounds)))
     console.print(
         "MB before: held between rounds, Python and its libraries (about 320 MB) among them. "
         "copies: what a round takes beyond, in vectors of float32 numbers"

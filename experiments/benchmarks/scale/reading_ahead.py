@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.scale.people_on_disk import workload, write
+from experiments.benchmarks.scale.clients_on_disk import workload, write
 from experiments.benchmarks.work import steadiness
 from experiments.benchmarks.work.running import Running
 from privfed.client import executor
@@ -43,8 +43,8 @@ _GIVE_BACK = 4
 
 def by_step(chunks: Iterable[Indices], read: partial[tuple[Federation, Indices]]) -> Chunks:
     """Returns chunks without their examples, which a step reads when it needs them."""
-    people: Federation = read.args[0]
-    return ((chunk, (people, chunk)) for chunk in chunks)
+    population: Federation = read.args[0]
+    return ((chunk, (population, chunk)) for chunk in chunks)
 
 
 def by_chunk(chunks: Iterable[Indices], read: Read) -> Chunks:
@@ -93,23 +93,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--clients", type=int, default=200_000)
     parser.add_argument("--turns", type=int, default=9)
-    asked = parser.parse_args()
-    console, spread, cohort = Console(width=110), [steadiness.reference()], asked.clients // 10
-    table = Table(title=f"s per round, medians of {asked.turns} (quartiles)")
+    arguments = parser.parse_args()
+    console, spread, cohort = Console(width=110), [steadiness.reference()], arguments.clients // 10
+    table = Table(title=f"s per round, medians of {arguments.turns} (quartiles)")
     for name in ("run", "file", *WAYS):
         table.add_column(name)
     for features, fewer in WIDTHS.items():
         with TemporaryDirectory() as folder:
-            path, public = Path(folder) / "people", Path(folder) / "public"
-            write(path, asked.clients // fewer, 0, features)
+            path, public = Path(folder) / "clients", Path(folder) / "public"
+            write(path, arguments.clients // fewer, 0, features)
             write(public, 50, 1, features)
             for epochs in (1, 3):
-                counts, chunks = (asked.clients // fewer, cohort // fewer), "run.chunk=32"
+                counts, chunks = (arguments.clients // fewer, cohort // fewer), "run.chunk=32"
                 settings = (chunks, "run.trainer=stacked", f"client.epochs={epochs}")
                 work = workload(path, public, *counts, *settings, features=features)
                 setup = work.setup()
                 for cold in (False, True):
-                    taken = compared(setup, next(path.glob("*.arrow")), asked.turns, cold)
+                    taken = compared(setup, next(path.glob("*.arrow")), arguments.turns, cold)
                     table.add_row(
                         f"{counts[1]:,} drawn, {features:,} bytes, {epochs} epochs",
                         "given back" if cold else "in memory",

@@ -166,13 +166,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--length", type=int, default=1_000_000)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console(width=110)
-    console.print(compared(asked.clients, asked.length))
+    console.print(compared(arguments.clients, arguments.length))
     table = Table(title="one operation, measured and counted on")
     for name in ("", "measured", "counted on", "ratio"):
         table.add_column(name, justify="right" if name else "left")
-    for kind, measured in units(asked.length).items():
+    for kind, measured in units(arguments.length).items():
         counted = UNIT_SECONDS[kind]
         table.add_row(kind, f"{measured:.2e} s", f"{counted:.2e} s", f"{measured / counted:.2f}")
     console.print(table)

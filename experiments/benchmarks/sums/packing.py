@@ -37,16 +37,15 @@ from privfed.privacy.codec import Codec
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.messages.rows import Masked
 from privfed.secure.masked.messages.wire import FromServer, decode, encode
-from privfed.secure.masked.policy import Policy
+from privfed.secure.masked.policy import Expected, Policy
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.packing import PackedRows
 from privfed.secure.primitives import KeyPair, random_key, signing_key, verified
 
 WIDTHS = (12, 16, 20, 31, 32, 48, 61)
-AT_ONCE = 1 << 17
+PASS_BYTES = 1 << 17
 """Number of bytes of a pass that stays in the cache."""
 
 
@@ -63,7 +62,7 @@ def in_cache(word: np.dtype[np.unsignedinteger]) -> float:
     """Returns milliseconds of a pass over a megabyte in the cache: the mean of a shift and an
     addition.
     """
-    words, others = np.ones((2, AT_ONCE // word.itemsize), word)
+    words, others = np.ones((2, PASS_BYTES // word.itemsize), word)
     shift = np.array(1, word)
 
     def both() -> None:
@@ -71,7 +70,7 @@ def in_cache(word: np.dtype[np.unsignedinteger]) -> float:
             np.left_shift(words, shift, others)
             np.add(words, others, others)
 
-    return medians({"both": both}, 9)["both"] / 100 / (AT_ONCE / 1e6)
+    return medians({"both": both}, 9)["both"] / 100 / (PASS_BYTES / 1e6)
 
 
 def medians(ways: Mapping[str, Callable[[], object]], turns: int) -> dict[str, float]:
@@ -180,23 +179,23 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="*", default=[1_000_000, 20_000_000])
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--turns", type=int, default=15)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console(width=110)
-    for length in asked.lengths:
+    for length in arguments.lengths:
         title = f"rows of {length:,}, one thread, ms"
         table = Table(title=title)
         for name in ("bits", "copy", "pack", "passes", "sum", "add", "passes", "SHA-256"):
             table.add_column(name, justify="right")
         for bits in WIDTHS:
-            table.add_row(*line(bits, packing(length, bits, asked.turns)))
+            table.add_row(*line(bits, packing(length, bits, arguments.turns)))
         console.print(table)
-    table = Table(title=f"a sum over {asked.clients} clients of 100 numbers, one thread, ms")
+    table = Table(title=f"a sum over {arguments.clients} clients of 100 numbers, one thread, ms")
     for name in ("", "a client", "the server"):
         table.add_column(name, justify="right" if name else "left")
     for name, apart in (("apart", True), ("together", False)):
-        runs = [small_sum(asked.clients, 100, apart) for _ in range(3)]
+        runs = [small_sum(arguments.clients, 100, apart) for _ in range(3)]
         table.add_row(name, *(f"{statistics.median(each):.1f}" for each in zip(*runs, strict=True)))
-    table.add_row("least, apart", *(f"{each:.1f}" for each in least(asked.clients)))
+    table.add_row("least, apart", *(f"{each:.1f}" for each in least(arguments.clients)))
     console.print(table)
 
 

@@ -30,7 +30,7 @@ ROWS = {"cpu": (20, 100_000), "cuda": (100, 1_000_000)}
 """Number of rows, and of entries per row, that a device of that kind aggregates."""
 AIM = 0.020
 """Target seconds of the geometric median and the trimmed mean on a GPU."""
-CLIP, DEVIATION = 0.4, 0.4
+CLIP, STD = 0.4, 0.4
 ROUNDS = {
     "a round, plain sums": (),
     "a round, masked sums": ("secure.protocol=masks",),
@@ -58,19 +58,19 @@ def server_work(
     """Times rules on rows of that `shape`, clipping and summing them, and noise."""
     n, d = shape
     rows = torch.randn(n, d, generator=torch.Generator().manual_seed(0)).to(device)
-    size, hostile, keys = 4 * n * d, n // 5, Streams(0, simulated=False).at("noise/central", 1)
+    size, byzantine, keys = 4 * n * d, n // 5, Streams(0, simulated=False).at("noise/central", 1)
 
     def clipped_sum() -> BoundedSum:
         accumulator = PlainAccumulator(d, CLIP)
-        accumulator.add(torch.arange(n).numpy(), clip_rows(rows, CLIP, grid_of(DEVIATION)))
+        accumulator.add(torch.arange(n).numpy(), clip_rows(rows, CLIP, grid_of(STD)))
         return accumulator.close()
 
     def noise() -> Tensor:
-        return torch.from_numpy(gaussian_on_grid(keys, DEVIATION, d)).to(device)
+        return torch.from_numpy(gaussian_on_grid(keys, STD, d)).to(device)
 
     return [
-        Work("geometric median", timed(lambda: GeometricMedian()(rows, hostile)), size, AIM),
-        Work("trimmed mean", timed(lambda: TrimmedMean()(rows, hostile)), size, AIM),
+        Work("geometric median", timed(lambda: GeometricMedian()(rows, byzantine)), size, AIM),
+        Work("trimmed mean", timed(lambda: TrimmedMean()(rows, byzantine)), size, AIM),
         Work("clip, grid and sum", timed(clipped_sum), size),
         Work("noise, drawn on the CPU", timed(noise)),
     ]

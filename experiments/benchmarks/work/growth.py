@@ -23,7 +23,7 @@ class Line:
 
     start: float
     slope: float
-    deviation: float
+    std: float
     exponent: float
 
     @classmethod
@@ -31,7 +31,7 @@ class Line:
         """Fits a line by least squares of relative residuals.
 
         >>> line = Line.through([1, 2, 4, 8], [3.0, 5.0, 9.0, 17.0])
-        >>> round(line.start, 6), round(line.slope, 6), round(line.deviation, 6)
+        >>> round(line.start, 6), round(line.slope, 6), round(line.std, 6)
         (1.0, 2.0, 0.0)
         """
         x, y = np.asarray(xs, dtype=float), np.asarray(seconds, dtype=float)
@@ -91,7 +91,7 @@ def draw(growths: Sequence[Growth], path: Path) -> None:
                     [1e3 * (line.start + line.slope * x) for x in ends],
                     color=COLOURS[1],
                     linestyle=DASHES[1],
-                    label="straight line",
+                    label="linear fit",
                 )
                 axes.xaxis.set_major_formatter(EngFormatter(sep=""))
                 axes.set(xlabel=growth.what, xlim=(0, None), ylim=(0, None))

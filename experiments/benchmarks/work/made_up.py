@@ -26,7 +26,7 @@ class MadeUp(Part):
     most_scored: ClassVar[int] = 1 << 62
     """Largest number of clients whose examples are generated for scoring."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = False
+    holds_real_clients: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:

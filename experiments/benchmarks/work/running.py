@@ -33,7 +33,7 @@ class Running:
         self.round = 0
         self._world = World(
             executor=setup.executor,
-            people=setup.federation.people(),
+            population=setup.federation.population(),
             ledger=self._ledger,
             store=self._directory.releases,
             streams=setup.streams,

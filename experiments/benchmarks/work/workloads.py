@@ -64,7 +64,7 @@ LOGISTIC = Workload(
         "data.clients=1000",
         "data.size_min=20",
         "data.size_mean=2.0",
-        "data.size_deviation=0.5",
+        "data.size_std=0.5",
         "cohort.size=100",
         "client.lr=0.05",
     ),
@@ -122,9 +122,9 @@ def cohorts(setup: Setup, rounds: int) -> NDArray[np.int64]:
     """Returns the clients of each of `rounds` rounds `[rounds, n]`, identical for all
     contenders.
     """
-    sampler, people = setup.algorithm.sampler, setup.federation.people()
+    sampler, population = setup.algorithm.sampler, setup.federation.population()
     streams = Streams(0, simulated=True)
-    drawn = (sampler.sample(t, len(people), people, streams) for t in range(1, rounds + 1))
+    drawn = (sampler.sample(t, len(population), population, streams) for t in range(1, rounds + 1))
     return np.stack([cohort.clients for cohort in drawn])
 
 

@@ -1,7 +1,7 @@
 """Canary clients: synthetic clients that test a run's claim from inside.
 
 Each of K canaries realises one of two neighbouring datasets of the run's adjacency relation,
-selected by a fair secret bit (`privfed.auditing.canaries.coins`, which has the proof). It is
+selected by a fair secret bit (`privfed.auditing.canaries.inclusion`, which has the proof). It is
 subject to the run's own sampler, sites, secure sum and clipping. Whenever a canary is sampled, it
 sends its own random direction, long enough to be clipped. Each release is then compared with every
 direction.
@@ -34,11 +34,11 @@ from torch import Tensor
 from accounting.events import ADD_REMOVE
 from accounting.ledger import Charge
 from defenses.types import RowRule, SumRule
-from privfed.auditing.canaries.coins import (
-    canary_coins,
+from privfed.auditing.canaries.inclusion import (
     canary_identities,
-    coin_signs,
+    canary_inclusion,
     in_population,
+    inclusion_signs,
     number_of_nothing,
     takes_places,
 )
@@ -50,7 +50,7 @@ from privfed.core.vector import Indices
 from privfed.privacy.clipping import FollowsQuantile
 from privfed.privacy.mechanism import Mechanism, PublicState
 from privfed.round.world import ReleaseStore, Watch, World
-from privfed.sampling.cohort import Cohort, People, Witness
+from privfed.sampling.cohort import Cohort, Population, Witness
 
 _LONG = 1e3
 """Norm of a canary's row, in clipping norms."""
@@ -61,14 +61,14 @@ _MOST_BYTES = 4 * 2**30
 
 @dataclass(frozen=True)
 class Canaries:
-    """K canaries: unit `directions` `[K, d]`, and secret bits `coins` `[K]`, heads True.
+    """K canaries: unit `directions` `[K, d]`, and secret bits `inclusion` `[K]`, True for heads.
 
     The effect of a bit follows from the adjacency `relation` of the run's claim. Each canary has
     `parts` rows, at that many of the `sites` that hold clients, assigned in turn by its number.
     """
 
     directions: Tensor
-    coins: NDArray[np.bool_]
+    inclusion: NDArray[np.bool_]
     relation: str = ADD_REMOVE
     sites: int = 0
     parts: int = 1
@@ -102,38 +102,38 @@ class Canaries:
                 f"take more than {_MOST_BYTES // 2**30} GiB; expected at most "
                 f"{_MOST_BYTES // 4 // length}"
             )
-        coins = canary_coins(count, streams)
+        inclusion = canary_inclusion(count, streams)
         directions = torch.empty(count, length)
         keys = streams.at("canaries/directions", clients=np.arange(count))
         for row, key in zip(directions, keys.each(), strict=True):
             row.copy_(torch.from_numpy(key.normal(length)))
         unit = torch.nn.functional.normalize(directions, dim=1)
-        return cls(unit, coins, relation, sites, parts)
+        return cls(unit, inclusion, relation, sites, parts)
 
     @property
     def entered(self) -> Indices:
-        """The canary `[entries]` of each position behind the real clients, one per part.
+        """The canary `[entries]` at each position after the real clients, one position per part.
 
-        It lists the canaries in the population, in the order of their numbers.
+        Only canaries in the population are listed, in the order of their numbers.
         """
-        return np.repeat(in_population(self.coins, self.relation), self.parts)
+        return np.repeat(in_population(self.inclusion, self.relation), self.parts)
 
     @property
     def signs(self) -> NDArray[np.int64]:
         """The factor of each canary's direction in its row `[K]`: 1, 0 or -1."""
-        return coin_signs(self.coins, self.relation)
+        return inclusion_signs(self.inclusion, self.relation)
 
-    def among(self, people: People) -> People:
-        """Returns the population with canaries behind the real clients."""
+    def among(self, population: Population) -> Population:
+        """Returns the population with canaries after the real clients."""
         canaries = self.entered
         part = np.arange(len(canaries)) % self.parts
         identities = canary_identities(canaries, part.tolist())
-        sizes = np.concatenate([people.sizes, np.zeros(len(identities), dtype=np.int64)])
-        everybody = People(sizes, np.concatenate([people.identities, identities]))
-        if people.sites is None:
+        sizes = np.concatenate([population.sizes, np.zeros(len(identities), dtype=np.int64)])
+        everybody = Population(sizes, np.concatenate([population.identities, identities]))
+        if population.sites is None:
             return everybody
         return replace(
-            everybody, sites=np.concatenate([people.sites, (canaries + part) % self.sites])
+            everybody, sites=np.concatenate([population.sites, (canaries + part) % self.sites])
         )
 
     def products_with(self, vectors: list[Tensor]) -> NDArray[np.float64]:
@@ -148,7 +148,7 @@ class Canaries:
 
 @dataclass(frozen=True)
 class WithCanaries:
-    """An executor in whose cohorts canaries answer, too.
+    """An executor in whose cohorts canaries answer as well.
 
     Attributes:
       inner: the executor of the real clients.
@@ -184,12 +184,12 @@ class WithCanaries:
         return self.inner.root(exchange, round)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Returns the real clients of a cohort, and its canaries."""
+        """Divides a cohort into real clients and canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients]
 
     def _numbers(self, made_up: Indices) -> Indices:
-        """Returns the canaries `[c]` at the positions `made_up` `[c]`."""
+        """Returns the numbers `[c]` of the canaries at the population positions `made_up` `[c]`."""
         return self.canaries.entered[made_up - self.clients]
 
     def _rows(self, exchange: Exchange, made_up: Indices) -> Tensor:
@@ -229,10 +229,10 @@ class WithoutCanaries:
     clients: int
 
     def rows(
-        self, round: int, ids: NDArray[np.int64], rows: Tensor, hostile: NDArray[np.bool_]
+        self, round: int, ids: NDArray[np.int64], rows: Tensor, byzantine: NDArray[np.bool_]
     ) -> None:
         real = ids < self.clients
-        self.inner.rows(round, ids[real], rows[torch.from_numpy(real)], hostile[real])
+        self.inner.rows(round, ids[real], rows[torch.from_numpy(real)], byzantine[real])
 
     def judged(self, round: int, ids: NDArray[np.int64], rows: Tensor, aggregate: Tensor) -> None:
         real = ids < self.clients
@@ -264,7 +264,7 @@ def with_canaries(
     canaries: Canaries,
     log: CanaryLog,
 ) -> World:
-    """Returns the world with canaries behind its real clients.
+    """Returns the world with canaries after its real clients.
 
     Args:
       world: the run's executor, population and stores.
@@ -280,7 +280,7 @@ def with_canaries(
     return replace(
         world,
         executor=WithCanaries(world.executor, canaries, clients, clip, within, nothing),
-        people=canaries.among(world.people),
+        population=canaries.among(world.population),
         store=ListeningStore(world.store, canaries, log),
         watch=WithoutCanaries(world.watch, clients) if world.watch else None,
     )

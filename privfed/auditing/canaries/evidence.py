@@ -24,7 +24,7 @@ _HEADS: Mapping[str, str] = {
     ZERO_OUT: "sent their row, the others zero",
     REPLACE_ONE: "sent their row, the others the opposite",
 }
-"""The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.coins`)."""
+"""The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.inclusion`)."""
 _ENOUGH = 200
 """Number of canaries below which separately fitted standard deviations are unreliable."""
 
@@ -93,12 +93,12 @@ def evidence_rows(evidence: Evidence) -> Mapping[str, str]:
         ),
         "independent": "if canaries are independent of each other: ε ≥ "
         f"{_shown(evidence.epsilon_lower_bound_split)} with {sure} confidence",
-        "verdict": verdict_in_words(evidence),
+        "verdict": verdict_text(evidence),
     }
 
 
-def verdict_in_words(evidence: Evidence) -> str:
-    """Returns in words whether the claim is refuted, doubtful or not contradicted."""
+def verdict_text(evidence: Evidence) -> str:
+    """Returns the verdict on the claim as text: refuted, doubtful or not contradicted."""
     verdict = "the canaries do not contradict the claim"
     if evidence.doubted:
         verdict = (
@@ -114,14 +114,14 @@ def verdict_in_words(evidence: Evidence) -> str:
 
 
 def _heads(evidence: Evidence) -> str:
-    """Returns the behaviour of canaries with heads; trained ones never send opposite rows."""
+    """Describes canaries whose bit is heads; canaries that train never send opposite rows."""
     trained = evidence.epsilon_estimate_all_iterates is None
     opposite = evidence.relation == REPLACE_ONE
     return _HEADS[ZERO_OUT if trained and opposite else evidence.relation]
 
 
 def _estimates(evidence: Evidence) -> str:
-    """Returns the estimates in words, including that for every release if recorded."""
+    """Formats the estimates of epsilon from the final model and, if recorded, all releases."""
     final = f"{_shown(evidence.epsilon_estimate_final)} from the final model"
     few = ", dominated by chance at this number of canaries" if evidence.by_chance else ""
     if evidence.epsilon_estimate_all_iterates is None:
@@ -134,7 +134,7 @@ def _estimates(evidence: Evidence) -> str:
 
 
 def _for_both(iterates: float | None, final: float | None, sure: str) -> str:
-    """Returns in words the bound for every release, if recorded, and for the final model."""
+    """Formats the bounds from all releases, if recorded, and from the final model."""
     if iterates is None:
         return f"ε ≥ {_shown(final)} with {sure} confidence from the final model"
     return (

@@ -35,7 +35,7 @@ class Box:
     classes: int
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns uniform inputs x `[count, *features]`, and one random class, y `[count]`."""
+        """Returns uniform x `[count, *features]`, and y `[count]`, one random class for all."""
         words = keys.bits(count * self.low.numel() + 1)
         y = torch.full((count,), int(words[0] % np.uint64(self.classes)))
         part = torch.from_numpy(uniforms(words[1:])).float().view(count, *self.low.shape)
@@ -64,10 +64,10 @@ _SIZES = 5
 
 @dataclass(frozen=True)
 class Sentences:
-    """Tokens below `vocabulary` of shape `features`, with labels of shape `labels`.
+    """Sequences of tokens below `vocabulary`: x of shape `features`, labels of shape `labels`.
 
-    If both shapes are equal, a label is the next token of a sequence that is one token longer.
-    Otherwise it is one of `classes` for the whole input.
+    If both shapes are equal, the label at each position is the next token of the sequence.
+    Otherwise an example has one label, below `classes`.
     """
 
     features: tuple[int, ...]
@@ -81,7 +81,7 @@ class Sentences:
         return self.features == self.labels
 
     def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns `count` random sequences that share their second half, or their class."""
+        """Returns `count` random sequences with a common second half, or a common class."""
         return self._drawn(keys, count, self.vocabulary)
 
     def crafted(
@@ -106,7 +106,7 @@ class Sentences:
         return x, y
 
     def _drawn(self, keys: Keys, count: int, few: int) -> tuple[Tensor, Tensor]:
-        """Returns `count` examples of one canary, from `few` own tokens or the whole vocabulary.
+        """Returns `count` examples of one canary, from `few` random tokens or the whole vocabulary.
 
         The first random word selects the label, the next ones the tokens to sample from.
         """
@@ -207,7 +207,7 @@ def _bounds(form: Form, public: Examples | None) -> tuple[Tensor, Tensor]:
 
 
 def _declared_bounds(how: Preprocessing) -> tuple[Tensor, Tensor]:
-    """Returns the range of scaled numbers; each word of a category is a feature 0 or 1."""
+    """Returns the range of scaled numbers, and 0 to 1 for the word features of categories."""
     words = sum(len(category.values) for category in how.categories)
     numbers = 1 if how.is_array else sum(each.count for each in how.numbers)
     if how.is_array:

@@ -18,7 +18,7 @@ to the run's sampler, availability, local training, clipping and sum, like any c
 is in the population and holds its examples. With tails under add/remove it is not in the
 population. Under other relations it then holds no examples and adds nothing to the sum: under
 zero-out that is the neighbour, and under replace-one it is one of the neighbours that the claim
-covers. The proof, for canaries and for real clients, is in `privfed.auditing.canaries.coins`.
+covers. The proof, for canaries and for real clients, is in `privfed.auditing.canaries.inclusion`.
 Examples follow from the key under private/, from the public initial model and from public examples,
 and from no client's data.
 
@@ -38,7 +38,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privfed.auditing.canaries.coins import canary_identities
+from privfed.auditing.canaries.inclusion import canary_identities
 from privfed.auditing.canaries.input_space import InputSpace
 from privfed.auditing.canaries.self_influence import SelfInfluence
 from privfed.client.exchange import Chunk, Exchange, Executor
@@ -46,7 +46,7 @@ from privfed.core.streams import Keys
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation
 from privfed.models.network import Network
-from privfed.sampling.cohort import Cohort, People
+from privfed.sampling.cohort import Cohort, Population
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ _MOST_NUMBERS = 2**26
 
 
 def public_examples(federation: Federation) -> Examples | None:
-    """Returns the examples that belong to no client that trains; None if there are none."""
+    """Returns examples that belong to no training client; None if there are none."""
     return None if federation.shared or not len(federation.test) else federation.test
 
 
@@ -163,7 +163,7 @@ def _gradient(network: Network, w: Tensor, public: Examples, first: int, count: 
 
 @dataclass(frozen=True)
 class WithTraining:
-    """An executor in whose cohorts canaries answer, too, by the executor `training`.
+    """An executor in whose cohorts canaries also answer, trained by the executor `training`.
 
     Attributes:
       inner: the executor of the real clients.
@@ -199,18 +199,18 @@ class WithTraining:
         return self.inner.root(exchange, round)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Returns a cohort's real clients, and its canaries by position among canaries."""
+        """Divides a cohort into real clients and canaries, these by position among canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients] - self.clients
 
 
-def with_trainees(people: People, there: Indices, sites: int) -> People:
-    """Returns the population with canaries `there` `[c]` after real clients, at sites in turn."""
-    sizes = np.concatenate([people.sizes, np.zeros(len(there), dtype=np.int64)])
-    identities = np.concatenate([people.identities, canary_identities(there)])
-    if people.sites is None:
-        return People(sizes, identities)
-    return People(sizes, identities, np.concatenate([people.sites, there % sites]))
+def with_trainees(population: Population, there: Indices, sites: int) -> Population:
+    """Appends the canaries `there` `[c]` to the population, at sites in turn."""
+    sizes = np.concatenate([population.sizes, np.zeros(len(there), dtype=np.int64)])
+    identities = np.concatenate([population.identities, canary_identities(there)])
+    if population.sites is None:
+        return Population(sizes, identities)
+    return Population(sizes, identities, np.concatenate([population.sites, there % sites]))
 
 
 _RIDGE = 0.3

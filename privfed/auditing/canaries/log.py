@@ -12,7 +12,7 @@ from accounting import regular
 from accounting.durable import append, make_folder, write_atomically
 from privfed.core.errors import Broken
 
-COINS, FINAL = 0, -1
+INCLUSION, FINAL = 0, -1
 """The rounds under which the bits and the final model are recorded."""
 
 
@@ -24,7 +24,7 @@ class CanaryRecord:
     the model learned (`privfed.auditing.canaries.learned`).
 
     Attributes:
-      coins: secret bits, shape `[K]`; True for canaries that entered.
+      inclusion: secret bits, shape `[K]`; True for canaries that entered.
       dimension: number of parameters d.
       rounds: recorded rounds, shape `[T]`.
       lengths: norms of the releases, shape `[T]`.
@@ -32,7 +32,7 @@ class CanaryRecord:
       final: cosines with the model's total change, shape `[K]`.
     """
 
-    coins: NDArray[np.bool_]
+    inclusion: NDArray[np.bool_]
     dimension: int
     rounds: NDArray[np.int64]
     lengths: NDArray[np.float64]
@@ -52,14 +52,14 @@ class CanaryLog:
     def __init__(self, path: Path, count: int) -> None:
         self._path, self._size = path, count + 2
 
-    def begin(self, coins: NDArray[np.bool_], dimension: int) -> None:
-        """Records the bits if the run has just begun, or removes an incomplete last record."""
+    def begin(self, inclusion: NDArray[np.bool_], dimension: int) -> None:
+        """Records the bits if the run just began; otherwise removes an incomplete last record."""
         make_folder(self._path.parent, 0o700)
         records = self._records()
         if len(records):
             write_atomically(self._path, records.tobytes())
         else:
-            write_atomically(self._path, _record(COINS, np.append(float(dimension), coins)))
+            write_atomically(self._path, _record(INCLUSION, np.append(float(dimension), inclusion)))
         self._path.chmod(0o600)
 
     def append(self, round: int, products: NDArray[np.float64]) -> None:
@@ -71,15 +71,15 @@ class CanaryLog:
         if not self._path.is_file():
             return None
         records = self._records()
-        if not len(records) or records[0, 0] != COINS or not _are_plausible(records):
+        if not len(records) or records[0, 0] != INCLUSION or not _are_plausible(records):
             raise Broken(f"{self._path} is damaged: the canaries' observations cannot be read")
         latest = {int(record[0]): record[1:] for record in records}
         rounds = np.array(sorted(round for round in latest if round > 0), dtype=np.int64)
         table = np.array([latest[round] for round in rounds]).reshape(len(rounds), self._size - 1)
         final, ended = latest.get(FINAL, np.zeros(1)), bool(records[-1, 0] == FINAL)
         return CanaryRecord(
-            coins=latest[COINS][1:] > 0.5,
-            dimension=int(latest[COINS][0]),
+            inclusion=latest[INCLUSION][1:] > 0.5,
+            dimension=int(latest[INCLUSION][0]),
             rounds=rounds,
             lengths=table[:, 0],
             products=table[:, 1:],
@@ -101,7 +101,7 @@ def _record(round: int, numbers: NDArray[np.float64]) -> bytes:
 
 
 def _are_plausible(records: NDArray[np.float64]) -> bool:
-    """Whether all numbers are finite in single precision, and all rounds are valid integers."""
+    """Whether all numbers are finite in float32, and all rounds are valid integers."""
     rounds, largest = records[1:, 0], np.finfo(np.float32).max
     are_rounds = (rounds == np.round(rounds)) & (rounds >= FINAL) & (rounds < 2**53)
     return bool((np.abs(records) <= largest).all() and are_rounds.all())

@@ -15,7 +15,7 @@ from accounting.empirical.tradeoff import ClaimedCurve
 from accounting.empirical.verdicts import REFUTED_BELOW
 from accounting.events import Spending
 from accounting.guarantee import guarantee
-from privfed.auditing.canaries.coins import canaries_sending
+from privfed.auditing.canaries.inclusion import canaries_sending
 from privfed.core.errors import Refused
 from privfed.plan.plan import Plan
 
@@ -97,7 +97,7 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
 
 
 def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, ClaimedCurve]]:
-    """Yields fractions of the noise, their true epsilon, and their trade-off function for a canary.
+    """Yields fractions of the noise, each with its true epsilon and a canary's trade-off function.
 
     Fractions that the mechanism cannot sample are left out.
     """
@@ -107,18 +107,18 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, Claimed
         try:
             true = _spending(plan, share * charged)
             noise = math.hypot(share * charged * rows, math.sqrt(others / parameters))
-            beside_others = _spending(plan, noise)
+            with_other_canaries = _spending(plan, noise)
         except Refused:
             continue
         delta = config.privacy.delta
-        claims = list(claimed_profile(beside_others, delta, points=_POINTS)) or [_NOTHING]
+        claims = list(claimed_profile(with_other_canaries, delta, points=_POINTS)) or [_NOTHING]
         yield share, guarantee(true, delta).epsilon, ClaimedCurve(claims)
 
 
 def _rows_of_noise(plan: Plan) -> float:
     """Returns the noise in a release over the noise that protects a client.
 
-    The ratio exceeds 1 if each client adds noise to its own row and the claim is about that row.
+    The ratio is above 1 if each client adds noise to its own row and the claim is about that row.
     """
     each_row = plan.mechanism.trust == "client" and not plan.cost.limits.sites
     return math.sqrt(plan.config.sampler.size) if each_row else 1.0

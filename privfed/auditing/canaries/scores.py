@@ -45,15 +45,15 @@ class Scale:
         if the clipping norm moved.
       exchanges: number of exchanges per round.
       coefficients: coefficients that correlate the noise over rounds. After they are applied, the
-        noise is independent with standard deviation `deviation`.
-      deviation: standard deviation of the noise in a scaled product.
+        noise is independent with standard deviation `std`.
+      std: standard deviation of the noise in a scaled product.
       drawn: the participation rule of canaries, as a reader of releases knows it.
     """
 
     factor: float | None
     exchanges: int
     coefficients: Numbers
-    deviation: float
+    std: float
     drawn: Witness
 
     @classmethod
@@ -65,12 +65,12 @@ class Scale:
         size = config.sampler.size
         cost = round_cost(config, message_length(config, dimension))
         mechanism = cost.mechanism.at(config.noise_multiplier)
-        deviation = mechanism.noise_on_update(size) / math.sqrt(cost.exchanges)
+        std = mechanism.noise_on_update(size) / math.sqrt(cost.exchanges)
         return cls(
             None if mechanism.adaptive else size / mechanism.clip,
             cost.exchanges,
             mechanism.coefficients(),
-            max(deviation, _LEAST_NOISE),
+            max(std, _LEAST_NOISE),
             cost.witness,
         )
 
@@ -87,7 +87,7 @@ def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numb
       scale: scale of the products.
     """
     if scale.factor is None:
-        apart = scale.deviation * math.sqrt(record.dimension)
+        apart = scale.std * math.sqrt(record.dimension)
         x = record.products / record.lengths[:, None] * apart
     else:
         x = record.products * scale.factor / scale.exchanges
@@ -97,7 +97,7 @@ def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numb
 
 
 def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
-    """Returns the log-likelihood `[K]` of products `[T, K]` if each participation adds 1.
+    """Returns the log-likelihood `[K]` of products `[T, K]`, to which each participation adds 1.
 
     It is relative to the likelihood of noise alone. Under independent sampling the canary takes
     part by one Bernoulli draw per round, or per round and site. Under separation by b rounds it
@@ -105,10 +105,10 @@ def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
     """
     match scale.drawn.release:
         case PoissonSampled() | TruncatedPoisson() | WithoutReplacement():
-            return _by_coins(x, scale.drawn.rate, 1, scale.deviation)
+            return _log_likelihood(x, scale.drawn.rate, 1, scale.std)
         case SeveralSites(rate=rate, sites=sites):
-            return _by_coins(x, rate, sites, scale.deviation)
-    filtered, variance = _filtered(x, rounds, scale.coefficients), scale.deviation**2
+            return _log_likelihood(x, rate, sites, scale.std)
+    filtered, variance = _filtered(x, rounds, scale.coefficients), scale.std**2
     if isinstance(scale.drawn.release, RandomAllocation):
         return _by_epochs(filtered, rounds, scale.drawn.release, scale.coefficients, variance)
     slots = []
@@ -119,13 +119,13 @@ def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
     return np.asarray(logsumexp(np.stack(slots) / variance, axis=0))
 
 
-def _by_coins(x: Numbers, rate: float, sites: int, deviation: float) -> Numbers:
+def _log_likelihood(x: Numbers, rate: float, sites: int, std: float) -> Numbers:
     """Returns the log-likelihood of products `[T, K]` if `sites` Bernoulli(`rate`) draws add 1.
 
     The draws are independent for each round.
     """
     added = np.arange(sites + 1)[:, None, None]
-    with_so_many = (2 * added * x - added**2) / (2 * deviation**2)
+    with_so_many = (2 * added * x - added**2) / (2 * std**2)
     return np.asarray(logsumexp(with_so_many + binom.logpmf(added, sites, rate), axis=0).sum(0))
 
 
@@ -202,22 +202,22 @@ def weigh(
     Returns:
       The evidence; None without claims or scores, or for too few canaries of either kind.
     """
-    coins, statistics = record.coins, _statistics(record, event.relation, scale)
-    if not claims or not statistics or min(coins.sum(), (~coins).sum()) < _FEWEST:
+    inclusion, statistics = record.inclusion, _statistics(record, event.relation, scale)
+    if not claims or not statistics or min(inclusion.sum(), (~inclusion).sum()) < _FEWEST:
         return None
     epsilon, delta = claims[0]
-    tests = one_run_tests(statistics, coins, claims, confidence)
+    tests = one_run_tests(statistics, inclusion, claims, confidence)
     iterates, final = tests.bounds.get("iterates"), tests.bounds.get("final")
     (most, *_) = statistics.values()
     return Evidence(
-        canaries=len(coins),
-        entered=int(coins.sum()),
+        canaries=len(inclusion),
+        entered=int(inclusion.sum()),
         relation=event.relation,
         confidence=confidence,
         epsilon_claimed=epsilon,
         delta=delta,
-        epsilon_estimate_all_iterates=_estimate(_largest(record), coins, delta),
-        epsilon_estimate_likelihood=_estimate(statistics.get("iterates"), coins, delta),
+        epsilon_estimate_all_iterates=_estimate(_largest(record), inclusion, delta),
+        epsilon_estimate_likelihood=_estimate(statistics.get("iterates"), inclusion, delta),
         epsilon_estimate_final=_final_estimate(record, event.relation, delta),
         epsilon_lower_bound=iterates.any_curve if iterates else None,
         epsilon_lower_bound_final=final.any_curve if final else None,
@@ -225,7 +225,7 @@ def weigh(
         epsilon_lower_bound_if_gaussian=iterates.if_gaussian if iterates else None,
         epsilon_lower_bound_final_if_gaussian=final.if_gaussian if final else None,
         epsilon_lower_bound_most_if_gaussian=tests.most.if_gaussian,
-        epsilon_lower_bound_split=_split_bound(most, coins, delta, confidence),
+        epsilon_lower_bound_split=_split_bound(most, inclusion, delta, confidence),
         p_value=min(1.0, tests.p_value + slack),
     )
 
@@ -247,33 +247,33 @@ def _largest(record: CanaryRecord) -> Numbers | None:
     return np.asarray((record.products / record.lengths[:, None]).max(0))
 
 
-def _estimate(scores: Numbers | None, coins: NDArray[np.bool_], delta: float) -> float | None:
+def _estimate(scores: Numbers | None, inclusion: NDArray[np.bool_], delta: float) -> float | None:
     """Returns epsilon between Gaussians fitted to the scores of canaries out and in."""
-    return None if scores is None else estimate(scores[~coins], scores[coins], delta)
+    return None if scores is None else estimate(scores[~inclusion], scores[inclusion], delta)
 
 
 def _final_estimate(record: CanaryRecord, relation: str, delta: float) -> float | None:
-    """Returns epsilon by the final model, with a known null distribution in high dimension.
+    """Estimates epsilon from the final model, with the exact null distribution in high dimension.
 
-    Under replace-one it is not known, because a canary with tails sends the opposite of its
-    direction.
+    Under replace-one the null distribution is unknown, because a canary with tails sends the
+    opposite of its direction.
     """
     if record.final is None:
         return None
-    null = Bell.fitted(record.final[~record.coins])
+    null = Bell.fitted(record.final[~record.inclusion])
     if record.dimension >= _KNOWN_NULL and relation != REPLACE_ONE:
         null = Bell(0.0, record.dimension**-0.5)
-    return epsilon_between(null, Bell.fitted(record.final[record.coins]), delta)
+    return epsilon_between(null, Bell.fitted(record.final[record.inclusion]), delta)
 
 
 def _split_bound(
-    scores: Numbers, coins: NDArray[np.bool_], delta: float, confidence: float
+    scores: Numbers, inclusion: NDArray[np.bool_], delta: float, confidence: float
 ) -> float | None:
-    """Returns a lower bound on epsilon with a threshold chosen on one half of the canaries.
+    """Returns a lower bound on epsilon by a threshold that one half of the canaries determines.
 
-    The other half is counted. The bound holds if canaries do not affect each other.
+    Only the other half is counted. The bound holds if canaries do not affect each other.
     """
-    out, into = scores[~coins], scores[coins]
+    out, into = scores[~inclusion], scores[inclusion]
     count = min(len(out), len(into))
     if count < _FEWEST_OF_HALVES:
         return None

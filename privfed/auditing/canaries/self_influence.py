@@ -46,7 +46,7 @@ class SelfInfluence:
 
     @property
     def together(self) -> int:
-        """Number of canaries that are evaluated together, so that their gradients fit in memory."""
+        """Number of canaries whose gradients fit into memory together."""
         return max(2, min(_TOGETHER, _MOST_NUMBERS // self.models.shape[1]))
 
     def of(self, x: Tensor, y: Tensor) -> Tensor:
@@ -71,8 +71,8 @@ class SelfInfluence:
         norms = gradients.norm(dim=1).clamp(min=_SMALLEST)
         unit = gradients / norms[:, None]
         among = (unit @ unit.T).square().sum(1) - 1
-        beside = (unit @ others.T).square().sum(1)
-        worth: Tensor = norms.clamp(max=self.enough).log() - (1 + among + beside).log() / 2
+        with_others = (unit @ others.T).square().sum(1)
+        worth: Tensor = norms.clamp(max=self.enough).log() - (1 + among + with_others).log() / 2
         return worth
 
     def _gradients(self, model: Tensor, x: Tensor, y: Tensor) -> Tensor:

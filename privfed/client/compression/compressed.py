@@ -83,8 +83,10 @@ class Compressed(Around):
         """Yields the objective's exchanges, then the compression's."""
         extra = yield from self.inner.prelude(params, memory)
         broadcast = {"params": params, **extra, _NUMBER: memory[_NUMBER] + 1}
-        besides = yield from self.compression.asked(self._sending(broadcast), _part_of(memory))
-        return {**broadcast, **besides}
+        replies = yield from self.compression.exchanges_before(
+            self._sending(broadcast), _part_of(memory)
+        )
+        return {**broadcast, **replies}
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
         """State of a new client: the objective's, with a residual of zero."""
@@ -104,13 +106,13 @@ class Compressed(Around):
         )
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Returns compressed rows unchanged: an honest client may send any row."""
+        """Returns compressed rows unchanged, since an honest client may send any row."""
         return rows
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:
-        """The objective's conclusion from the decompressed release."""
+        """Passes the decompressed release to the objective's `conclude`."""
         sending = self._sending(broadcast)
         update, state = self.compression.decode(released, sending, _part_of(memory))
         delta, after = self.inner.conclude(broadcast, update, memory, cohorts)
@@ -124,7 +126,7 @@ class Compressed(Around):
     def _parted(
         self, state: Tensor | None, broadcast: Broadcast
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The objective's part of client states, and the compression residual; or None."""
+        """Divides client states into the objective's part and the compression residual."""
         if state is None or not self.compression.keeps:
             return state, None
         width = self.inner.state_length(len(broadcast["params"]))

@@ -43,14 +43,14 @@ class Space:
     shapes: Shapes
     seed: int
 
-    def coins(self, number: int) -> Keys:
+    def keys(self, number: int) -> Keys:
         """Public random numbers of compression `number`; 0 is the stream of the whole run."""
         return Streams(self.seed).at("compression", number)
 
 
 @dataclass(frozen=True)
 class Sending:
-    """A round as a sending client knows it: the `broadcast`, and the compression's `number`.
+    """Data of a round that a client compresses with: the `broadcast` and the round's `number`.
 
     `keys` are the clients' own random streams.
     """
@@ -77,7 +77,7 @@ class Compression(Protocol):
 
     @property
     def keeps(self) -> int:
-        """Vectors `[d]` that each client remembers; above 0, clients have to return."""
+        """Number of vectors `[d]` that each client stores; above 0, clients have to return."""
         ...
 
     def length(self, shapes: Shapes) -> int:
@@ -85,7 +85,7 @@ class Compression(Protocol):
         ...
 
     def bits(self, shapes: Shapes) -> float | None:
-        """Bits per row; None: values are as wide as those of any row."""
+        """Bits per row; None if its values have the same width as uncompressed ones."""
         ...
 
     def received(self, shapes: Shapes) -> int:
@@ -100,7 +100,9 @@ class Compression(Protocol):
         """The server's memory of earlier releases, before round 1."""
         ...
 
-    def asked(self, sending: Sending, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+    def exchanges_before(
+        self, sending: Sending, memory: Memory
+    ) -> Generator[Exchange, Tensor, Broadcast]:
         """Yields the exchanges before rows are sent; returns additional broadcast values.
 
         Args:
@@ -165,7 +167,9 @@ class CompressionPart(Part):
     def init(self, space: Space) -> Memory:
         return {}
 
-    def asked(self, sending: Sending, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+    def exchanges_before(
+        self, sending: Sending, memory: Memory
+    ) -> Generator[Exchange, Tensor, Broadcast]:
         yield from ()
         return {}
 
@@ -224,7 +228,7 @@ class RowByRow(CompressionPart):
 
 
 class Biased(RowByRow, ErrorFeedback):
-    """A compression whose message is not the row in expectation, with an optional residual."""
+    """A biased compression (its expectation is not the row), with an optional residual."""
 
     @abstractmethod
     def shortened(self, rows: Tensor) -> Tensor:

@@ -128,6 +128,6 @@ def _in_one_order() -> Iterator[None]:
 @functools.lru_cache(maxsize=2)
 def _hashes(space: Space, rows: int, columns: int) -> Hashes:
     d = space.shapes.length
-    words = torch.from_numpy(space.coins(0).bits(rows * d).copy().view("int64")).reshape(rows, d)
+    words = torch.from_numpy(space.keys(0).bits(rows * d).copy().view("int64")).reshape(rows, d)
     signs = 1.0 - 2.0 * (words & 1).double()
     return Hashes((words >> 1 & (1 << 62) - 1) % columns, signs, columns)

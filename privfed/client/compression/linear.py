@@ -123,6 +123,6 @@ class Mask:
 
 @functools.lru_cache(maxsize=4)
 def _mask(space: Space, number: int, count: int) -> Mask:
-    words = space.coins(number).bits(space.shapes.length)
+    words = space.keys(number).bits(space.shapes.length)
     smallest = np.argpartition(words, count - 1)[:count]
     return Mask(torch.from_numpy(np.sort(smallest)), space.shapes.length)

@@ -159,7 +159,7 @@ class Subspaces:
 
 @functools.lru_cache(maxsize=4)
 def _subspaces(space: Space, number: int, rank: int) -> Subspaces:
-    matrices, keys = _matrices(space.shapes, rank), space.coins(number)
+    matrices, keys = _matrices(space.shapes, rank), space.keys(number)
     longer = [max(each.height, each.width) for each in matrices.matrices]
     bases = [
         orthonormal(keys.derived(b"layer %d" % place), size, rank)

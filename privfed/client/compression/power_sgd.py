@@ -63,14 +63,16 @@ class PowerSgd(ErrorFeedback):
         return self.rank * sum(each.height + each.width for each in matrices)
 
     def init(self, space: Space) -> Memory:
-        keys, split = space.coins(0), _split(space.shapes, self.rank)
+        keys, split = space.keys(0), _split(space.shapes, self.rank)
         bases = [
             orthonormal(keys.derived(b"layer %d" % place), each.width, self.rank)
             for place, each in enumerate(split.matrices)
         ]
         return {"basis": _flat([basis[None] for basis in bases])[0].float()}
 
-    def asked(self, sending: Sending, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+    def exchanges_before(
+        self, sending: Sending, memory: Memory
+    ) -> Generator[Exchange, Tensor, Broadcast]:
         """Yields the first exchange: the layers' updates times their bases."""
         basis = {"compression_basis": memory["basis"].to(sending.broadcast["params"])}
         layout = compressed_row(self.length(sending.space.shapes))

@@ -70,7 +70,7 @@ class Qsgd(RowByRow):
         parts = zip(
             torch.split(updates, self.bucket, 1), torch.split(chance, self.bucket, 1), strict=True
         )
-        return torch.cat([self._rounded(part, coins) for part, coins in parts], dim=1), error
+        return torch.cat([self._rounded(*part) for part in parts], dim=1), error
 
     def _rounded(self, part: Tensor, chance: Tensor) -> Tensor:
         """Rounds one bucket `[c, B]` of each client by uniform numbers in [0, 1) `[c, B]`."""

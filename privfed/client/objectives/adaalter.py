@@ -83,5 +83,5 @@ class AdaAlter(Objective):
 
 def _carried(carried: Tensor | None) -> Tensor:
     if carried is None:
-        raise ValueError("AdaAlter needs the squares that clients add up")
+        raise ValueError("AdaAlter needs the squared gradients that clients sum")
     return carried

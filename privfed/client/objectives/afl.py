@@ -89,7 +89,7 @@ class Afl(Grouped):
         return torch.cat([weight * (w - broadcast["params"]), sent], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """A client is in one group, and its loss there is at most the cap."""
+        """Keeps one group per client, with a loss of at most the cap."""
         layout = self.layout(rows.shape[1] - 2 * self.groups)
         delta, losses, counts = (layout.view(rows, name) for name, _ in layout.parts)
         counts = counts.clamp(0.0, self.measure_scale)

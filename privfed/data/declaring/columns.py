@@ -17,28 +17,28 @@ from privfed.data.tables.dates import ISO, day_number, iso_date, parsed_days
 from privfed.data.tables.delimited import MISSING, Dialect
 
 ENOUGH_ROWS = 20
-"""Number of rows that distinguishes a record number, a constant or an outlier from chance."""
-_MOST_ODD_WORDS = 3
+"""Number of rows from which a record number, a constant or an outlier is not mere chance."""
+_MOST_MISSING_WORDS = 3
 
 
 @dataclass(frozen=True)
 class NumericColumn:
     """A column of numbers with its bounds, and the reason for this declaration.
 
-    Empty cells and `odd_words` count as `missing` (None: there are none).
+    Empty cells and `missing_words` count as `missing` (None: there are none).
     """
 
     why: str
     bounds: tuple[float, float]
     missing: float | None = None
-    odd_words: tuple[str, ...] = ()
+    missing_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class DateColumn:
     """A column of dates: the first and last date in ISO format, and the format of cells.
 
-    Empty cells and `odd_words` count as the date `missing` (None: there are none).
+    Empty cells and `missing_words` count as the date `missing` (None: there are none).
     """
 
     why: str
@@ -46,7 +46,7 @@ class DateColumn:
     last: str
     format: str
     missing: str | None = None
-    odd_words: tuple[str, ...] = ()
+    missing_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,14 @@ def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
 
     `others` is the number of other distinct words.
     """
-    if len(odd) > min(_MOST_ODD_WORDS, others - 1):
+    if len(odd) > min(_MOST_MISSING_WORDS, others - 1):
         return not odd
     is_odd = np.isin(words.codes, [words.values.index(value) for value in odd])
     return 2 * int(is_odd.sum()) <= int((words.codes >= 0).sum())
 
 
 def quoted_list(words: Sequence[str]) -> str:
-    """`words` quoted and separated by commas, for a reason."""
+    """Formats `words`, quoted and separated by commas, for the reason of a declaration."""
     return ", ".join(map(repr, words))
 
 
@@ -95,13 +95,13 @@ _FORMS = (ISO, *map("".join, itertools.product(_DAY_FORMS, ("", " %H:%M", " %H:%
 
 def date_kind(words: Words) -> ColumnKind | None:
     """The kind of a column of dates in a common format; None if its words are not dates."""
-    fitting = [(form, odd) for form in _FORMS if (odd := _odd_words(words, form)) is not None]
+    fitting = [(form, odd) for form in _FORMS if (odd := _missing_words(words, form)) is not None]
     if not fitting:
         return None
     form, odd = fitting[0]
     days = _days(words, form, odd)
-    for other, also_odd in fitting[1:]:
-        if not np.array_equal(_days(words, other, also_odd), days, equal_nan=True):
+    for other, other_missing in fitting[1:]:
+        if not np.array_equal(_days(words, other, other_missing), days, equal_nan=True):
             return LeftOutColumn(
                 f"dates of an ambiguous form, {form!r} or {other!r}: see data.dates"
             )
@@ -116,7 +116,7 @@ def date_kind(words: Words) -> ColumnKind | None:
     return DateColumn(why, iso_date(first), iso_date(last), form, missing, tuple(odd))
 
 
-def _odd_words(words: Words, form: str) -> list[str] | None:
+def _missing_words(words: Words, form: str) -> list[str] | None:
     """The words that are not dates of this format, if they are few; otherwise None."""
     values = [value for value in words.values if value not in MISSING]
     odd = [value for value in values if parsed_days([value], form) is None]
@@ -168,7 +168,7 @@ def _outwards(low: float, high: float) -> tuple[float, float]:
 
 
 def without_binary_digits(value: float) -> float:
-    """`value` to 12 digits, without the artefacts of binary fractions."""
+    """Rounds `value` to 12 digits, which removes artefacts of binary fractions."""
     return float(f"{value:.12g}")
 
 
@@ -177,8 +177,8 @@ DECIMAL_COMMA = re.compile(r"[-+]?\d[\d.]*,\d+")
 _DECIMAL_COMMA_OR_WHOLE = re.compile(r"[-+]?\d+(,\d+)?")
 
 
-def numeric_kind(column: np.ndarray, odd_words: Sequence[str] = ()) -> ColumnKind:
-    """The kind of a column of numbers `[N, *]`, with NaN for empty cells and `odd_words`."""
+def numeric_kind(column: np.ndarray, missing_words: Sequence[str] = ()) -> ColumnKind:
+    """The kind of a column of numbers `[N, *]`, with NaN for empty cells and `missing_words`."""
     cells = column.astype(np.float64).reshape(-1)
     finite = cells[np.isfinite(cells)]
     if not len(finite):
@@ -195,11 +195,11 @@ def numeric_kind(column: np.ndarray, odd_words: Sequence[str] = ()) -> ColumnKin
     why = f"numbers from {finite.min():g} to {finite.max():g}"
     if beyond := int(((cells < low) | (cells > high)).sum()):
         why += f"; {beyond} of {len(cells)} outliers, clipped"
-    if odd_words:
-        why += f"; {quoted_list(odd_words)} counts as empty"
+    if missing_words:
+        why += f"; {quoted_list(missing_words)} counts as empty"
     if empty:
         why += f"; {empty} of {len(cells)} empty: the median is taken"
-    return NumericColumn(why, (low, high), missing, tuple(odd_words))
+    return NumericColumn(why, (low, high), missing, tuple(missing_words))
 
 
 def _median(finite: np.ndarray) -> float:
@@ -207,7 +207,7 @@ def _median(finite: np.ndarray) -> float:
 
 
 def mixed_kind(words: Words, dialect: Dialect) -> ColumnKind | None:
-    """The kind of a column of numbers with a few words, as "unknown"; None for other `words`."""
+    """Declares a column of numbers with a few words such as "unknown"; None for other words."""
     cells = {value: _number(value, dialect) for value in words.values}
     odd = [value for value, cell in cells.items() if cell is None]
     numbers = {cell for cell in cells.values() if cell is not None and math.isfinite(cell)}
@@ -225,7 +225,7 @@ def _number(value: str, dialect: Dialect) -> float | None:
 
 
 def decimal_of(columns: Collection[np.ndarray | Words | str]) -> str:
-    """The decimal mark, a point or a comma, of columns that were read with a point."""
+    """Infers the decimal mark (point or comma) of columns that were read with a point."""
     words = [column.values for column in columns if isinstance(column, Words)]
     commas = any(
         any(map(DECIMAL_COMMA.fullmatch, values))

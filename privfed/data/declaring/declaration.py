@@ -70,7 +70,7 @@ def _classes_by_name(words: Words, where: str) -> LabelKind:
     _refuse_empty(words.codes < 0, where)
     values = sorted(words.values)
     if len(values) < 2:
-        raise Refused(f"{where}: the label is the same in every row, which leaves nothing to learn")
+        raise Refused(f"{where}: the label is the same in every row, so there is nothing to learn")
     if len(values) > _MOST_CLASSES or len(values) == len(words.codes) > MOST_CATEGORIES:
         raise Refused(
             f"{where}: the label has {len(values)} different words in {len(words.codes)} rows; "
@@ -99,7 +99,7 @@ _COMMENT = 34
 
 @dataclass(frozen=True)
 class SampleSites:
-    """The `column` of sites, their number in the sample, and at most how many per client."""
+    """The `column` of sites, and the numbers of sites in the sample and per client (largest)."""
 
     column: str
     count: int
@@ -130,7 +130,12 @@ class Declaration:
         site = {"site": self.sites.column} if self.sites else {}
         scalars = {"path": self.path, "client": self.client, **site, "label": self.label, **form}
         tables = {name: dict(rows) for name, rows in self.tables().items()}
-        return {**scalars, **self.label_kind.declared, "missing_words": self.odd_words(), **tables}
+        return {
+            **scalars,
+            **self.label_kind.declared,
+            "missing_words": self.missing_words(),
+            **tables,
+        }
 
     def tables(self) -> dict[str, list[tuple[str, Any]]]:
         """The subsections of [data], each a list of columns with their declarations."""
@@ -158,18 +163,18 @@ class Declaration:
 
     @cached_property
     def _taken(self) -> frozenset[str]:
-        """All names of columns."""
+        """The names of all columns."""
         site = {self.sites.column} if self.sites else set()
         return frozenset({*self.kinds, self.label, self.client, *site})
 
-    def odd_words(self) -> list[str]:
+    def missing_words(self) -> list[str]:
         """The words that count as empty, in any column."""
         mixed = [
             column
             for column in self.kinds.values()
             if isinstance(column, NumericColumn | DateColumn)
         ]
-        return sorted({word for column in mixed for word in column.odd_words})
+        return sorted({word for column in mixed for word in column.missing_words})
 
 
 def _empty(column: ColumnKind) -> float | str | None:
@@ -267,7 +272,7 @@ def _data_section(declared: Declaration) -> list[str]:
         lines.append(_line("encoding", dialect.encoding, why))
     lines.append(_line("label", declared.label, label.why))
     lines += [_line(key, value) for key, value in label.declared.items()]
-    if words := declared.odd_words():
+    if words := declared.missing_words():
         lines.append(_line("missing_words", words, "also empty, except where they are declared"))
     lines += _people(declared)
     for name, rows in declared.tables().items():

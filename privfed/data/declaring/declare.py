@@ -63,7 +63,7 @@ def declare_file(
     encoding: str | None = None,
     site: str = "",
 ) -> Declaration:
-    """Infers the declaration of a table from a public sample, and tries it on the sample.
+    """Infers the declaration of a table from a public sample, and tests it on the sample.
 
     Args:
       sample: file of the sample.
@@ -120,8 +120,8 @@ def _refuse_missing(
         raise Refused(
             f"--site is {site!r}, but no column names each row's client; name it as well: --client"
         )
-    asked = {"--label": label, "--client": client, "--site": site}
-    for key, name in asked.items():
+    requested = {"--label": label, "--client": client, "--site": site}
+    for key, name in requested.items():
         if name not in names and (name or key == "--label"):
             raise Refused(
                 f"{key}: {sample} has no column {name!r}; expected one of the {len(names)} that "
@@ -140,7 +140,7 @@ def _declaration(
     readable: Dialect | None,
     site: str,
 ) -> Declaration:
-    """The declaration with the kind of every column; arrays have no words (`readable` is None)."""
+    """Builds the declaration with the kind of every column; for arrays `readable` is None."""
     reserved = (label, client, site)
     others = {name: column for name, column in columns.items() if name not in reserved}
     return Declaration(
@@ -156,7 +156,7 @@ def _declaration(
 
 
 def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Dialect:
-    """The dialect of the sample: as the arguments say, or else inferred."""
+    """Returns the dialect of the sample: as given by arguments, or else inferred."""
     if delimiter is not None and len(delimiter) != 1:
         raise Refused(f"--delimiter is {delimiter!r}; expected one character (a tab is $'\\t')")
     if not sample.is_file() or sample.suffix.lower() in NO_TEXT:

@@ -37,7 +37,7 @@ class RawExamples:
 
 
 _ONTO = (-1.0, 1.0)
-_AT_ONCE = 2**22
+_BATCH_SIZE = 2**22
 """Number of values checked at once."""
 
 
@@ -93,7 +93,7 @@ class ArrayForm:
     def _count_outside(self, array: np.ndarray, place: PlaceOf, at: int = 0) -> int:
         """Number of clipped values of `array`, whose first example has index `at`."""
         (low, high), count = self.bounds, 0
-        step = max(1, _AT_ONCE // max(math.prod(self.shape), 1))
+        step = max(1, _BATCH_SIZE // max(math.prod(self.shape), 1))
         for start in range(0, len(array), step):
             piece = array[start : start + step]
             piece = piece.reshape(len(piece), -1)

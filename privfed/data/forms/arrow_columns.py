@@ -81,7 +81,7 @@ def array_cells(
 def _arrays(
     array: pyarrow.Array, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
 ) -> np.ndarray:
-    """One piece of `array_cells`; `place` counts from its first row."""
+    """Returns the arrays of one piece of a column; `place` counts from its first row."""
     import pyarrow
     from pyarrow import compute
 

@@ -29,7 +29,7 @@ class ListedWords(Characters):
 
     @classmethod
     def of_file(cls, path: Path) -> ListedWords:
-        """The words of a public file: the first of every line, as of "the 1234".
+        """Reads the words of a public file: the first word of every line, as "the" of "the 1234".
 
         Raises `Refused` for a missing file, and for one that lists no words, or a word twice.
         """

@@ -21,7 +21,7 @@ class Partition(Protocol):
     """Whether owners are the source's own clients."""
     by_chance: ClassVar[bool]
     """Whether examples are assigned at random, so that any subset resembles a client's."""
-    deals: ClassVar[bool]
+    assigns: ClassVar[bool]
     """Whether it assigns examples to clients other than their owners."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
@@ -46,7 +46,7 @@ class Simulated(Part):
     """Exponent of the power law of clients' sizes; 0: equal sizes."""
     natural: ClassVar[bool] = False
     by_chance: ClassVar[bool] = False
-    deals: ClassVar[bool] = True
+    assigns: ClassVar[bool] = True
 
     def sizes(self, examples: int, clients: int, rng: np.random.Generator) -> Indices:
         """Number of `examples` of each client `[clients]`; equal sizes differ by at most one."""
@@ -71,7 +71,7 @@ class Natural(Part):
 
     natural: ClassVar[bool] = True
     by_chance: ClassVar[bool] = False
-    deals: ClassVar[bool] = False
+    assigns: ClassVar[bool] = False
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:
@@ -90,7 +90,7 @@ class Shuffled(Part):
 
     natural: ClassVar[bool] = True
     by_chance: ClassVar[bool] = True
-    deals: ClassVar[bool] = True
+    assigns: ClassVar[bool] = True
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:

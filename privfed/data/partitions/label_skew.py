@@ -45,7 +45,7 @@ class Dirichlet(Simulated):
 
         weights = _dirichlet_weights(rng, prior)
         quota = self.sizes(len(labels), clients, rng)
-        return deal(labels, examples.classes, quota, lambda: flat(rng, weights), rng)
+        return assigned_by_class(labels, examples.classes, quota, lambda: flat(rng, weights), rng)
 
 
 class LongTail(Simulated):
@@ -70,7 +70,7 @@ class LongTail(Simulated):
             return flat(rng, lambda left: frequencies)
 
         quota = self.sizes(len(labels), clients, rng)
-        return deal(labels, classes, quota, wish, rng)
+        return assigned_by_class(labels, classes, quota, wish, rng)
 
 
 class Pachinko(Simulated):
@@ -99,12 +99,14 @@ class Pachinko(Simulated):
             )
         children = [np.flatnonzero(np.equal(self.coarse, c)) for c in np.unique(self.coarse)]
         quota = self.sizes(len(labels), clients, rng)
-        return deal(labels, examples.classes, quota, lambda: self._wish(rng, children), rng)
+        return assigned_by_class(
+            labels, examples.classes, quota, lambda: self._wish(rng, children), rng
+        )
 
     def _wish(self, rng: np.random.Generator, children: list[Indices]) -> Wish:
-        """A client's draw, over coarse labels first.
+        """Draws a client's label counts: first over coarse labels, then over fine ones.
 
-        A shortage of a fine label is filled by the others of its coarse label.
+        If a fine label runs out, other fine labels of the same coarse label fill the gap.
         """
         root = flat(rng, _dirichlet_weights(rng, self.concentration))
         leaves = [flat(rng, _dirichlet_weights(rng, self.fine_concentration)) for _ in children]
@@ -146,10 +148,10 @@ def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[
 
 
 def flat(rng: np.random.Generator, weights: Weights) -> Wish:
-    """Independent draws by `weights`, renormalised over the remaining labels.
+    """Draws labels independently by `weights`, renormalised over the remaining labels.
 
-    A shortage of a label is drawn again among the others, which conditions on the remainder. If the
-    others' weights underflow, they are drawn afresh.
+    If a label runs out, the missing draws are repeated among the others. If the weights of these
+    underflow, new weights are drawn.
     """
 
     def take(left: Indices, quota: int) -> Indices:
@@ -167,7 +169,7 @@ def flat(rng: np.random.Generator, weights: Weights) -> Wish:
     return take
 
 
-def deal(
+def assigned_by_class(
     labels: Indices,
     classes: int,
     quota: Indices,
@@ -176,7 +178,7 @@ def deal(
 ) -> Indices:
     """Assigns each example `[N]` to an owner, exactly once.
 
-    Clients in random order take `quota` examples each, by a `wish` each.
+    Clients take their `quota` of examples in random order, each with label counts by its `wish`.
 
     Args:
       labels: class of each example, shape [N].

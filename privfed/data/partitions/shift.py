@@ -16,7 +16,7 @@ from privfed.core.parts import Part
 from privfed.core.streams import Keys, Streams, uniforms
 from privfed.data.federation import Examples, Federation
 
-_AT_ONCE = 4096
+_BATCH_SIZE = 4096
 """Number of images transformed at once."""
 
 
@@ -52,9 +52,9 @@ class Covariate(Part):
 
     def _draw(self, keys: Keys) -> Tensor:
         """The angle (radians), contrast and brightness of each client's camera `[n, 3]`."""
-        coins = torch.from_numpy(uniforms(keys.per_client(3))).float() * 2 - 1
+        uniform = torch.from_numpy(uniforms(keys.per_client(3))).float() * 2 - 1
         scale = torch.tensor([math.radians(self.rotation), self.contrast, self.brightness])
-        return coins * scale + torch.tensor([0.0, 1.0, 0.0])
+        return uniform * scale + torch.tensor([0.0, 1.0, 0.0])
 
     def _photographed(self, examples: Examples, cameras: Tensor) -> Examples:
         """`examples`, each transformed by its camera `[N, 3]`.
@@ -69,7 +69,7 @@ class Covariate(Part):
             )
         pieces = [
             _through(examples.x[rows].reshape(len(rows), *image), cameras[rows]).reshape(-1, *shape)
-            for rows in torch.split(torch.arange(len(examples)), _AT_ONCE)
+            for rows in torch.split(torch.arange(len(examples)), _BATCH_SIZE)
         ]
         return replace(examples, x=torch.cat(pieces) if pieces else examples.x)
 

@@ -79,7 +79,7 @@ class DeclaredExamples(Part):
     bag: bool = False
     """Whether x is the relative frequency of each token in its text."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

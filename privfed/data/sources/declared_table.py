@@ -76,7 +76,7 @@ class DeclaredTable(Part):
     missing_words: list[str] = []
     """Further cells that count as empty, as "unknown"."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
     whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
 
     @model_validator(mode="after")
@@ -137,7 +137,7 @@ class DeclaredTable(Part):
             )
         if self.site and self.site in {*undated, *self.dates}:
             raise ValueError(
-                f"{self.site!r} is the site column, and a feature, date or category; expected one: "
+                f"{self.site!r} is the site column and a feature, date or category; use it once: "
                 "a table to predict for may have no column of sites"
             )
 

@@ -25,7 +25,7 @@ class Digits(Part):
     """
 
     natural_partition: ClassVar[bool] = False
-    real_people: ClassVar[bool] = False
+    holds_real_clients: ClassVar[bool] = False
     picture: ClassVar[tuple[int, ...]] = (1, 8, 8)
     """The shape `[channels, height, width]` of an example as an image."""
 

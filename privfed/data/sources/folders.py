@@ -142,7 +142,7 @@ class Folders(Part):
     test_path: str = ""
     """A public folder of the same form to score on."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

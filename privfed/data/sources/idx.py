@@ -48,7 +48,7 @@ class Idx(Part):
     classes: int = Field(10, ge=2)
     """Declared number of classes."""
     natural_partition: ClassVar[bool] = False
-    real_people: ClassVar[bool] = False
+    holds_real_clients: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:

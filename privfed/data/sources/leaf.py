@@ -187,7 +187,7 @@ class Leaf(Part):
     bag: bool = False
     """Whether x becomes the relative frequency of each token in its text."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> float | None:
@@ -274,7 +274,7 @@ class Leaf(Part):
         beyond = (x < low) | (x > high)
         if beyond.any() and "bounds" not in self.model_fields_set:
             raise Refused(
-                f"data.bounds is not declared, and {place(int(beyond.any(1).argmax()))} holds a "
+                f"data.bounds is not declared, but {place(int(beyond.any(1).argmax()))} holds a "
                 f"number beyond [{low:g}, {high:g}]; declare the bounds that numbers are clipped "
                 "to, or [] to take them as they are",
             )

@@ -5,7 +5,7 @@ N(v_k, diag(j^-1.2)), y = argmax(softmax(W_k x + b_k)). alpha controls the heter
 clients' true models, beta that of their data. `iid` shares one W, b ~ N(0, 1) and v = 0.
 
 As in the authors' generator, alpha and beta are standard deviations, and a client holds `size_min`
-examples more than a log-normal draw with parameters `size_mean`, `size_deviation`.
+examples more than a log-normal draw with parameters `size_mean`, `size_std`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Synthetic(Part):
     """Smallest number of examples of a client."""
     size_mean: float = Field(4.0, ge=-20, le=20)
     """Mean of the logarithm of the number of further examples."""
-    size_deviation: float = Field(2.0, ge=0, le=10)
+    size_std: float = Field(2.0, ge=0, le=10)
     """Standard deviation of that logarithm."""
     size_max: int = Field(10_000, ge=1)
     """Largest number of examples of a client."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = False
+    holds_real_clients: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:
@@ -99,7 +99,7 @@ class Synthetic(Part):
 
     def _size(self, draws: np.ndarray) -> np.ndarray:
         """The sizes of clients `[n]` for standard normal `draws` `[n]`."""
-        sizes = np.exp(np.minimum(self.size_mean + self.size_deviation * draws, 30.0))
+        sizes = np.exp(np.minimum(self.size_mean + self.size_std * draws, 30.0))
         return np.clip(sizes.astype(np.int64) + self.size_min, 1, self.size_max)
 
     def _client_model(

@@ -186,11 +186,11 @@ class GivenTable(DeclaredTable):
         return self.load_from(self._at_hand(), label_free=True)
 
     def _at_hand(self) -> Readable:
-        """The table. Raises `Refused` if it was not passed again."""
+        """Returns the table. Raises `Refused` if it was not passed again."""
         if self.rows is None:
             raise Refused(
                 "the data of this run were passed as an object, which a run directory does not "
-                "store: in Python, pass them again, privfed.load(path, data=people)"
+                "store: in Python, pass them again, privfed.load(path, data=population)"
             )
         return self.rows
 

@@ -32,7 +32,7 @@ PRINTABLE = "".join(chr(code) for code in range(32, 127)) + "\n"
 
 
 class Characters:
-    """The tokens of a `vocabulary`, from 2; 0 is padding and 1 any other character.
+    """Maps the characters of a `vocabulary` to tokens from 2; 0 is padding, 1 any other.
 
     Raises `Refused` for a vocabulary that is empty or holds a character twice.
     """
@@ -100,7 +100,7 @@ class Text(Part):
     test_path: str = ""
     """A public file or folder to score on."""
     natural_partition: ClassVar[bool] = True
-    real_people: ClassVar[bool] = True
+    holds_real_clients: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> None:

@@ -123,7 +123,7 @@ def _groups(path: Path) -> Iterator[Any]:
 
 
 def _held(group: Any, name: str, called: str) -> Any:
-    """The object in `group` itself under `name`, if any. Raises `Refused` for other links."""
+    """Returns the object under `name` in `group`, if any. Raises `Refused` for a link."""
     import h5py
 
     link = group.get(name, getlink=True)

@@ -212,11 +212,9 @@ def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
     """`array`, if it is numeric. Raises `Refused` for another type."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "buif" or numbers.dtype.itemsize > 8:
-        or_labels = (
-            ", or words that are declared: labels=[…] instead of classes" if name == Y else ""
-        )
+        words = "; declare words by labels=[…] instead of classes, or pass integers from 0"
         raise Refused(
-            f"data: {called}: {name} holds no numbers; expected some{or_labels}",
+            f"data: {called}: {name} holds no numbers{words if name == Y else '; expected some'}",
             private=f"it is of type {numbers.dtype.name}",
         )
     return numbers

@@ -15,12 +15,12 @@ _TABLES = "a pandas, Polars, Arrow or Hugging Face table"
 
 
 def is_dict_of_tables(candidate: Any) -> bool:
-    """Whether it is a mapping of names to tables, as a data set with several splits."""
+    """Whether `table` maps names to tables, as a data set with several splits does."""
     return isinstance(candidate, Mapping) and any(map(is_table, candidate.values()))
 
 
 def settled(table: Any) -> Any:
-    """`table`, or its contents if it is a stream that can be read only once."""
+    """Returns `table`; a stream that can be read only once is read into memory."""
     import pyarrow
 
     if is_table(table) and not (is_pandas(table) or _is_hugging_face(table)):

@@ -248,7 +248,7 @@ def sample_columns(
 def sample_of_arrow(
     table: pyarrow.Table, called: str, dialect: Dialect
 ) -> dict[str, np.ndarray | Words | str]:
-    """The same for an Arrow table, which messages call `called`."""
+    """Returns the same as `sample_columns`, for an Arrow table that messages call `called`."""
     names = table.column_names
     return {name: _sample_column(table.column(name), called, dialect) for name in names}
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def as_numbers(
     column: pyarrow.ChunkedArray, called: str, table: str, dialect: Dialect
 ) -> np.ndarray:
-    """A column of numbers as float64 `[N]`, NaN for empty cells.
+    """Converts a column of numbers to float64 `[N]`; empty cells become NaN.
 
     Raises `Refused` for a column of another type, and for a word that is not a number.
     """
@@ -60,14 +60,14 @@ def as_numbers(
 
 
 def type_name(kind: pyarrow.DataType) -> str:
-    """The name of a type, without its parameters, which may hold private names."""
+    """Returns the name of a type without its parameters, which may contain private names."""
     return re.split(r"[<\[(]", str(kind))[0]
 
 
 def parsed_number(cell: str | None, dialect: Dialect, where: str) -> float:
-    """The number in `cell`, NaN if it is empty.
+    """Parses the number in `cell`; an empty cell, or a word for a missing value, becomes NaN.
 
-    Raises `Refused` for other words, and for numbers in Python syntax only (1_000).
+    Raises `Refused` for any other text, including numbers that only Python would accept (1_000).
     """
     if cell is None or cell in dialect.missing:
         return float("nan")
@@ -84,7 +84,7 @@ def parsed_number(cell: str | None, dialect: Dialect, where: str) -> float:
 
 
 def as_words(column: pyarrow.ChunkedArray) -> Words:
-    """A column of any type with a text form, as words; an empty text is an empty cell."""
+    """Converts a column of any type with a text form to words; an empty text is an empty cell."""
     import pyarrow
     from pyarrow import compute
 
@@ -97,7 +97,7 @@ def as_words(column: pyarrow.ChunkedArray) -> Words:
 
 
 def as_coded_words(array: np.ndarray) -> Words:
-    """An array `[N]` of text or integers as words; an empty text is an empty cell."""
+    """Converts an array `[N]` of texts or integers to words; an empty text is an empty cell."""
     values, codes = np.unique(array, return_inverse=True)
     texts = [str(value) for value in values.tolist()]
     codes = codes.astype(np.int64)

@@ -40,16 +40,16 @@ class Dialect:
 
     @cached_property
     def missing(self) -> frozenset[str]:
-        """All cells that hold no number."""
+        """The texts of a cell that mark a missing number."""
         return frozenset({*MISSING, *self.missing_words})
 
     def with_point(self, number: str) -> str:
-        """`number` with a decimal point; not a number if it had another decimal mark."""
+        """Replaces the decimal mark by a point; with another mark the text is no number."""
         return number if self.decimal == "." else number.replace(".", "?").replace(",", ".")
 
 
 def known_encoding(name: str) -> str:
-    """`name`, if Python knows it as an encoding of text. Raises `ValueError`."""
+    """Returns `name`. Raises `ValueError` unless it is a text encoding that Python knows."""
     try:
         "a,1\n".encode(name).decode(name)
     except (LookupError, UnicodeError, ValueError):
@@ -60,9 +60,10 @@ def known_encoding(name: str) -> str:
 
 
 def delimiter_of(path: Path, encoding: str) -> str | None:
-    """The character that divides the first rows into the same number of cells, two or more.
+    """Infers the delimiter: it divides each of the first rows into the same number of cells.
 
-    Of several such characters it is the one that finds most cells; None if none does.
+    There must be two or more cells. Of several characters it is the one with most cells; None if
+    there is no such character.
     """
     try:
         start = unpacked(path, _FIRST_BYTES)
@@ -83,7 +84,7 @@ def unpacked(path: Path, length: int = -1) -> bytes:
 
 
 def _width(text: str, delimiter: str, cut: bool) -> int:
-    """The number of cells into which `delimiter` divides each row; 0 if rows differ.
+    """Returns the number of cells into which `delimiter` divides each row; 0 if rows differ.
 
     If the text was `cut`, its last row may be incomplete and does not count.
     """
@@ -223,8 +224,8 @@ def _other_encoding(dialect: Dialect) -> str:
 
 
 def other_delimiter(path: Path, dialect: Dialect) -> str:
-    """A hint at the inferred delimiter of the file, if it differs from the declared one."""
+    """Returns a hint with the inferred delimiter, if it differs from the declared one."""
     seems = delimiter_of(path, dialect.encoding)
     if seems is None or seems == dialect.delimiter:
         return ""
-    return f"they seem to be divided by {seems!r}:"
+    return f"cells seem to be divided by {seems!r}:"

@@ -55,7 +55,7 @@ class CategoryFeature:
 
 
 class DeclaredNames:
-    """The `names` of a table's columns, looked up by their declarations, without `taken` ones."""
+    """Looks up columns among `names` by their declarations; patterns never match `taken` names."""
 
     def __init__(self, names: Sequence[str], taken: Collection[str]) -> None:
         self._places = {name: place for place, name in enumerate(names, start=1)}
@@ -63,7 +63,7 @@ class DeclaredNames:
         self._taken = frozenset(taken)
 
     def matching(self, pattern: str) -> list[str]:
-        """The columns that `pattern` declares: that of its name, else all other matches."""
+        """Returns the columns that `pattern` declares: the one of that name, or all matches."""
         if pattern in self._places:
             return [pattern]
         alone = self._escaped.get(pattern)  # tables of many columns have many such patterns
@@ -223,7 +223,7 @@ def _empty(table: Columns, label: str) -> np.ndarray:
 def with_placeholder_labels(
     table: Columns, words: dict[str, str], numbers: dict[str, float]
 ) -> Columns:
-    """`table` with one and the same label in every row, by column from `words` or `numbers`."""
+    """Adds label columns to `table`, constant over rows, from `words` or `numbers`."""
     codes = np.zeros(table.rows, dtype=np.int64)
     return replace(
         table,
@@ -271,9 +271,9 @@ class LabelDeclaration:
                 "(integers from 0) and label_bounds (a number to predict)"
             )
         if not self.single and (any(kinds) or len(set(self.columns)) < 2):
-            raise ValueError("several label columns are 0 or 1 each: two or more, and nothing else")
+            raise ValueError("several label columns hold 0 or 1 each; name two or more of them")
         if len(self.values) == 1 or self.classes == 1:
-            raise ValueError("one class leaves nothing to learn; expected two or more")
+            raise ValueError("a label of one class leaves nothing to learn; expected two or more")
 
     def encoded(self, table: Columns, rules: CellRules) -> EncodedLabels:
         """The labels of `table`. Raises `Refused` for a cell that is not as declared."""

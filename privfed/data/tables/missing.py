@@ -23,7 +23,7 @@ def refuse_absent(
 
 
 def absent_column(key: str, name: str, names: Sequence[str], table: Readable) -> Refused:
-    """The refusal of the column `name`, declared by `data.key`, which is not among the `names`."""
+    """Builds the refusal of the column `name`, declared by `data.key` but not among the `names`."""
     close = nearest(name, names)
     suggestion = f"did you mean {close!r}? " if close else ""
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")

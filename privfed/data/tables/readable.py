@@ -76,7 +76,7 @@ class TableFile:
 
     def hint(self, names: Sequence[str]) -> str:
         delimiter = delimiter_of(self.path, self.dialect.encoding) if len(names) == 1 else None
-        divided = f"(they seem to be divided by {delimiter!r}: set data.delimiter)"
+        divided = f"(cells seem to be divided by {delimiter!r}: set data.delimiter)"
         return f" {divided}" if delimiter else ""
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-NOBODY = b"\xff"
+UNREACHABLE = b"\xff"
 """Bytes that a carrier returns if no agent can be reached; no site answers with these bytes."""
-Asked = Callable[[bytes], bytes]
+Site = Callable[[bytes], bytes]
 """A site: a function from the bytes of a message to the bytes of its answer."""
 
 
@@ -37,7 +37,7 @@ class Carrier(Protocol):
 class Loopback:
     """Sites in this process; each answers as soon as a message is sent to it."""
 
-    def __init__(self, sites: Mapping[int, Asked]) -> None:
+    def __init__(self, sites: Mapping[int, Site]) -> None:
         self._sites = sites
         self._arrived: list[tuple[int, bytes]] = []
 

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from privfed.core.errors import Refused
-from privfed.deploy.carriers.carrier import NOBODY
+from privfed.deploy.carriers.carrier import UNREACHABLE
 
 _LENGTH = struct.Struct("<Q")
 _LONGEST_PATH = 100
 """Bytes of a socket's path that all systems accept."""
-_AT_ONCE = 4
+_CONCURRENT_READS = 4
 """Connections whose questions are read into memory at once; others wait."""
 _TAKEN = 64
 """Connections that are open at once; others wait to be accepted."""
@@ -51,7 +51,9 @@ class LocalServer:
     most: int
     seconds: float = 30.0
     _asking: threading.Lock = field(default_factory=threading.Lock)
-    _reading: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_AT_ONCE))
+    _reading: threading.Semaphore = field(
+        default_factory=lambda: threading.Semaphore(_CONCURRENT_READS)
+    )
     _places: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_TAKEN))
 
     @contextlib.contextmanager
@@ -194,11 +196,11 @@ class Sockets:
     def send(self, site: int, data: bytes, deadline: float) -> None:
         """Asks the socket of `site`; answers to earlier questions are dropped.
 
-        A site without a socket answers `NOBODY` at once, so that no caller waits for it.
+        A site without a socket answers `UNREACHABLE` at once, so that no caller waits for it.
         """
         number = self._sent[site] = self._sent.get(site, 0) + 1
         if site not in self.paths:
-            self._arrived.put((site, number, NOBODY))
+            self._arrived.put((site, number, UNREACHABLE))
             return
         asking = (site, number, data, deadline)
         threading.Thread(target=self._ask, args=asking, daemon=True).start()
@@ -219,5 +221,5 @@ class Sockets:
             answer = ask(self.paths[site], data, max(0.01, deadline - time.monotonic()))
         except OSError as error:  # no server listens, or it is late
             _log.debug("%s: %s", self.paths[site], error)
-            answer = NOBODY
+            answer = UNREACHABLE
         self._arrived.put((site, number, answer))

@@ -23,12 +23,12 @@ from privfed.run.population import load_empty
 from privfed.run.setup import Setup
 from privfed.run.train import resume, train
 from privfed.run.world import Elsewhere
-from privfed.secure.masked.expected import Masking
+from privfed.secure.masked.policy import Masking
 from privfed.secure.primitives import KeyPair, random_key
 from privfed.store.run_directory import RunDirectory
 
 Connect = Callable[[Greeter], Carrier]
-"""Creates a carrier to the sites that the greeter recognises."""
+"""Creates a carrier to the sites that a greeter recognises."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from accounting import regular
 from accounting.ledger import Ledger
 from privfed.client.exchange import Exchange
 from privfed.core.errors import Busy
-from privfed.deploy.carriers.carrier import NOBODY, Carrier
+from privfed.deploy.carriers.carrier import UNREACHABLE, Carrier
 from privfed.deploy.coordinator.sum_session import SumSession, begun
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
@@ -180,7 +180,7 @@ class Coordinator:
 
     def _read(self, site: int, data: bytes) -> bytes | None:
         """Returns the body of a site's answer; None, with the reason noted, if it has none."""
-        if data == NOBODY:
+        if data == UNREACHABLE:
             self._lost(site, "no agent answers there")
             return None
         try:
@@ -197,7 +197,7 @@ class Coordinator:
         return None
 
     def _lost(self, site: int, why: str) -> None:
-        """Marks `site` as unavailable: the run is declared to it before it is asked again."""
+        """Marks `site` as unavailable; the run must be declared to it before its next sum."""
         self._heads.pop(site, None)
         if self._away.get(site) != why:
             _log.warning("%s: %s", self._name(site), why)

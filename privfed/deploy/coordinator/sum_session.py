@@ -19,9 +19,9 @@ from privfed.round.algorithm import Algorithm
 from privfed.secure.encoded_sum import EncodedSummation
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import Directory
-from privfed.secure.masked.expected import Expected, Masking
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.policy import Expected, Masking
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.primitives import KeyPair, random_key
 from privfed.secure.summation import Aborted, Culprit
@@ -111,7 +111,7 @@ class PlainSession:
 
     @property
     def invitation(self) -> bytes:
-        """Empty: the question suffices."""
+        """Empty, since a plain sum needs no more than the question."""
         return b""
 
     @property
@@ -132,7 +132,7 @@ class PlainSession:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Empty: plain sums identify no Byzantine site."""
+        """Empty, since plain sums identify no Byzantine site."""
         return ()
 
     def total(self) -> BoundedSum:
@@ -141,7 +141,7 @@ class PlainSession:
             raise Aborted("no site sent a sum")
         encoding = self.algorithm.mechanism.encoding(self.question.state)
         total = torch.stack([self._sums[site] for site in sorted(self._sums)]).sum(0)
-        bound = math.inf if encoding.site_deviation else encoding.bound
+        bound = math.inf if encoding.site_std else encoding.bound
         return BoundedSum(total, bound, len(self._sums))
 
 

@@ -78,27 +78,27 @@ class SiteTable(Part):
         Numbers beyond their bounds are clipped, whatever the run states. Otherwise a run could use
         its bounds to test whether any client exceeds them, and exclude all others' rows.
         """
-        asked = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
-        asked |= {"encoding": self.encoding, "client": self.client}
-        return {**asked, "test_path": "", "site": "", "outside": "clip"}
+        requested = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
+        requested |= {"encoding": self.encoding, "client": self.client}
+        return {**requested, "test_path": "", "site": "", "outside": "clip"}
 
 
 TEXT = """\
-# Whose data this site holds, and how its table is read. No run says anything of this. Another
-# table, of other people, has a folder of its own, with its own key. The first five are needed.
+# This site's table and its population. A run cannot change these values. For another table, over
+# other people, create another site folder with its own key. The first five keys are required.
 format = 1
 
-# population = "stays"             # a name for these people
-# path = "/srv/hospital/stays.csv" # CSV or Parquet; from this folder, where it is not absolute
-# client = "patient"               # the column that says whose a row is
-# clients = 10_000                 # no more people than these, ever: a round number, not a count
-# rows = 200                       # no more rows of one person than these count
-# sites_per_client = 1             # at how many sites one person may have rows, at most
+# population = "stays"             # a name for the people in the table
+# path = "/srv/hospital/stays.csv" # CSV or Parquet; relative to this folder
+# client = "patient"               # the column that identifies the person of a row
+# clients = 10_000                 # upper bound on the number of people; a round number
+# rows = 200                       # largest number of rows per person that count
+# sites_per_client = 1             # largest number of sites at which one person may have rows
 # delimiter = ","
 # decimal = "."
 # encoding = "utf-8"
-# reading = 5.0                    # seconds in which the table is read, as a run is declared
+# reading = 5.0                    # seconds to read the table when a run is declared
 # device = "cpu"                   # or "cuda"
-# threads = 1                      # processor cores that training may take
+# threads = 1                      # largest number of processor cores for training
 """
 """The template that the operator of a new site fills in."""

@@ -21,7 +21,7 @@ from privfed.deploy.files.keys import EXPECTED_NAME, NAME, PublicKey, UnknownKey
 from privfed.secure.limits import FEWEST
 from privfed.secure.masked.policy import least_threshold
 
-Threat = Literal["curious", "lying"]
+Threat = Literal["curious", "malicious"]
 
 
 class FederationFile(Part):
@@ -56,7 +56,7 @@ class FederationFile(Part):
         keys = {info.data.get("coordinator"): "the coordinator"}
         for name, text in sites.items():
             if not NAME.fullmatch(name):
-                problems.append(f"{name!r} is no name: expected {EXPECTED_NAME}")
+                problems.append(f"{name!r} is no valid name; expected {EXPECTED_NAME}")
             if (other := names.setdefault(name.casefold(), name)) != name:
                 problems.append(f"{name} and {other} differ only in the case of letters")
             try:
@@ -127,7 +127,7 @@ class FederationFile(Part):
 
         Args:
           colluders: number of sites that may collude with the server.
-          threat: whether the server follows the protocol ("curious") or may deviate ("lying").
+          threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
 
         Raises:
           Refused: if the stated threshold is too low, or there are too few sites to hide one.
@@ -221,10 +221,11 @@ def _line(name: str, key: str) -> str:
 
 
 _TEXT = """\
-# Who takes part. Agree on it out of band: compare the digest of `privfed federation check`.
+# The members of the federation. All members compare the digest that `privfed federation check`
+# prints, for example by telephone.
 format = {format}
 name = "{name}"
-coordinator = "{coordinator}"  # signs every invitation, and names the ledger
-threshold = {threshold}  # 0: the least t with t > k and, if the server may lie, 2 t > n + k
+coordinator = "{coordinator}"  # its key signs every invitation and identifies the ledger
+threshold = {threshold}  # shares that open a secret; 0: the smallest number that is secure
 [sites]
 """

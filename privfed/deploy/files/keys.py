@@ -40,7 +40,7 @@ _SMALL_ORDER = frozenset(
         "ee" + "ff" * 30 + "7f",
     )
 )
-"""Points of order dividing 8, in all encodings up to the sign: they allow forgeries."""
+"""Encodings (up to the sign) of points of order dividing 8, which would allow forgeries."""
 
 
 class UnknownKey(Refused):
@@ -69,7 +69,7 @@ class PublicKey:
         """Parses a public key. Raises `UnknownKey`, without quoting the text."""
         prefix, colon, spelt = text.partition(":")
         if prefix + colon != _PUBLIC:
-            raise UnknownKey(f"a public key begins with {_PUBLIC!r}, and this text does not")
+            raise UnknownKey(f"a public key begins with {_PUBLIC!r}, but this text does not")
         return cls(_decoded(spelt, f"after {_PUBLIC!r}"))
 
     def __str__(self) -> str:

@@ -37,8 +37,8 @@ class Receipt(Encoded):
       config: digest of the configuration.
       event: event of the round against the server with colluding sites.
       alone: event of the round if only this site is trusted; None if it is the same.
-      at_once: number of rounds charged with the first, if clients are at several sites and every
-        round of the run counts; 0 if each round is charged as it is answered.
+      prepaid_rounds: number of rounds charged with the first, if clients are at several sites and
+        every round of the run counts; 0 if each round is charged as it is answered.
       population: the site's name for the clients that are charged.
     """
 
@@ -51,7 +51,7 @@ class Receipt(Encoded):
     config: str
     event: Event
     alone: Event | None = None
-    at_once: int = 0
+    prepaid_rounds: int = 0
     population: str = ""
     assumes: Assumed | None = None
     """The adversary that `event` holds against; None if a receipt does not state it."""
@@ -64,9 +64,9 @@ class Receipt(Encoded):
             raise Refused("a receipt's run is a word of at most 128 letters")
         if not re.fullmatch(r"[\w.:-]{0,128}", self.population):
             raise Refused("a receipt's population is a word of at most 128 letters")
-        counts = (self.round, self.exchange, self.at_once)
+        counts = (self.round, self.exchange, self.prepaid_rounds)
         if not all(type(count) is int and 0 <= count <= _MOST_ROUNDS for count in counts):
-            raise Refused("a receipt's round, exchange and at_once are integers from 0")
+            raise Refused("a receipt's round, exchange and prepaid_rounds are integers from 0")
 
     @property
     def place(self) -> tuple[int, int]:
@@ -83,7 +83,7 @@ class Receipt(Encoded):
         if link.get("type") != "answer" or link.get("format") != FORMAT:
             raise LedgerBroken("is of a kind that this version of privfed does not know; update it")
         digests = ("federation", "model", "question", "config")
-        names = (*digests, "run", "round", "exchange", "at_once", "population")
+        names = (*digests, "run", "round", "exchange", "prepaid_rounds", "population")
         try:
             facts = {name: link[name] for name in names}
             alone = Event.from_json(link["alone"]) if link["alone"] is not None else None
@@ -106,9 +106,10 @@ class Receipt(Encoded):
 
 @dataclass(frozen=True)
 class Commits(Encoded):
-    """The number of commits by the party of an answered exchange before it answered.
+    """The number of states that a party had committed when it answered an exchange.
 
-    It reveals a state that is missing or was rolled back, from which the party would answer twice.
+    The number reveals a state that is missing or was rolled back; from such a state the party could
+    answer twice.
     """
 
     run: str
@@ -133,7 +134,7 @@ class Commits(Encoded):
         counted = all(type(facts[name]) is int for name in numbers)
         named = isinstance(facts["run"], str)
         if not (counted and named) or {*link} != {*facts, "type", "format", "hash"}:
-            raise LedgerBroken("does not state what a party committed")
+            raise LedgerBroken("does not state a party's number of commits")
         return cls(**facts)
 
 
@@ -160,7 +161,7 @@ class AnsweredRun:
 def charged_here(
     spending: Spending, assumed: Assumed | None, against: str | None, now: Assumed
 ) -> Counter[Event]:
-    """Recomputes `spending` of one run, `against` a party, for the adversary of `now`.
+    """Recomputes one run's `spending` (`against` a party) for the adversary of `now`.
 
     Raises:
       Incomposable: if no bound is known.
@@ -195,14 +196,14 @@ class RunReceipts:
         return next(reversed(self.lines))
 
     def spending(self, alone: bool, now: Assumed) -> Counter[Event]:
-        """Counts of charged events, recomputed for the adversary of `now`, that add to other runs'.
+        """Returns the counts of charged events, recomputed for `now`, for a sum over runs.
 
         Raises:
           Incomposable: if no bound is known.
         """
         charged: Counter[Event] = Counter()
         for (event, other), count in self.events.items():
-            charged[other if alone and other else event] += self.first.at_once or count
+            charged[other if alone and other else event] += self.first.prepaid_rounds or count
         return charged_here(charged, self.first.assumes, self._party(alone), now)
 
     def _party(self, alone: bool) -> str | None:
@@ -223,16 +224,18 @@ class RunReceipts:
         if self.lines and receipt.place < self.last:
             last = "round {}, exchange {}".format(*self.last)
             raise Declined(Refusal(Code.ROUND, f"{where}: the run was answered up to {last}"))
-        before = self.rounds.get(receipt.round, first if first.at_once else None)
+        before = self.rounds.get(receipt.round, first if first.prepaid_rounds else None)
         charged = before and (before.event, before.alone)
         other = charged is not None and charged != (receipt.event, receipt.alone)
-        if other or receipt.at_once != first.at_once:
+        if other or receipt.prepaid_rounds != first.prepaid_rounds:
             raise Declined(Refusal(Code.RUN, f"{where}: another event than was charged"))
-        if first.at_once and receipt.round > first.at_once:
-            raise Declined(Refusal(Code.ROUND, f"{where}: {first.at_once} rounds were charged"))
+        if first.prepaid_rounds and receipt.round > first.prepaid_rounds:
+            raise Declined(
+                Refusal(Code.ROUND, f"{where}: {first.prepaid_rounds} rounds were charged")
+            )
 
     def note(self, commits: Commits) -> None:
         """Adds the commits of the last exchange's party. Raises `LedgerBroken` for another."""
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
-            raise LedgerBroken("states what a party committed before, or of another exchange")
+            raise LedgerBroken("states commits of an earlier state, or of another exchange")
         self.commits = commits.count

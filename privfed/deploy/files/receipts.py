@@ -98,7 +98,7 @@ class Receipts:
                 rounds=len(run.rounds),
                 exchanges=len(run.lines),
                 last_round=run.last[0],
-                charged=run.first.at_once or len(run.rounds),
+                charged=run.first.prepaid_rounds or len(run.rounds),
             )
             for run in self._runs.values()
         )
@@ -192,19 +192,19 @@ class Receipts:
           rounds: number of rounds expected from the run, so that they are accounted for together.
         """
         run = self._runs.get(receipt.run)
-        if run is not None and (run.first.at_once or receipt.round in run.rounds):
+        if run is not None and (run.first.prepaid_rounds or receipt.round in run.rounds):
             return True
         gate = self._gates.setdefault(
             limit, Gate(limit.epsilon, limit.delta, "tightest", max(1, rounds))
         )
         try:
             before, following = self.following(
-                {receipt.event: receipt.at_once or 1},
+                {receipt.event: receipt.prepaid_rounds or 1},
                 receipt.assumes,
                 "sites" if receipt.alone else None,
             )
             total = Counter(before) + Counter(following)
-            if not receipt.at_once:
+            if not receipt.prepaid_rounds:
                 (event,) = following
                 return gate.affords(total - Counter({event: 1}), event)
             return guarantee(total, limit.delta).epsilon <= limit.epsilon
@@ -302,5 +302,5 @@ class Receipts:
         elif line.run in self._runs:
             self._runs[line.run].note(line)
         else:
-            raise LedgerBroken("states what a party committed of a run that was never answered")
+            raise LedgerBroken("states commits of a run that was never answered")
         self.head = head

@@ -75,7 +75,7 @@ class LedgerCopy:
         data = regular.read_bytes(self.path) if self.path.exists() else b""
         *lines, torn = data.split(b"\n")
         if torn:  # of a crash: no question was answered for that line
-            with _for_nobody_else():
+            with _owner_only():
                 durable.write_atomically(self.path, data[: len(data) - len(torn)])
         self._lines = lines
         self._heads = [chain.START, *self._hashes(chain.START, lines)]
@@ -120,7 +120,7 @@ class LedgerCopy:
 
     def _append(self, lines: bytes) -> None:
         """Appends `lines` durably to a file that only its owner may read."""
-        with _for_nobody_else():
+        with _owner_only():
             durable.make_folder(self.path.parent, 0o700)
             durable.append(self.path, lines)
 
@@ -140,7 +140,7 @@ class LedgerCopy:
 
 
 @contextlib.contextmanager
-def _for_nobody_else() -> Iterator[None]:
+def _owner_only() -> Iterator[None]:
     """Makes new files readable by their owner only."""
     mask = os.umask(0o077)
     try:

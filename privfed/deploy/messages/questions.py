@@ -121,7 +121,7 @@ class Question:
 
 
 def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns `tensors` with their names prefixed by `group`."""
+    """Prefixes the names of `tensors` by `group`."""
     return {f"{group}/{name}": value.cpu().contiguous().clone() for name, value in tensors.items()}
 
 

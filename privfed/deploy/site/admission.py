@@ -65,7 +65,7 @@ class Admission:
     def refuse_spent(self) -> None:
         """Raises `Declined` if the run's next round would exceed the budget.
 
-        So the coordinator learns it before it charges a round that the site would not answer.
+        The coordinator then learns of it before it charges a round that the site would not answer.
         """
         last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
         following, nothing = last.round + 1 if last else 1, "0" * 64
@@ -87,7 +87,7 @@ class Admission:
             config=self.config,
             event=plan.event_in(round),
             alone=plan.other_in(round),
-            at_once=rounds if parts > 1 else 0,
+            prepaid_rounds=rounds if parts > 1 else 0,
             population=self.population,
             assumes=plan.assumed,
         )

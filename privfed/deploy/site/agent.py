@@ -19,7 +19,7 @@ from privfed.deploy.files.receipts import Receipts
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, answered, greeting
-from privfed.deploy.site.joining import AT_ONCE, Membership
+from privfed.deploy.site.joining import CONCURRENT_RUNS, Membership
 from privfed.deploy.site.policy import Declined, LocalPolicy
 from privfed.deploy.site.run_party import RunParty
 from privfed.secure.frames import BadMessage
@@ -42,7 +42,7 @@ class Agent:
       federation: hash of the federation file.
       join: creates the site's part in a declared run, or raises `Declined`.
       parties: the site's parts in declared runs, by hash of the run.
-      at_once: largest number of these.
+      concurrent_runs: largest number of these.
     """
 
     key: SiteKey
@@ -50,7 +50,7 @@ class Agent:
     federation: bytes
     join: Callable[[Declaration], RunParty]
     parties: dict[bytes, RunParty]
-    at_once: int
+    concurrent_runs: int
 
     def answer(self, data: bytes) -> bytes:
         """Returns the bytes that answer `data`, for any input."""
@@ -92,7 +92,7 @@ class Agent:
             return last
         party = self.join(declaration)
         self.parties.pop(envelope.run, None)
-        while len(self.parties) >= self.at_once:
+        while len(self.parties) >= self.concurrent_runs:
             del self.parties[next(iter(self.parties))]
         self.parties[envelope.run] = party
         return party
@@ -155,7 +155,7 @@ def agent_of(member: Membership) -> Agent:
         bytes.fromhex(federation.digest()),
         member.join,
         member.rejoined(),
-        AT_ONCE,
+        CONCURRENT_RUNS,
     )
 
 

@@ -21,9 +21,9 @@ from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.site.admission import Admission
 from privfed.deploy.site.own_modules import outside_part
 from privfed.deploy.site.party import MakesParties, MaskedParties, PlainParties
-from privfed.deploy.site.people import nobody, readable_examples, site_people
 from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
 from privfed.deploy.site.policy_check import refusal
+from privfed.deploy.site.population import readable_examples, site_population, synthetic_clients
 from privfed.deploy.site.run_party import FixedTime, RunParty
 from privfed.deploy.site.site_setup import bare_setup, rehearsed_seconds, site_config
 from privfed.deploy.site.site_work import SiteWork
@@ -32,7 +32,7 @@ from privfed.secure.frames import BadMessage
 
 _log = logging.getLogger(__name__)
 """A site's own log, which only its owner reads."""
-AT_ONCE = 4
+CONCURRENT_RUNS = 4
 """Number of runs that a site takes part in at once; a further one replaces the oldest."""
 _MARGIN = 2.0
 """Required ratio of training time to the rehearsed time of the largest cohort."""
@@ -74,7 +74,7 @@ class Membership:
         Runs that it declines by now are left out, and must be declared again.
         """
         folders = self.folder.state.glob("*/declaration")
-        latest = sorted(folders, key=lambda path: path.stat().st_mtime)[-AT_ONCE:]
+        latest = sorted(folders, key=lambda path: path.stat().st_mtime)[-CONCURRENT_RUNS:]
         parties = {}
         for path in latest:
             try:
@@ -135,7 +135,7 @@ class Membership:
         )
         if new:
             admission.refuse_spent()
-        work = SiteWork(self.number, self._with_people(setup, table, declaration.examples))
+        work = SiteWork(self.number, self._with_population(setup, table, declaration.examples))
         return RunParty(
             work,
             self._parties(work, declaration),
@@ -151,7 +151,7 @@ class Membership:
             return MaskedParties(work, self.key.identity, self.federation.directory())
         return PlainParties(work, self.key, declaration.run, declaration.sealing)
 
-    def _with_people(self, setup: Setup, table: SiteTable, form: ExampleForm) -> Setup:
+    def _with_population(self, setup: Setup, table: SiteTable, form: ExampleForm) -> Setup:
         """Returns the run over the site's clients; over none if its table cannot be read.
 
         In that case the site takes part with its noise alone: the state of its data is private
@@ -159,12 +159,12 @@ class Membership:
         finished when this returns. A simulation returns at once.
         """
         config = setup.plan.config
-        empty = setup.over(nobody(config, form))
+        empty = setup.over(synthetic_clients(config, form))
 
         def reading() -> Setup:
             try:
                 read = readable_examples(config.parts["source"], table)
-                people = site_people(read.examples, config, table, form, self.key.name)
+                population = site_population(read.examples, config, table, form, self.key.name)
             except Exception as error:  # any error in a file
                 quoted = error.private if isinstance(error, Refused) else ""
                 _log.error(
@@ -173,7 +173,7 @@ class Membership:
                 return empty
             if read.left_out:
                 _log.error("%d PEOPLE DO NOT COUNT:\n%s", read.left_out, read.reason)
-            return setup.over(people)
+            return setup.over(population)
 
         def late() -> Setup:
             _log.error(

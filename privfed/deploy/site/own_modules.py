@@ -52,8 +52,8 @@ def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
     if path is None:
         return Refusal(
             Code.MODEL,
-            f"model.name is {name!r}, which is not in a file of its own here (packages have more "
-            "than one); write a function that makes the model into one, and list its digest",
+            f"model.name is {name!r}, but it is not in a single file here (packages have several "
+            "files); write a function that makes the model into one file, and list its digest",
         )
     if not _defines(path, name.partition(":")[2]):
         return Refusal(

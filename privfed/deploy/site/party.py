@@ -26,10 +26,10 @@ from privfed.secure.identities import Directory
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.client_state import BadState
 from privfed.secure.masked.committed_party import CommittedParty
-from privfed.secure.masked.expected import Expected, Masking
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.wire import decode
+from privfed.secure.masked.policy import Expected, Masking
 from privfed.secure.summation import Session
 
 Commit = Callable[[bytes, int], None]

@@ -119,8 +119,8 @@ class Requirements(Part):
         "skellam",
         "discrete_gaussian",
     ]
-    threat: Literal["curious", "lying"] = "lying"
-    """"lying": sums stay closed even if the server misreports dropouts."""
+    threat: Literal["curious", "malicious"] = "malicious"
+    """"malicious": sums stay closed even if the server misreports dropouts."""
     sites: int = Field(3, ge=1, le=10_000)
     """The smallest number of surviving sites of a sum that is opened."""
 
@@ -161,27 +161,27 @@ class LocalPolicy(Part):
 
 
 TEXT = """\
-# What this site allows. A run that asks for more is declined with a fixed word, and the full reason
-# is written here, into this site's own log. The values below are the defaults.
+# The runs that this site accepts. Any other run is declined with a fixed word; the full reason is
+# written to this site's own log only. The values below are the defaults.
 format = 1
 
-[budget]                    # of each person in this site's table, over all runs, as counted here
+[budget]                    # for each person in this site's table, over all runs that it answers
 epsilon = 2.0
 delta = 1e-5
 
 [require]
 protocols = ["masks"]
-mechanisms = ["skellam", "discrete_gaussian"]  # central noise ("gaussian") shows the server this
-                                               # site's sum: it is allowed by its name alone
-threat = "lying"            # or "curious": the server may look, but follows the protocol
-sites = 3                   # at least so many have to stay in a sum that is opened
+mechanisms = ["skellam", "discrete_gaussian"]  # with central noise ("gaussian") the server sees
+                                               # this site's sum; add it only to permit this
+threat = "malicious"            # the server may deviate from the protocol; "curious": it does not
+sites = 3                   # smallest number of surviving sites of a sum that is opened
 
 [allow]
 objectives = ["sgd", "fedprox"]
-models = ["logistic", "mlp"]  # and "sha256:…", the digest of a module's file that you have read
-parameters = 10_000_000     # of the largest model
-deadline = 3600.0           # seconds that a run may take for each sum (its secure.deadline)
+models = ["logistic", "mlp"]  # or "sha256:…", the digest of a module's file that you have read
+parameters = 10_000_000     # largest number of parameters of a model
+deadline = 3600.0           # largest secure.deadline: seconds to train for each sum
 releases = ["training"]     # also "evaluation", "statistics"
-simulation = false          # true: seeded noise, sums without cryptography: no promise
+simulation = false          # true also accepts simulations, which have no privacy guarantee
 """
 """A policy file with the defaults, explained."""

@@ -105,8 +105,8 @@ def _simulation(request: _Request) -> Reasons:
         "cohort.dropout": config.cohort.dropout > 0,
         'data.holdout = "examples"': config.data.holdout == "examples",
     }
-    for key, asked in simulated.items():
-        if asked:
+    for key, requested in simulated.items():
+        if requested:
             yield Code.SIMULATION, f"{key} is a simulation, but allow.simulation is false"
 
 
@@ -129,11 +129,11 @@ def _mechanism(request: _Request) -> Reasons:
 def _threat(request: _Request) -> Reasons:
     protocol = request.config.protocol
     threat = protocol.threat if isinstance(protocol, _NamesThreat) else "curious"
-    if request.policy.require.threat == "lying" and threat != "lying":
+    if request.policy.require.threat == "malicious" and threat != "malicious":
         yield (
             Code.THREAT,
             f"the run's sums are protected only against a {threat} server, but require.threat "
-            'is "lying"; the run has to set secure.threat = "lying"',
+            'is "malicious"; the run has to set secure.threat = "malicious"',
         )
 
 
@@ -223,15 +223,15 @@ def _model(request: _Request) -> Reasons:
 
 
 def _deadline(request: _Request) -> Reasons:
-    asked, most = request.config.secure.deadline, request.policy.allow.deadline
-    if asked > most:
-        yield Code.DEADLINE, f"secure.deadline is {asked:g} s, but allow.deadline is {most:g} s"
+    requested, most = request.config.secure.deadline, request.policy.allow.deadline
+    if requested > most:
+        yield Code.DEADLINE, f"secure.deadline is {requested:g} s, but allow.deadline is {most:g} s"
 
 
 def _releases(request: _Request) -> Reasons:
     allowed = request.policy.allow.releases
-    asked = ["training", *(["evaluation"] if request.config.evaluation_rounds.every else [])]
-    for release in asked:
+    requested = ["training", *(["evaluation"] if request.config.evaluation_rounds.every else [])]
+    for release in requested:
         if release not in allowed:
             yield Code.RELEASE, _not_listed("the release", release, "allow.releases", allowed)
 

@@ -47,7 +47,7 @@ class Late(Aborted):
 class FixedTime:
     """Releases data-dependent results `seconds` after the request; 0 means at once.
 
-    An answer that took longer never leaves, and a table that did is ignored.
+    An answer that took longer is never sent, and a table that took longer is ignored.
     """
 
     seconds: float
@@ -127,19 +127,19 @@ class RunParty:
 
     def question(self, body: bytes) -> bytes:
         """Answers a question: it starts a sum, or repeats the answer of the current one."""
-        asked = _Asked.decode(body)
+        requested = _Request.decode(body)
         if (party := self._restored(body)) is None:
-            self.work.refuse_other_form(asked.question)
+            self.work.refuse_other_form(requested.question)
             digest = hashlib.sha256(body).hexdigest()
             if self.admission.is_last(digest) and self.admission.commits:
                 raise BadMessage(
                     "lost state", "its party answered before, and its state was deleted"
                 )
-            self.admission.ledger.extend(asked.since, asked.lines)
-            self.admission.charge(asked.question, digest)
+            self.admission.ledger.extend(requested.since, requested.lines)
+            self.admission.charge(requested.question, digest)
             self.store.begin(body)
-            self._party = party = self._party_of(asked.question)
-        return self._handled(party, asked.invitation)
+            self._party = party = self._party_of(requested.question)
+        return self._handled(party, requested.invitation)
 
     def step(self, body: bytes) -> bytes:
         """Answers the next message of the current sum."""
@@ -160,7 +160,7 @@ class RunParty:
         if not self.admission.is_last(hashlib.sha256(last[0]).hexdigest()):
             return None
         try:
-            self._party = self._party_of(_Asked.decode(last[0]).question, last[1])
+            self._party = self._party_of(_Request.decode(last[0]).question, last[1])
         except BadState as damaged:
             raise BadMessage("lost state", str(damaged)) from damaged
         return self._party
@@ -188,7 +188,7 @@ class RunParty:
             raise
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """A question, lines of the coordinator's ledger that follow `since`, and an invitation."""
 
     question: Question
@@ -197,7 +197,7 @@ class _Asked(NamedTuple):
     invitation: bytes
 
     @classmethod
-    def decode(cls, body: bytes) -> _Asked:
+    def decode(cls, body: bytes) -> _Request:
         """Parses a question's body. Raises `BadMessage`."""
         reader = Reader(body)
         question = Question.decode(reader.sized())

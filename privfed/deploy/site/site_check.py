@@ -20,8 +20,8 @@ from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.site.joining import Membership
 from privfed.deploy.site.own_modules import outside_part
-from privfed.deploy.site.people import readable_examples, site_people
 from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
+from privfed.deploy.site.population import readable_examples, site_population
 from privfed.deploy.site.site_setup import largest_cohort, site_config
 from privfed.plan.assumptions import Incomposable
 from privfed.run.prepare import streams_of
@@ -32,7 +32,7 @@ class SiteCheck(Encoded):
     """A run in which a site would take part.
 
     Attributes:
-      people: number of clients in its table; private.
+      clients: number of clients in its table; private.
       rows: number of rows that count; private.
       epsilon: epsilon spent at `delta` by the site's own count after the run.
       budget: the site's largest epsilon.
@@ -43,7 +43,7 @@ class SiteCheck(Encoded):
       deadline: seconds that the run allows for training.
     """
 
-    people: int
+    clients: int
     rows: int
     epsilon: float
     budget: float
@@ -85,10 +85,10 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     except Refused as error:
         raise _by_cause(config, table, error) from None
     form = ExampleForm.of(examples)
-    people = site_people(examples, config, table, form, member.key.name)
+    clients = site_population(examples, config, table, form, member.key.name)
     reading = time.perf_counter() - began
     _, setup = member.accepted(text, form, None)
-    if people.clients > table.clients:
+    if clients.clients > table.clients:
         raise Refused(
             f"the table has more people than clients = {table.clients} in "
             f"{member.folder.data}; raise it"
@@ -96,7 +96,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     if 2 * reading > table.reading:
         raise Refused(
             f"reading the table takes {reading:.2g} s; set reading in {member.folder.data} to at "
-            f"least {4 * reading:.2g}, twice what it takes where some rows cannot be read"
+            f"least {4 * reading:.2g}, twice the time for a table with unreadable rows"
         )
     plan, limit = setup.plan, policy.budget
     party = "sites" if plan.other is not None else None
@@ -109,11 +109,11 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     charges = Counter(before) + Counter(following)
     spent = guarantee(charges, limit.delta).epsilon
     if spent > limit.epsilon:
-        excess = f"the whole run would take epsilon to {spent:.4g}, of {limit.epsilon:g}"
+        excess = f"the whole run would raise epsilon to {spent:.4g}, of {limit.epsilon:g}"
         raise Declined(Refusal(Code.BUDGET, f"{excess} (budget.epsilon), by this site's own count"))
     return SiteCheck(
-        people=people.clients,
-        rows=len(people.examples),
+        clients=clients.clients,
+        rows=len(clients.examples),
         epsilon=spent,
         budget=limit.epsilon,
         delta=limit.delta,
@@ -136,9 +136,9 @@ def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
     read = readable_examples(config.parts["source"], table)
     if not read.causes:
         return error
-    people = read.left_out + len(read.examples.clients)
+    clients = read.left_out + len(read.examples.clients)
     return Refused(
-        f"{public_text(error)}\n{read.left_out:,} of {people:,} people would not count, "
+        f"{public_text(error)}\n{read.left_out:,} of {clients:,} people would not count, "
         f"although the agent would run:\n{read.reason}",
         private=error.private,
         key=error.key,

@@ -26,24 +26,24 @@ from privfed.core.parts import Part
 from privfed.data.federation import Federation
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
-from privfed.deploy.site.people import nobody
 from privfed.deploy.site.policy import Code, Declined, Refusal
+from privfed.deploy.site.population import synthetic_clients
 from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 
-_NEVER = 1e-12
+_EXCEEDED = 1e-12
 """The probability of a larger cohort than is rehearsed."""
 _CHUNKS = 2
 """Number of chunks that are trained; the others take as long."""
 
 
 def largest_cohort(setup: Setup, clients: int) -> int:
-    """Largest cohort of `clients` clients, except with probability 1e-12 per round."""
+    """Returns a cohort size that is exceeded with probability at most 1e-12 per round."""
     rate = setup.plan.cost.witness.rate
     if rate >= 1.0:
         return clients
-    return int(min(clients, stats.binom.isf(_NEVER, clients, rate) + 1))
+    return int(min(clients, stats.binom.isf(_EXCEEDED, clients, rate) + 1))
 
 
 def rehearsed_seconds(
@@ -51,27 +51,27 @@ def rehearsed_seconds(
 ) -> float:
     """Returns the seconds of the slowest exchange for a site's largest cohort with maximal rows."""
     largest = largest_cohort(setup, table.clients)
-    people = min(largest, _CHUNKS * setup.executor.chunk)
-    work = SiteWork(site, setup.over(_made_up(setup, people, table.rows)), everybody=True)
+    clients = min(largest, _CHUNKS * setup.executor.chunk)
+    work = SiteWork(site, setup.over(_made_up(setup, clients, table.rows)), everybody=True)
     longest = 0.0
     for question in questions_of_each_kind(setup):
         began = clock()
         rehearsed = work.row if setup.plan.config.secured else work.plain_sum
         rehearsed(question)
         longest = max(longest, clock() - began)
-    return longest * math.ceil(largest / people)
+    return longest * math.ceil(largest / clients)
 
 
-def _made_up(setup: Setup, people: int, rows: int) -> Federation:
-    """Returns `people` synthetic clients with `rows` rows each."""
+def _made_up(setup: Setup, clients: int, rows: int) -> Federation:
+    """Returns `clients` synthetic clients with `rows` rows each."""
     federation = setup.federation
-    x, y = federation.examples.made_up(people * rows)
+    x, y = federation.examples.made_up(clients * rows)
     return replace(
         federation,
         examples=replace(federation.examples, x=x, y=y, owners=None, sites=None),
-        offsets=np.arange(people + 1, dtype=np.int64) * rows,
+        offsets=np.arange(clients + 1, dtype=np.int64) * rows,
         identities=None,
-        sites=np.zeros(people, dtype=np.int64),
+        sites=np.zeros(clients, dtype=np.int64),
     )
 
 
@@ -123,4 +123,6 @@ def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor
     They are the same at every site. `constants` are the declared untrained tensors of the model;
     None builds them here. Raises `Refused`.
     """
-    return prepare(config, constants=constants, load=lambda config, _: nobody(config, form, 1))
+    return prepare(
+        config, constants=constants, load=lambda config, _: synthetic_clients(config, form, 1)
+    )

@@ -124,7 +124,7 @@ class SiteWork:
 
     It samples once in a round, for all exchanges of the round (exchanges with one cohort are one
     event), from streams of its own: no sampling and no noise comes from elsewhere. In a rehearsal
-    `everybody` is true, and all clients are in the cohort.
+    `everybody` is true: all clients are in the cohort.
     """
 
     site: int
@@ -204,7 +204,7 @@ class SiteWork:
             leaves,
             self.setup.streams,
             sites=np.full(self.setup.federation.clients, self.site),
-            identities=self.setup.federation.people().identities,
+            identities=self.setup.federation.population().identities,
         )
 
     def _add_rows(self, question: Question, accumulator: Accumulator) -> None:
@@ -236,8 +236,8 @@ class SiteWork:
 
     def _cohort(self, question: Question) -> Cohort:
         """Returns the site's clients sampled in the round, from its own random streams."""
-        people = self.setup.federation.people().with_equal_sizes()
-        return self._algorithm(question).draw(question.round, people, self.setup.streams)
+        population = self.setup.federation.population().with_equal_sizes()
+        return self._algorithm(question).draw(question.round, population, self.setup.streams)
 
     def _everybody(self, question: Question) -> Cohort:
         algorithm, everybody = self._algorithm(question), np.arange(self.setup.federation.clients)

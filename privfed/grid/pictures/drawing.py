@@ -94,7 +94,7 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
     figure = _with_known_measure(figure, rows, keys)
     shown = [row for row in rows_held if row.get("status", DONE) == DONE]
     if not any(row.get(figure.measure) is not None for row in shown):
-        raise Refused(f"figure {figure.name!r} has nothing to show: no cell has what it asks for")
+        raise Refused(f"figure {figure.name!r} has nothing to show: no cell matches its keys")
     panels = values(shown, figure.panels) if figure.panels else [None]
     with matplotlib.rc_context({**STYLE, "text.parse_math": False}):  # names may hold any letter
         across = min(len(panels), _ACROSS)

@@ -91,7 +91,7 @@ def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]
         refuse_unknown(figure, [*varied])
         if figure.log and figure.x not in PROGRESS:
             raise Refused(
-                f"figure {figure.name!r}: log scales a run's progress ({', '.join(PROGRESS)}), and "
+                f"figure {figure.name!r}: log scales a run's progress ({', '.join(PROGRESS)}), but "
                 f"x is {figure.x!r}; remove the key"
             )
         refuse_averaging(figure, varied)

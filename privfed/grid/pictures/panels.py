@@ -25,7 +25,7 @@ _WIDE = 40
 """Number of characters that fit side by side under one panel."""
 ATTACK_SUCCESS = "attack_success"
 """The attack success rate."""
-_BESIDE = 0.12
+_SPACING = 0.12
 """Distance between the points of one name, relative to the distance between names."""
 
 Point = tuple[float, Spread]
@@ -43,7 +43,7 @@ def draw_curves_panel(
     positions, names = _places(figure, all_rows)
     groups = list(_groups(figure, rows, all_rows))
     named = any(isinstance(x, str) for x in positions)
-    draw_series, apart = (_draw_points, _BESIDE) if named else (_draw_curve, 0.0)
+    draw_series, apart = (_draw_points, _SPACING) if named else (_draw_curve, 0.0)
     for number, (value, group) in enumerate(groups):
         shift = apart * (number - (len(groups) - 1) / 2)
         shifted = {x: place + shift for x, place in positions.items()}

@@ -46,10 +46,10 @@ _AWAY = (
 
 
 def assumptions(witness: Witness) -> dict[str, str]:
-    """Returns the operational assumptions of a sampler's proof, by name, with their meaning for it.
+    """Returns the operational assumptions of a sampler's proof: name -> meaning for this sampler.
 
-    Without privacy amplification a fixed schedule may be public, and dropouts may be known: it is
-    enough that no client takes part too often.
+    Without privacy amplification the schedule and the dropouts may be public; only the number of
+    participations of a client is limited.
     """
     return _of_release(witness.release)
 
@@ -91,7 +91,7 @@ def membership(relation: str, clients: int) -> str:
 
 @dataclass(frozen=True)
 class Alternative(Encoded):
-    """The plan of a run with these `keys`, in numbers.
+    """Figures of the plan of a run with these `keys`.
 
     Attributes:
       noise_on_model: root mean square over rounds of the standard deviation of the sums of
@@ -151,7 +151,7 @@ def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
 
 
 def _solved_keys(config: Config, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """`keys` with the solved numbers of groups and bands, if these were left open."""
+    """Adds the solved numbers of groups and bands to `keys`, if these were left open."""
     solved = dict(keys)
     if isinstance(config.sampler, InGroups) and "cohort.groups" in keys:
         solved["cohort.groups"] = config.sampler.possible_groups()[0]
@@ -274,20 +274,20 @@ def compared(
     every += uneven
     there = [each for each in every if isinstance(each, Alternative)]
     same = not yours or yours.ranked
-    beside = [a for a in there if a.ranked == same]
+    comparable = [a for a in there if a.ranked == same]
     return Advice(
-        ranked=tuple(sorted(beside, key=lambda a: a.noise_on_model)),
+        ranked=tuple(sorted(comparable, key=lambda a: a.noise_on_model)),
         apart=tuple(a for a in there if a.ranked != same),
         unavailable=tuple(each for each in every if isinstance(each, Unavailable)),
         yours=yours,
-        reference=yours or next(iter(beside), None),
+        reference=yours or next(iter(comparable), None),
     )
 
 
 def _tried(
     base: Raw, keys: Mapping[str, Any], promises: Collection[str], before: Priors, adaptive: bool
 ) -> Alternative | Unavailable:
-    """The plan of `base` with these `keys` in numbers, or the reason why it has none."""
+    """Returns figures of the plan of `base` with these `keys`, or why there are none."""
     names = keys["cohort.sampler"], keys["privacy.mechanism"]
     try:
         config = assembled(_with_keys(base, keys))
@@ -303,7 +303,7 @@ def _tried(
 
 
 def _with_keys(base: Raw, keys: Mapping[str, Any]) -> Raw:
-    """`base` with these `keys`; a cohort size that other keys determine is reset."""
+    """Sets `keys` in `base`, and resets a cohort size that other keys determine."""
     raw = copy.deepcopy(base)
     for key, value in keys.items():
         assign(raw, key, value)

@@ -169,7 +169,7 @@ def _counts_clients(keys: Keys) -> bool:
     return "clients" in sampler.constants
 
 
-_ASKED = ("epsilon", "delta", "rounds", "accountant", "population", "cohort", "sampling_rate")
+_REQUIRED = ("epsilon", "delta", "rounds", "accountant", "population", "cohort", "sampling_rate")
 _COMPARED = {"sampler": "poisson", "mechanism": "gaussian"}
 """Flags that the comparison varies, with their defaults."""
 _SPACINGS = ("separation", "slots")
@@ -180,7 +180,7 @@ def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQue
 
     Raises `Refused` for flags that advice does not use, and for missing numbers.
     """
-    used = {*_ASKED, *_SPACINGS}
+    used = {*_REQUIRED, *_SPACINGS}
     left = [name for name, value in flags.items() if value is not None and name not in used]
     ignored = [name for name in left if flags[name] != _COMPARED.get(name)]
     if ignored:
@@ -197,7 +197,7 @@ def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQue
     spacings = [flags[name] for name in _SPACINGS if flags[name] is not None]
     if len(spacings) > 1:
         raise Refused("--separation and --slots both state how often a client takes part: give one")
-    given = {name: flags[name] for name in _ASKED}
+    given = {name: flags[name] for name in _REQUIRED}
     return AdviceQuestion(**given, period=(spacings or [None])[0], promises=promised(promises))
 
 

@@ -19,15 +19,15 @@ class CalibrationAnswer:
 
     Attributes:
       bound: the guarantee over all rounds.
-      besides: the second guarantee of noise that clients or sites share, which the budget does not
-        limit.
+      other_party: the second guarantee of noise that clients or sites share, which the budget does
+        not limit.
     """
 
     question: CalibrationQuestion
     solved: str
     bound: Guarantee
     cost: RoundCost
-    besides: Guarantee | None = None
+    other_party: Guarantee | None = None
 
     @property
     def colluders(self) -> int | None:
@@ -92,9 +92,9 @@ class CalibrationAnswer:
             **facts,
             **honest,
             "against": mechanism.against,
-            "besides": self._besides(),
+            "other_party": self._other_party(),
             "step": grid.step,
-            "share_deviation": grid.share * grid.step,
+            "share_std": grid.share * grid.step,
             "encoded": grid.l2 * grid.step / mechanism.clip,
             "wraps": grid.wraps,
             f"bytes_per_{party}": grid.length * (question.bits or 0) / 8,
@@ -114,8 +114,8 @@ class CalibrationAnswer:
             facts["noise_of_all_sites"] = mechanism.noise_on_update(limits.sites)
         return facts
 
-    def _besides(self) -> Mapping[str, Any] | None:
+    def _other_party(self) -> Mapping[str, Any] | None:
         """The second guarantee: its adversary and its epsilon."""
-        if self.besides is None:
+        if self.other_party is None:
             return None
-        return {"against": self.besides.against, "epsilon": self.besides.epsilon}
+        return {"against": self.other_party.against, "epsilon": self.other_party.epsilon}

@@ -45,7 +45,7 @@ def given_flags(question: CalibrationQuestion, names: Iterable[str]) -> list[str
 
 
 def part_of_sites(question: CalibrationQuestion) -> float | None:
-    """The `secure.colluders` that corresponds to the number of colluding sites; None by default."""
+    """Converts a number of colluding sites to `secure.colluders`; None if it is not given."""
     if question.colluders is None or not question.sites:
         return question.colluders
     return question.colluders / question.sites
@@ -93,7 +93,7 @@ def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
 
 
 _MOST_CLIENTS = 10**15
-"""Largest population that stands for a sampling rate: quotients as fine as floats."""
+"""Population with which any sampling rate is represented as a quotient of integers."""
 _KEYS = {
     "mechanism": "privacy.mechanism",
     "sampler": "cohort.sampler",
@@ -185,7 +185,7 @@ def mechanism_of(question: CalibrationQuestion) -> Mechanism:
 
 
 def _witness_of(question: CalibrationQuestion, rate: float) -> Witness:
-    """The sampling rule for integer numbers of clients whose quotient is `rate`."""
+    """Returns the sampling rule for integer numbers of clients with quotient `rate`."""
     quotient = Fraction(rate).limit_denominator(_MOST_CLIENTS)
     sampler = find("sampler", question.sampler, "--sampler")(size=quotient.numerator)
     witness: Witness = sampler.witness(0, quotient.denominator)
@@ -215,8 +215,8 @@ def refuse_contradictory_question(question: CalibrationQuestion) -> None:
     _refuse_numbers_of_other_mechanisms(question)
     if question.in_bands and question.slots is None:
         raise Refused(
-            "how many slots are enough depends on how groups divide them, and more are not always "
-            "better: give --slots"
+            "--slots is missing; it is not solved for here, since noise does not always fall with "
+            "more slots: set it"
         )
     noise, epsilon = question.noise_multiplier, question.epsilon
     if noise is not None and not 0.0 <= noise <= LARGEST_NOISE:
@@ -229,7 +229,7 @@ def _refuse_numbers_of_other_mechanisms(question: CalibrationQuestion) -> None:
     """Raises `Refused` for keys of another mechanism."""
     for name, mechanism in (("bands", "banded"), ("buffers", "blt")):
         if getattr(question, name) and name not in _fields(question):
-            raise Refused(f"--{name} is for --mechanism {mechanism}; leave it out, or choose that")
+            raise Refused(f"--{name} needs --mechanism {mechanism}; set that, or remove it")
 
 
 def _fields(question: CalibrationQuestion) -> set[str]:

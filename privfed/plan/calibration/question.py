@@ -42,14 +42,14 @@ _ROUNDS = {"least": 1, "most": 10**6}
 class CalibrationQuestion:
     """A mechanism with a sampler; exactly one of its numbers is None and is solved for.
 
-    Each field is a flag of `privfed calibrate` and an argument of `privfed.calibrate`, both of
-    which read its type, help, default and limits here. `population` and `cohort` are integer
-    numbers of clients. `sampling_rate` replaces both if sampling depends on their quotient alone;
-    so do `separation` under cyclic sampling and `slots` under random allocation. None or 0 takes
-    the part's own default. Noise that clients share depends on the `dimension` of an update and on
-    the secure sum's numbers; `protocol` is then "masks" by default. With `sites`, sites hold the
-    clients and are the parties: `minimum` and `colluders` are numbers of sites. Without,
-    `colluders` is a fraction of a cohort.
+    Each field is a flag of `privfed calibrate` and an argument of `privfed.calibrate`, with its
+    type, help, default and limits. `population` and `cohort` are integer numbers of clients.
+    `sampling_rate` replaces both if sampling depends on their quotient alone; so do `separation`
+    under cyclic sampling and `slots` under random allocation. None or 0 takes the part's own
+    default. Noise that clients share depends on the `dimension` of an update and on the secure
+    sum's numbers; `protocol` is then "masks" by default. With `sites`, sites hold the clients and
+    are the parties: `minimum` and `colluders` are numbers of sites. Without, `colluders` is a
+    fraction of a cohort.
     """
 
     mechanism: str = field(metadata=_flag("As privacy.mechanism.", "gaussian"))
@@ -109,7 +109,7 @@ class CalibrationQuestion:
         if unknown := sorted(flags.keys() - known):
             from privfed.core.parts import expected
 
-            meant = RUN_FILE_KEYS.get(unknown[0])
+            meant = cls.flag_meant(unknown[0])
             instead = f"it is {meant!r} here" if meant else expected(unknown[0], [*known])
             raise Refused(f"unknown argument {unknown[0]!r}; {instead}")
         for name, value in flags.items():
@@ -118,6 +118,15 @@ class CalibrationQuestion:
                 raise Refused(f"{name} is {value!r}; expected {kind[1]}")
         defaults = {name: each.metadata["default"] for name, each in known.items()}
         return cls(**{**defaults, **flags})
+
+    @classmethod
+    def flag_meant(cls, name: str) -> str | None:
+        """Returns the flag for a key of a run file, or for another library's name of one."""
+        from privfed.config.mistakes import named_elsewhere
+
+        keys = [name, *(key.rpartition(".")[2] for key in named_elsewhere(name.replace("-", "_")))]
+        flags = [RUN_FILE_KEYS.get(key, key) for key in keys]
+        return next((flag for flag in flags if flag in {each.name for each in fields(cls)}), None)
 
     @property
     def sampler_class(self) -> type[Sampler]:
@@ -174,7 +183,7 @@ class CalibrationQuestion:
 
     @property
     def draw_is_irrelevant(self) -> bool:
-        """Whether sampling does not amplify privacy: each client adds noise to its own row."""
+        """Whether sampling gives no amplification, as each client adds noise to its own row."""
         own_noise = self.mechanism_class.trust == "client" and not self.by_sites
         return own_noise and not self.spaced and not self.mechanism_class.joint
 

@@ -28,7 +28,7 @@ _SMALLEST_RATE = 1e-9
 
 
 def large_scanned(fits: Callable[[int], bool], most: int) -> int:
-    """Searches for a large fitting count up to `most` if fitting is not monotone; 0 if none.
+    """Searches for a large count up to `most` that fits, if fitting is not monotone; 0 if none.
 
     Small expected cohorts are truncated more often, so small counts may not fit where larger ones
     do. The result is not proved to be the largest: counts a fifth apart are tried from above, then
@@ -77,12 +77,12 @@ def solve(question: CalibrationQuestion) -> CalibrationAnswer:
     try:
         return _answer(question, unknown)
     except AccountingError as error:
-        hint = "; or more --bits, as rounding alone makes rows longer" if question.bits else ""
+        hint = "; or raise --bits, since rounding lengthens rows" if question.bits else ""
         raise Refused(f"{error}{hint}") from error
 
 
 def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
-    """The answer for the `unknown` number. Raises `AccountingError` if no number is enough."""
+    """Solves for the `unknown` number. Raises `AccountingError` if no value of it suffices."""
     if question.sites:
         refuse(config_of(question))
     if unknown != "cohort":
@@ -98,7 +98,7 @@ def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
 
 
 def _as_chosen(question: CalibrationQuestion, plan: Plan) -> CalibrationQuestion:
-    """`question` with the solved bands and groups."""
+    """Returns `question` with the solved bands and groups."""
     mechanism = plan.config.mechanism
     if isinstance(mechanism, InBands):
         question = replace(question, bands=mechanism.bands)
@@ -108,14 +108,14 @@ def _as_chosen(question: CalibrationQuestion, plan: Plan) -> CalibrationQuestion
 
 
 def _planned(complete: CalibrationQuestion, unknown: str, plan: Plan) -> CalibrationAnswer:
-    """The guarantee of such a run's plan, with the second one of shared noise."""
+    """Returns the guarantee of the plan, with the second guarantee of shared noise."""
     assert complete.rounds is not None
-    besides = plan.besides(complete.rounds)
-    return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost, besides)
+    other_party = plan.other_party(complete.rounds)
+    return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost, other_party)
 
 
 def _completed(question: CalibrationQuestion, unknown: str) -> CalibrationQuestion:
-    """`question` with a number for the unknown; epsilon follows from all others."""
+    """Returns `question` with the unknown set to a number; epsilon follows from the others."""
     match unknown:
         case "noise_multiplier":
             return replace(question, noise_multiplier=_noise(question))
@@ -207,7 +207,7 @@ def _some(count: int, smallest: str, question: CalibrationQuestion) -> int:
 
 
 def alternatives(answer: CalibrationAnswer) -> Iterator[tuple[str, CalibrationAnswer]]:
-    """Yields the answers with one other constant each, and a description of the change.
+    """Yields answers with one constant changed each, and a description of the change.
 
     Changes without an answer are left out.
     """
@@ -219,7 +219,7 @@ def alternatives(answer: CalibrationAnswer) -> Iterator[tuple[str, CalibrationAn
 
 
 def _unsolved(answer: CalibrationAnswer) -> CalibrationQuestion:
-    """The original question."""
+    """Returns the question as it was before solving."""
     match answer.solved:
         case "cohort":
             return replace(

@@ -11,7 +11,7 @@ from privfed.config.config import Config
 from privfed.plan.refusals.clients import (
     attack_refusals,
     client_state_refusals,
-    nobody_to_drop,
+    no_stragglers_to_drop,
     nothing_to_shorten,
     objective_refusals,
     partial_model_refusals,
@@ -57,7 +57,7 @@ _IN_ORDER: tuple[Callable[[Config], Iterator[str]], ...] = (
     measures_lost_on_resume,
     nothing_to_shorten,
     adaptive_clip_of_absent_clients,
-    nobody_to_drop,
+    no_stragglers_to_drop,
     draw_by_sizes,
     weights_by_private_sizes,
     secret_slots,

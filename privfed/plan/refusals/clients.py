@@ -33,7 +33,7 @@ def _instead(config: Config) -> str:
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
-    """Amplification is not proved here if state reveals the rounds of participation."""
+    """Amplification is not proved if client state reveals the rounds of participation."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
@@ -94,13 +94,13 @@ def adds_updates(config: Config) -> bool:
 
 def objective_refusals(config: Config) -> Iterator[str]:
     """Yields every reason why the objective would not have its effect."""
-    yield from _models_beside_the_server(config)
+    yield from _models_not_at_the_server(config)
     yield from _logits_of_no_classes(config)
     yield from _steps_for_nothing(config)
 
 
-def _models_beside_the_server(config: Config) -> Iterator[str]:
-    """The objective moves models itself (`server_step`), but the server would move another."""
+def _models_not_at_the_server(config: Config) -> Iterator[str]:
+    """The objective moves its models itself, but the server would move the run's model."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
@@ -149,15 +149,15 @@ def _objectives_of_whole_models(config: Config) -> Iterator[str]:
     """The objective needs complete models, but `model.local` keeps a part with each client."""
     objective = config.objective
     where = (
-        "model.local keeps a part of the model on each client, and client.objective = "
+        "model.local keeps a part of the model on each client, but client.objective = "
         f"{config.names['objective']!r}"
     )
     if objective.personalises:
-        yield f"{where} gives each a model of its own: use one of the two"
+        yield f"{where} gives each client a model of its own; use one of the two"
     elif _reads_sent_models(objective):
         yield (
-            f"{where} reads examples at models that are sent, which lack it; use one that reads "
-            f"examples in its local steps alone: {offered('objective', _trains_parts)}"
+            f"{where} reads examples at broadcast models, which lack that part; use one that reads "
+            f"examples only in its local steps: {offered('objective', _trains_parts)}"
         )
 
 
@@ -177,10 +177,10 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
         return
     attack = f"attack.name is {config.names['attack']!r}, which steers the model that is sent"
     if config.start.local:
-        yield f"{attack}, and model.local adds parameters that are not; use another attack"
+        yield f"{attack}, but model.local adds parameters that are not; use another attack"
     elif dict(config.objective.layout(1).parts).get("delta", 1) > 1:
         name = config.names["objective"]
-        yield f"{attack}, and client.objective = {name!r} sends several; use another attack"
+        yield f"{attack}, but client.objective = {name!r} sends several; use another attack"
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _epochs_of_what_stays(config: Config) -> Iterator[str]:
         )
     elif not config.objective.plain:
         yield (
-            f"client.local_epochs is {count}, and client.objective = "
+            f"client.local_epochs is {count}, but client.objective = "
             f"{config.names['objective']!r} corrects all steps, those of the local part "
             'included; use "sgd", or client.local_epochs = 0'
         )
@@ -216,7 +216,7 @@ def nothing_to_shorten(config: Config) -> Iterator[str]:
         )
 
 
-def nobody_to_drop(config: Config) -> Iterator[str]:
+def no_stragglers_to_drop(config: Config) -> Iterator[str]:
     """Stragglers are dropped, but no client, or every client, is one."""
     if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
         yield (
@@ -244,17 +244,17 @@ def attack_refusals(config: Config) -> Iterator[str]:
     yield from _details_without_attack(config)
     yield from _everybody_pools(config)
     yield from _labels_changed_twice(config)
-    yield from _weights_that_nobody_asks(config)
-    yield from _counts_that_nobody_asks(config)
+    yield from _weights_not_requested(config)
+    yield from _counts_not_requested(config)
 
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
-    """An attack requires a fraction of attackers, and the reverse (`attack.acts`, `lies`)."""
+    """Attacks (`attack.acts`, `false_claims`) require a fraction of attackers, and the reverse."""
     attack, name, attackers = config.attack, config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
-    acts = attack.acts or attackers.lies
+    acts = attack.acts or attackers.false_claims
     if acts != (fraction > 0.0) and not (acts and given):
-        what = "".join(f", {lie}" for lie in _lies(config))
+        what = "".join(f", {claim}" for claim in _false_claims(config))
         what += "" if acts else ", which changes neither examples nor rows,"
         yield (
             f"attack.name is {name!r}{what} and attack.fraction {fraction:g}; expected an "
@@ -268,7 +268,7 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
         )
 
 
-def _lies(config: Config) -> Iterator[str]:
+def _false_claims(config: Config) -> Iterator[str]:
     """The keys, with their values, of false statements by attackers."""
     if config.attackers.weight != 1.0:
         yield f"attack.weight {config.attackers.weight:g}"
@@ -287,11 +287,11 @@ def _missing(acts: bool) -> str:
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
-    """Details of an attack are set, but no client attacks (`attack.acts`, `lies`)."""
+    """Details of an attack are set, but no client attacks (`attack.acts`, `false_claims`)."""
     given = config.attackers
     details = (given.selection, given.stage, given.replaces, given.first_round, given.last_round)
     usual = ("once", "auto", "messages", 1, 0)
-    if not (config.attack.acts or given.lies) and details != usual:
+    if not (config.attack.acts or given.false_claims) and details != usual:
         yield (
             "attack.selection, attack.stage, attack.replaces and the attack's rounds say how an "
             "attack goes, and none is configured"
@@ -319,15 +319,15 @@ def _labels_changed_twice(config: Config) -> Iterator[str]:
         )
 
 
-def _weights_that_nobody_asks(config: Config) -> Iterator[str]:
+def _weights_not_requested(config: Config) -> Iterator[str]:
     """Attackers overstate their weight, but clients send none (`sends_weights`)."""
     if config.attackers.weight == 1.0:
         return
     try:
-        asked = sends_weights(config, rule_of(config))
+        requested = sends_weights(config, rule_of(config))
     except Refused:  # the rule is refused elsewhere
         return
-    if not asked:
+    if not requested:
         yield (
             f"attack.weight is {config.attackers.weight:g}, but no client reports its weight: "
             "weights are equal, or declared; use clients that weigh by their examples, or "
@@ -335,7 +335,7 @@ def _weights_that_nobody_asks(config: Config) -> Iterator[str]:
         )
 
 
-def _counts_that_nobody_asks(config: Config) -> Iterator[str]:
+def _counts_not_requested(config: Config) -> Iterator[str]:
     """Attackers deceive adaptive clipping, but the clipping norm is fixed (`adaptive`)."""
     count = config.attackers.clip_count
     if count != "true" and not config.mechanism.adaptive:

@@ -58,14 +58,14 @@ def rule_refusals(config: Config) -> Iterator[str]:
     yield from _rows_under_noise(choice)
     yield from _rows_under_secure_sums(choice)
     yield from _histories_of_mixtures(choice)
-    yield from _messages_beside_updates(choice)
-    yield from _weights_that_may_be_lies(choice)
+    yield from _messages_other_than_updates(choice)
+    yield from _weights_that_may_be_false(choice)
     yield from _weights_bounded_for_nothing(choice)
     yield from _terms_under_an_adaptive_clip(choice)
     yield from _keys_of_what_is_not_before(choice)
     yield from _root_set_of_clients(choice)
     yield from _terms_beyond_the_range(choice)
-    yield from _too_many_hostile(choice)
+    yield from _too_many_byzantine(choice)
     yield from _root_set(choice)
 
 
@@ -101,7 +101,7 @@ def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
         )
 
 
-def _messages_beside_updates(choice: _Choice) -> Iterator[str]:
+def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
     """The server sums more than updates (`sends_updates_alone`, `sums_states`, `exchanges`)."""
     if choice.plain:
         return
@@ -115,12 +115,12 @@ def _messages_beside_updates(choice: _Choice) -> Iterator[str]:
         )
     elif objective.exchanges > 1 and (choice.by_sums or choice.needs & _OF_UPDATES):
         yield (
-            f"client.objective = {name!r} has the server average gradients before updates, and "
-            f"{choice.name} is for updates; use another of the two"
+            f"client.objective = {name!r} has the server average gradients before updates, but "
+            f"{choice.name} supports only updates; change one of the two"
         )
 
 
-def _weights_that_may_be_lies(choice: _Choice) -> Iterator[str]:
+def _weights_that_may_be_false(choice: _Choice) -> Iterator[str]:
     """A Byzantine-robust rule (`robust`) has weights, which clients may misstate."""
     aggregation = choice.config.aggregation
     if not choice.plain and (aggregation.weights == "examples" or aggregation.silo_weights):
@@ -169,7 +169,7 @@ def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
     """The server's own examples would belong to clients."""
     if choice.config.aggregation.root and choice.config.data.holdout == "examples":
         yield (
-            'aggregation.root is the server\'s own, and with data.holdout = "examples" it would be '
+            'aggregation.root is set, but with data.holdout = "examples" the root set would hold '
             'examples of clients that train; use data.holdout = "test" or "clients"'
         )
 
@@ -189,7 +189,7 @@ def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
         )
 
 
-def _too_many_hostile(choice: _Choice) -> Iterator[str]:
+def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
     """More Byzantine clients are expected than the rule tolerates (`most`)."""
     byzantine, size = choice.config.aggregation.byzantine, choice.config.sampler.size
     tolerated = tolerates(choice.rule, size)

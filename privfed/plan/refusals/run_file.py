@@ -11,7 +11,7 @@ from privfed.sampling.evaluation_rounds import independent_draw
 
 
 def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
-    """The ledger's heads are recorded, but the seed suffices to make the ledger again."""
+    """The ledger's heads are recorded, although the seed can reproduce the whole ledger."""
     if config.run.heads and config.run.randomness == "seeded":
         yield (
             "run.heads protects a ledger against truncation, but the ledger of a seeded run can "
@@ -29,7 +29,7 @@ def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
 
 
 def measures_lost_on_resume(config: Config) -> Iterator[str]:
-    """A checkpoint between two evaluations loses the work that is added up between them."""
+    """A resume from a checkpoint between two evaluations would lose counts of work."""
     run = config.run
     if run.simulation_metrics and run.checkpoint_every % run.evaluate_every:
         yield (
@@ -47,7 +47,7 @@ def evaluation_refusals(config: Config) -> Iterator[str]:
         yield from _chosen_size(config)
         yield from _single_examples(config)
         yield from _untested_canaries(config)
-        yield from _charged_at_once(config)
+        yield from _charged_in_advance(config)
     if config.evaluation.personal:
         yield from _no_personal_models(config)
     if config.stop.patience:
@@ -62,8 +62,8 @@ def _end_without_evaluation(config: Config) -> Iterator[str]:
     every, rounds = config.evaluation_rounds.every, config.run.rounds
     if rounds % every or every == 1:
         yield (
-            f"every {every} rounds one evaluates (evaluation.every, or else run.evaluate_every), "
-            f"and run.rounds is {rounds}; expected a multiple of a number above 1, so that some "
+            f"one in {every} rounds evaluates (evaluation.every, or else run.evaluate_every), "
+            f"but run.rounds is {rounds}; expected a multiple of a number above 1, so that some "
             "rounds train and the last one evaluates"
         )
 
@@ -98,7 +98,7 @@ def _untested_canaries(config: Config) -> Iterator[str]:
         )
 
 
-def _charged_at_once(config: Config) -> Iterator[str]:
+def _charged_in_advance(config: Config) -> Iterator[str]:
     """Sites that share clients, on machines of their own, charge a run at once, by one event."""
     if config.apart and config.data.sites_per_client > 1:
         yield (
@@ -127,8 +127,8 @@ def _no_personal_models(config: Config) -> Iterator[str]:
         )
     elif objective.measures or (local and objective.keeps):
         yield (
-            f"{key}, and client.objective = {name!r} makes them of more than the model that is "
-            "sent to be scored; remove the key, and see privfed evaluate --personalise 0"
+            f"{key}, but client.objective = {name!r} makes them of more than the model that is "
+            "sent to be scored; remove the key, and see `privfed evaluate --personalise 0`"
         )
 
 
@@ -136,7 +136,7 @@ def _nothing_measured(config: Config) -> Iterator[str]:
     """There is no test set, and clients do not evaluate."""
     if config.nothing_public and config.evaluation.by == "test":
         yield (
-            f'stop.patience is {config.stop.patience}, and with data.holdout = "none" no metric '
+            f'stop.patience is {config.stop.patience}, but with data.holdout = "none" no metric '
             'is measured; use evaluation.by = "clients", which is charged, or a public test set'
         )
 
@@ -147,7 +147,7 @@ def _uncharged_stop(config: Config) -> Iterator[str]:
     by_test = config.evaluation.by == "test"
     if protected and by_test and config.data.holdout == "examples":
         yield (
-            f"stop.patience is {config.stop.patience}, and the test set is of clients that "
+            f"stop.patience is {config.stop.patience}, but the test set is of clients that "
             'train (data.holdout = "examples"): the round at which the run stops would reveal '
             'information about them, uncharged; use evaluation.by = "clients", which is '
             "charged, or a public test set"
@@ -170,7 +170,7 @@ def _never_reached(config: Config) -> Iterator[str]:
     count = -(-config.run.rounds // (by_clients or config.run.evaluate_every))
     if config.stop.patience >= count:
         yield (
-            f"stop.patience is {config.stop.patience}, and the run has {count} evaluations, too "
+            f"stop.patience is {config.stop.patience}, but the run has {count} evaluations, too "
             "few to end it early; lower it, or evaluate more often"
         )
 

@@ -57,7 +57,7 @@ def canary_refusals(config: Config) -> Iterator[str]:
         yield from _unknown_places(config, canaries)
         yield from _sites_elsewhere(config, canaries)
         yield from _full_sums(config, canaries)
-        yield from _beside_attackers(config, canaries)
+        yield from _with_attackers(config, canaries)
         if config.audit.by_inputs:
             yield from _not_as_others_train(config, f'{canaries} with audit.kind = "input"')
 
@@ -95,8 +95,8 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
         yield (
             f"{canaries}, but clients are at sites on machines of their own "
             '(data.site_partition = "elsewhere"), which accept rows from no other client; '
-            "simulate the sites in one process, or test the mechanism alone: privfed audit "
-            "--mechanism"
+            "simulate the sites in one process, or test the mechanism alone: `privfed audit "
+            "--mechanism`"
         )
 
 
@@ -106,12 +106,12 @@ def _full_sums(config: Config, canaries: str) -> Iterator[str]:
     everybody = config.data.clients + config.audit.canaries
     if capacity and not witness.random and not witness.shares_places and capacity < everybody:
         yield (
-            f"{canaries}, and all take part with {config.data.clients} clients in each sum, "
+            f"{canaries} that all take part with {config.data.clients} clients in each sum, "
             f"but secure.capacity is {capacity}; expected at least {everybody}, or leave it out"
         )
 
 
-def _beside_attackers(config: Config, canaries: str) -> Iterator[str]:
+def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
     """Runs with simulated attackers have no guarantee to test."""
     if config.attacked:
         yield (
@@ -125,7 +125,7 @@ def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
     instead = 'use audit.kind = "update"'
     if config.keeping:
         yield (
-            f"{canaries}, and {config.keeping} has clients keep state between rounds, which "
+            f"{canaries}, but {config.keeping} has clients keep state between rounds, which "
             f"synthetic ones cannot; {instead}"
         )
     if config.example_privacy:
@@ -154,7 +154,7 @@ def unproven_draw(config: Config) -> Iterator[str]:
 
 
 def draw_by_sizes(config: Config) -> Iterator[str]:
-    """Sampling reads numbers of examples, which are private, or which another part also counts."""
+    """Sampling uses numbers of examples, which are private, or counted by another part too."""
     if not config.sampler.reads_sizes:
         return
     sampler, weights = f"cohort.sampler is {config.names['sampler']!r}", config.aggregation.weights

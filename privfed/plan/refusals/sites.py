@@ -95,7 +95,7 @@ def _steps_counted_twice(config: Config) -> Iterator[str]:
     """The steps of a silo are those that its ledger is charged for."""
     if config.client.steps:
         yield (
-            f"client.steps is {config.client.steps}, and client.privacy.mechanism = "
+            f"client.steps is {config.client.steps}, but client.privacy.mechanism = "
             f"{_name(config)!r} takes the steps that its own keys determine, each charged; "
             "remove the key, and set client.privacy.sampling_rate and client.epochs"
         )
@@ -177,7 +177,7 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
         return
     if not isinstance(release_of_draw(config), PoissonSampled):
         yield (
-            f"{key}, and cohort.sampler = {config.names['sampler']!r} has no proof for clients "
+            f"{key}, but cohort.sampler = {config.names['sampler']!r} has no proof for clients "
             f"with rows at several sites; use {draws_of(PoissonSampled)}"
         )
     if (mechanism.trust != "server" or config.secured) and not config.by_sites:
@@ -188,12 +188,12 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
         )
     if config.rule.robust or config.aggregation.before:
         yield (
-            f"{key}, and aggregation.rule = {config.names['rule']!r} takes each row as a whole "
+            f"{key}, but aggregation.rule = {config.names['rule']!r} takes each row as a whole "
             'client\'s; use aggregation.rule = "mean"'
         )
     if mechanism.adaptive:
         yield (
-            f"{key}, and privacy.adaptive_clip counts the clients within the clip, not their "
+            f"{key}, but privacy.adaptive_clip counts the clients within the clip, not their "
             "rows; set it to false"
         )
 

@@ -30,7 +30,7 @@ def _draws(config: Config, mechanism: str) -> Iterator[str]:
     witness = config.sampler.witness(0, config.data.clients)
     if witness.random or witness.rate < 1:
         yield (
-            f"{mechanism} is proved for rounds in which all clients take part, and "
+            f"{mechanism} is proved for rounds in which all clients take part, but "
             f"cohort.sampler is {config.names['sampler']!r}: the party that samples could place "
             "a client in a cohort of colluders, who know all noise that it shares with them; "
             'use "full"'
@@ -38,7 +38,7 @@ def _draws(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
-    """The noise protects visible rows, and a protocol shows none."""
+    """The noise protects rows that the server sees, but a protocol hides them."""
     if config.secured:
         yield (
             f"{mechanism} protects rows that the server sees, but secure.protocol = "
@@ -62,7 +62,7 @@ def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
         yield (
             f"audit.canaries is {config.audit.canaries}, but under {mechanism} every client "
             "shares noise with every other participant: leaving out a canary changes all rows; "
-            "remove the key, and test the mechanism alone: privfed audit --mechanism"
+            "remove the key, and test the mechanism alone: `privfed audit --mechanism`"
         )
 
 
@@ -84,7 +84,7 @@ def compression_refusals(config: Config) -> Iterator[str]:
     """Yields every reason why updates cannot be compressed with this method."""
     if config.compression.compresses:
         yield from _more_than_an_update(config)
-        yield from _states_beside_gradients(config)
+        yield from _states_with_gradients(config)
         yield from _rows_that_are_not_sent(config)
         yield from _rules_for_models(config)
         yield from _noise_of_other_rounds(config)
@@ -100,9 +100,9 @@ def _more_than_an_update(config: Config) -> Iterator[str]:
     """Compression requires one update `[d]`, sent in one exchange (`layout`, `exchanges`)."""
     if not _sends_an_update(config.objective):
         yield (
-            f"{_named(config)} is for messages that are one update, and client.objective = "
+            f"{_named(config)} is for messages that are one update, but client.objective = "
             f"{config.names['objective']!r} sends more than that, or has the server sum "
-            "clients' states; use an objective that sends an update alone: "
+            "clients' states; use an objective that sends only an update: "
             f"{offered('objective', _sends_an_update)}"
         )
 
@@ -113,8 +113,8 @@ def _sends_an_update(objective: Objective) -> bool:
     return alone and not objective.sums_states and objective.exchanges == 1
 
 
-def _states_beside_gradients(config: Config) -> Iterator[str]:
-    """Client state holds either the compression error, or a gradient (`anchored`)."""
+def _states_with_gradients(config: Config) -> Iterator[str]:
+    """Client state can hold a compression error or a gradient (`anchored`), not both."""
     if config.compression.keeps and config.objective.anchored == "all":
         yield (
             f"client.objective = {config.names['objective']!r} uses a client's memory for a "

@@ -161,10 +161,10 @@ class Banded(CorrelatedMechanism):
 
     def noise_on_update(self, size: int = 1) -> float:
         """The standard deviation of Z, in clips. Raises `Refused` if sums are inexact."""
-        deviation = self.deviation()
+        std = self.std()
         if self.toeplitz is not None:
-            refuse_inexact(deviation, size)
-        return deviation
+            refuse_inexact(std, size)
+        return std
 
     def memory(self, streams: Streams, length: int) -> Correlated:
         kind = CorrelatedReals if self.toeplitz is None else CorrelatedOnGrid
@@ -172,12 +172,12 @@ class Banded(CorrelatedMechanism):
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
         exact = self.toeplitz is not None
-        return clip_rows(rows, self.clip, grid_of(self.deviation() * self.clip) if exact else None)
+        return clip_rows(rows, self.clip, grid_of(self.std() * self.clip) if exact else None)
 
     def encoding(self, state: PublicState) -> Encoding:
-        deviation = self.deviation()
-        on_its_grid = self.toeplitz is not None and deviation > 0
-        return Encoding(self.clip, FINENESS / deviation if on_its_grid else math.inf)
+        std = self.std()
+        on_its_grid = self.toeplitz is not None and std > 0
+        return Encoding(self.clip, FINENESS / std if on_its_grid else math.inf)
 
-    def deviation(self) -> float:
+    def std(self) -> float:
         return self._noise() * float(np.linalg.norm(self.coefficients()))

@@ -146,9 +146,9 @@ class Buffered(CorrelatedMechanism):
         return BufferedNoise(self._solved(), length, streams)
 
     def noise_on_model(self, rounds: int) -> float:
-        return relative_noise(self._solved().inverse_sums(rounds), self.deviation())
+        return relative_noise(self._solved().inverse_sums(rounds), self.std())
 
-    def deviation(self) -> float:
+    def std(self) -> float:
         solved = self._solved()
         return self._noise() * column_norm(solved.decays, solved.outputs)
 

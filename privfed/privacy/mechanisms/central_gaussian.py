@@ -43,7 +43,7 @@ from privfed.privacy.noise.gaussian_on_grid import (
 from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
-_AT_ONCE = 1 << 17
+_BATCH_SIZE = 1 << 17
 """Numbers whose noise is drawn and added at once, for each thread."""
 
 
@@ -141,7 +141,7 @@ class CentralGaussian(NoisedMechanism):
         return layout.length + self.adaptive_clip
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        """The sum with the noise of `part`; parts that cover the sum add up to all of its noise.
+        """Adds the noise of `part` of the sum; parts that cover the sum add up to all of its noise.
 
         Each number of a sum over processes gets its noise N(0, (z C)^2) from one of them,
         independently of all others: the release has the same distribution as with one process.
@@ -156,10 +156,10 @@ class CentralGaussian(NoisedMechanism):
         self, total: BoundedSum, keys: Keys, part: slice
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yields the places of blocks of the sum in `part`, and their noised numbers."""
-        deviation, at_once = self._noise() * total.bound, _AT_ONCE * torch.get_num_threads()
-        for start in range(part.start, part.stop, at_once):
-            block = slice(start, min(start + at_once, part.stop))
-            noise = gaussian_on_grid(keys.beginning(start), deviation, block.stop - start)
+        std, batch = self._noise() * total.bound, _BATCH_SIZE * torch.get_num_threads()
+        for start in range(part.start, part.stop, batch):
+            block = slice(start, min(start + batch, part.stop))
+            noise = gaussian_on_grid(keys.beginning(start), std, block.stop - start)
             sums = total.total[block]
             yield block, sums + torch.from_numpy(noise).to(sums)
 
@@ -211,11 +211,11 @@ class CorrelatedMechanism(NoisedMechanism):
     remembers: ClassVar[bool] = True
 
     @abstractmethod
-    def deviation(self) -> float:
+    def std(self) -> float:
         """The standard deviation of Z, which is that of the first round's noise, in clips."""
 
     def noise_on_update(self, size: int = 1) -> float:
-        return self.deviation()
+        return self.std()
 
     def with_clip(self, clip: float) -> Mechanism:
         return cast("Mechanism", CentralGaussian(clip=clip))
@@ -228,7 +228,7 @@ class CorrelatedMechanism(NoisedMechanism):
             raise TypeError(
                 "this noise is correlated over rounds, so that independent keys give no proof"
             )
-        noise = torch.from_numpy(keys.noise(self.deviation() * total.bound))
+        noise = torch.from_numpy(keys.noise(self.std() * total.bound))
         return ((total.total + noise.to(total.total)) / divisor).float(), state
 
 

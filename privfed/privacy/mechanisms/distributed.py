@@ -60,12 +60,12 @@ class SkellamNoise(DistributedNoise):
             return setting.cohort.expected
         return super()._shares()
 
-    def _most_deviation(self) -> float:
+    def _largest_std(self) -> float:
         """Returns the largest standard deviation, which is smaller with layers.
 
         With few survivors each keeps more noise, which must be sampled as well.
         """
-        most = super()._most_deviation()
+        most = super()._largest_std()
         setting = self._planned_setting()
         if not self.layered:
             return most
@@ -110,21 +110,19 @@ class DiscreteGaussianNoise(DistributedNoise):
             raise self._too_few_bits()
         return super().noise_on_update(size)
 
-    def _most_deviation(self) -> float:
-        return 399.0 if self.noise_sampler == "exact" else super()._most_deviation()
+    def _largest_std(self) -> float:
+        return 399.0 if self.noise_sampler == "exact" else super()._largest_std()
 
     def _release(self, counted: float, exchanges: int) -> DiscreteGaussians | Unprotected:
         grid, clients = self.grid(), math.floor(self._shares() * counted + _EXACT)
         if self._noise() and (grid.share < 2 or clients < 1):
             return Unprotected("shares of less than 2 steps, or of no client, have no proof")
-        deviation = self.share().deviation
-        return DiscreteGaussians(
-            deviation, max(clients, 1), grid.l2, grid.l1, grid.length, exchanges
-        )
+        std = self.share().std
+        return DiscreteGaussians(std, max(clients, 1), grid.l2, grid.l1, grid.length, exchanges)
 
     def share(self) -> DiscreteGaussianShare:
         exact = self.noise_sampler == "exact"
-        deviation = self.grid().share
+        std = self.grid().share
         if exact:  # an integer variance, rounded up
-            deviation = math.sqrt(math.ceil(deviation**2))
-        return DiscreteGaussianShare(deviation, exact)
+            std = math.sqrt(math.ceil(std**2))
+        return DiscreteGaussianShare(std, exact)

@@ -33,11 +33,11 @@ from privfed.privacy.rotation import padded, rotate, signs, unrotate
 from privfed.privacy.setting import Setting
 from privfed.privacy.shared_noise import IntegerGrid
 from privfed.sampling.cohort import Witness
-from privfed.sampling.site_coins import drawn_at_sites
+from privfed.sampling.site_subsampling import sampled_at_sites
 
 _SPREAD = 4.0
 """k: half of the modulus holds this many standard deviations of a rotated sum and its noise."""
-_NEVER = 40.0
+_QUANTILE = 40.0
 """Number of noise standard deviations assumed never to be exceeded."""
 
 
@@ -93,20 +93,20 @@ class DistributedNoise(NoisedMechanism):
         return self._roomy_grid() or self._rotated_grid()
 
     def _roomy_grid(self) -> IntegerGrid | None:
-        """Returns the grid of unrotated rows if no sum of them can wrap; None if one might.
+        """Returns the grid of unrotated rows if their sum cannot wrap; otherwise None.
 
-        With few parties each adds much noise, so that steps are coarse and bits are left over. Even
-        if all n clients put their complete clip into one number, n (clip / step + 1) and the noise
-        would fit. Such rows need no rotation. Only sites are this few. The step is a power of two.
+        With few parties (sites) each adds much noise, so steps are coarse and bits remain unused.
+        If n (clip / step + 1) plus the noise fits, the sum cannot wrap even if all n clients put
+        their whole norm into one coordinate, and rows need no rotation. The step is a power of two.
         """
         setting = self._planned_setting()
-        share = self._share_deviation()
+        share = self._share_std()
         if not setting.sites or not share:
             return None
         n, d = setting.cohort.likely_largest, setting.length
-        finest = max(share / self._most_deviation(), self.clip / MOST_IN_SINGLE)
+        finest = max(share / self._largest_std(), self.clip / MOST_IN_SINGLE)
         step = 2.0 ** math.ceil(math.log2(finest))
-        noise = _NEVER * share / step * math.sqrt(setting.sites.sites)
+        noise = _QUANTILE * share / step * math.sqrt(setting.sites.sites)
         if n * (self.clip / step + 1) + noise >= 2.0 ** (setting.bits - 1):
             return None
         bound = Codec(self.clip, step, d, setting.bits).bound
@@ -123,23 +123,23 @@ class DistributedNoise(NoisedMechanism):
         setting = self._planned_setting()
         n, d = setting.cohort.likely_largest, padded(setting.length)
         adding = setting.sites.sites if setting.sites else n
-        share = self._share_deviation()
+        share = self._share_std()
         variance = (self.clip * n) ** 2 / d + share**2 * adding
         room = 4.0**setting.bits / (4 * _SPREAD**2) - n / 4
         if room <= 0:
             raise self._too_few_bits()
-        step = max(math.sqrt(variance / room), share / self._most_deviation(), self.clip * 2.0**-30)
-        deviation = math.sqrt(variance + n * step**2 / 4)
+        step = max(math.sqrt(variance / room), share / self._largest_std(), self.clip * 2.0**-30)
+        std = math.sqrt(variance + n * step**2 / 4)
         codec = Codec(self.clip, step, d, setting.bits)
         l1 = codec.bound * min(math.sqrt(d), codec.bound)
-        wraps = 2 * float(ndtr(-(2.0 ** (setting.bits - 1)) * step / deviation))
+        wraps = 2 * float(ndtr(-(2.0 ** (setting.bits - 1)) * step / std))
         return IntegerGrid(step, share / step, codec.bound, l1, d, wraps)
 
-    def _most_deviation(self) -> float:
+    def _largest_std(self) -> float:
         """The largest standard deviation of a share, in steps: a finer grid gains nothing."""
         return 4096.0
 
-    def _share_deviation(self) -> float:
+    def _share_std(self) -> float:
         """The standard deviation of one party's noise; the counted shares add up to z clip."""
         return self._noise() * self.clip / math.sqrt(self._shares())
 
@@ -213,13 +213,13 @@ class DistributedNoise(NoisedMechanism):
         assert sites is not None
         parts = {"sites": 1.0, "others": 1 / sites.shares(self.layered)}
         return {
-            party: drawn_at_sites(witness, self._release(part, exchanges), slack)
+            party: sampled_at_sites(witness, self._release(part, exchanges), slack)
             for party, part in parts.items()
         }
 
     @abstractmethod
     def _release(self, counted: float, exchanges: int) -> IntegerNoise | Unprotected:
-        """The release of `exchanges` sums over one cohort, with a fraction `counted` of noise."""
+        """Returns the release of `exchanges` sums, with a fraction `counted` of the noise."""
 
     @abstractmethod
     def share(self) -> Share:

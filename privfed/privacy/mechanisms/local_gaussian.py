@@ -24,7 +24,7 @@ from privfed.privacy.mechanism import (
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of, refuse_inexact
 from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
-from privfed.sampling.site_coins import drawn_at_sites
+from privfed.sampling.site_subsampling import sampled_at_sites
 
 
 class LocalGaussian(NoisedMechanism):
@@ -71,7 +71,7 @@ class LocalGaussian(NoisedMechanism):
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         if self._sites:
-            return drawn_at_sites(witness, same_cohort(self._noise(), exchanges))
+            return sampled_at_sites(witness, same_cohort(self._noise(), exchanges))
         noise = same_cohort(self._noise() / CHANGE[REPLACE_ONE], exchanges)
         b = witness.separation
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)
@@ -87,19 +87,19 @@ class LocalGaussian(NoisedMechanism):
 
         If sites add the noise, to their sums, rows are only clipped.
         """
-        deviation = self._noise() * self.clip
-        clipped = clip_rows(rows, self.clip, grid_of(deviation))
+        std = self._noise() * self.clip
+        clipped = clip_rows(rows, self.clip, grid_of(std))
         if self._sites:
             return clipped
         noised = clipped.rows.double()
         for place, client_keys in enumerate(keys.each()):
-            noise = torch.from_numpy(gaussian_on_grid(client_keys, deviation, rows.shape[1]))
+            noise = torch.from_numpy(gaussian_on_grid(client_keys, std, rows.shape[1]))
             noised[place] += noise.to(noised)
         return BoundedRows(noised.to(rows.dtype), math.inf)
 
     def encoding(self, state: PublicState) -> Encoding:
         if self._sites:
-            return Encoding(self.clip, site_deviation=self._noise() * self.clip)
+            return Encoding(self.clip, site_std=self._noise() * self.clip)
         return Encoding()
 
     def release(

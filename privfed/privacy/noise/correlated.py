@@ -30,13 +30,13 @@ class Correlated(ABC):
 
     def __init__(self, length: int, streams: Streams) -> None:
         self._length, self._streams = length, streams
-        self._round, self._last, self._deviation = 0, np.zeros(length), 0.0
+        self._round, self._last, self._noise_std = 0, np.zeros(length), 0.0
 
     def at(self, round: int) -> CorrelatedKeys:
         """Returns the keys with which `round` is released."""
         return CorrelatedKeys(None, source=self, round=round)
 
-    def noise(self, round: int, deviation: float) -> Row:
+    def noise(self, round: int, std: float) -> Row:
         """Y of `round` `[length]`, from 1, for Z of this standard deviation, equal in all rounds.
 
         The latest round may be requested again. Raises `ValueError` for an earlier round, and for
@@ -44,20 +44,20 @@ class Correlated(ABC):
         """
         if round < self._round:
             raise ValueError(f"the noise of round {round} is past: it is at round {self._round}")
-        if self._round and deviation != self._deviation:
+        if self._round and std != self._noise_std:
             raise ValueError(
-                f"the noise of round {round} has the standard deviation {deviation:g}, but the "
-                f"noise of earlier rounds, with which it is correlated, had {self._deviation:g}"
+                f"the noise of round {round} has the standard deviation {std:g}, but the "
+                f"noise of earlier rounds, with which it is correlated, had {self._noise_std:g}"
             )
-        self._deviation = deviation
+        self._noise_std = std
         while self._round < round:
             self._round += 1
             keys = self._streams.at("matrix", self._round)
-            self._last = self._next(keys, deviation)
+            self._last = self._next(keys, std)
         return self._last
 
     @abstractmethod
-    def _next(self, keys: Keys, deviation: float) -> Row:
+    def _next(self, keys: Keys, std: float) -> Row:
         """Returns Y of the next round `[length]`, whose Z follows from `keys`."""
 
 
@@ -68,14 +68,14 @@ class CorrelatedKeys(Keys):
     source: Correlated | None = None
     round: int = 0
 
-    def noise(self, deviation: float) -> Row:
+    def noise(self, std: float) -> Row:
         """Returns Y of the round `[length]`, for Z of this standard deviation.
 
         Raises `ValueError` if there is no source.
         """
         if self.source is None:
             raise ValueError("these keys have no correlated noise")
-        return self.source.noise(self.round, deviation)
+        return self.source.noise(self.round, std)
 
 
 class CorrelatedReals(Correlated):
@@ -90,12 +90,12 @@ class CorrelatedReals(Correlated):
         self._c = coefficients
         self._past: deque[Row] = deque(maxlen=max(self.remembers, 1))
 
-    def _next(self, keys: Keys, deviation: float) -> Row:
+    def _next(self, keys: Keys, std: float) -> Row:
         row = keys.normal(self._length)
         for c, past in zip(self._c[1:], reversed(self._past), strict=False):
             row -= c * past
         self._past.append(row / self._c[0])
-        return np.asarray(deviation * self._past[-1])
+        return np.asarray(std * self._past[-1])
 
 
 class BufferedNoise(Correlated):
@@ -116,17 +116,17 @@ class BufferedNoise(Correlated):
         self._outputs = np.array(buffers.outputs)
         self._past = np.zeros((self.remembers, length))
 
-    def _next(self, keys: Keys, deviation: float) -> Row:
+    def _next(self, keys: Keys, std: float) -> Row:
         row = keys.normal(self._length) - self._outputs @ self._past
         self._past = self._decays * self._past + row
-        return np.asarray(deviation * row)
+        return np.asarray(std * row)
 
 
 _BITS = 20
 """Coefficients are multiples of `UNIT`, which is 2^-20."""
 _MOST = 2.0**62.5
 """Sums of products below this fit 64-bit integers."""
-_DEVIATIONS = 12.0
+_TAIL_STDS = 12.0
 """Number of standard deviations that the noise of a run exceeds
 with a probability of at most 1e-32."""
 
@@ -169,14 +169,14 @@ class CorrelatedOnGrid(Correlated):
         self._multiples = multiples.astype(np.int64)
         self._past: deque[NDArray[np.int64]] = deque(maxlen=max(self.remembers, 1))
 
-    def _next(self, keys: Keys, deviation: float) -> Row:
-        grid = grid_of(deviation)
+    def _next(self, keys: Keys, std: float) -> Row:
+        grid = grid_of(std)
         if grid is None:
             return np.zeros(self._length)
         shift = self._shift()
         below, rest = shift >> _BITS, shift & ((1 << _BITS) - 1)
         words, parts = keys.bits(self._length), np.asarray(rest * UNIT, dtype=np.float64)
-        scale = np.nextafter(deviation / grid, np.inf)
+        scale = np.nextafter(std / grid, np.inf)
         rounded = rounded_normal(words, float(scale), keys.further, parts)
         steps = rounded.astype(np.int64) - below
         self._past.append(steps)
@@ -203,7 +203,7 @@ def refuse_overflow(coefficients: Row, rounds: int) -> None:
     # Where C is not stable, its inverse grows without bound.
     with np.errstate(over="ignore", invalid="ignore"):
         inverse = float(np.linalg.norm(lfilter([1.0], coefficients, first)))
-    steps = _DEVIATIONS * inverse * 2 * FINENESS
+    steps = _TAIL_STDS * inverse * 2 * FINENESS
     reach = steps * float(np.abs(coefficients[1:]).sum()) * 2.0**_BITS
     if not reach <= _MOST:
         raise Refused(f"{_OVERFLOW} (over {rounds} rounds)")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from privfed.core.streams import Keys
 from privfed.privacy.integers import Integers
 
-LARGEST_DEVIATION = 400
+LARGEST_STD = 400
 """Largest standard deviation for which the compared squares fit 63 bits."""
 _MOST = 2**63 - 1
 
@@ -39,7 +39,7 @@ class _Bits:
             left = left[~fair]
         return numbers
 
-    def coins(self, count: int) -> NDArray[np.bool_]:
+    def fair(self, count: int) -> NDArray[np.bool_]:
         """Returns Bernoulli(1/2) draws `[count]`."""
         return (self._words(count) & np.uint64(1)).astype(bool)
 
@@ -53,7 +53,7 @@ def discrete_gaussian(keys: Keys, variance: int, count: int) -> Integers:
 
     Raises `ValueError` unless the variance is an integer from 1 to 160,000.
     """
-    if variance != int(variance) or not 1 <= variance <= LARGEST_DEVIATION**2:
+    if variance != int(variance) or not 1 <= variance <= LARGEST_STD**2:
         raise ValueError(f"a variance of {variance!r}; expected an integer from 1 to 160000")
     bits, scale = _Bits(keys), math.isqrt(variance) + 1
     noise = np.zeros(count, dtype=np.int64)
@@ -82,7 +82,7 @@ def _discrete_laplace(bits: _Bits, scale: int, count: int) -> Integers:
             going = going[_exponential(bits, *_unit(len(going)))]
             high[going] += 1
         size = low + scale * high
-        negative = bits.coins(len(left))
+        negative = bits.fair(len(left))
         accepted = starts & ~(negative & (size == 0))  # zero counts once, with one sign
         draws[left[accepted]] = np.where(negative, -size, size)[accepted]
         left = left[~accepted]
@@ -110,12 +110,12 @@ def _unit(count: int) -> tuple[Integers, Integers]:
 
 def _small_exponential(bits: _Bits, over: Integers, under: Integers) -> NDArray[np.bool_]:
     """Bernoulli(exp(-x)), x = over / under in [0, 1]: the first k at which x / k fails is odd."""
-    coins = np.zeros(len(over), dtype=bool)
+    drawn = np.zeros(len(over), dtype=bool)
     going, k = np.arange(len(over)), 1
     while len(going):
         # Bernoulli(x / k) as Bernoulli(x) and Bernoulli(1 / k): denominators stay small
         heads = bits.below(under[going]) < over[going]
         heads &= bits.below(np.full(len(going), k)) == 0
-        coins[going[~heads]] = k % 2 == 1
+        drawn[going[~heads]] = k % 2 == 1
         going, k = going[heads], k + 1
-    return coins
+    return drawn

@@ -49,41 +49,41 @@ LARGEST_SCALE = 4 * FINENESS
 """Scale up to which `_ERROR` is far below half a grid step."""
 
 
-def grid_of(deviation: float) -> float | None:
-    """Returns the public grid of rows and noise: a power of two, 2^-30 to 2^-31 of `deviation`.
+def grid_of(std: float) -> float | None:
+    """Returns the public grid of rows and noise: a power of two, 2^-30 to 2^-31 of `std`.
 
     Rounding n rows toward zero changes their sum by less than n 2^-30 standard deviations, and sums
     of integer multiples are exact in float64 for up to 2^22 z rows at the clip. None for a standard
     deviation of zero, as rows without noise need no grid.
     """
-    if deviation == 0.0:
+    if std == 0.0:
         return None
-    return math.ldexp(1.0, math.frexp(deviation / FINENESS)[1] - 1)
+    return math.ldexp(1.0, math.frexp(std / FINENESS)[1] - 1)
 
 
 def refuse_inexact(noise_multiplier: float, size: int) -> None:
-    """Raises `Refused` if sums of rows at the clip, for an expected `size`, might not be exact.
+    """Raises `Refused` if sums over a cohort of expected `size` might not be exact in float64.
 
     Cohort sizes more than forty standard deviations above it are assumed never to occur.
     """
     most = size + 40 * math.sqrt(size) + 100
     if noise_multiplier and most * 2 * FINENESS / noise_multiplier > 2.0**53:
         raise Refused(
-            f"noise of {noise_multiplier:g} clips under a cohort of {size} has no exact sums in "
-            "double precision; raise the noise, or lower cohort.size"
+            f"noise of {noise_multiplier:g} clips makes sums over cohorts of {size} inexact in "
+            "double precision; raise the noise multiplier, or lower cohort.size"
         )
 
 
-def gaussian_on_grid(keys: Keys, deviation: float, length: int) -> Reals:
-    """Returns N(0, deviation^2) `[length]`, rounded to `grid_of(deviation)`.
+def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
+    """Returns N(0, std^2) `[length]`, rounded to `grid_of(std)`.
 
     A part of a longer draw is reproduced bit for bit by `keys.beginning` at its place. Sampling
     uses PyTorch's number of threads (`run.threads`); the result does not depend on it.
     """
-    noise, grid = np.zeros(length), grid_of(deviation)
+    noise, grid = np.zeros(length), grid_of(std)
     if grid is None:
         return noise
-    scale = math.nextafter(deviation / grid, math.inf)
+    scale = math.nextafter(std / grid, math.inf)
     _refuse_scale(scale)
 
     def draw(start: int) -> tuple[Indices, Words]:
@@ -161,10 +161,11 @@ def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, I
 
 
 def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
-    """The rounded quantiles of `words` in double precision, and the places that are in doubt.
+    """Returns rounded quantiles of `words` in double precision, and the places to recompute.
 
-    Few are near a boundary by the largest slack that a number with a tail beyond `_LIKELY` has. The
-    slack is computed for these, and for all with a smaller tail.
+    A place is recomputed exactly if its rounding boundary is within the error bound. A common bound
+    (for tails beyond `_LIKELY`) selects few candidates; their own bounds, and those of smaller
+    tails, are then computed.
     """
     low = words >> np.uint64(1)
     value = low.view(np.int64).astype(np.float64)

@@ -56,29 +56,29 @@ class SkellamShare:
 
 @dataclass(frozen=True)
 class DiscreteGaussianShare:
-    """Discrete Gaussian noise of standard deviation `deviation`; none for zero.
+    """Discrete Gaussian noise of standard deviation `std`; none for zero.
 
     `exact` draws use random bits and integers only, for an integer variance; others use a table.
     """
 
-    deviation: float
+    std: float
     exact: bool = False
     layered: ClassVar[bool] = False
 
     @property
     def total_variation(self) -> float:
-        return 0.0 if self.exact or not self.deviation else TOTAL_VARIATION
+        return 0.0 if self.exact or not self.std else TOTAL_VARIATION
 
     @property
     def most(self) -> int:
-        return math.ceil(40 * self.deviation)
+        return math.ceil(40 * self.std)
 
     def draw(self, keys: Keys, count: int) -> Integers:
-        if not self.deviation:
+        if not self.std:
             return np.zeros(count, dtype=np.int64)
         if self.exact:
-            return discrete_gaussian(keys, round(self.deviation**2), count)
-        return discrete_gaussian_table(self.deviation).draw(keys, count)
+            return discrete_gaussian(keys, round(self.std**2), count)
+        return discrete_gaussian_table(self.std).draw(keys, count)
 
 
 WASTE = 0.05
@@ -148,11 +148,11 @@ class Layers:
         return len(self.boundaries(clients)) - 1
 
     def staying(self, clients: int, gone: int) -> int:
-        """Returns i, the most layers kept with `gone` dropouts of `clients`; all beyond T."""
+        """Returns i, the number of layers kept with `gone` dropouts; all layers beyond T."""
         return min(bisect.bisect_left(self.boundaries(clients), gone), self.count(clients))
 
     def fewer(self, clients: int, gone: int) -> int:
-        """Returns the number of survivors that keep one layer less than `staying`; never all."""
+        """Returns the number of survivors (never all) that keep one layer less than `staying`."""
         until = self.staying(clients, gone)
         if not until or gone > self.most_dropouts(clients):
             return 0
@@ -197,7 +197,7 @@ def _boundaries(clients: int, colluders: int, most: int, waste: float) -> tuple[
 
 
 def _spends(clients: int, colluders: int, before: int, until: int, waste: float) -> bool:
-    """Whether a layer between two boundaries leaves at most 1 + `waste` times the required noise.
+    """Whether a layer between two boundaries keeps the noise within 1 + `waste` of the required.
 
     In integers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste) (n - D) / (n - k - D)
     times (n - k - d_i) (n - k - d_{i-1}) (n - k - D). Holds for `until` = `before` + 1.
@@ -207,8 +207,8 @@ def _spends(clients: int, colluders: int, before: int, until: int, waste: float)
     def within(gone: int) -> bool:
         survivors = clients - gone
         left = survivors * (counted - before) - _fewer(counted, before, until, gone) * step
-        asked = survivors * (counted - before) * (counted - until)
-        return left * (counted - gone) <= asked * (1 + waste)
+        requested = survivors * (counted - before) * (counted - until)
+        return left * (counted - gone) <= requested * (1 + waste)
 
     return all(map(within, range(until, before, -1)))
 

@@ -90,7 +90,7 @@ _CROWDED = 1 << 31
 """The highest bit, which marks a bucket of several entries."""
 _LAST = (1 << _BELOW) - 1
 _MARKS = np.uint32(_CROWDED + _LAST)
-"""Bits that determine whether a draw is certain: it is if these bits alone are below `_LAST`."""
+"""Bits that show whether a draw is certain: it is if these bits are below `_LAST`."""
 
 
 class Scratch:
@@ -152,7 +152,7 @@ _BLOCK = 1 << 16
 """Draws per block, which fits the processor's cache."""
 _FEW = 1 << 14
 """Number of draws up to which no guide is made."""
-LARGEST_DEVIATION = 5000.0
+LARGEST_STD = 5000.0
 """Largest standard deviation, in steps: a table has about a hundred thousand entries at most."""
 TOTAL_VARIATION = 1e-40
 """Largest total variation distance of a draw from its
@@ -230,16 +230,16 @@ def _guided(table: DistributionTable) -> Guide:
 
 
 @functools.lru_cache(maxsize=128)
-def discrete_gaussian_table(deviation: float) -> DistributionTable:
-    """Returns the table of P[X = k] ~ exp(-k^2 / (2 deviation^2)).
+def discrete_gaussian_table(std: float) -> DistributionTable:
+    """Returns the table of P[X = k] ~ exp(-k^2 / (2 std^2)).
 
     Raises `ValueError` for a standard deviation above 5000.
     """
     import mpmath  # imported late: other noise does not need it
 
-    most = reach(deviation)
+    most = reach(std)
     with mpmath.workprec(_WORK + 64):
-        step = mpmath.exp(-1 / (2 * mpmath.mpf(deviation) ** 2))
+        step = mpmath.exp(-1 / (2 * mpmath.mpf(std) ** 2))
         ratio, square = (int(mpmath.floor(mpmath.ldexp(x, _WORK))) for x in (step, step**2))
     weights = [1 << _WORK]
     for _ in range(most):  # w_{k+1} = w_k r^{2k+1}
@@ -254,8 +254,8 @@ def skellam_table(variance: float) -> DistributionTable:
 
     It is the difference of two Poissons of mean mu / 2.
     """
-    deviation = math.sqrt(variance)
-    most = reach(deviation)
+    std = math.sqrt(variance)
+    most = reach(std)
     start = 2 * most + 100
     mean = Fraction(variance)
     above, current = 0, 1 << 64
@@ -267,18 +267,17 @@ def skellam_table(variance: float) -> DistributionTable:
     return _table(weights, most)
 
 
-def reach(deviation: float) -> int:
+def reach(std: float) -> int:
     """Returns the distance from zero that a table covers.
 
     Skellam's tails are Poisson's, heavier than a Gaussian's if the standard deviation is small.
     Raises `ValueError` for a standard deviation too large for a table.
     """
-    if not 0.0 < deviation <= LARGEST_DEVIATION:
+    if not 0.0 < std <= LARGEST_STD:
         raise ValueError(
-            f"a standard deviation of {deviation!r} steps; expected at most 5000: use a "
-            "coarser grid"
+            f"a standard deviation of {std!r} steps; expected at most 5000: use a coarser grid"
         )
-    return math.ceil(_REACH * deviation + 100)
+    return math.ceil(_REACH * std + 100)
 
 
 def _table(weights: list[int], reach: int) -> DistributionTable:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from accounting.statement import each_epsilon
 from privfed.auditing.audited_run import RunAudit
-from privfed.auditing.canaries.evidence import Evidence, evidence_rows, verdict_in_words
+from privfed.auditing.canaries.evidence import Evidence, evidence_rows, verdict_text
 from privfed.auditing.canaries.power import Power
 from privfed.core.text import ceiling
-from privfed.plan.proof import proof_in_words
+from privfed.plan.proof import proof_text
 from privfed.report.canvas import canvas
 from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
 from privfed.report.page.drawing import Axes, Line, as_svg, inline, lines_picture, without_warnings
 from privfed.report.page.promise import headline
 from privfed.report.page.run_facts import PageFacts
-from privfed.report.plan_privacy import fewest_in_words, power_in_words
+from privfed.report.plan_privacy import fewest_text, power_text
 
 
 def power_picture(power: Power) -> Picture | None:
@@ -53,8 +53,8 @@ def audit_chapter(facts: PageFacts) -> Chapter:
         f"agree: {each_epsilon(audit.accountants)}{_proof(facts)}",
         **_kept_heads(audit),
         "tested": _tested(audit),
-        **({"would detect": power_in_words(facts.power)} if facts.power else {}),
-        **({"canaries needed": fewest_in_words(facts.power)} if facts.power else {}),
+        **({"would detect": power_text(facts.power)} if facts.power else {}),
+        **({"canaries needed": fewest_text(facts.power)} if facts.power else {}),
     }
     blocks: list[Block] = [Facts(pairs)]
     if evidence:
@@ -73,7 +73,7 @@ _LIMITS = (
 def _proof(facts: PageFacts) -> str:
     """The basis of the proof, if the run's parts are available."""
     plan = facts.plan
-    return f". {_capital(proof_in_words(plan))}" if plan and plan.mechanism.private else ""
+    return f". {_capital(proof_text(plan))}" if plan and plan.mechanism.private else ""
 
 
 def _capital(text: str) -> str:
@@ -112,7 +112,7 @@ def _tested(audit: RunAudit) -> str:
     return (
         f"by {evidence.canaries} canaries, each of which contributed with probability 1/2 by a "
         f"secret draw. Membership inference on the releases shows that ε ≥ {max(known):.3g}, "
-        f"with {sure:.0%} confidence. {_capital(verdict_in_words(evidence))}{alone}"
+        f"with {sure:.0%} confidence. {_capital(verdict_text(evidence))}{alone}"
     )
 
 

@@ -201,12 +201,12 @@ def _grouped(cells: Sequence[Row], keys: Sequence[str]) -> list[tuple[list[str],
 def _spread(cell: Row, name: str) -> str:
     """Formats a metric over the seeds of a cell."""
     parts = ("mean", "sd", "min", "max")
-    mean, deviation, low, high = (cell.get(f"{name}_{part}") for part in parts)
-    if mean is None or deviation is None:
+    mean, std, low, high = (cell.get(f"{name}_{part}") for part in parts)
+    if mean is None or std is None:
         return "—"
     if cell["seeds"] == 1:
         return _brief(mean)
-    return f"{_brief(mean)} ± {_brief(deviation)} ({_brief(low)} to {_brief(high)})"
+    return f"{_brief(mean)} ± {_brief(std)} ({_brief(low)} to {_brief(high)})"
 
 
 def _brief(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from privfed.report.outcome import beside_constant
+from privfed.report.outcome import with_baseline
 from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
 from privfed.report.page.drawing import Axes, Line, lines_picture
 from privfed.report.page.run_facts import PageFacts
@@ -34,7 +34,7 @@ def _rows(facts: PageFacts) -> dict[str, str]:
     constant: Mapping[str, float] = summary.get("constant") or {}
     named = (*facts.measures, *facts.group_measures)
     measures = {name: summary[name] for name in named if name in summary}
-    scores = {name: beside_constant(name, measures, constant) for name in measures}
+    scores = {name: with_baseline(name, measures, constant) for name in measures}
     rounds = f"{summary.get('rounds')} moved the model, {summary.get('charges')} were charged"
     if summary.get("evaluations"):
         rounds += f", {summary['evaluations']} evaluated by clients"
@@ -65,14 +65,7 @@ def _scored_on(summary: Mapping[str, Any]) -> str:
 
 
 def _warning(summary: Mapping[str, Any]) -> dict[str, str]:
-    if not summary.get("diverged"):
-        return {}
-    return {
-        "warning": (
-            "the model became worse than the baseline (the best constant prediction), and remained "
-            "so"
-        )
-    }
+    return {"warning": summary["not_learned"]} if summary.get("not_learned") else {}
 
 
 def _picture(name: str, facts: PageFacts) -> Picture | None:

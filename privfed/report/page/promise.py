@@ -10,7 +10,7 @@ from accounting.statement import NOMINAL, each_epsilon
 from privfed.auditing.audited_run import RunAudit
 from privfed.core.text import ceiling, number
 from privfed.plan.byzantine import COUNTS_ON_OTHERS
-from privfed.plan.proof import proof_in_words
+from privfed.plan.proof import proof_text
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.page.blocks import Block, BulletList, Chapter, Facts, Paragraph, Quotation
 from privfed.report.page.run_facts import PageFacts
@@ -54,7 +54,7 @@ def promise_chapter(facts: PageFacts) -> Chapter:
 
 def _simulated(facts: PageFacts) -> str:
     """The adjective of a unit that a simulated partition created."""
-    return "simulated " if facts.config and facts.config.partition.deals else ""
+    return "simulated " if facts.config and facts.config.partition.assigns else ""
 
 
 def headline(facts: PageFacts) -> str:
@@ -170,13 +170,13 @@ def _trust(facts: PageFacts) -> dict[str, str]:
     terms, plan = facts.audit.terms, facts.plan
     if terms.get("guarantee"):
         return {}
-    proof = {"proof": proof_in_words(plan)} if plan and plan.mechanism.private else {}
+    proof = {"proof": proof_text(plan)} if plan and plan.mechanism.private else {}
     if terms.get("against") == "clients":
-        return {"trust": _TRUSTED_IN_PAIRS.format(colluders=terms["colluders"]), **proof}
+        return {"trust model": _TRUSTED_IN_PAIRS.format(colluders=terms["colluders"]), **proof}
     trust = str(terms.get("trust"))
     by_sites = "parties" in (terms.get("sites") or {})
     trusted = _TRUSTED_AT_SITES if by_sites else _TRUSTED
-    return {"trust": trusted.get(trust, _TRUSTED.get(trust, trust)), **proof}
+    return {"trust model": trusted.get(trust, _TRUSTED.get(trust, trust)), **proof}
 
 
 def _reservations(facts: PageFacts) -> Iterator[str]:

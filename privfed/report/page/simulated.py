@@ -67,7 +67,7 @@ def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:
 
 def _title(name: str) -> str:
     """Returns the heading of a column of measures."""
-    return name.replace("_", " ").replace("hostile", "Byzantine")
+    return name.replace("_", " ").replace("byzantine", "Byzantine")
 
 
 def _clients_that_stood_out(
@@ -82,7 +82,7 @@ def _clients_that_stood_out(
         "report/simulation_only_clients.csv. An honest client with unusual data differs, too."
     )
     if unlike:
-        names = ["client", "rounds", "hostile", *answers]
+        names = ["client", "rounds", "byzantine", *answers]
         lines = [[line.get(name) or "—" for name in names] for line in unlike[:_MOST]]
         titles = [_title(name) for name in names]
         yield Figures("Suspicious clients", titles, lines, frozenset({0, 1}), sortable=True)

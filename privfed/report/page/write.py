@@ -151,9 +151,11 @@ _KINDS = {
 def refuse_place(path: Path, simulation: bool = False) -> None:
     """Raises `Refused` if no page can be written at `path`, or another file exists there."""
     if path.is_dir():
-        raise Refused(f"--out {path} is a folder; expected a file to write the page to")
+        raise Refused(f"--out is {path}, a folder; expected a file to write the page to")
     if not path.parent.is_dir():
-        raise Refused(f"--out {path}: its folder does not exist; make it, or name another file")
+        raise Refused(
+            f"--out is {path}, but its folder does not exist; make it, or name another file"
+        )
     if not path.exists() or not path.stat().st_size:
         return
     with regular.opened(path) as file:

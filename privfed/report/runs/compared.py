@@ -258,7 +258,7 @@ def _joint(
     left, right = (side.row for side in sides)
     if not (left.charges and right.charges):
         return None, "one of them released nothing"
-    if left.people is None or left.people != right.people:
+    if left.population_digest is None or left.population_digest != right.population_digest:
         return None, "they are not about the same population, as far as their ledgers state"
     for each in records:
         for term, words in _PRIVATE.items():

@@ -23,7 +23,7 @@ _MEANING = (*_WORDS,)
 
 
 @dataclass(frozen=True)
-class SamePeople(Encoded):
+class SamePopulation(Encoded):
     """Runs over the same population, by path.
 
     Attributes:
@@ -44,7 +44,7 @@ class Listing(Encoded):
 
     folder: Path
     rows: tuple[RunRow, ...]
-    same_people: tuple[SamePeople, ...]
+    same_population: tuple[SamePopulation, ...]
 
 
 def list_runs(folder: Path) -> Listing:
@@ -52,7 +52,7 @@ def list_runs(folder: Path) -> Listing:
     if not folder.is_dir():
         raise Refused(f"{folder} is no folder; expected one that holds run directories")
     rows = sorted(map(row_at, run_directories(folder)), key=lambda row: (row.began or "", row.run))
-    return Listing(folder, tuple(rows), _same_people(rows))
+    return Listing(folder, tuple(rows), _same_population(rows))
 
 
 def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
@@ -79,16 +79,16 @@ def _is_run(folder: Path) -> bool:
     return (folder / "ledger.jsonl").is_file() or (config and (folder / "releases").is_dir())
 
 
-def _same_people(rows: Sequence[RunRow]) -> tuple[SamePeople, ...]:
+def _same_population(rows: Sequence[RunRow]) -> tuple[SamePopulation, ...]:
     """Groups of several runs of one population that released something."""
     groups: dict[str, list[RunRow]] = {}
     for row in rows:
-        if row.people and row.charges:
-            groups.setdefault(row.people, []).append(row)
+        if row.population_digest and row.charges:
+            groups.setdefault(row.population_digest, []).append(row)
     return tuple(_group(group) for group in groups.values() if len(group) > 1)
 
 
-def _group(group: Sequence[RunRow]) -> SamePeople:
+def _group(group: Sequence[RunRow]) -> SamePopulation:
     """The group of runs of one population."""
     once = {row.id: row for row in group if not row.guarantee}
     of_meaning: dict[tuple[object, ...], list[str]] = {}
@@ -97,7 +97,7 @@ def _group(group: Sequence[RunRow]) -> SamePeople:
         of_meaning.setdefault(meaning, []).append(row.run)
     together = tuple(tuple(runs) for runs in of_meaning.values() if len(runs) > 1)
     population, runs = str(group[0].population), tuple(row.run for row in group)
-    return SamePeople(population, runs, together, tuple(_obstacles(group)))
+    return SamePopulation(population, runs, together, tuple(_obstacles(group)))
 
 
 def _obstacles(group: Sequence[RunRow]) -> Iterator[str]:

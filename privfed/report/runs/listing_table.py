@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.statement import NOMINAL, at_delta
+from privfed.core.errors import for_interface
 from privfed.core.text import ceiling, duration, measure
 from privfed.privacy.shared_noise import PARTY_WORDS
-from privfed.report.runs.listed import DEPTH, Listing, SamePeople
+from privfed.report.runs.listed import DEPTH, Listing, SamePopulation
 from privfed.report.runs.run_row import BROKEN, RunRow
 from privfed.report.tables import counted, rows
 
@@ -125,8 +126,10 @@ class RunsTable:
     ) -> Iterator[RenderableType]:
         if not self.listing.rows:
             yield Text(
-                f"no run directory in {self.listing.folder}, down to {DEPTH} folders; "
-                "`privfed train --out FOLDER/NAME` makes one"
+                for_interface(
+                    f"no run directory in {self.listing.folder}, down to {DEPTH} folders; "
+                    "`privfed train --out FOLDER/NAME` makes one"
+                )
             )
             return
         yield _table(self.listing, stacked=options.max_width < _WIDE)
@@ -199,10 +202,10 @@ def _notes(listing: Listing) -> dict[str, str]:
             pairs[on_a_line(_name(row.run, folder))] = on_a_line(row.note)
     for row in filter(lambda row: row.excluded, listing.rows):
         pairs[f"{on_a_line(_name(row.run, folder))}: left out"] = on_a_line(_left_out(row))
-    if groups := listing.same_people:
+    if groups := listing.same_population:
         lines = [on_a_line(line) for group in groups[:_SHOWN] for line in _group_lines(group)]
         hidden = len(groups) - _SHOWN
-        more = [f"and {counted(hidden, 'population')} more, in --json"] if hidden > 0 else []
+        more = [f"and {counted(hidden, 'population')} more, by --json"] if hidden > 0 else []
         pairs["same population"] = "\n".join([*lines, *more])
     pairs["times"] = (
         "from files' times: copies have times of their own, and the pauses of a resumed run are "
@@ -218,7 +221,7 @@ def _left_out(row: RunRow) -> str:
     return f"{row.excluded} proved to be Byzantine in its secure sums (excluded.jsonl){lost}"
 
 
-def _group_lines(group: SamePeople) -> Iterator[str]:
+def _group_lines(group: SamePopulation) -> Iterator[str]:
     """The command for the joint ε of runs over one population, and the obstacles to one."""
     if group.obstacles:
         yield f"{_named(group.runs)}: no single ε covers all, since {'; '.join(group.obstacles)}"

@@ -193,7 +193,7 @@ class RunRow(Encoded):
       measure: the primary metric.
       value: its last value.
       constant: its baseline, the best constant prediction.
-      people: equal for runs over the same population.
+      population_digest: equal for runs over the same population.
       began: from the times of files, like `seconds`.
       excluded: the number of parties proved to be Byzantine in secure sums.
       lost_claims: the guarantees that no longer hold because of them.
@@ -221,7 +221,7 @@ class RunRow(Encoded):
     value: float | None = None
     constant: float | None = None
     population: str | None = None
-    people: str | None = None
+    population_digest: str | None = None
     mechanism: str | None = None
     began: str | None = None
     seconds: float | None = None
@@ -268,7 +268,7 @@ def row_of(record: RunRecord) -> RunRow:
         value=value,
         constant=constant,
         population=_population_name(record),
-        people=_people_digest(record),
+        population_digest=_population_digest(record),
         mechanism=_word(terms.get("mechanism") or record.setting("privacy", "mechanism")),
         began=began,
         seconds=seconds,
@@ -278,7 +278,7 @@ def row_of(record: RunRecord) -> RunRow:
     )
 
 
-def _people_digest(record: RunRecord) -> str | None:
+def _population_digest(record: RunRecord) -> str | None:
     """A digest of the run's population by name and unit, as ledgers are compared."""
     stated = record.terms.get("population")
     if not isinstance(stated, dict) or not stated:

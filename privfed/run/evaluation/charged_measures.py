@@ -110,7 +110,7 @@ def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
     size = float(algorithm.sampler.size)
     by_group = measures.row.estimates(
         released.double() * size,
-        _deviation(algorithm),
+        _noise_std(algorithm),
         algorithm.witness(1).rate * (1.0 - algorithm.dropout),
         setup.plan.config.evaluation.confidence,
     )
@@ -127,10 +127,10 @@ def expected_widths(setup: Setup) -> dict[str, float]:
     if algorithm is None or measures is None:
         return {}
     confidence, size = setup.plan.config.evaluation.confidence, float(algorithm.sampler.size)
-    return half_widths(measures.row, size, _deviation(algorithm), confidence)
+    return half_widths(measures.row, size, _noise_std(algorithm), confidence)
 
 
-def _deviation(algorithm: Algorithm) -> float:
+def _noise_std(algorithm: Algorithm) -> float:
     """Standard deviation of the noise on each coordinate of a sum of rows."""
     mechanism = algorithm.mechanism
     if not mechanism.private:

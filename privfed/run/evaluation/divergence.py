@@ -46,15 +46,11 @@ class Divergence:
         return self.evaluations >= _PATIENCE or not math.isfinite(self.loss)
 
     def sentence(self, private: bool) -> str:
-        """Description of the problem and its remedies, in a run with or without noise."""
-        helps = "lower client.lr or server.lr"
-        if private:
-            helps += " or privacy.clip, which lowers the noise; or sample larger cohorts, or spend "
-            helps += "more ε"
+        """Describes the problem, and remedies for a run with or without noise."""
         return (
             "the model's loss has been above the baseline (the best constant prediction) "
             f"without falling since round {self.since} ({self.loss:.4g}, baseline "
-            f"{self.constant:.4g}): {helps}"
+            f"{self.constant:.4g}): lower {remedies(private).removeprefix('change ')}"
         )
 
     def to_json(self) -> dict[str, Any] | None:
@@ -64,7 +60,17 @@ class Divergence:
         return {name: getattr(self, name) for name in ("evaluations", "since", "loss", "constant")}
 
 
-_AT_ONCE = 1024
+def remedies(private: bool) -> str:
+    """Keys to change if a model does not learn, in a run with or without noise."""
+    if not private:
+        return "change client.lr or server.lr"
+    return (
+        "change client.lr or server.lr or privacy.clip, which scales the noise; or sample larger "
+        "cohorts, or spend more ε"
+    )
+
+
+_BATCH_SIZE = 1024
 
 
 class Baseline:
@@ -81,13 +87,13 @@ class Baseline:
         self._warned = False
 
     def on(self, examples: Examples) -> Mapping[str, float]:
-        """`best_constant`, computed once for as long as the examples stay the same."""
+        """Returns `best_constant`, computed again only if the examples change."""
         if self._examples is not examples:
             self._examples, self._measures = examples, best_constant(self._loss, examples)
         return self._measures
 
     def go_on(self, losses: Mapping[int, float], examples: Examples) -> None:
-        """Adds the evaluations of an interrupted run, by round."""
+        """Restores the record from the evaluations of an interrupted run, by round."""
         for round, loss in losses.items():
             self.divergence = self.divergence.after(round, loss, self.on(examples)["loss"])
 
@@ -113,7 +119,7 @@ def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
     width = loss.width(examples)
     least, best = loss.minimiser(examples.y, width), loss.best_guess(examples.y, width)
     judged, losses = [], []
-    for y in torch.split(examples.y, _AT_ONCE):
+    for y in torch.split(examples.y, _BATCH_SIZE):
         judged.append(loss.scores(_repeated(best, y), y, examples.meaning))
         losses.append(loss.losses(_repeated(least, y), y).double())
     return {**loss.measures(torch.cat(judged)), "loss": float(torch.cat(losses).mean())}

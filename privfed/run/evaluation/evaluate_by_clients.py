@@ -25,7 +25,7 @@ from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.assembly import assembled
 from privfed.config.config import Config
 from privfed.config.overrides import assign, override
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, resume_command
 from privfed.metrics.measure import Estimate
 from privfed.models.form import Form
 from privfed.models.local_part import missing_part
@@ -74,13 +74,13 @@ class ClientEvaluation(Encoded):
 
 
 def evaluate_by_clients(
-    run: Path | RunDirectory, epsilon: float, keys: Mapping[str, Any]
+    run: Path | RunDirectory, epsilon: float | None, keys: Mapping[str, Any]
 ) -> ClientEvaluation:
     """Charges and executes one round in which clients evaluate the model of `run`.
 
     Args:
       run: directory of the run.
-      epsilon: epsilon of this release alone.
+      epsilon: epsilon of this release alone; None for a run without privacy.
       keys: keys of [evaluation].
 
     Returns:
@@ -101,11 +101,15 @@ def evaluate_by_clients(
         return _evaluated(evaluating, setup, directory, ledger)
 
 
-def for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) -> Setup:
-    """The run with one more round, in which its clients evaluate. Raises `Refused`."""
+def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, Any]) -> Setup:
+    """Returns the run with one more round, in which clients evaluate. Raises `Refused`."""
     config = setup.plan.config
-    if not config.mechanism.private:
-        raise Refused("this run is not private: no epsilon bounds its clients' releases")
+    if config.mechanism.private == (epsilon is None):
+        state, remedy = ("private", "pass") if epsilon is None else ("not private", "leave out")
+        raise Refused(
+            f"this run is {state}, and epsilon is {epsilon}; {remedy} the epsilon of this "
+            "evaluation, which bounds what a private run's clients release in it"
+        )
     if config.chosen:
         raise Refused(
             "this run was chosen among others, and the charge for that choice covers only its "
@@ -125,10 +129,12 @@ def for_one_evaluation(setup: Setup, epsilon: float, keys: Mapping[str, Any]) ->
             'evaluation round among them; set evaluation.by = "clients" before a run starts'
         )
     raw = config.raw()
-    asked = {**keys, "by": "clients", "every": 2}
-    for key, value in asked.items():
+    requested = {**keys, "by": "clients", "every": 2}
+    for key, value in requested.items():
         assign(raw, f"evaluation.{key}", value)
-    further = {"privacy.epsilon": epsilon, "run.rounds": 2, "stop.patience": 0, "stop.by": ""}
+    further = {"run.rounds": 2, "stop.patience": 0, "stop.by": ""}
+    if epsilon is not None:
+        further["privacy.epsilon"] = epsilon
     for key, value in further.items():
         assign(raw, key, value)
     wanted = assembled(raw)
@@ -152,15 +158,14 @@ def _evaluated(
 ) -> ClientEvaluation:
     """Charges, samples, sums, releases and stores; then records the results.
 
-    The checkpoint is saved first, as if the round had been lost: after a crash or an abort, it has
-    been.
+    The checkpoint is saved first, in the state that holds if a crash or an abort loses the round.
     """
     begin = last_checkpoint(setup, directory, ledger)
     last = ledger.charges[-1].round if ledger.charges else 0
     if begin.round < last:
         raise Refused(
-            f"{directory.path} was interrupted in round {last}; resume it first: privfed train "
-            f"--resume {directory.path}"
+            f"{directory.path} was interrupted in round {last}; resume it first: "
+            f"{resume_command(directory.path)}"
         )
     algorithm, round = evaluating.evaluation, last + 1
     assert algorithm is not None
@@ -200,7 +205,7 @@ def _hold_back(setup: Setup) -> bool:
 
 
 def _counted(state: TrainingState) -> TrainingState:
-    """The state after one more evaluation, whose release is not kept."""
+    """Returns the state with the number of evaluations increased by one."""
     count = int(state.evaluation.get("count", 0)) + 1
     return replace(state, evaluation={**state.evaluation, "count": torch.tensor(count)})
 
@@ -222,7 +227,7 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDire
     privacy, budget = setup.plan.config.privacy, setup.plan.budget
     together = {**ledger.spending, event: ledger.spending.get(event, 0) + 1}
     total = guarantee(together, privacy.delta, privacy.accountant).epsilon
-    if total == math.inf:
+    if total == math.inf and setup.plan.mechanism.private:
         raise Refused("no epsilon bounds this release together with the run's spent budget")
     if budget is not None and total > budget:
         held = budget if ledger.budget is None else ledger.budget
@@ -232,7 +237,7 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDire
 
 
 def evaluate_by_further_clients(
-    run: Path, data: Iterable[str], out: Path, epsilon: float, keys: Mapping[str, Any]
+    run: Path, data: Iterable[str], out: Path, epsilon: float | None, keys: Mapping[str, Any]
 ) -> ClientEvaluation:
     """Begins a run over the clients of other `data`, which evaluate the model of `run` once.
 
@@ -245,7 +250,7 @@ def evaluate_by_further_clients(
       run: directory of the run to evaluate.
       data: assignments to keys of [data], as on the command line.
       out: directory of the new run.
-      epsilon: epsilon of this release alone.
+      epsilon: epsilon of this release alone; None for a run without privacy.
       keys: keys of [evaluation].
 
     Returns:
@@ -273,10 +278,10 @@ def evaluate_by_further_clients(
 
 
 def _over_others(directory: RunDirectory, run: Path, data: Iterable[str]) -> Config:
-    """The configuration of `run` over another population, all of which is protected.
+    """Returns the configuration of `run` for another population, whose clients are all protected.
 
-    Runs that `privacy.disjoint` names in `data` are declared disjoint in addition to `run`: the
-    runs from which its model started.
+    `data` may name further runs in `privacy.disjoint`: the runs from which the model of `run`
+    started.
     """
     raw = directory.config.read().raw()
     before = dict(raw["data"])

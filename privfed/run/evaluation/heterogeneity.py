@@ -22,7 +22,7 @@ from privfed.core.vector import Indices
 from privfed.data.federation import Federation
 from privfed.models.network import Network
 
-_AT_ONCE = 64
+_BATCH_SIZE = 64
 
 
 def measure_clients(trainer: LocalTrainer, params: Tensor) -> dict[str, Any]:
@@ -53,10 +53,10 @@ def gradients(trainer: LocalTrainer, params: Tensor, holders: Indices) -> dict[s
     shares = torch.from_numpy(sizes / sizes.sum())
     mean, squares = torch.zeros(len(params), dtype=torch.float64, device=params.device), 0.0
     streams = Streams(0, simulated=True)
-    for start in range(0, len(holders), _AT_ONCE):
-        ids = holders[start : start + _AT_ONCE]
+    for start in range(0, len(holders), _BATCH_SIZE):
+        ids = holders[start : start + _BATCH_SIZE]
         rows = trainer.gradients(ids, params, streams.at("measure", 0, ids)).double()
-        weights = shares[start : start + _AT_ONCE].to(rows.device)
+        weights = shares[start : start + _BATCH_SIZE].to(rows.device)
         mean += weights @ rows
         squares += float(weights @ rows.square().sum(1))
     of_mean = float(mean.square().sum())

@@ -28,8 +28,8 @@ class Watcher(Part):
     def observer(self) -> Observer:
         """Returns an observer of one run, which starts no work before its `before` is called.
 
-        An observer that is a context manager is entered before the run, and exited when it ends,
-        however.
+        An observer that is a context manager is entered before the run, and exited when the run
+        ends for any reason.
         """
         raise NotImplementedError
 

@@ -80,6 +80,6 @@ honest survivor. For any other survivor, if at most k complain, T hold good shar
 seeds or the proof that they do not. With fewer members a round may abort without a culprit if fewer
 than T members are left. It may also do so if up to k members cannot use a client's shares and,
 after further dropouts, fewer than T can. Too few survivors for a sum identify no culprit either.
-(If `hostile` clients are assumed, k includes them here.) A client that masks wrongly spoils the sum
-undetected, as with any false row.
+(If `byzantine` clients are assumed, k includes them here.) A client that masks wrongly spoils the
+sum undetected, as with any false row.
 """

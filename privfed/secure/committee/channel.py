@@ -34,7 +34,7 @@ from privfed.secure.summation import Session
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """The checked key `book` of a run, and the key `pairs` of all its clients."""
+    """The verified key `book` of a run, and the key `pairs` of all its clients."""
 
     book: KeyBook
     pairs: dict[int, KeyPair]
@@ -45,7 +45,7 @@ class SimulatedRun:
         return {client: self.ring(client) for client in self.book.cards}
 
     def ring(self, client: int) -> Keyring:
-        """Returns a ring of this client for which no exchange was taken."""
+        """Returns a new key ring of this client, from which no exchange's secrets were taken."""
         return Keyring(self.pairs[client], self.book.cards[client], self.book)
 
 

@@ -26,7 +26,7 @@ from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import KEY
 
 DIGEST = 16
-"""Bytes of a hash: 128 bits against all but its author, who gains nothing by two openings."""
+"""Bytes of a hash: 128-bit security, except against its author (who gains nothing)."""
 
 Tree = tuple[tuple[bytes, ...], ...]
 """The hashes of all levels: first the leaves, padded to a power of two, and last the root."""
@@ -44,7 +44,7 @@ def tree(leaves: Iterable[bytes]) -> Tree:
 
 
 def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
-    """Returns the hashes that lead from the leaves with these `numbers` to the root, by level."""
+    """Returns the sibling hashes on the paths from the leaves `numbers` to the root, by level."""
     places, needed = set(numbers), []
     for level in levels[:-1]:
         needed += [level[at ^ 1] for at in sorted(places) if at ^ 1 not in places]
@@ -113,7 +113,7 @@ def deal_secrets(
 
 
 def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
-    """Returns p_j of each of `count` secrets for the member with this `key`: below 2^256."""
+    """Draws the number p_j < 2^256 of each of `count` secrets for the member with this `key`."""
     digests = (hmac.digest(key, NUMBER.pack(number), "sha256") for number in range(count))
     return tuple(int.from_bytes(digest, "little") for digest in digests)
 

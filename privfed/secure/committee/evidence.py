@@ -38,7 +38,7 @@ from privfed.secure.summation import Aborted, Culprit, Reason
 
 @dataclass(frozen=True)
 class Seats:
-    """A called committee: its `members` in order, with the keys in `identities`."""
+    """The committee of a call: its `members` in order, with the keys in `identities`."""
 
     openings: Openings
     members: tuple[int, ...]
@@ -47,7 +47,7 @@ class Seats:
 
 @dataclass(frozen=True)
 class WrongOpening:
-    """Proof that a member opened numbers that are not under the roots of its own ballot."""
+    """Proof that a member opened numbers outside the hash trees that its ballot committed to."""
 
     ballot: Ballot
     disclosure: Disclosure
@@ -89,9 +89,10 @@ class WrongOpening:
 
 @dataclass(frozen=True)
 class UnusableDealing:
-    """Proof that the numbers in `texts`, by members' places, do not give the committed secrets.
+    """Proof that the numbers that a client sent to members do not reconstruct its secrets.
 
-    The numbers are under the roots that the signer of `dealing` committed to.
+    `texts` holds the numbers and their proofs, by the member's place. They belong to the hash trees
+    whose roots the client signed in `dealing`, but do not yield the secrets that it committed to.
     """
 
     dealing: SignedDealing

@@ -31,7 +31,7 @@ from privfed.secure.primitives import KEY, KeyPair
 
 _FORMAT = b"PFC1"
 _ENTRY = struct.Struct(f"<Q{KEY}s{KEY}s")
-_NEVER = (-1, -1)
+_BEFORE_ALL = (-1, -1)
 
 
 def _unstored(data: bytes) -> None:
@@ -127,7 +127,7 @@ class Keyring:
         me: int,
         book: KeyBook,
         store: Callable[[bytes], None],
-        after: tuple[int, int] = _NEVER,
+        after: tuple[int, int] = _BEFORE_ALL,
     ) -> Self:
         """Restores the ring of client `me` in `book` from the result of `to_bytes`.
 

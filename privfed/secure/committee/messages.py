@@ -65,7 +65,7 @@ class Call(WireMessage):
         clients = _numbers(data)
         call = cls(round, exchange, model_hash, bits, length, agreement, clients)
         if call.context != context:
-            raise BadMessage("wrong session", "a call that is not of its own context")
+            raise BadMessage("wrong session", "a call whose context is not its own hash")
         return call
 
 
@@ -186,7 +186,7 @@ class MemberVote:
 
 @dataclass(frozen=True)
 class Ballot(ClientMessage):
-    """Member to server: its vote, and the root of its numbers for each survivor, or zeros."""
+    """Member to server: its vote, and a hash-tree root (or zeros) of its numbers per survivor."""
 
     vote: bytes
     roots: tuple[bytes, ...]
@@ -223,7 +223,7 @@ class Ballots(WireMessage):
 class Disclosure(ClientMessage):
     """Member to server: its numbers for each survivor's seed and for its pairs with dropouts.
 
-    Each text has these numbers, and the proof that they are under the root of its ballot.
+    Each text has these numbers, and a proof that they belong to the hash tree of its ballot.
     """
 
     shares: tuple[tuple[int, bytes], ...]

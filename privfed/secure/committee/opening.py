@@ -24,10 +24,10 @@ from privfed.secure.primitives import KEY, Expander
 def opened_numbers(
     clients: tuple[int, ...], survivors: tuple[int, ...], client: int
 ) -> dict[int, int]:
-    """Returns the numbers of a survivor's opened secrets, by the other client of each pair.
+    """Returns the numbers of the secrets of a survivor that are opened, by the paired client.
 
-    These are its fresh seed, under its own number, and the seeds of its pairs with clients of the
-    roster that are not in the sum: never of a pair of two survivors.
+    These secrets are its fresh seed (listed under the client itself) and the seeds that it shares
+    with dropouts of the roster. A seed that two survivors share is never opened.
     """
     here = set(survivors)
     others = [other for other in clients if other != client]
@@ -37,7 +37,7 @@ def opened_numbers(
 
 @dataclass(frozen=True)
 class Openings:
-    """Openings of masks of `survivors` by a committee, under the roster of `clients`."""
+    """Opens the masks of `survivors` with a committee's shares, under the roster of `clients`."""
 
     agreed: bytes
     clients: tuple[int, ...]
@@ -46,14 +46,14 @@ class Openings:
 
     @cached_property
     def numbers(self) -> Mapping[int, dict[int, int]]:
-        """The numbers of each survivor's opened secrets."""
+        """The numbers of the secrets that are opened, for each survivor (`opened_numbers`)."""
         return {who: opened_numbers(self.clients, self.survivors, who) for who in self.survivors}
 
     def right(self, client: int, place: int, text: bytes, root: bytes) -> bool:
-        """Whether `text` opens the client's secrets for the member at `place` under its `root`.
+        """Whether `text` is a valid opening of the client's secrets by the member at `place`.
 
-        It contains the member's numbers for these secrets, and the proof that they are under the
-        root.
+        A valid text contains the member's numbers for these secrets, and a proof that they belong
+        to the hash tree with this `root`.
         """
         numbers = self.numbers[client].values()
         parts = _parts(text, len(numbers))
@@ -68,7 +68,7 @@ class Openings:
     def seeds(
         self, client: int, texts: Mapping[int, bytes], dealt: Dealt
     ) -> dict[int, bytes] | None:
-        """Returns a client's opened seeds, by the other client of each pair (its own under itself).
+        """Reconstructs a client's opened seeds, by paired client (its own seed under itself).
 
         Args:
           client: a survivor.

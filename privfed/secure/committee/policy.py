@@ -76,12 +76,12 @@ class CommitteePolicy:
         return Committee(clients, members, threshold, survivors, corrupt)
 
     def _lost(self, clients: int) -> int:
-        """Returns the number of `clients` that may be missing in the end."""
+        """Returns the number of `clients` that may drop out before the sum is opened."""
         return math.floor((1 - self.threshold) * clients + _EXACT)
 
 
 def _quorum(members: int, corrupt: int) -> int:
-    """T: two such sets of members share an honest one, and k colluders know no secret."""
+    """Returns T: any two sets of T members share an honest one, and k colluders learn no secret."""
     return max((members + corrupt) // 2 + 1, corrupt + 2)
 
 

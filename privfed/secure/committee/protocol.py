@@ -69,7 +69,7 @@ class CommitteeSums(SecureProtocol):
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
 
     def begun(self, limits: Limits) -> int:
-        """At least two more than may collude: a single honest row would be revealed."""
+        """Returns at least two more than may collude, as a single honest row would be revealed."""
         return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:

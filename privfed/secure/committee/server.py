@@ -150,10 +150,10 @@ class CommitteeServer:
           Aborted: if too few members hold good shares of such a client.
         """
         good = Counter(who for member in self._ballots for who in self._good(member))
-        liars = self._committee.corrupt + self._terms.limits.hostile
+        corrupt = self._committee.corrupt + self._terms.limits.byzantine
         session = (self.call.round, self.call.exchange)
         for client in self._survivors:
-            if (count := len(self._ballots) - good[client]) > liars:
+            if (count := len(self._ballots) - good[client]) > corrupt:
                 culprit = Culprit(client, *session, "garbled shares", complaints=count)
                 self._culprits[client] = culprit
         stopping = (who for who in self._culprits if good[who] < self._committee.threshold)

@@ -21,9 +21,9 @@ def _settings(codec: Codec, policy: CommitteePolicy, limits: Limits, book: bytes
 
 @dataclass(frozen=True)
 class RoundTerms:
-    """One sum as each party knows it independently of any message.
+    """The terms of one sum, which every party knows without receiving a message.
 
-    `book` was checked when the run began.
+    The keys in `book` were verified when the run began.
     """
 
     round: int
@@ -41,7 +41,7 @@ class RoundTerms:
         return Call(self.round, self.exchange, self.model_hash, *shape, agreed, clients)
 
     def require(self, call: Call) -> None:
-        """Raises `BadMessage` for a call to another sum, or from another configuration."""
+        """Raises `BadMessage` if `call` is for another sum, or for a different configuration."""
         expected = self.call(call.clients)
         for name in ("round", "exchange", "model_hash", "bits", "length"):
             if getattr(call, name) != getattr(expected, name):

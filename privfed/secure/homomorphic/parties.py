@@ -99,7 +99,7 @@ class PartyDirectory:
 
 @dataclass(frozen=True)
 class Terms:
-    """A party's own knowledge of the one sum that it takes part in."""
+    """The terms of a sum as one of its parties knows them, without any message."""
 
     session: Session
     scheme: Scheme

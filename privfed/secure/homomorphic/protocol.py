@@ -40,6 +40,7 @@ from privfed.core.errors import Refused
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
 from privfed.privacy.noise.shares import Layers
+from privfed.privacy.setting import whole_sites
 from privfed.secure.encoded_sum import SecureProtocol
 from privfed.secure.homomorphic.messages import HEADER, OPENING, SIZE
 from privfed.secure.homomorphic.parties import (
@@ -169,7 +170,7 @@ class Bfv(_Homomorphic):
     bits: int = Field(32, ge=8, le=32)
     """The bits of an integer that is summed."""
     colluders: float = Field(0.1, ge=0, lt=1)
-    """The fraction of a cohort whose shares of noise the key holder may know."""
+    """The fraction of a cohort, or of the sites, whose shares of noise the key holder may know."""
     seen: ClassVar[str] = (
         "the server sees ciphertexts, a key holder the exact sum; together they read every row"
     )
@@ -182,6 +183,9 @@ class Bfv(_Homomorphic):
     @property
     def may_collude(self) -> float:
         return self.colluders
+
+    def colluding_sites(self, sites: int) -> int:
+        return whole_sites(self.colluders, sites)
 
     def known_per_colluder(self, limits: Limits) -> float:
         return limits.size / self.fewest(limits)

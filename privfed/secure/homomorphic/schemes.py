@@ -65,9 +65,9 @@ class Parameters:
     plain: int
 
 
-def most_rows(per_row: float, deviation: float, room: float) -> int:
+def most_rows(per_row: float, std: float, room: float) -> int:
     """The largest n with n per_row + sqrt(n) deviation <= room."""
-    root = (math.sqrt(deviation**2 + 4 * per_row * room) - deviation) / (2 * per_row)
+    root = (math.sqrt(std**2 + 4 * per_row * room) - std) / (2 * per_row)
     return math.floor(root**2)
 
 
@@ -182,10 +182,10 @@ class Scheme(ABC):
         return vector
 
     def content(self, data: bytes, size: int) -> bytes:
-        """Returns SEAL's ciphertext within the bytes of TenSEAL's vector of `size` numbers.
+        """Extracts SEAL's ciphertext from the bytes of TenSEAL's vector of `size` numbers.
 
-        All other bytes do not affect the sum, but its sender could choose them. They must be the
-        sizes `[size]` and this scheme's scale. Raises `BadMessage` otherwise.
+        The other bytes do not affect the sum, but a sender could choose them freely. Raises
+        `BadMessage` unless they are the sizes `[size]` and this scheme's scale.
         """
         start = bytes_field(1, varint(size))
         inner = data[len(start) + _PREFIX : len(data) - len(self._end)]
@@ -231,8 +231,8 @@ class BfvScheme(Scheme):
 
     @property
     def most_rows(self) -> int:
-        deviation = Z * (math.sqrt(DEGREE / 12) + 0.5)
-        return most_rows(0.5, deviation, Q / (2 * self.modulus))
+        std = Z * (math.sqrt(DEGREE / 12) + 0.5)
+        return most_rows(0.5, std, Q / (2 * self.modulus))
 
     def _load(self, key: Any, data: bytes) -> Any:
         return tenseal().bfv_vector_from(key, data)
@@ -273,8 +273,8 @@ class CkksScheme(Scheme):
 
     @property
     def most_rows(self) -> int:
-        deviation = Z * (Z * DEGREE / math.sqrt(24) + DEGREE / 2)
-        return most_rows(DEGREE / 2, deviation, self.scale / 4)
+        std = Z * (Z * DEGREE / math.sqrt(24) + DEGREE / 2)
+        return most_rows(DEGREE / 2, std, self.scale / 4)
 
     @property
     def _end(self) -> bytes:

@@ -13,10 +13,10 @@ from privfed.secure.channel import Delivery, Wire
 from privfed.secure.identities import client_directory, client_identity
 from privfed.secure.limits import UNLIMITED, Leaves, Limits
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.graph import Graph, graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.wire import FromServer, decode, encode
+from privfed.secure.masked.policy import Expected, Insists
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.operations import Operations
 from privfed.secure.primitives import Expander, random_key

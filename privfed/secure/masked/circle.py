@@ -103,8 +103,6 @@ def _log2_cut(clients: int, gone: int, degree: int) -> float:
 
 def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
     """Returns the neighbours of `me` in order: the `degree` nearest on the circle of `seed`."""
-    if degree == len(clients) - 1:
-        return tuple(other for other in clients if other != me)
     circle, places = _circle(seed, clients)
     at = places[me]
     reach = range(1, degree // 2 + 1)

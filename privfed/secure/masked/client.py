@@ -11,21 +11,19 @@ from collections.abc import Collection
 
 from privfed.secure.frames import BadMessage
 from privfed.secure.masked.client_memory import ClientMemory
-from privfed.secure.masked.derived_keys import (
-    agreed_secret,
-    channel_key,
-    commit,
-    pair_key,
-    self_key,
-)
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import (
     LAYERS,
     acknowledged,
+    agreed_secret,
     between,
+    channel_key,
+    commit,
+    pair_key,
     read_shares,
+    self_key,
     share_hashes,
     share_text,
 )
@@ -41,9 +39,9 @@ class MaskingClient(ClientMemory):
 
     The client does not unmask a sum of fewer survivors than `limits` allow, counting only clients
     whose shares it could open. It refuses a server with another configuration. It raises
-    `BadMessage` for a message that it does not answer, and then answers nothing more. One client
-    takes part in one session of a round's exchange: its owner must prevent that two sums are
-    opened, whose difference could reveal a row.
+    `BadMessage` for a message that it does not answer, and then answers nothing more. A client
+    takes part in only one session per exchange of a round. Its owner must enforce this, since the
+    difference of two opened sums could reveal a row.
 
     `to_bytes` returns all that it needs to resume in another process (`from_bytes`). A party that
     may crash answers only through `privfed.secure.masked.committed_party`, which keeps its
@@ -212,7 +210,7 @@ class MaskingClient(ClientMemory):
         return len(set(clients) - (self._keys.keys() - self._held.keys()))
 
     def _require_enough(self, clients: Collection[int], who: str) -> None:
-        """Raises `BadMessage` for too few `clients`; a client that is only named does not count."""
+        """Raises `BadMessage` for too few `clients` whose shares this client could open."""
         total, counted = self._expected_parties, self._counted(clients)
         holders = self._graph.holders(self.me, self._held.keys() & set(clients) - {self.me})
         if len(holders) < self._graph.threshold or counted < self._graph.survivors:

@@ -21,11 +21,11 @@ from privfed.secure.masked.client_state import (
     Progress,
     StateReader,
 )
-from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.unmasking import Survivors
+from privfed.secure.masked.policy import Expected, Insists
 from privfed.secure.primitives import wipe
 from privfed.secure.summation import Aborted
 
@@ -70,7 +70,7 @@ class ClientMemory(ABC):
 
     @property
     def step(self) -> int:
-        """The number of messages answered; 5 also after it refused one and so ended."""
+        """The number of messages answered; it is 5 also after the client refused a message."""
         return self._step
 
     @abstractmethod
@@ -98,8 +98,8 @@ class ClientMemory(ABC):
         self._places = {client: place for place, client in enumerate(roster.clients, start=1)}
         self._expected_parties = total = self._policy.counted_of(len(roster.clients))
         self._layer_count = self._noise.layers.count(total) if self._noise else 0
-        coins = self._graph.coins(roster.seed, self._agreed)
-        near = self._graph.neighbours(coins, roster.clients, self.me)
+        edge_key = self._graph.edge_key(roster.seed, self._agreed)
+        near = self._graph.neighbours(edge_key, roster.clients, self.me)
         if tuple(keys.sender for keys in roster.keys) != near:
             raise BadMessage(
                 "wrong neighbours", "keys of clients other than the graph's neighbours"

@@ -19,16 +19,16 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, records, sized
 from privfed.secure.identities import agreement
 from privfed.secure.limits import Limits
-from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.sealed_shares import values_of
 from privfed.secure.masked.messages.unmasking import Survivors
 from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.policy import Expected, Insists
 from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import KEY
 
 ENDED = 5
-"""The step of a client that answers nothing more."""
+"""The step of a client that answers no further message."""
 _FORMAT = b"PFP2"
 _SEED = struct.Struct(f"<{KEY}s")
 _Kind = TypeVar("_Kind", Roster, Survivors)
@@ -66,12 +66,12 @@ class PartyTerms:
 class Progress:
     """A party's progress: its number of commits and its last answer.
 
-    `question` is the hash of the message to which `answer` was given. `row_asked` is set before the
-    row is requested.
+    `question` is the hash of the message to which `answer` was given. `row_requested` is set before
+    the row is requested.
     """
 
     commits: int = 0
-    row_asked: bool = False
+    row_requested: bool = False
     question: bytes = bytes(KEY)
     answer: bytes = b""
 
@@ -109,7 +109,7 @@ class PartyState:
 
     def _body(self) -> bytes:
         progress = self.progress
-        flags = COUNT.pack(self.step) + COUNT.pack(progress.row_asked)
+        flags = COUNT.pack(self.step) + COUNT.pack(progress.row_requested)
         data = flags + NUMBER.pack(progress.commits) + progress.question + sized(progress.answer)
         data += sized(self.context)
         data += b"".join(self.secrets)
@@ -154,10 +154,10 @@ class StateReader:
 
     def _read(self) -> PartyState:
         data = self._reader
-        step, row_asked, commits = data.count(), data.count(), data.number()
-        if step > ENDED or row_asked > 1:
+        step, row_requested, commits = data.count(), data.count(), data.number()
+        if step > ENDED or row_requested > 1:
             raise BadState("damaged", "a step that no client reaches")
-        progress = Progress(commits, bool(row_asked), data.take(KEY), data.sized())
+        progress = Progress(commits, bool(row_requested), data.take(KEY), data.sized())
         context = data.sized()
         if len(context) != KEY and (context or step not in (0, ENDED)):
             raise BadState("damaged", "an impossible session")

@@ -61,7 +61,7 @@ class CommittedParty:
                 "before the last answer",
             )
         self._client, self._store, self._idle = client, store, True
-        self._lost = client.progress.row_asked and client.step == _ORDER.index(Inbox)
+        self._lost = client.progress.row_requested and client.step == _ORDER.index(Inbox)
         if client.progress.commits > least:  # interrupted before its owner recorded the commit
             store(client.to_bytes())
 
@@ -84,38 +84,38 @@ class CommittedParty:
         question, progress = hashlib.sha256(message).digest(), self._client.progress
         if progress.answer and question == progress.question:
             return progress.answer
-        asked = decode(message)
-        if type(asked) in _ORDER[: self._client.step]:
+        decoded = decode(message)
+        if type(decoded) in _ORDER[: self._client.step]:
             raise BadMessage(
                 "answered already",
-                f"another {type(asked).__name__} of a step that was already answered, or of a "
+                f"another {type(decoded).__name__} of a step that was already answered, or of a "
                 "session that this party has left",
             )
         self._idle = False
-        self._claim_the_row(asked)
-        answer = self._answer(asked)
+        self._claim_the_row(decoded)
+        answer = self._answer(decoded)
         self._commit(replace(self._client.progress, question=question, answer=answer))
         self._idle = True
         return answer
 
     def end(self) -> None:
-        """Commits that it answers nothing more; its last answer is not repeated either."""
+        """Commits a state without further answers; the last answer is not repeated either."""
         self._client.end()
         self._lost = True
         self._commit(replace(self._client.progress, question=bytes(KEY), answer=b""))
 
-    def _claim_the_row(self, asked: Message) -> None:
-        """Commits that the row is requested, if `asked` requires it."""
-        if isinstance(asked, Inbox) and not self._lost:
-            self._commit(replace(self._client.progress, row_asked=True))
+    def _claim_the_row(self, message: Message) -> None:
+        """Commits that the row is requested, if `message` requires it."""
+        if isinstance(message, Inbox) and not self._lost:
+            self._commit(replace(self._client.progress, row_requested=True))
 
-    def _answer(self, asked: Message) -> bytes:
+    def _answer(self, message: Message) -> bytes:
         try:
             if self._lost:
                 raise BadMessage(
                     "row lost", "a party that was interrupted while its row was computed"
                 )
-            return encode(self._client.handle(asked))
+            return encode(self._client.handle(message))
         except Exception:
             self._client.end()
             self._commit(self._client.progress)

@@ -23,7 +23,6 @@ from typing import ClassVar
 
 from privfed.secure.frames import COUNT, NUMBER, BadMessage, Reader, sized
 from privfed.secure.identities import Directory
-from privfed.secure.masked.derived_keys import commit
 from privfed.secure.masked.layered_noise import next_layer
 from privfed.secure.masked.messages.message import read_framed
 from privfed.secure.masked.messages.roster import Advertise, Invitation, Roster
@@ -34,6 +33,7 @@ from privfed.secure.masked.messages.sealed_shares import (
     SEED,
     ShareHashes,
     acknowledged,
+    commit,
     hash_of,
     share_hash,
 )
@@ -101,10 +101,10 @@ class WrongShare:
 
 @dataclass(frozen=True)
 class WrongDealing:
-    """Proof that the `shares` of secret `which`, by holder, from the signer of `dealing` are wrong.
+    """Proof that the signer of `dealing` sent wrong `shares` (by holder) of its secret `which`.
 
-    Their hashes are those it signed, but they do not reconstruct the secret that it committed to
-    or, for a mask key, advertised in the roster.
+    The shares have the hashes that the signer signed. They do not reconstruct the secret that it
+    committed to or, for a mask key, that it advertised in the roster.
     """
 
     dealing: Dealing
@@ -159,7 +159,7 @@ _KINDS: Mapping[str, type[Evidence]] = {kind.reason: kind for kind in (WrongShar
 def accusation(
     evidence: Evidence, invitation: Invitation, roster: Roster, keys: Advertise
 ) -> Culprit:
-    """Returns the culprit of the session of `invitation` with its proof; `keys` are its own."""
+    """Returns the culprit with its proof, for the session of `invitation`; `keys` are its own."""
     shown = replace(roster, keys=(keys,) if isinstance(evidence, WrongDealing) else ())
     about = invitation.context + sized(invitation.body()) + sized(shown.body())
     proof = about + evidence.encoded()
@@ -203,14 +203,14 @@ def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | No
 class Blame:
     """Collects the `culprits` of a session, each with its first proof.
 
-    At most `liars` holders of a client's shares are Byzantine: one more complaint shows that its
+    At most `corrupt` holders of a client's shares are Byzantine: one more complaint shows that its
     shares were garbled.
     """
 
     invitation: Invitation
     roster: Roster
     keys: Mapping[int, Advertise]
-    liars: int
+    corrupt: int
     culprits: dict[int, Culprit]
 
     def prove(self, evidence: Evidence) -> None:
@@ -222,9 +222,9 @@ class Blame:
             )
 
     def count(self, complaints: Iterable[tuple[int, ...]]) -> None:
-        """Adds clients with more than `liars` complaints; each holder gives one list."""
+        """Adds clients with more than `corrupt` complaints; each holder gives one list."""
         session = (self.invitation.round, self.invitation.exchange)
         for client, count in Counter(who for each in complaints for who in each).items():
-            if count > self.liars:
+            if count > self.corrupt:
                 culprit = Culprit(client, *session, "garbled shares", complaints=count)
                 self.culprits.setdefault(client, culprit)

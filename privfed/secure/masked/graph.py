@@ -56,7 +56,7 @@ class Graph:
         """Returns the holders of shares of the secrets of `me`, given its neighbours `near`."""
         return tuple(sorted((*near, me))) if self.complete else tuple(near)
 
-    def coins(self, seed: bytes, agreed: bytes) -> bytes:
+    def edge_key(self, seed: bytes, agreed: bytes) -> bytes:
         """Returns the key that determines the graph.
 
         Args:
@@ -65,9 +65,11 @@ class Graph:
         """
         return seed
 
-    def neighbours(self, coins: bytes, clients: tuple[int, ...], me: int) -> tuple[int, ...]:
-        """Returns the neighbours of `me` among `clients`, in order, in the graph of key `coins`."""
-        return circle.neighbours(coins, clients, self.degree, me)
+    def neighbours(self, edge_key: bytes, clients: tuple[int, ...], me: int) -> tuple[int, ...]:
+        """Returns the neighbours of `me` among `clients`, in order, in the graph of `edge_key`."""
+        if self.degree == len(clients) - 1:
+            return tuple(other for other in clients if other != me)
+        return circle.neighbours(edge_key, clients, self.degree, me)
 
     def voters(self, holders: Iterable[int], survivors: Iterable[int]) -> Set[int]:
         """Returns the clients whose votes count for a client with these surviving `holders`."""
@@ -77,15 +79,15 @@ class Graph:
         """Returns the votes that a client requires for a sum of at least `least` clients."""
         return self.threshold
 
-    def byzantine_holders(self, liars: int) -> int:
-        """Upper bound on the number of `liars` that hold shares of one honest client's secrets.
+    def byzantine_holders(self, corrupt: int) -> int:
+        """Bounds the number of Byzantine clients (`corrupt`) that hold shares of an honest client.
 
-        On the complete graph it is all of them; otherwise the bound fails for any client with
+        On the complete graph all of them do. Otherwise the bound fails for any client with
         probability at most 2^-40.
         """
         if self.complete:
-            return liars
-        more = circle.tail(self.clients, min(liars, self.clients), self.degree)[1:]
+            return corrupt
+        more = circle.tail(self.clients, min(corrupt, self.clients), self.degree)[1:]
         return int(np.count_nonzero(more > 2.0**-circle.SECURE / self.clients))
 
     @property
@@ -108,11 +110,11 @@ class RandomGraph(Graph):
     isolated: int = 0
     independent: ClassVar[bool] = True
 
-    def coins(self, seed: bytes, agreed: bytes) -> bytes:
-        return random_graph.coins_of(agreed)
+    def edge_key(self, seed: bytes, agreed: bytes) -> bytes:
+        return random_graph.edge_key(agreed)
 
-    def neighbours(self, coins: bytes, clients: tuple[int, ...], me: int) -> tuple[int, ...]:
-        return random_graph.partners(coins, clients, self.degree, me)
+    def neighbours(self, edge_key: bytes, clients: tuple[int, ...], me: int) -> tuple[int, ...]:
+        return random_graph.partners(edge_key, clients, self.degree, me)
 
     def voters(self, holders: Iterable[int], survivors: Iterable[int]) -> Set[int]:
         return set(survivors)
@@ -120,8 +122,8 @@ class RandomGraph(Graph):
     def votes(self, least: int) -> int:
         return max(self.survivors, least + self.isolated)
 
-    def byzantine_holders(self, liars: int) -> int:
-        more = random_graph.log_at_least(liars, self.trials[1], np.arange(1, liars + 1))
+    def byzantine_holders(self, corrupt: int) -> int:
+        more = random_graph.log_at_least(corrupt, self.trials[1], np.arange(1, corrupt + 1))
         return int(np.count_nonzero(more > -circle.SECURE * math.log(2) - math.log(self.clients)))
 
     @property

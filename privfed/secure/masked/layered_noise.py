@@ -16,7 +16,7 @@ from privfed.secure.packing import Words
 from privfed.secure.primitives import KEY
 
 _AES_BLOCK = 16
-_AT_ONCE = 1 << 18
+_BATCH_SIZE = 1 << 18
 """Bytes of the stream that are generated at once: they stay in the processor's cache."""
 
 
@@ -35,8 +35,8 @@ class CipherUniforms:
             for purpose in (b"privfed layer draws", b"privfed layer ties")
         )
         self._stream = Cipher(leading, modes.CTR(bytes(_AES_BLOCK))).encryptor()
-        self._zeros = bytes(_AT_ONCE)
-        self._bytes = bytearray(_AT_ONCE + _AES_BLOCK - 1)  # length that the library requires
+        self._zeros = bytes(_BATCH_SIZE)
+        self._bytes = bytearray(_BATCH_SIZE + _AES_BLOCK - 1)  # length that the library requires
 
     def leading(self, count: int) -> Leading:
         """Returns the leading bits `[count]` of the next numbers, valid until the next call."""

@@ -1,20 +1,26 @@
-"""The requirements of a client of masked sums: which graph a cohort must have."""
+"""The requirements of a client of masked sums: the graph of a cohort, and the sum it expects."""
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Literal, Protocol, runtime_checkable
 
+from privfed.privacy.codec import Codec
+from privfed.privacy.noise.shares import Layers
+from privfed.secure.frames import BadMessage
+from privfed.secure.identities import agreement
+from privfed.secure.limits import Limits
 from privfed.secure.masked import circle, random_graph
 from privfed.secure.masked.graph import Graph, RandomGraph
+from privfed.secure.masked.messages.roster import Invitation
 from privfed.secure.summation import Aborted
 
 
-def least_threshold(sites: int, colluders: int, threat: Literal["curious", "lying"]) -> int:
-    """Returns the fewest shares t that open a secret: t > k, and 2 t > n + k if "lying"."""
-    return (sites + colluders) // 2 + 1 if threat == "lying" else colluders + 1
+def least_threshold(sites: int, colluders: int, threat: Literal["curious", "malicious"]) -> int:
+    """Returns the fewest shares t that open a secret: t > k, and 2 t > n + k if "malicious"."""
+    return (sites + colluders) // 2 + 1 if threat == "malicious" else colluders + 1
 
 
 @dataclass(frozen=True)
@@ -29,14 +35,14 @@ class SitePolicy:
       minimum: smallest number of surviving sites.
       threshold: number of shares that reconstruct a secret.
       colluders: number of sites that may collude with the server.
-      threat: whether the server follows the protocol ("curious") or may deviate ("lying").
+      threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
     """
 
     sites: int
     minimum: int
     threshold: int
     colluders: int
-    threat: Literal["curious", "lying"]
+    threat: Literal["curious", "malicious"]
 
     @property
     def smallest(self) -> int:
@@ -75,7 +81,7 @@ class Policy:
     Attributes:
       threshold: fraction of a cohort that must survive.
       colluders: largest fraction of a cohort that may collude with the server.
-      threat: whether the server follows the protocol ("curious") or may deviate ("lying").
+      threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
       neighbours: neighbours of each client; 0 chooses the number from the cohort.
       size: expected cohort size, a public constant; colluders are a fraction of at least this size.
       admitted: smallest cohort accepted, so that the server cannot present a small one; 0 for
@@ -85,7 +91,7 @@ class Policy:
 
     threshold: float
     colluders: float
-    threat: Literal["curious", "lying"]
+    threat: Literal["curious", "malicious"]
     neighbours: int = 0
     size: int = 0
     admitted: int = 0
@@ -139,13 +145,78 @@ def _graph(policy: Policy, clients: int) -> Graph:
     sparse = policy.threat == "curious" and (policy.neighbours or clients > COMPLETE)
     if sparse and (circular := circle.sparsest_circle(clients, corrupt, lost, policy.neighbours)):
         return Graph(clients, *circular, clients - lost)
-    drawn = policy.threat == "lying" and not policy.layered and clients > COMPLETE
+    drawn = policy.threat == "malicious" and not policy.layered and clients > COMPLETE
     if drawn and (shape := random_graph.sparsest_shape(clients, corrupt, lost)):
         votes, apart = shape.votes, shape.isolated
         return RandomGraph(clients, shape.degree, shape.threshold, votes, isolated=apart)
     graph = Graph(clients, clients - 1, policy.least_threshold(clients), clients - lost)
     if graph.threshold > clients:
         raise Aborted("too few clients for the number that may collude")
-    if policy.threat == "lying" and not policy.withstands_malicious_server(graph):
+    if policy.threat == "malicious" and not policy.withstands_malicious_server(graph):
         raise Aborted("too few clients for a threshold that withstands a malicious server")
     return graph
+
+
+Insists = Policy | SitePolicy
+"""A party's own requirements, which it enforces whatever the server sends."""
+
+
+@runtime_checkable
+class Masking(Protocol):
+    """A protocol whose sums are masked, by messages between a server and parties."""
+
+    def within(self, limits: Limits) -> Insists:
+        """Returns the requirements of parties for sums within `limits`."""
+        ...
+
+
+@functools.lru_cache(maxsize=256)
+def settings(codec: Codec, policy: Insists, limits: Limits, layers: Layers | None) -> bytes:
+    """Returns the hash of the configuration that server and clients must share."""
+    return agreement(protocol="masks", codec=codec, policy=policy, limits=limits, layers=layers)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A client's expectations of a sum, from the run and the model that it received."""
+
+    round: int
+    exchange: int
+    model_hash: bytes
+    codec: Codec
+
+    def invitation(
+        self, session: bytes, policy: Insists, limits: Limits, layers: Layers | None
+    ) -> Invitation:
+        """Returns the invitation to this sum for parties with these settings."""
+        terms = settings(self.codec, policy, limits, layers)
+        return Invitation(
+            session,
+            self.round,
+            self.exchange,
+            self.model_hash,
+            self.codec.bits,
+            self.codec.length,
+            terms,
+        )
+
+    def require(
+        self, invitation: Invitation, policy: Insists, limits: Limits, layers: Layers | None
+    ) -> None:
+        """Raises `BadMessage` for an invitation to another sum or from another configuration."""
+        expected = self.invitation(invitation.session, policy, limits, layers)
+        for name in ("round", "exchange", "model_hash", "bits", "length"):
+            if getattr(invitation, name) != getattr(expected, name):
+                raise BadMessage(f"wrong {name}", "an invitation to another sum than this client's")
+        if invitation.agreement != expected.agreement:
+            raise BadMessage(
+                "wrong agreement",
+                "the server and this client have different configurations; compare on both "
+                "sides the codec (clip, step, reach, noise), the policy "
+                f"({_names(type(policy))}), the limits ({_names(Limits)}), the layers of noise "
+                f"({_names(Layers)}) and the version of privfed",
+            )
+
+
+def _names(settings: type[Insists] | type[Limits] | type[Layers]) -> str:
+    return ", ".join(field.name for field in fields(settings))

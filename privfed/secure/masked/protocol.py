@@ -16,12 +16,11 @@ from privfed.secure.encoded_sum import SecureProtocol, binomial_at_most
 from privfed.secure.frames import NUMBER
 from privfed.secure.limits import FEWEST, SENDS, Leaves, Limits
 from privfed.secure.masked.channel import MaskedChannel, masked_operations
-from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graph import Graph, graph_seed, recoverable
 from privfed.secure.masked.messages.roster import Advertise, Attestation
 from privfed.secure.masked.messages.sealed_shares import HASH, sealed_size
 from privfed.secure.masked.messages.unmasking import Vote
-from privfed.secure.masked.policy import COMPLETE, Policy, SitePolicy, least_threshold
+from privfed.secure.masked.policy import COMPLETE, Insists, Policy, SitePolicy, least_threshold
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.operations import Operations
 from privfed.secure.primitives import KEY, SIGNATURE, Expander
@@ -61,8 +60,8 @@ class MaskedSums(SecureProtocol):
     """The fraction of a cohort that may collude with the server; with sites, that fraction of all
     sites, rounded up and at least one.
     """
-    threat: Literal["curious", "lying"] = "curious"
-    """Whether the server follows the protocol ("curious") or may deviate from it ("lying")."""
+    threat: Literal["curious", "malicious"] = "curious"
+    """Whether the server follows the protocol ("curious") or may deviate from it ("malicious")."""
 
     @property
     def may_collude(self) -> float:
@@ -149,7 +148,7 @@ class MaskedSums(SecureProtocol):
         """
         if limits.sites:
             shares = self.least_sites(limits.sites)
-            return 2 * shares - limits.sites - 1 if self.threat == "lying" else shares - 1
+            return 2 * shares - limits.sites - 1 if self.threat == "malicious" else shares - 1
         policy = self.within(limits)
         if limits.capacity > COMPLETE or self.neighbours:
             return self.colluders
@@ -159,7 +158,7 @@ class MaskedSums(SecureProtocol):
                 shares = policy.graph(clients).threshold
             except Aborted:
                 continue
-            most = 2 * shares - clients - 1 if self.threat == "lying" else shares - 2
+            most = 2 * shares - clients - 1 if self.threat == "malicious" else shares - 2
             least = min(least, most / max(clients, limits.size))
         return max(self.colluders, least)
 
@@ -226,19 +225,19 @@ class MaskedSums(SecureProtocol):
         about = "about " if graph.independent else ""
         neighbours_needed = f"{graph.threshold} of each client's {about}{graph.degree} neighbours"
         form = "complete graph" if graph.complete else f"and {neighbours_needed}"
-        lies = (
+        secrecy = (
             "even if it is malicious"
             if self.withstands_malicious_server(limits)
             else "if it follows the protocol"
         )
         return (
             f"at least {max(graph.survivors, graph.threshold)} of {clients} clients have to "
-            f"survive ({form}); the server learns no row, {lies}, as long as at most "
+            f"survive ({form}); the server learns no row, {secrecy}, as long as at most "
             f"{policy.corrupt(clients)} of them collude with it"
         )
 
     def _promise_to_sites(self, limits: Limits) -> str:
-        lies = (
+        secrecy = (
             "even if it is malicious"
             if self.withstands_malicious_server(limits)
             else "if it follows the protocol"
@@ -246,7 +245,7 @@ class MaskedSums(SecureProtocol):
         return (
             f"at least {limits.minimum} of {limits.sites} sites have to survive, and "
             f"{self.least_sites(limits.sites)} shares open a secret; the server learns no "
-            f"site's sum, {lies}, as long as at most {limits.colluders} of them collude with it"
+            f"site's sum, {secrecy}, as long as at most {limits.colluders} of them collude with it"
         )
 
     def withstands_malicious_server(self, limits: Limits) -> bool:
@@ -259,7 +258,7 @@ class MaskedSums(SecureProtocol):
         policy = self.within(limits)
         if limits.sites:
             return policy.withstands_malicious_server(policy.graph(limits.sites))
-        if self.threat == "lying":  # otherwise there is no graph
+        if self.threat == "malicious":  # otherwise there is no graph
             return True
         if limits.capacity > COMPLETE:
             return False
@@ -288,14 +287,14 @@ class MaskedSums(SecureProtocol):
                 "may collude with the server, which would suffice to unmask any client; raise "
                 "the threshold above secure.colluders"
             )
-        if self.threat == "lying" and 2 * self.threshold <= 1 + self.colluders:
+        if self.threat == "malicious" and 2 * self.threshold <= 1 + self.colluders:
             raise Refused(
                 f"secure.threshold is {self.threshold:g}, but a malicious server could then "
                 "unmask a client by reporting it to some clients as surviving and to others "
                 "as a dropout; expected more than (1 + secure.colluders) / 2 = "
                 f"{(1 + self.colluders) / 2:g}"
             )
-        if self.threat == "lying" and self.neighbours:
+        if self.threat == "malicious" and self.neighbours:
             raise Refused(
                 "secure.neighbours is set, but has no proof against a malicious server "
                 "(secure.threat), which could choose each client's neighbours; remove the key"
@@ -309,8 +308,8 @@ class MaskedSums(SecureProtocol):
         if not len(session.leaves):
             return
         seed = graph_seed(session)
-        coins = graph.coins(seed, agreed=seed)
-        near = {who: graph.neighbours(coins, clients, who) for who in clients}
+        edge_key = graph.edge_key(seed, agreed=seed)
+        near = {who: graph.neighbours(edge_key, clients, who) for who in clients}
         gone = dict(zip(clients, session.leaves.tolist(), strict=True))
         shared = {who for who in clients if gone[who] != Leaves.BEFORE_SHARING}
         sent = {who for who in clients if gone[who] in SENDS}

@@ -143,7 +143,7 @@ def log_surrounded(clients: int, corrupt: int, p: float, threshold: int) -> floa
 
 
 def log_split(clients: int, corrupt: int, votes: int, p: float, threshold: int) -> Numbers:
-    """Bounds `[h // 2]` on log P[some a of V are closed, at most half of them], by a from 1."""
+    """Bounds `[h // 2]` on log P[some a <= h / 2 of V are closed], by a from 1."""
     honest = clients - corrupt
     a = np.arange(1, honest // 2 + 1, dtype=float)
     beyond = log_at_least(honest - a, (1 - p) ** a, np.maximum(a, votes - corrupt - a))
@@ -190,20 +190,20 @@ def _log_choose(honest: int) -> Numbers:
     return np.asarray(logs[honest] - logs[a] - logs[honest - a])
 
 
-def coins_of(agreed: bytes) -> bytes:
+def edge_key(agreed: bytes) -> bytes:
     """Returns the key `[32]` of the edges of the graph of a roster with the hash `agreed`."""
     return hashlib.sha256(b"privfed graph" + agreed).digest()
 
 
-def partners(coins: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
-    """Returns the neighbours of `me`, in order; the draw keyed by `coins` is the same for both
+def partners(key: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
+    """Returns the neighbours of `me`, in order; the draw keyed by `key` is the same for both
     ends.
 
     The draw for two clients is the first word of AES-256 of the block of both, the smaller first.
     """
     everybody = _numbers(clients)
     blocks = np.stack([np.minimum(everybody, me), np.maximum(everybody, me)], 1)
-    cipher = Cipher(algorithms.AES256(coins), modes.ECB()).encryptor()
+    cipher = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()
     words = np.frombuffer(cipher.update(blocks.astype("<u8").tobytes()), "<u8")[::2]
     limit = (degree << 64) // (len(clients) - 1)
     return tuple(everybody[(words < limit) & (everybody != me)].tolist())

@@ -15,15 +15,19 @@ from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import Directory
 from privfed.secure.limits import Limits
-from privfed.secure.masked.derived_keys import agreed_secret
 from privfed.secure.masked.evidence import Blame
-from privfed.secure.masked.expected import Insists
 from privfed.secure.masked.graph import recoverable
 from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
-from privfed.secure.masked.messages.sealed_shares import HASH, acknowledged, sealed_size
+from privfed.secure.masked.messages.sealed_shares import (
+    HASH,
+    acknowledged,
+    agreed_secret,
+    sealed_size,
+)
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import FromServer, Message
+from privfed.secure.masked.policy import Insists
 from privfed.secure.masked.shamir import PRIME
 from privfed.secure.masked.unmasking import Members, Unmasking, handed
 from privfed.secure.packing import Words
@@ -156,14 +160,14 @@ class MaskingServer:
         nonces = tuple(self._keys[client].nonce for client in clients)
         shape = (graph.degree, graph.threshold, seed)
         common = Roster(self._context, clients, nonces, *shape, keys=())
-        coins = graph.coins(seed, common.agreed())
-        near = {client: graph.neighbours(coins, clients, client) for client in clients}
+        edge_key = graph.edge_key(seed, common.agreed())
+        near = {client: graph.neighbours(edge_key, clients, client) for client in clients}
         masks = {client: keys.mask for client, keys in self._keys.items()}
         expected = self._policy.counted_of(len(clients))
         self._members = Members(common.agreed(), graph, clients, near, masks, expected)
-        liars = self._policy.corrupt(len(clients)) + self._limits.hostile
-        liars = graph.byzantine_holders(liars)
-        self._blame = Blame(self.invitation, common, self._keys, liars, self._culprits)
+        corrupt = self._policy.corrupt(len(clients)) + self._limits.byzantine
+        corrupt = graph.byzantine_holders(corrupt)
+        self._blame = Blame(self.invitation, common, self._keys, corrupt, self._culprits)
         return {
             client: replace(common, keys=tuple(self._keys[other] for other in near[client]))
             for client in clients
@@ -258,14 +262,13 @@ class MaskingServer:
         return sent
 
     def _most_gone(self) -> int:
-        """Returns the largest count of dropouts of any honest voter, including clients it
-        complained of.
+        """Returns the largest number of dropouts that any honest voter counts.
 
-        An honest voter complains of at most `liars` survivors. Layers that all honest voters
-        release are removed.
+        A voter also counts the survivors of which it complained, at most `corrupt` if it is honest.
+        Layers that all honest voters release are removed.
         """
         counted = (len(self._senders.intersection(self._complaints[who])) for who in self._votes)
-        garbled = max((count for count in counted if count <= self._blame.liars), default=0)
+        garbled = max((count for count in counted if count <= self._blame.corrupt), default=0)
         return self._members.expected - len(self._senders) + garbled
 
     def _keeping(self, gone: int) -> Mapping[int, int]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from privfed.privacy.noise.shares import Layers
-from privfed.secure.masked.derived_keys import agreed_secret, pair_key, self_key
 from privfed.secure.masked.evidence import Blame, WrongDealing, WrongShare, gives_its_secret
 from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.layered_noise import next_layer, subtract_layer
@@ -17,7 +16,10 @@ from privfed.secure.masked.messages.sealed_shares import (
     MASK_KEY,
     SEED,
     ShareHashes,
+    agreed_secret,
     hash_of,
+    pair_key,
+    self_key,
     share_hash,
 )
 from privfed.secure.masked.messages.unmasking import Unmask
@@ -74,10 +76,10 @@ class Unmasking:
     dealer committed to: the dealer is proved Byzantine. They are corrected if at most half of the
     shares in excess of `threshold` are wrong.
 
-    **A client that stops a sum is identified.** Let at most `liars` of a client's holders be
-    Byzantine, and let threshold + `liars` honest ones reveal the shares they hold. Then either all
-    secrets are reconstructed, or there is a culprit. For if a secret has fewer than `threshold`
-    good shares, more than `liars` honest holders had none, and each of them complained. If it has
+    **A client that stops a sum is identified.** Let at most `corrupt` of a client's holders be
+    Byzantine, and let threshold + `corrupt` honest ones reveal the shares they hold. Then either
+    all secrets are reconstructed, or there is a culprit. For if a secret has fewer than `threshold`
+    good shares, more than `corrupt` honest holders had none, and each of them complained. If it has
     at least `threshold`, it is reconstructed, or its dealer is proved Byzantine.
     """
 
@@ -167,7 +169,7 @@ class Unmasking:
                 self.masks.apply(total, key, subtract=gone < other)
 
     def _remove_layers(self, total: Words, first: int, seed: bytes) -> None:
-        """Subtracts one client's layers of noise from number `first` on, whose seed is given."""
+        """Subtracts one client's layers of noise from number `first` on, given its seed."""
         if self.layers is None:
             return
         for number in range(first, self.members.layers(self.layers) + 1):
@@ -185,7 +187,7 @@ def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
 
 
 def _any(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """Returns the secret of the first `threshold` shares; None if there is no such secret."""
+    """Reconstructs a secret from the first `threshold` shares; None if they fit no secret."""
     try:
         return reconstruct(shares, threshold)
     except ValueError:

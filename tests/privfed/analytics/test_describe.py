@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from commands import run
-from described import CLIENTS, QUICK, SEEDED, folk, run_file
+from description_setup import CLIENTS, QUICK, SEEDED, folk, run_file
 from scipy.stats import chi2
 from tables import written
 
@@ -126,7 +126,7 @@ def test_noise_is_as_large_as_it_is_stated(tmp_path, name):
     stated = read_statistics(tmp_path / "noised").noise
     length = len(difference)
     assert stated > 0.3
-    assert config.source.asked.length == length
+    assert config.source.questions.length == length
     for scale, accepted in ((1.0, True), (0.93, False), (1.07, False)):
         statistic = float((difference**2).sum() / (scale * stated) ** 2)
         assert (1e-4 < chi2.cdf(statistic, length) < 1 - 1e-4) == accepted

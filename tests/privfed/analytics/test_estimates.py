@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from described import asked, folk, vectors
+from description_setup import asked, folk, vectors
 
 from privfed.analytics.estimates import Sums
-from privfed.analytics.questions import Asked, NumbersAsked, as_values
+from privfed.analytics.questions import NumbersQuestion, Questions, as_values
 from privfed.analytics.spelling import Spelling
 
 CLIENTS = 900
@@ -13,16 +13,16 @@ PLACES = {"open": "town", "range": "weight", "dates": "seen", "values": "sex"}
 
 
 @pytest.fixture(scope="module")
-def people():
+def population():
     columns = folk(CLIENTS)
     owners = np.unique(columns["person"], return_inverse=True)[1]
     first = np.unique(owners, return_index=True)[1]
     return {name: np.asarray(values)[first] for name, values in columns.items()}
 
 
-def sums_of(questions, people, names, rng=None, noise=0.0):
-    question = Asked(questions, 1)
-    rows = vectors(question, [people[name] for name in names], np.arange(CLIENTS))
+def sums_of(questions, population, names, rng=None, noise=0.0):
+    question = Questions(questions, 1)
+    rows = vectors(question, [population[name] for name in names], np.arange(CLIENTS))
     total = rows.sum(0)
     if rng is not None:
         total = total + rng.normal(0, noise, len(total))
@@ -35,13 +35,13 @@ def held(estimate, truth, slack=1e-6):
     return low - slack <= truth <= high + slack
 
 
-def test_without_noise_all_is_right(people):
-    open_ages = NumbersAsked("age", spelling=Spelling(32, 12))
-    towns = NumbersAsked("town", spelling=Spelling(32, 12))
-    weights = NumbersAsked("weight", (40.0, 104.0))
+def test_without_noise_all_is_right(population):
+    open_ages = NumbersQuestion("age", spelling=Spelling(32, 12))
+    towns = NumbersQuestion("town", spelling=Spelling(32, 12))
+    weights = NumbersQuestion("weight", (40.0, 104.0))
     sums = sums_of(
         (open_ages, towns, weights, as_values("sex", ["f", "m", "x"])),
-        people,
+        population,
         ("age", "town", "weight", "sex"),
     )
     clients, sizes = sums.clients()
@@ -50,47 +50,47 @@ def test_without_noise_all_is_right(people):
         (1.0, 1.0, pytest.approx(CLIENTS))
     ]
     age, town, weight, sex = sums.columns()
-    ages = np.array([float(each) for each in people["age"] if each])
+    ages = np.array([float(each) for each in population["age"] if each])
     assert age.missing.value == pytest.approx(1 - len(ages) / CLIENTS)
     assert age.numbers.count.value == pytest.approx(len(ages))
     assert age.numbers.range[0] <= ages.min() < ages.max() <= age.numbers.range[1]
     assert age.numbers.mean.value == pytest.approx(ages.mean(), rel=0.04)
-    assert age.numbers.deviation.value == pytest.approx(ages.std(), rel=0.06)
+    assert age.numbers.std.value == pytest.approx(ages.std(), rel=0.06)
     for probability, quantile in age.numbers.quantiles.items():
         truth = np.quantile(ages, float(probability), method="inverted_cdf")
         assert held(quantile, truth)
         assert quantile.value == pytest.approx(truth, rel=0.125)
     assert weight.numbers.mean.value == pytest.approx(
-        people["weight"].astype(float).clip(40, 104).mean(), abs=0.5
+        population["weight"].astype(float).clip(40, 104).mean(), abs=0.5
     )
     assert {each.value for each in town.values} == {"Bonn", "Oslo", "Rome"}
     assert town.words.value == pytest.approx(1.0)
     assert town.numbers is None
     for each in (*town.values, *sex.values):
         column = "town" if each in town.values else "sex"
-        assert held(each.count, (people[column] == each.value).sum(), slack=0.05)
+        assert held(each.count, (population[column] == each.value).sum(), slack=0.05)
     assert [each.value for each in sex.values] == ["f", "m", "x"]
 
 
-def test_dates_and_flags(people):
+def test_dates_and_flags(population):
     sums = sums_of(
-        (NumbersAsked("seen", (18262.0, 18628.0), "iso"), NumbersAsked("ill")),
-        people,
+        (NumbersQuestion("seen", (18262.0, 18628.0), "iso"), NumbersQuestion("ill")),
+        population,
         ("seen", "ill"),
     )
     seen, ill = sums.columns()
     assert seen.kind == "dates"
     assert seen.words.value == pytest.approx(0.0, abs=1e-9)
     assert ill.numbers.range == (0.0, 1.0)
-    assert ill.numbers.mean.value == pytest.approx(people["ill"].astype(int).mean())
+    assert ill.numbers.mean.value == pytest.approx(population["ill"].astype(int).mean())
     assert [(cell.low, cell.high) for cell in ill.numbers.histogram] == [(0.0, 0.0), (1.0, 1.0)]
 
 
-def test_everything_that_is_said_agrees(people):
+def test_everything_that_is_said_agrees(population):
     rng = np.random.default_rng(0)
     sums = sums_of(
-        (NumbersAsked("weight", spelling=Spelling(4, 6)), as_values("sex", ["f", "m"])),
-        people,
+        (NumbersQuestion("weight", spelling=Spelling(4, 6)), as_values("sex", ["f", "m"])),
+        population,
         ("weight", "sex"),
         rng,
         5.0,
@@ -113,16 +113,16 @@ def test_everything_that_is_said_agrees(people):
     ]
     mean = np.average([middle for middle, _ in clipped], weights=[count for _, count in clipped])
     assert numbers.mean.value == pytest.approx(mean, rel=1e-6)
-    for estimate in (numbers.count, numbers.mean, numbers.deviation, *numbers.quantiles.values()):
+    for estimate in (numbers.count, numbers.mean, numbers.std, *numbers.quantiles.values()):
         assert estimate.low <= estimate.value <= estimate.high
 
 
-def covered(people, questions, names, repeats, noise=5.0):
+def covered(population, questions, names, repeats, noise=5.0):
     """How often each interval holds what is true, over so many releases."""
     rng = np.random.default_rng(7)
-    question = Asked(questions, 1)
-    total = vectors(question, [people[name] for name in names], np.arange(CLIENTS)).sum(0)
-    weight, sex = people["weight"].astype(float), people["sex"]
+    question = Questions(questions, 1)
+    total = vectors(question, [population[name] for name in names], np.arange(CLIENTS)).sum(0)
+    weight, sex = population["weight"].astype(float), population["sex"]
     hits: dict[str, list[bool]] = {}
     for _ in range(repeats):
         sums = Sums.of(question, total + rng.normal(0, noise, len(total)), noise)
@@ -137,7 +137,7 @@ def covered(people, questions, names, repeats, noise=5.0):
             "missing": (numbers.missing, 0.0),
             "outside": (told.outside, beyond.mean()),
             "mean": (told.mean, clipped.mean()),
-            "deviation": (told.deviation, clipped.std()),
+            "std": (told.std, clipped.std()),
         }
         for p, estimate in told.quantiles.items():
             checks[p] = estimate, np.quantile(clipped, float(p), method="inverted_cdf")
@@ -157,28 +157,28 @@ def covered(people, questions, names, repeats, noise=5.0):
     ],
     ids=["a public range, few", "a public range", "nothing known"],
 )
-def test_intervals_hold_what_is_true_in_95_of_100_releases(people, bounds, repeats):
-    questions = (NumbersAsked("weight", bounds), as_values("sex", ["f", "m"]))
-    rates = covered(people, questions, ("weight", "sex"), repeats)
+def test_intervals_hold_what_is_true_in_95_of_100_releases(population, bounds, repeats):
+    questions = (NumbersQuestion("weight", bounds), as_values("sex", ["f", "m"]))
+    rates = covered(population, questions, ("weight", "sex"), repeats)
     assert len(rates) == 13
     least = 0.95 - 3.2 * (0.95 * 0.05 / repeats) ** 0.5
     assert {name: rate for name, rate in rates.items() if rate < least} == {}
 
 
-def test_intervals_without_their_noise_would_not(people):
+def test_intervals_without_their_noise_would_not(population):
     """A planted fault: intervals for half of the noise."""
     rng, hits = np.random.default_rng(3), []
-    questions = (NumbersAsked("weight", (40.0, 104.0)), as_values("sex", ["f", "m"]))
-    question = Asked(questions, 1)
-    total = vectors(question, [people[name] for name in ("weight", "sex")], np.arange(CLIENTS))
+    questions = (NumbersQuestion("weight", (40.0, 104.0)), as_values("sex", ["f", "m"]))
+    question = Questions(questions, 1)
+    total = vectors(question, [population[name] for name in ("weight", "sex")], np.arange(CLIENTS))
     total = total.sum(0)
     for _ in range(150):
         half = Sums.of(question, total + rng.normal(0, 5.0, len(total)), 2.5)
-        hits.append(held(half.columns()[1].values[0].count, (people["sex"] == "f").sum()))
+        hits.append(held(half.columns()[1].values[0].count, (population["sex"] == "f").sum()))
     assert np.mean(hits) < 0.85
 
 
-def test_asked_of_every_kind_goes_through(people):
+def test_asked_of_every_kind_goes_through(population):
     question = asked()
-    sums = sums_of(question.questions, people, PLACES.values(), np.random.default_rng(0), 1.0)
+    sums = sums_of(question.questions, population, PLACES.values(), np.random.default_rng(0), 1.0)
     assert [column.kind for column in sums.columns()] == ["open", "numbers", "dates", "values"]

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 from commands import run
-from described import QUICK, SEEDED, folk, run_file, words
+from description_setup import QUICK, SEEDED, folk, run_file, words
 
 from privfed.analytics.estimates import Sums
-from privfed.analytics.questions import OTHER_NODE, Asked, NumbersAsked, as_values
+from privfed.analytics.questions import OTHER_NODE, NumbersQuestion, Questions, as_values
 from privfed.analytics.statistics_file import read_statistics
 from privfed.data.tables.delimited import Dialect
 
@@ -40,8 +40,8 @@ def test_a_declaration_counts_what_was_spent_before_its_description(tmp_path):
 
 def noised(x, rng, noise=6.0, bounds=None):
     """What a release with this noise says of numbers `x` `[N]` of as many clients."""
-    question = NumbersAsked("c", bounds)
-    asked = Asked((question,), 1)
+    question = NumbersQuestion("c", bounds)
+    asked = Questions((question,), 1)
     counts = np.zeros(asked.length)
     at = question.tree.paths(question.cells.of(x), 8)
     np.add.at(counts, at[at >= 0], 1.0)
@@ -53,8 +53,8 @@ def noised(x, rng, noise=6.0, bounds=None):
 @pytest.mark.parametrize("repeats", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_mean_lies_in_its_interval(repeats):
     rng = np.random.default_rng(1)
-    people = [np.full(1500, 5.0), rng.pareto(1.1, 1500) + 1, -rng.exponential(10, 1500)]
-    for numbers in (noised(x, rng) for x in people for _ in range(repeats)):
+    population = [np.full(1500, 5.0), rng.pareto(1.1, 1500) + 1, -rng.exponential(10, 1500)]
+    for numbers in (noised(x, rng) for x in population for _ in range(repeats)):
         assert numbers.mean.low <= numbers.mean.value <= numbers.mean.high
 
 

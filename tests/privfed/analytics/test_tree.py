@@ -51,13 +51,13 @@ def test_children_add_up_and_variances_are_those_stated(tree, counts):
             agreed.counts[:, parent], agreed.counts[:, tree.parents == parent].sum(1)
         )
     weights = np.random.default_rng(1).normal(size=(20, len(tree))) * tree.is_leaf
-    values, deviations = agreed.linear(weights)
+    values, stds = agreed.linear(weights)
     truth = counts @ weights.T
-    assert (np.abs(values.mean(0) - truth) < 5 * deviations / np.sqrt(REPEATS)).all()
-    assert np.allclose(values.std(0), deviations, rtol=0.06)
+    assert (np.abs(values.mean(0) - truth) < 5 * stds / np.sqrt(REPEATS)).all()
+    assert np.allclose(values.std(0), stds, rtol=0.06)
     naive = np.sqrt(weights**2 @ variances)
-    assert (deviations <= naive + 1e-9).all()
-    assert deviations.sum() < 0.95 * naive.sum()
+    assert (stds <= naive + 1e-9).all()
+    assert stds.sum() < 0.95 * naive.sum()
 
 
 def test_a_total_known_from_elsewhere_counts(tree, counts):
@@ -68,9 +68,9 @@ def test_a_total_known_from_elsewhere_counts(tree, counts):
     variance = 1 / (1 / own_variance + 1)
     total = variance * (own / own_variance + other)
     agreed = agreeing(tree, measured, variances, total, variance)
-    values, deviations = agreed.linear(tree.is_leaf[None].astype(float))
-    assert values.std() == pytest.approx(deviations[0], rel=0.06)
-    assert deviations[0] == pytest.approx(np.sqrt(variance))
+    values, stds = agreed.linear(tree.is_leaf[None].astype(float))
+    assert values.std() == pytest.approx(stds[0], rel=0.06)
+    assert stds[0] == pytest.approx(np.sqrt(variance))
 
 
 def test_nowhere_negative_and_adding_up(tree, counts):

@@ -193,7 +193,9 @@ def test_a_layer_that_cannot_be_batched_is_named():
             return self.out(self.cell(x.view(-1, 8, 8))[0][:, -1])
 
     shown = " ".join(str(privfed.check(model=Recurrent(), rounds=1)).split())
-    assert "cannot be stacked: PyTorch's vmap has no batched form of its layer lstm)" in shown
+    assert (
+        "cannot be stacked: PyTorch's vmap has no batched form of its layer 'cell' (LSTM))" in shown
+    )
 
 
 def test_every_base_can_be_extended():
@@ -207,9 +209,9 @@ def test_a_function_makes_a_model_afresh(tmp_path):
     def build(features, width, hidden=3):
         return net(hidden) if width == 1 else None
 
-    people = privfed.Table(patients(60), test=patients(9, seed=1), **DECLARED)
+    population = privfed.Table(patients(60), test=patients(9, seed=1), **DECLARED)
     model = {"name": build, "arguments": {"hidden": 4}}
-    run = privfed.train(people, model=model, out=tmp_path / "run", **SMALL)
+    run = privfed.train(population, model=model, out=tmp_path / "run", **SMALL)
     assert run.model[0].out_features == 4
     assert not run.guarantee.note
     assert "starting model" not in run.guarantee.sentence  # nothing came with it

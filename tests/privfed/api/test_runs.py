@@ -37,7 +37,7 @@ NOISED = {"cohort": {"size": 20}, "rounds": 4, "privacy": {"noise_multiplier": 1
 FRAME, PUBLIC = patients(60), patients(20, seed=1)
 
 
-def people(frame=FRAME, **changes):
+def population(frame=FRAME, **changes):
     return privfed.Table(frame, **{"test": PUBLIC, **DECLARED, **changes})
 
 
@@ -45,7 +45,7 @@ def people(frame=FRAME, **changes):
 def run(tmp_path_factory):
     torch.manual_seed(0)
     out = tmp_path_factory.mktemp("runs") / "a b"
-    return privfed.train(people(), model=net(), out=out, **SMALL)
+    return privfed.train(population(), model=net(), out=out, **SMALL)
 
 
 def test_the_guarantee_is_the_audits(run):
@@ -65,13 +65,13 @@ def test_a_delta_above_one_over_clients_is_warned_of_and_stays_stated(tmp_path):
     large = {**NOISED, "delta": 0.5}
     why = r"δ = 0.5 is above 1 / clients (1/60)"
     with pytest.warns(UserWarning, match=re.escape(why)) as warned:
-        run = privfed.train(people(), model="mlp", out=tmp_path / "run", **large)
+        run = privfed.train(population(), model="mlp", out=tmp_path / "run", **large)
     assert warned[0].filename == __file__
     assert why in run.guarantee.sentence
     assert why in run.summary["warning"]
     assert why in run.audit()["meaning"]
     assert why in " ".join(str(run.audit()).split())
-    assert why in privfed.check(people(), model="mlp", **large)["warning"]
+    assert why in privfed.check(population(), model="mlp", **large)["warning"]
     with pytest.warns(UserWarning, match=re.escape(why)) as warned:
         run.resume(rounds=5)
     assert warned[0].filename == __file__
@@ -85,7 +85,7 @@ def test_a_delta_above_one_over_clients_is_warned_of_and_stays_stated(tmp_path):
     ],
 )
 def test_no_other_delta_is_warned_of(delta, keys, tmp_path):
-    run = privfed.train(people(), model="mlp", out=tmp_path / "run",
+    run = privfed.train(population(), model="mlp", out=tmp_path / "run",
                         **{**NOISED, "delta": delta, **keys})  # fmt: skip
     assert "warning" not in run.summary
     assert "above" not in run.guarantee.sentence
@@ -106,7 +106,7 @@ def test_the_model_is_a_module_with_the_trained_weights(run):
     assert isinstance(module, nn.Sequential)
     assert not module.training
     assert all(parameter.requires_grad for parameter in module.parameters())
-    table = people(PUBLIC, test=None)
+    table = population(PUBLIC, test=None)
     keys = {k: v for k, v in table.section.items() if k not in ("source", "clients")}
     public = table.section["source"].model_validate(keys).load_inputs()
     accuracy = ((module(public.x)[:, 0] > 0) == (public.y == 1)).float().mean()
@@ -115,13 +115,13 @@ def test_the_model_is_a_module_with_the_trained_weights(run):
 
 def test_tables_name_a_run_from_where_one_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    runs = [privfed.train(people(), model="mlp", out=out, **SMALL) for out in ("a", "b")]
+    runs = [privfed.train(population(), model="mlp", out=out, **SMALL) for out in ("a", "b")]
     tables = [runs[0].evaluate(), runs[0].export("model.safetensors"), privfed.audit(runs)]
     assert not [table for table in map(str, tables) if str(tmp_path) in table]
 
 
 def test_a_run_without_privacy_is_shown_with_an_infinite_epsilon():
-    run = privfed.train(people(), privacy={"mechanism": "none"}, rounds=2, cohort={"size": 20},
+    run = privfed.train(population(), privacy={"mechanism": "none"}, rounds=2, cohort={"size": 20},
                         temporary=True)  # fmt: skip
     assert "ε ∞ at" in repr(run)
 
@@ -129,7 +129,9 @@ def test_a_run_without_privacy_is_shown_with_an_infinite_epsilon():
 def test_without_gradients_a_run_is_used_as_with_them(run, tmp_path):
     with torch.no_grad():
         assert len(run.predict(PUBLIC)) == len(PUBLIC)
-        assert privfed.train(people(), model=net(), out=tmp_path / "run", **SMALL).summary["rounds"]
+        assert privfed.train(population(), model=net(), out=tmp_path / "run", **SMALL).summary[
+            "rounds"
+        ]
 
 
 def test_predictions_come_as_the_rows_came(run, tmp_path):
@@ -179,7 +181,7 @@ print(len(run.resume(rounds=5, epsilon=20).ledger), run.model[0].out_features)
 
 @pytest.mark.slow
 def test_another_process_reads_it_and_goes_on_with_the_objects_passed_again(tmp_path):
-    run = privfed.train(people(), model=net(), out=tmp_path / "run", **SMALL)
+    run = privfed.train(population(), model=net(), out=tmp_path / "run", **SMALL)
     before = run.summary["accuracy"]
     torch.manual_seed(9)  # other weights: the checkpoint has the trained ones
     (tmp_path / "objects").write_bytes(pickle.dumps((net(), FRAME, PUBLIC, DECLARED)))
@@ -234,33 +236,33 @@ Changed.__name__ = Other.__name__
 
 
 def test_other_objects_than_those_it_began_with_are_refused(tmp_path):
-    run = privfed.train(people(), model=Other(), out=tmp_path / "run", **SMALL)
+    run = privfed.train(population(), model=Other(), out=tmp_path / "run", **SMALL)
     for module, what in ((net(7), "layout"), (net(), "layout"), (Changed(), "code")):
         with pytest.raises(privfed.Refused, match=f"has another {what} than at the start"):
-            privfed.load(run.path, model=module, data=people())
+            privfed.load(run.path, model=module, data=population())
     one_less = FRAME.drop(index=0)
     moved = FRAME.assign(age=FRAME["age"].where(FRAME.index != 7, 30.0))
     for frame in (one_less, moved):
         with pytest.raises(privfed.Refused, match="not the clients with which the run began"):
-            privfed.load(run.path, model=Other(), data=people(frame))
-    with pytest.raises(privfed.Refused, match="people is a DataFrame without a declaration"):
+            privfed.load(run.path, model=Other(), data=population(frame))
+    with pytest.raises(privfed.Refused, match="population is a DataFrame without a declaration"):
         privfed.load(run.path, data=FRAME)
     with pytest.raises(privfed.Refused, match=r"server.lr names no part; expected one of data"):
         privfed.load(run.path, server={"lr": 3})
     with pytest.raises(privfed.Refused, match="server is 3"):
         privfed.load(run.path, server=3)
-    assert privfed.load(run.path, model=Other(), data=people()).config.data.clients == 60
-    (run.path / "private" / "people").unlink()
+    assert privfed.load(run.path, model=Other(), data=population()).config.data.clients == 60
+    (run.path / "private" / "population").unlink()
     with pytest.raises(privfed.Refused, match="its private/, which identifies them, is missing"):
-        privfed.load(run.path, model=Other(), data=people()).resume(rounds=5)
+        privfed.load(run.path, model=Other(), data=population()).resume(rounds=5)
 
 
 def test_what_says_who_the_people_are_is_secret_and_keyed(run, tmp_path):
-    secret = run.path / "private" / "people"
+    secret = run.path / "private" / "population"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
-    twin = privfed.train(people(), model=net(), out=tmp_path / "twin", **SMALL)
-    ours, theirs = (r.path.joinpath("private/people").read_text().split() for r in (run, twin))
+    twin = privfed.train(population(), model=net(), out=tmp_path / "twin", **SMALL)
+    ours, theirs = (r.path.joinpath("private/population").read_text().split() for r in (run, twin))
     assert {*ours}.isdisjoint(theirs)  # the same people: the digest alone tells nobody
     public = [
         path for path in run.path.rglob("*") if path.is_file() and "private" not in path.parts
@@ -313,10 +315,10 @@ HOW = ["itself", "deepcopy", "inside another", "pickle", "torch.save", "state di
 def test_a_start_that_a_run_trained_on_these_people_has_to_be_counted(run, how, tmp_path):
     module = carried(run.model, how)
     with pytest.raises(privfed.Refused) as refused:
-        privfed.train(people(), model=module, out=tmp_path / "new", **SMALL)
+        privfed.train(population(), model=module, out=tmp_path / "new", **SMALL)
     assert f'privacy.prior = ["{run.path}"]' in str(refused.value)
     assert not (tmp_path / "new").exists()
-    counted = privfed.check(people(), model=module, rounds=1, cohort={"size": 20},
+    counted = privfed.check(population(), model=module, rounds=1, cohort={"size": 20},
                             privacy={"prior": [run.path], "noise_multiplier": 3})  # fmt: skip
     assert counted.prior == [str(run.path)]
 
@@ -328,25 +330,25 @@ def test_others_start_freely(run, tmp_path):
             parameter.zero_()
     fresh = net()
     fresh.load_state_dict(module.state_dict())  # constants: nobody's
-    assert privfed.check(people(), model=fresh, **SMALL).epsilon <= 8
+    assert privfed.check(population(), model=fresh, **SMALL).epsilon <= 8
     others = patients(60, seed=4).rename(columns={"patient": "case"})
-    stranger = people(
+    stranger = population(
         others, client="case", test=patients(9, seed=5).rename(columns={"patient": "case"})
     )
     assert privfed.check(stranger, model=net(), **SMALL).epsilon <= 8
 
 
 def test_a_run_that_began_afresh_and_is_counted_leaves_nothing_uncovered(tmp_path):
-    first = privfed.train(people(), model="mlp", out=tmp_path / "first", **SMALL)
+    first = privfed.train(population(), model="mlp", out=tmp_path / "first", **SMALL)
     module = first.model
     prior = {"prior": [first.path], "noise_multiplier": 1.0, "delta": 1e-3}
-    second = privfed.train(people(), model=module, rounds=2, cohort={"size": 20}, privacy=prior,
+    second = privfed.train(population(), model=module, rounds=2, cohort={"size": 20}, privacy=prior,
                            out=tmp_path / "second")  # fmt: skip
     assert "starting model" not in second.guarantee.sentence
     assert second.guarantee.epsilon > first.guarantee.epsilon
     with torch.no_grad():
         module[1].weight += 1  # whoever did that may have used anything
-    third = privfed.check(people(), model=module, rounds=2, cohort={"size": 20}, privacy=prior)
+    third = privfed.check(population(), model=module, rounds=2, cohort={"size": 20}, privacy=prior)
     assert third.uncovered
 
 
@@ -363,9 +365,9 @@ def test_a_public_backbone_is_not_taken_for_a_runs(tmp_path):
             return self.head(self.backbone(x).tanh())
 
     model = {"name": Frozen(), "frozen": ["backbone"]}
-    run = privfed.train(people(), model=model, out=tmp_path / "run", **SMALL)
+    run = privfed.train(population(), model=model, out=tmp_path / "run", **SMALL)
     assert torch.equal(run.model.backbone.weight, Frozen().backbone.weight)
-    assert privfed.check(people(), model={"name": Frozen(), "frozen": ["backbone"]}, **SMALL)
+    assert privfed.check(population(), model={"name": Frozen(), "frozen": ["backbone"]}, **SMALL)
 
 
 def test_interrupted_it_says_how_to_go_on_and_goes_on_as_if_never_stopped(tmp_path):
@@ -377,12 +379,12 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on_as_if_never_stopped(tmp_pa
             if round == 2:
                 raise KeyboardInterrupt
 
-    uncut = privfed.train(people(), model="mlp", out=tmp_path / "uncut", **SMALL, **SEEDED)
+    uncut = privfed.train(population(), model="mlp", out=tmp_path / "uncut", **SMALL, **SEEDED)
     watched = {"out": tmp_path / "cut", "observers": [Interrupts()]}
     with pytest.raises(KeyboardInterrupt) as stopped:
-        privfed.train(people(), model="mlp", **watched, **SMALL, **SEEDED)
+        privfed.train(population(), model="mlp", **watched, **SMALL, **SEEDED)
     assert "privfed.load(" in stopped.value.__notes__[0]
-    cut = privfed.load(tmp_path / "cut", data=people()).resume()
+    cut = privfed.load(tmp_path / "cut", data=population()).resume()
     for name, tensor in uncut.model.state_dict().items():
         assert torch.equal(tensor, cut.model.state_dict()[name])
     assert repr(privfed.load(tmp_path / "cut")).startswith(f"<privfed run {tmp_path / 'cut'}: auc")
@@ -391,14 +393,14 @@ def test_interrupted_it_says_how_to_go_on_and_goes_on_as_if_never_stopped(tmp_pa
 def test_torchs_threads_are_as_before(tmp_path):
     torch.set_num_threads(2)
     try:
-        privfed.train(people(), model="mlp", out=tmp_path / "run", **SMALL)
+        privfed.train(population(), model="mlp", out=tmp_path / "run", **SMALL)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
 
 
 def test_a_temporary_run_is_removed_with_it():
-    run = privfed.train(people(), model="mlp", temporary=True, **SMALL)
+    run = privfed.train(population(), model="mlp", temporary=True, **SMALL)
     path = run.path
     assert run.guarantee.epsilon <= 8
     del run
@@ -409,7 +411,7 @@ def test_a_temporary_run_is_removed_with_it():
 
 def test_what_cannot_be_sent_to_other_processes_is_refused(monkeypatch):
     with pytest.raises(privfed.Refused, match=r"passed \(model, source\) cannot"):
-        privfed.train(people(), model=net(), run={"workers": 2})
+        privfed.train(population(), model=net(), run={"workers": 2})
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(privfed.Refused, match="torchrun starts the command line"):
@@ -418,11 +420,11 @@ def test_what_cannot_be_sent_to_other_processes_is_refused(monkeypatch):
 
 def test_runs_are_audited_together(run, tmp_path):
     prior = {"prior": [run.path], "noise_multiplier": 1.0, "delta": 1e-3}
-    second = privfed.train(people(), model="mlp", rounds=2, cohort={"size": 20}, privacy=prior,
+    second = privfed.train(population(), model="mlp", rounds=2, cohort={"size": 20}, privacy=prior,
                            out=tmp_path / "second")  # fmt: skip
     together = privfed.audit([run.path, second.path])
     assert together.epsilon == pytest.approx(second.guarantee.epsilon)
-    with pytest.raises(privfed.Refused, match="head is about one run"):
+    with pytest.raises(privfed.Refused, match="head is for a single run"):
         privfed.audit([run.path, second.path], head="00")
     assert privfed.audit(second.path, accountant="rdp").accountant == "rdp"
     exported = second.export(tmp_path / "model.safetensors")
@@ -436,7 +438,7 @@ class Silent(CentralGaussian):
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "mlp"
-    return privfed.train(people(), model="mlp", out=out, **SMALL)
+    return privfed.train(population(), model="mlp", out=out, **SMALL)
 
 
 @pytest.mark.parametrize(
@@ -476,12 +478,12 @@ def test_a_function_cannot_hide_a_trained_start(run, tmp_path):
     trained = run.model
     for build in (lambda: trained, lambda: copy.deepcopy(trained)):
         with pytest.raises(privfed.Refused, match="weights that a run of privfed trained"):
-            privfed.train(people(), model=build, out=tmp_path / "new", **SMALL)
+            privfed.train(population(), model=build, out=tmp_path / "new", **SMALL)
 
 
 def test_a_run_stays_itself_wherever_the_process_goes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = privfed.train(people(), model="mlp", out="run", **SMALL)
+    run = privfed.train(population(), model="mlp", out="run", **SMALL)
     assert repr(run).startswith("<privfed run run: ")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -493,7 +495,7 @@ def test_a_run_stays_itself_wherever_the_process_goes(tmp_path, monkeypatch):
 
 def test_a_run_without_noise_is_shown(tmp_path):
     sizes = {"rounds": 2, "cohort": {"size": 20}, "privacy": {"mechanism": "none"}}
-    run = privfed.train(people(), model="mlp", out=tmp_path / "run", **sizes)
+    run = privfed.train(population(), model="mlp", out=tmp_path / "run", **sizes)
     assert run.summary["epsilon"] == run.metrics[-1]["epsilon"] == float("inf")
     assert "ε ∞" in repr(run)
     assert "nothing is promised" in run.guarantee.sentence
@@ -501,7 +503,7 @@ def test_a_run_without_noise_is_shown(tmp_path):
 
 def test_scores_are_of_the_test_set_that_the_run_has(tmp_path):
     public = PUBLIC.copy()
-    run = privfed.train(people(test=public), model="mlp", out=tmp_path / "run", **SMALL)
+    run = privfed.train(population(test=public), model="mlp", out=tmp_path / "run", **SMALL)
     public["readmitted"] = public["readmitted"].map({"yes": "no", "no": "yes"})
     with pytest.raises(privfed.Refused, match="not the clients with which the run began"):
         run.evaluate()
@@ -515,7 +517,7 @@ def test_people_of_a_file_are_not_passed_again_and_may_come_as_arrays(tmp_path):
     with pytest.raises(privfed.Refused, match="which a run finds by itself"):
         privfed.load(run.path, data=table)
     with pytest.raises(privfed.Refused, match=r"data.source is 'table' in this run"):
-        privfed.load(run.path, data=people())
+        privfed.load(run.path, data=population())
     arrays = {name: (np.zeros((1, 4)), ["no"]) for name in "abcdefghij"}
     declared = {"shape": (4,), "bounds": (0, 1), "labels": ["no", "yes"], "clients": 10}
     stranger = privfed.Arrays(arrays, holdout="clients", **declared)
@@ -526,10 +528,10 @@ def test_people_of_a_file_are_not_passed_again_and_may_come_as_arrays(tmp_path):
 def test_rows_of_those_who_train_are_no_public_test_set():
     for rows in (FRAME.drop(columns="patient"), FRAME.drop(columns="patient").iloc[::3]):
         with pytest.raises(privfed.Refused, match="most rows of the test set are rows of clients"):
-            privfed.check(people(test=rows), **SMALL)
-    assert privfed.check(people(test=PUBLIC.drop(columns="patient")), **SMALL)
+            privfed.check(population(test=rows), **SMALL)
+    assert privfed.check(population(test=PUBLIC.drop(columns="patient")), **SMALL)
     declared = privfed.declare(FRAME, label="readmitted", client="patient")
-    with pytest.raises(privfed.Refused, match="these rows are the sample itself"):
+    with pytest.raises(privfed.Refused, match="rows is the sample itself"):
         declared.table(FRAME, clients=60, holdout="clients")
 
 
@@ -543,7 +545,7 @@ def test_rows_of_those_who_train_are_no_public_test_set():
 )
 def test_networks_that_nobody_can_train_are_refused(module, expected):
     with pytest.raises(privfed.Refused, match=expected):
-        privfed.check(people(), model=module, **SMALL)
+        privfed.check(population(), model=module, **SMALL)
 
 
 @pytest.mark.parametrize(
@@ -565,8 +567,8 @@ def test_arguments_of_another_kind_are_refused(ask, expected):
 def test_two_outputs_for_two_classes_are_told_of_the_loss_that_takes_them():
     two = nn.Linear(4, 2)
     with pytest.raises(privfed.Refused, match="takes one for each"):
-        privfed.check(people(), model=two, **SMALL)
-    assert privfed.check(people(), model={"name": two, "loss": "cross_entropy"}, **SMALL)
+        privfed.check(population(), model=two, **SMALL)
+    assert privfed.check(population(), model={"name": two, "loss": "cross_entropy"}, **SMALL)
 
 
 def test_a_run_says_that_it_stopped_at_its_budget_and_whose_epsilon_it_is(tmp_path):
@@ -576,7 +578,7 @@ def test_a_run_says_that_it_stopped_at_its_budget_and_whose_epsilon_it_is(tmp_pa
 
 
 def test_people_and_declarations_show_what_they_are():
-    assert repr(people()) == "<Table of 60 clients declared: age, bmi, sex>"
+    assert repr(population()) == "<Table of 60 clients declared: age, bmi, sex>"
     declared = privfed.declare(PUBLIC, label="readmitted", client="patient")
     assert "population" not in str(declared)
     assert declared.table(FRAME, clients=60).section["holdout"] == "clients"

@@ -26,7 +26,7 @@ from privfed.core.streams import Streams
 from privfed.plan.plan import plan
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanisms import central_gaussian as gaussian
-from privfed.report.plan_privacy import fewest_in_words
+from privfed.report.plan_privacy import fewest_text
 from privfed.run.train import resume
 from privfed.sampling.cohort import Witness
 from privfed.store.run_directory import RunDirectory
@@ -53,16 +53,18 @@ def test_directions_have_length_one_and_coins_are_fair():
     assert torch.allclose(canaries.directions.norm(dim=1), torch.ones(2000))
     gram = canaries.directions @ canaries.directions.T - torch.eye(2000)
     assert float(gram.std()) == pytest.approx(50**-0.5, rel=0.02)
-    assert abs(canaries.coins.mean() - 0.5) < 0.05
+    assert abs(canaries.inclusion.mean() - 0.5) < 0.05
     again = Canaries.drawn(2000, 50, Streams(3, simulated=True))
     assert torch.equal(canaries.directions, again.directions)
-    assert not np.array_equal(canaries.coins, Canaries.drawn(2000, 1, Streams(4, True)).coins)
+    assert not np.array_equal(
+        canaries.inclusion, Canaries.drawn(2000, 1, Streams(4, True)).inclusion
+    )
 
 
 def test_coins_and_directions_follow_from_the_secret_key():
     ours, theirs = (Canaries.drawn(100, 8, Streams(3, key=key * 32)) for key in (b"a", b"b"))
     assert not (ours.directions == theirs.directions).all(1).any()
-    assert not np.array_equal(ours.coins, theirs.coins)
+    assert not np.array_equal(ours.inclusion, theirs.inclusion)
 
 
 def test_real_clients_are_drawn_counted_and_charged_as_without(tmp_path):
@@ -90,7 +92,7 @@ def test_a_canary_sends_its_direction_at_the_clip(tmp_path):
     rows = clip_rows(0.3 * canaries.directions[canaries.entered], 0.3).rows
     expected = canaries.directions @ rows.sum(0) / 24
     np.testing.assert_allclose(seen.products[0], expected, atol=1e-6)
-    assert np.array_equal(seen.coins, canaries.coins)
+    assert np.array_equal(seen.inclusion, canaries.inclusion)
 
 
 def test_a_run_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path):
@@ -131,7 +133,7 @@ def test_in_secret_mode_a_resume_keeps_coins_and_directions(tmp_path):
     before = CanaryLog(RunDirectory.open(tmp_path / "run").canaries, 20).read()
     resume(tmp_path / "run", lambda _: small(*MORE))
     after = CanaryLog(RunDirectory.open(tmp_path / "run").canaries, 20).read()
-    assert np.array_equal(before.coins, after.coins)
+    assert np.array_equal(before.inclusion, after.inclusion)
     np.testing.assert_array_equal(before.products, after.products[:4])
     assert (tmp_path / "run/private").stat().st_mode & 0o077 == 0
 
@@ -152,9 +154,11 @@ def test_an_honest_run_is_not_refuted_and_its_estimate_is_near_the_claim(tmp_pat
 @pytest.mark.parametrize("slack", [0.0, 1e-3, 0.4, 1.0])
 def test_what_a_run_may_deviate_by_is_added_to_its_p_value(slack):
     """All of 60 coins are guessed right: impossible under the claim, and not beside it."""
-    coins = np.arange(60) < 30
-    final = np.where(coins, 1.0, -1.0)
-    record = CanaryRecord(coins, 0, np.empty(0), np.empty(0), np.empty((0, 60)), final, ended=True)
+    inclusion = np.arange(60) < 30
+    final = np.where(inclusion, 1.0, -1.0)
+    record = CanaryRecord(
+        inclusion, 0, np.empty(0), np.empty(0), np.empty((0, 60)), final, ended=True
+    )
     event = Event(Gaussian(1.0), "full", ZERO_OUT)
     weighed = weigh(record, event, None, [(0.1, 1e-9)], 0.95, slack)
     assert weighed.p_value == pytest.approx(slack, abs=1e-8)
@@ -171,7 +175,7 @@ def test_canaries_are_held_against_their_own_run_alone(tmp_path):
 
 
 def test_a_run_without_its_noise_is_refuted_loudly(tmp_path, monkeypatch):
-    monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda keys, deviation, n: np.zeros(n))
+    monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda keys, std, n: np.zeros(n))
     everybody = ("cohort.sampler=full", "cohort.size=0")
     short = ("privacy.noise_multiplier=60.0", "run.rounds=2", "run.randomness=seeded")
     trained(tmp_path / "run", *WIDE, *everybody, *short)
@@ -263,7 +267,7 @@ def test_canaries_go_with(overrides, tmp_path):
         (("privacy.mechanism=none",), "there is no claim"),
         (("audit.canaries=19",), "too few for any result"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
-        (("cohort.sampler=spelt:Crowded",), "places of real clients"),
+        (("cohort.sampler=custom_parts:Crowded",), "places of real clients"),
         (
             ("secure.protocol=masks", "secure.capacity=43", "cohort.sampler=full", "cohort.size=0"),
             "expected at least 44",
@@ -303,8 +307,8 @@ def test_slack_as_large_as_the_gate_is_told_as_what_hides_everything(monkeypatch
     power = power_of(planned, 10_000)
     assert power.slack > 1e-6
     assert power.fewest is None
-    assert "are charged with a probability" in fewest_in_words(power)
-    assert "is charged" not in fewest_in_words(replace(power, slack=0.0))
+    assert "are charged with a probability" in fewest_text(power)
+    assert "is charged" not in fewest_text(replace(power, slack=0.0))
 
 
 def test_a_published_run_without_private_says_so(tmp_path):

@@ -14,8 +14,8 @@ from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
 from accounting.noises import Gaussian
 from accounting.releases import SeveralSites, WithoutReplacement
 from privfed.auditing.canaries.clients import Canaries, WithCanaries, part_within
-from privfed.auditing.canaries.coins import coin_signs, number_of_nothing
 from privfed.auditing.canaries.evidence import evidence_rows
+from privfed.auditing.canaries.inclusion import inclusion_signs, number_of_nothing
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
 from privfed.auditing.canaries.scores import Scale, likelihood_ratios, without_common
 from privfed.auditing.run_audit import audit
@@ -37,7 +37,7 @@ from privfed.report.plan_privacy import canaries_row
 from privfed.run.assemble import assemble
 from privfed.run.forecast import forecast
 from privfed.run.prepare import plan_with_length, prepare
-from privfed.sampling.cohort import Cohort, People, Witness
+from privfed.sampling.cohort import Cohort, Population, Witness
 from privfed.sampling.samplers import FixedSize, Full, Poisson
 from privfed.secure import plain_sum
 from privfed.secure.aborts import probability
@@ -156,7 +156,7 @@ def test_an_honest_run_is_not_refuted(kind, tmp_path):
 def without_noise(monkeypatch):
     """Neither server, sites nor clients add any."""
     for module in (central_gaussian, local_gaussian, plain_sum):
-        monkeypatch.setattr(module, "gaussian_on_grid", lambda keys, deviation, n: np.zeros(n))
+        monkeypatch.setattr(module, "gaussian_on_grid", lambda keys, std, n: np.zeros(n))
     for share in (SkellamShare, DiscreteGaussianShare):
         monkeypatch.setattr(share, "draw", lambda self, keys, n: np.zeros(n, dtype=np.int64))
 
@@ -242,7 +242,8 @@ def test_a_cut_draw_is_charged_for_all_who_may_be_there():
 
 
 @pytest.mark.parametrize(
-    "name", ["truncated_poisson", "privfed.sampling.samplers:CappedPoisson", "spelt:MyCapped"]
+    "name",
+    ["truncated_poisson", "privfed.sampling.samplers:CappedPoisson", "custom_parts:MyCapped"],
 )
 def test_in_every_spelling(name):
     planned = plan_with_length(small(*FEW, *CANARIES, f"cohort.sampler={name}"))
@@ -313,27 +314,27 @@ def test_sums_hold_everybody_who_may_be_there():
 
 
 RELATIONS = [ADD_REMOVE, ZERO_OUT, REPLACE_ONE]
-PEOPLE = People(np.ones(5, dtype=np.int64), np.arange(5), np.arange(5) % 3)
+PEOPLE = Population(np.ones(5, dtype=np.int64), np.arange(5), np.arange(5) % 3)
 ASKED = Exchange("train", {"params": torch.zeros(8)}, Layout((("delta", 8),)))
 
 
 def drawn(relation, sites=3, parts=1, turned=None):
     """Six canaries, but for the coin that is `turned` the same."""
     canaries = Canaries.drawn(6, 8, Streams(1, simulated=True), relation, sites, parts)
-    coins = canaries.coins.copy()
+    inclusion = canaries.inclusion.copy()
     if turned is not None:
-        coins[turned] ^= True
-    return replace(canaries, coins=coins)
+        inclusion[turned] ^= True
+    return replace(canaries, inclusion=inclusion)
 
 
 def entries(canaries, within=None, exchange=ASKED):
     """Identity, site and row of each entry of the population that sends one."""
-    people = canaries.among(PEOPLE)
+    population = canaries.among(PEOPLE)
     played = WithCanaries(Nobody(), canaries, 5, 0.4, within)
-    cohort = Cohort(1, np.arange(5, len(people)), 4.0, None)
+    cohort = Cohort(1, np.arange(5, len(population)), 4.0, None)
     (chunk,) = played.chunks(exchange, played.answering(cohort))
     return {
-        int(people.identities[place]): (int(people.sites[place]), tuple(row.tolist()))
+        int(population.identities[place]): (int(population.sites[place]), tuple(row.tolist()))
         for place, row in zip(chunk.ids, chunk.rows, strict=True)
     }
 
@@ -384,25 +385,25 @@ def test_tails_add_zero_by_every_rule_of_sums(name):
     played = WithCanaries(Nobody(), canaries, 0, 0.4, nothing=number_of_nothing(rule))
     (chunk,) = played.chunks(ASKED, cohort)
     sent = clipping.clip_rows(rule.terms(chunk.rows, center), 0.4).rows
-    assert torch.equal(sent.any(1), torch.from_numpy(canaries.coins))
+    assert torch.equal(sent.any(1), torch.from_numpy(canaries.inclusion))
 
 
 def test_a_canary_never_has_a_clients_own_number():
     """Whatever clients are called: else it would share the secret slot of one."""
-    people = drawn(ZERO_OUT, parts=2).among(PEOPLE)
-    assert (people.identities[5:] < 0).all()
-    assert len(set(people.identities.tolist())) == 17
+    population = drawn(ZERO_OUT, parts=2).among(PEOPLE)
+    assert (population.identities[5:] < 0).all()
+    assert len(set(population.identities.tolist())) == 17
     assert client_number("canary 1") >= 0
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_canaries_are_dealt_to_sites_in_turn(parts):
     canaries = drawn(ZERO_OUT, parts=parts)
-    people = canaries.among(PEOPLE)
-    sites = people.sites[5:].reshape(6, parts)
+    population = canaries.among(PEOPLE)
+    sites = population.sites[5:].reshape(6, parts)
     assert all(len(set(row)) == parts for row in sites.tolist())
     assert np.bincount(sites.ravel()).tolist() == [2 * parts] * 3
-    assert len(set(people.identities.tolist())) == 5 + 6 * parts
+    assert len(set(population.identities.tolist())) == 5 + 6 * parts
 
 
 @pytest.mark.parametrize("clip", [0.01, 0.4, 1e6])
@@ -491,16 +492,16 @@ def test_masks_between_clients_and_canaries_come_off(tmp_path):
 def test_scores_tell_neighbours_apart(witness, relation):
     """Better than the mean of a canary's products, of which half are of either neighbour."""
     rng, count, rounds = np.random.default_rng(3), 1000, 25
-    coins = np.arange(count) < count // 2
+    inclusion = np.arange(count) < count // 2
     added = rng.binomial(3 if relation == ADD_REMOVE else 1, witness.rate, (rounds, count))
-    x = added * coin_signs(coins, relation) + 2.0 * rng.normal(size=(rounds, count))
+    x = added * inclusion_signs(inclusion, relation) + 2.0 * rng.normal(size=(rounds, count))
     record = CanaryRecord(
-        coins, 2000, np.arange(1, rounds + 1), np.ones(rounds), x, None, ended=True
+        inclusion, 2000, np.arange(1, rounds + 1), np.ones(rounds), x, None, ended=True
     )
     scale = Scale(1.0, 1, np.ones(1), 2.0, witness)
     ratios = likelihood_ratios(record, relation, scale)
     right, plain = (
-        (each[coins][:, None] > each[~coins][None]).mean()
+        (each[inclusion][:, None] > each[~inclusion][None]).mean()
         for each in (ratios, without_common(x).mean(0))
     )
     assert right > 0.65

@@ -23,8 +23,8 @@ def audited(function, claim=GAUSSIAN, releases=2000):
     return audit_function(ReleasedFunction.of(function), claim, releases, seed=1)
 
 
-def noised(deviation, sensitivity=1.0):
-    return lambda member, rng: sensitivity * member + rng.normal(0.0, deviation, 3)
+def noised(std, sensitivity=1.0):
+    return lambda member, rng: sensitivity * member + rng.normal(0.0, std, 3)
 
 
 def laplace(scale):

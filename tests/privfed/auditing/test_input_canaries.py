@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from small import same_run, small, trained
 
 from privfed.auditing.canaries import power
-from privfed.auditing.canaries.coins import canary_identities, number_of_nothing
+from privfed.auditing.canaries.inclusion import canary_identities, number_of_nothing
 from privfed.auditing.canaries.input_space import space_of
 from privfed.auditing.canaries.learned import (
     CanaryExamples,
@@ -43,7 +43,7 @@ from privfed.run.input_canaries import (
 )
 from privfed.run.prepare import prepare
 from privfed.run.train import resume, train
-from privfed.sampling.cohort import Cohort, People
+from privfed.sampling.cohort import Cohort, Population
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import unpack
 
@@ -67,7 +67,7 @@ def log_of(path, count=20):
 def told_apart(path, count=200):
     """The probability that a canary with heads has a higher score than one with tails."""
     record = log_of(path, count)
-    heads, tails = record.final[record.coins], record.final[~record.coins]
+    heads, tails = record.final[record.inclusion], record.final[~record.inclusion]
     return float((heads[:, None] > tails[None]).mean())
 
 
@@ -76,7 +76,7 @@ def keys(count, seed=1):
 
 
 def without_noise(monkeypatch):
-    monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda keys, deviation, n: np.zeros(n))
+    monkeypatch.setattr(gaussian, "gaussian_on_grid", lambda keys, std, n: np.zeros(n))
 
 
 def without_clip(monkeypatch):
@@ -186,7 +186,7 @@ def test_a_run_that_was_interrupted_keeps_its_canaries(tmp_path):
     resume(tmp_path / "parts", lambda _: small(*SEEDED))
     same_run(tmp_path / "whole", tmp_path / "parts")
     at_once, parts = log_of(tmp_path / "whole"), log_of(tmp_path / "parts")
-    assert np.array_equal(at_once.coins, parts.coins)
+    assert np.array_equal(at_once.inclusion, parts.inclusion)
     np.testing.assert_array_equal(at_once.final, parts.final)
 
 
@@ -195,7 +195,7 @@ def test_in_secret_mode_coins_and_examples_follow_from_no_seed(tmp_path):
         trained(tmp_path / name, *INPUTS, "run.rounds=1", "run.seed=3")
     ours, theirs = (unpack(tmp_path / name / "private/canaries.safetensors")[0] for name in "ab")
     assert not (ours["x"] == theirs["x"]).all(dim=(1, 2)).any()
-    assert not np.array_equal(log_of(tmp_path / "a").coins, log_of(tmp_path / "b").coins)
+    assert not np.array_equal(log_of(tmp_path / "a").inclusion, log_of(tmp_path / "b").inclusion)
 
 
 def test_canaries_are_who_their_number_says_whoever_else_entered(tmp_path, monkeypatch):
@@ -209,22 +209,22 @@ def test_canaries_are_who_their_number_says_whoever_else_entered(tmp_path, monke
     monkeypatch.setattr(input_canaries, "training_executor", training)
     trained(tmp_path / "run", *SEEDED, "run.rounds=1")
     held, _ = unpack(tmp_path / "run/private/canaries.safetensors")
-    there = np.flatnonzero(log_of(tmp_path / "run").coins)
+    there = np.flatnonzero(log_of(tmp_path / "run").inclusion)
     population = executors[-1].trainer.federation
     assert population.identities.tolist() == canary_identities(there).tolist()
     assert torch.equal(population.examples.x, held["x"][there].flatten(0, 1))
-    people = with_trainees(People(np.ones(2), np.arange(2), np.zeros(2, int)), there, 3)
-    assert people.identities[2:].tolist() == population.identities.tolist()
-    assert people.sites[2:].tolist() == (there % 3).tolist()
+    federation = with_trainees(Population(np.ones(2), np.arange(2), np.zeros(2, int)), there, 3)
+    assert federation.identities[2:].tolist() == population.identities.tolist()
+    assert federation.sites[2:].tolist() == (there % 3).tolist()
 
 
 def test_in_secret_mode_a_resume_keeps_coins_and_examples_under_private(tmp_path):
     trained(tmp_path / "run", *INPUTS, "run.rounds=4")
     held = tmp_path / "run/private/canaries.safetensors"
-    before, coins = held.read_bytes(), log_of(tmp_path / "run").coins
+    before, inclusion = held.read_bytes(), log_of(tmp_path / "run").inclusion
     resume(tmp_path / "run", lambda _: small(*INPUTS))
     assert held.read_bytes() == before
-    assert np.array_equal(log_of(tmp_path / "run").coins, coins)
+    assert np.array_equal(log_of(tmp_path / "run").inclusion, inclusion)
     assert held.stat().st_mode & 0o077 == 0
     assert held.parent.stat().st_mode & 0o077 == 0
     held.unlink()
@@ -352,7 +352,7 @@ TOKENS = torch.arange(20).reshape(4, 5)
 
 
 @pytest.mark.parametrize(
-    ("people", "why"),
+    ("federation", "why"),
     [
         (population(torch.randn(4, 2), torch.randn(4, 3), 4), "numbers or columns"),
         (population(torch.randn(4, 2), torch.zeros(4, 2).long(), 4), "each of .* positions"),
@@ -361,16 +361,16 @@ TOKENS = torch.arange(20).reshape(4, 5)
     ],
     ids=["numbers", "positions", "no bounds", "no vocabulary"],
 )
-def test_nothing_is_made_up_of_what_nothing_public_is_known(people, why):
+def test_nothing_is_made_up_of_what_nothing_public_is_known(federation, why):
     with pytest.raises(Refused, match=why):
-        space_of(people)
+        space_of(federation)
 
 
 def test_examples_that_clients_hold_back_are_not_public():
     """They are of clients who train: nothing is crafted on them, and no bound is theirs."""
-    people = population(torch.randn(4, 2), CLASSES, 2)
-    assert public_examples(people) is people.test
-    shared = replace(people, shared=True)
+    federation = population(torch.randn(4, 2), CLASSES, 2)
+    assert public_examples(federation) is federation.test
+    shared = replace(federation, shared=True)
     assert public_examples(shared) is None
     with pytest.raises(Refused, match="bounds of an input"):
         space_of(shared)

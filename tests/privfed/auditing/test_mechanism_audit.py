@@ -145,8 +145,8 @@ class CountsPassesApart(CentralGaussian):
 class FixedAsPoisson(Poisson):
     """Draws exactly `size`, and claims coins."""
 
-    def sample(self, round, clients, people, streams):
-        words = streams.at("cohort", round).bits(len(people))
+    def sample(self, round, clients, population, streams):
+        words = streams.at("cohort", round).bits(len(population))
         return Cohort(
             round,
             np.sort(np.argsort(words)[: self.size]),
@@ -158,9 +158,11 @@ class FixedAsPoisson(Poisson):
 class SharesTheSeed(Poisson):
     """Draws the cohort from the words that the noise is made of."""
 
-    def sample(self, round, clients, people, streams):
-        coins = streams.at("noise/0", round).bernoulli(self.size / clients, len(people))
-        return Cohort(round, np.flatnonzero(coins), float(self.size), self.witness(round, clients))
+    def sample(self, round, clients, population, streams):
+        inclusion = streams.at("noise/0", round).bernoulli(self.size / clients, len(population))
+        return Cohort(
+            round, np.flatnonzero(inclusion), float(self.size), self.witness(round, clients)
+        )
 
 
 def faulty(kind, **changes):
@@ -198,8 +200,8 @@ def test_too_little_noise_is_refuted(part, full):
 def test_too_little_correlated_noise_is_refuted(name, part, full, monkeypatch):
     algorithm, scenarios = configured(*SHIPPED[name])
     kind = type(algorithm.mechanism)
-    real = kind.deviation
-    monkeypatch.setattr(kind, "deviation", lambda self: part * real(self))
+    real = kind.std
+    monkeypatch.setattr(kind, "std", lambda self: part * real(self))
     audited = judged(algorithm, scenarios[:1], 300 if full else 200)
     assert audited.refuted == (part < 1.0)
     assert audited.noise == pytest.approx(part, abs=0.05)
@@ -243,16 +245,16 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=5", "cohort.size=0")
 class FixedSlots(Allocation):
     """Each client has the slot of the first epoch in every one: slots are used again."""
 
-    def sample(self, round, clients, people, streams):
-        return super().sample((round - 1) % self.slots + 1, clients, people, streams)
+    def sample(self, round, clients, population, streams):
+        return super().sample((round - 1) % self.slots + 1, clients, population, streams)
 
 
 class CutShuffle(Allocation):
     """A random order of all clients is cut into cohorts, as large as each other."""
 
-    def sample(self, round, clients, people, streams):
+    def sample(self, round, clients, population, streams):
         epoch, place = divmod(round - 1, self.slots)
-        words = streams.at("slots/epoch", epoch).bits(len(people))
+        words = streams.at("slots/epoch", epoch).bits(len(population))
         present = np.sort(np.argsort(words)[place :: self.slots])
         witness = self.witness(round, clients)
         return Cohort(round, present, clients / self.slots, witness)
@@ -370,7 +372,7 @@ def test_in_secret_mode_every_release_draws_afresh():
 @FULL
 @pytest.mark.parametrize("name", ["central", "skellam"])
 def test_a_description_keeps_its_claim(name, full, tmp_path):
-    from described import run_file
+    from description_setup import run_file
 
     overrides = SHIPPED[name] if name == "skellam" else ()
     asking = Asking(2.0, None, ("age",))

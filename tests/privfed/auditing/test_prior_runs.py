@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
 from small import SMALL, small, trained
-from tables import people
+from tables import population
 
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, guarantee
@@ -156,9 +156,9 @@ def test_a_counted_run_that_went_on_nevertheless_is_noticed(tmp_path):
     (tmp_path / "first/counted_by.txt").unlink()
     resume(tmp_path / "first", lambda stored: stored.with_run(rounds=5))
     assert "are not in this epsilon" in audit(tmp_path / "second").problems[0]
-    with pytest.raises(Refused, match="was charged more since"):
+    with pytest.raises(Refused, match="was charged again since"):
         resume(tmp_path / "second", lambda stored: stored.with_run(rounds=4))
-    with pytest.raises(Refused, match="proves nothing"):
+    with pytest.raises(Refused, match="has no valid guarantee"):
         priors(small(after(tmp_path / "second")))
 
 
@@ -185,8 +185,8 @@ def test_simulated_clients_are_those_of_the_same_data_and_seed_only(first, tmp_p
 
 
 def test_the_same_people_in_another_file_count_together(tmp_path):
-    train(load(None, people(tmp_path / "a.csv")), tmp_path / "first")
-    moved = [*people(tmp_path / "b.csv", "abcdefghijkl"), after(tmp_path / "first")]
+    train(load(None, population(tmp_path / "a.csv")), tmp_path / "first")
+    moved = [*population(tmp_path / "b.csv", "abcdefghijkl"), after(tmp_path / "first")]
     assert train(load(None, moved), tmp_path / "second").guarantee.rounds == 4
     other = [o for o in moved if "population" not in o]
     with pytest.raises(Refused, match=r'data\.population = "people"'):
@@ -197,7 +197,7 @@ def test_the_same_people_in_another_file_count_together(tmp_path):
 
 
 def test_who_was_public_once_is_never_covered_afterwards(tmp_path):
-    settings = people(tmp_path / "a.csv")
+    settings = population(tmp_path / "a.csv")
     train(load(None, settings), tmp_path / "first")
     public = set(RunDirectory(tmp_path / "first").public_clients.of_all_runs())
     second = [*settings, after(tmp_path / "first")]
@@ -216,23 +216,23 @@ def test_who_was_public_once_is_never_covered_afterwards(tmp_path):
 
 
 def test_clients_that_join_the_public_ones_on_resume_are_refused(tmp_path):
-    train(load(None, people(tmp_path / "a.csv")), tmp_path / "run")
-    people(tmp_path / "a.csv", "abcdefghijklmnopqrstuvwxyz")
+    train(load(None, population(tmp_path / "a.csv")), tmp_path / "run")
+    population(tmp_path / "a.csv", "abcdefghijklmnopqrstuvwxyz")
     with pytest.raises(Refused, match="the public clients differ from those"):
         resume(tmp_path / "run", lambda stored: stored.with_run(rounds=4))
 
 
 def test_an_edited_list_of_public_clients_is_noticed(tmp_path):
-    train(load(None, people(tmp_path / "a.csv")), tmp_path / "run")
+    train(load(None, population(tmp_path / "a.csv")), tmp_path / "run")
     path = tmp_path / "run/report/public_clients.json"
     path.write_text(path.read_text().replace('"clients": [', '"clients": ["z", '))
     assert "public clients" in audit(tmp_path / "run").problems[0]
-    with pytest.raises(Refused, match="proves nothing"):
-        priors(load(None, [*people(tmp_path / "a.csv"), after(tmp_path / "run")]))
+    with pytest.raises(Refused, match="has no valid guarantee"):
+        priors(load(None, [*population(tmp_path / "a.csv"), after(tmp_path / "run")]))
 
 
 def test_a_start_from_the_same_people_has_to_be_counted(tmp_path):
-    settings = people(tmp_path / "a.csv")
+    settings = population(tmp_path / "a.csv")
     train(load(None, [*settings, "privacy.mechanism=none"]), tmp_path / "open")
     for init in (tmp_path / "open", tmp_path / "open/checkpoint.safetensors"):
         with pytest.raises(Refused, match=r"was trained .*on this population"):
@@ -248,7 +248,7 @@ def test_a_start_from_the_same_people_has_to_be_counted(tmp_path):
 def patients(tmp_path_factory):
     """Settings, and a run over these people."""
     folder = tmp_path_factory.mktemp("patients")
-    settings = people(folder / "a.csv")
+    settings = population(folder / "a.csv")
     train(load(None, settings), folder / "first")
     return settings, folder / "first"
 
@@ -291,7 +291,7 @@ def test_a_start_is_recognised_whatever_else_differs(patients, tmp_path, other):
             Refused, match=r"may share clients.*privacy\.prior = .*privacy\.disjoint"
         ):
             priors(started(settings, start, *other))
-    moved = [*people(tmp_path / "b.csv"), *other]
+    moved = [*population(tmp_path / "b.csv"), *other]
     with pytest.raises(Refused, match="may share clients"):
         priors(started(moved, copied(first, tmp_path)))
     if not any("population" in key for key in other):
@@ -339,7 +339,7 @@ DIGITS = ("data.source=digits", "privacy.noise_multiplier=2.0", "privacy.delta=1
             ("data.source=privfed.data.sources.synthetic:Synthetic", "data.population=b"),
             True,
         ),
-        (SMALL, ("data.source=spelt:Renamed",), True),
+        (SMALL, ("data.source=custom_parts:Renamed",), True),
     ],
 )
 def test_simulated_clients_of_one_source_may_be_the_same_people(tmp_path, there, here, same):
@@ -355,9 +355,9 @@ def test_simulated_clients_of_one_source_may_be_the_same_people(tmp_path, there,
 
 
 def test_a_population_does_not_depend_on_how_a_part_is_spelt(tmp_path):
-    settings = people(tmp_path / "a.csv")
+    settings = population(tmp_path / "a.csv")
     plain = population_identity(load(None, settings))
-    for source in ("privfed.data.sources.table:Table", "spelt:Sheet"):
+    for source in ("privfed.data.sources.table:Table", "custom_parts:Sheet"):
         config = load(None, [*settings, f"data.source={source}"])
         assert population_identity(config)["unit"] == plain["unit"] == "table: person"
         assert population_identity(config)["sources"] == plain["sources"]
@@ -406,7 +406,7 @@ def test_a_public_start_works_and_says_what_is_not_covered(tmp_path):
 def test_a_start_of_a_start_counts_too(patients, tmp_path):
     """The one between was about others, and lies elsewhere now."""
     settings, first = patients
-    others = [*people(tmp_path / "b.csv", column="ward"), f"model.init={first}"]
+    others = [*population(tmp_path / "b.csv", column="ward"), f"model.init={first}"]
     others.append("data.population=others")
     between = train(load(None, others), tmp_path / "between")
     assert ledger(first).terms["id"] in between.to_json()["uncovered"]
@@ -493,7 +493,7 @@ def test_an_older_state_of_a_counted_run_is_covered_and_the_ledger_says_so(fork,
         beside = shutil.copy(older, tmp_path / "moved/earlier.safetensors")
         bare = Priors((bare,), lineage=Lineage.of_init(str(beside)))
         assert not bare.traced(tmp_path / "moved").uncovered, "told by the ledger beside the start"
-        assert "trained beyond what is counted" in bare.uncovered
+        assert "possibly trained further than is counted" in bare.uncovered
     finally:
         shutil.move(tmp_path / "gone", folder / "copy")
 
@@ -506,7 +506,7 @@ def refuse_start(config, counted):
 def test_what_is_counted_of_a_run_covers_no_start_beyond_it(fork, tmp_path):
     """Whose ledger proves that the model had seen more than is in the sum."""
     folder = fork[1]
-    others = [*people(tmp_path / "b.csv", column="ward"), "data.population=others"]
+    others = [*population(tmp_path / "b.csv", column="ward"), "data.population=others"]
     beyond = copied(folder / "copy", tmp_path)
     train(started(others, beyond), tmp_path / "between")
     (origin,) = Lineage.of_init(str(beyond)).runs
@@ -514,7 +514,7 @@ def test_what_is_counted_of_a_run_covers_no_start_beyond_it(fork, tmp_path):
         Prior.of(str(path), ledger(path)) for path in (folder / "run", tmp_path / "between")
     )
     assert run.run == origin.id
-    assert "trained beyond what is counted" in Priors((run, between)).traced().uncovered
+    assert "possibly trained further than is counted" in Priors((run, between)).traced().uncovered
     whole = Prior.of(str(folder / "copy"), ledger(folder / "copy"))
     assert not Priors((whole, between)).traced().uncovered
 
@@ -560,7 +560,12 @@ def test_only_a_runs_own_files_are_what_the_ledger_beside_them_says(fork, tmp_pa
 def test_runs_that_are_declared_disjoint_need_no_counting_and_are_named(patients, tmp_path):
     settings, first = patients
     declared = f"privacy.disjoint={json.dumps([str(first)])}"
-    keys = [*people(tmp_path / "b.csv"), "data.population=others", f"model.init={first}", declared]
+    keys = [
+        *population(tmp_path / "b.csv"),
+        "data.population=others",
+        f"model.init={first}",
+        declared,
+    ]
     assert "as privacy.disjoint declares" in said("check", *sets(keys))
     shown = said("train", *sets(keys), "--out", tmp_path / "next")
     assert shown.count("as privacy.disjoint declares") == 2
@@ -576,7 +581,7 @@ def test_runs_that_are_declared_disjoint_need_no_counting_and_are_named(patients
     assert run in resumed.guarantee.uncovered
     with pytest.raises(Refused, match="is counted in"):
         priors(load(None, [*keys, after(first), "data.population=people"]))
-    with pytest.raises(Refused, match="state this same population"):
+    with pytest.raises(Refused, match="has this run's population"):
         priors(load(None, [*settings, declared]))
     with pytest.raises(Refused, match="not a run directory"):
         priors(load(None, [*settings, f'privacy.disjoint=["{tmp_path}"]']))
@@ -595,7 +600,7 @@ def test_a_broken_or_missing_prior_is_refused(first, tmp_path):
     shutil.copytree(first, tmp_path / "edited")
     path = tmp_path / "edited/ledger.jsonl"
     path.write_bytes(path.read_bytes().rsplit(b"\n", 3)[0] + b"\n")
-    with pytest.raises(Refused, match="proves nothing"):
+    with pytest.raises(Refused, match="has no valid guarantee"):
         priors(small(after(tmp_path / "edited")))
 
 
@@ -643,7 +648,7 @@ def test_a_run_is_marked_before_it_is_cited_and_watched_meanwhile(first, tmp_pat
         real(self, run)
 
     monkeypatch.setattr(RunDirectory, "mark_counted_by", late)
-    with pytest.raises(Refused, match="was charged more since"):
+    with pytest.raises(Refused, match="was charged again since"):
         trained(tmp_path / "fourth", after(tmp_path / "third"), "run.rounds=2")
     assert not (tmp_path / "fourth/ledger.jsonl").exists()
 

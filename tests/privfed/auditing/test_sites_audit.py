@@ -35,7 +35,7 @@ SHIPPED = {
 ALSO_SHIPPED = {
     "two sites": (*SKELLAM, *TWICE),
     "everybody": (*SKELLAM, "cohort.sampler=full", "cohort.size=0"),
-    "lying server": (*SKELLAM, "secure.threat=lying", "secure.colluders=0.4"),
+    "lying server": (*SKELLAM, "secure.threat=malicious", "secure.colluders=0.4"),
     "passes": (*SKELLAM, "aggregation.rule=geometric_median", "aggregation.passes=3"),
     "homomorphic": ("privacy.mechanism=skellam", "secure.protocol=bfv", "secure.minimum=3"),
     "adaptive": (*MASKS, "privacy.adaptive_clip=true", "privacy.count_noise=2.0"),

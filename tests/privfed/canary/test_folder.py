@@ -33,13 +33,13 @@ def test_nobody_else_may_read_it(folder):
 
 def test_coins_are_fair_and_directions_random_of_length_one(tmp_path):
     folder = drawn(tmp_path / "canaries", count=2000, seed=None)
-    assert abs(folder.coins().mean() - 0.5) < 0.07  # six deviations
+    assert abs(folder.inclusion().mean() - 0.5) < 0.07  # six deviations
     directions = np.array(folder.directions())
     np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1, rtol=1e-5)
     gram = directions @ directions.T - np.eye(2000)
     assert gram.std() == pytest.approx(50**-0.5, rel=0.02)
     again = drawn(tmp_path / "again", count=2000, seed=None)
-    assert not np.array_equal(folder.coins(), again.coins())
+    assert not np.array_equal(folder.inclusion(), again.inclusion())
     assert not np.array_equal(directions[0], again.directions()[0])
     assert not folder.manifest().simulated
 
@@ -56,19 +56,19 @@ def test_a_seed_draws_the_same_and_is_declared(tmp_path):
 )
 def test_a_coin_means_what_the_relation_says(tmp_path, relation, tails):
     folder = drawn(tmp_path / "canaries", relation)
-    coins, directions = folder.coins(), np.array(folder.directions(), dtype=float)
+    inclusion, directions = folder.inclusion(), np.array(folder.directions(), dtype=float)
     everybody = list(range(40))
-    heads = np.flatnonzero(coins).tolist()
+    heads = np.flatnonzero(inclusion).tolist()
     assert participants(folder.path) == (heads if tails is None else everybody)
     for number in participants(folder.path):
-        expected = directions[number] * (500.0 if coins[number] else 500.0 * tails)
+        expected = directions[number] * (500.0 if inclusion[number] else 500.0 * tails)
         canary = Client(folder.path, number)
         np.testing.assert_allclose(canary.answer(np.zeros(50)), expected)
         np.testing.assert_allclose(canary.update, expected)
 
 
 def test_a_canary_whose_coin_shows_tails_is_no_client_under_add_remove(folder):
-    stays = int(np.flatnonzero(~folder.coins())[0])
+    stays = int(np.flatnonzero(~folder.inclusion())[0])
     with pytest.raises(Refused, match="is excluded by its inclusion bit"):
         Client(folder.path, stays)
     with pytest.raises(Refused, match="from 0 to 39"):
@@ -114,7 +114,7 @@ def test_commitments_hold_what_was_drawn(folder):
 
 
 def flip_a_coin(folder):
-    np.save(folder.coins_path, ~folder.coins())
+    np.save(folder.inclusion_path, ~folder.inclusion())
 
 
 def change_the_key(folder):
@@ -142,7 +142,7 @@ def test_commitments_hide_coins_without_the_key(tmp_path):
     change_the_key(other)
     from privfed.canary.folder import commitments
 
-    assert commitments(folder).coins != commitments(other).coins
+    assert commitments(folder).inclusion != commitments(other).inclusion
 
 
 MANIFESTS = {
@@ -173,7 +173,7 @@ def test_a_damaged_manifest_is_a_plain_error(folder, content):
         ("length", -1),
         ("length", "1"),
         ("simulated", 0),
-        ("coins_commitment", "00"),
+        ("inclusion_commitment", "00"),
         ("more", 1),
     ],
 )
@@ -184,7 +184,7 @@ def test_an_edited_manifest_is_a_plain_error(folder, key, value):
         folder.manifest()
 
 
-@pytest.mark.parametrize("name", ["coins.npy", "directions.npy"])
+@pytest.mark.parametrize("name", ["inclusion.npy", "directions.npy"])
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY\x01\x00", b"pickle"], ids=len)
 def test_a_damaged_array_is_a_plain_error(folder, name, content):
     (folder.path / name).write_bytes(content)
@@ -193,10 +193,10 @@ def test_a_damaged_array_is_a_plain_error(folder, name, content):
 
 
 def test_arrays_of_another_shape_are_broken(folder):
-    np.save(folder.coins_path, np.zeros(39, dtype=bool))
+    np.save(folder.inclusion_path, np.zeros(39, dtype=bool))
     np.save(folder.directions_path, np.zeros((40, 49), dtype=np.float32))
-    with pytest.raises(Broken, match="coins"):
-        folder.coins()
+    with pytest.raises(Broken, match="inclusion"):
+        folder.inclusion()
     with pytest.raises(Broken, match="directions"):
         folder.directions()
 
@@ -232,7 +232,7 @@ def test_what_a_kill_left_is_swept_by_the_next_one_and_nothing_else(tmp_path):
     path = tmp_path / "canaries"
     subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
     (left,) = tmp_path.iterdir()
-    assert {each.name for each in left.iterdir()} == {"key", "coins.npy", "directions.npy"}
+    assert {each.name for each in left.iterdir()} == {"key", "inclusion.npy", "directions.npy"}
     others = [".canaries.old_copy", ".other.half-1", "canaries.half-1"]
     for name in others:
         (tmp_path / name).mkdir()

@@ -38,7 +38,7 @@ def test_a_check_says_who_counts_what_it_costs_and_how_long_it_takes(made, run_f
     for part in ("this site takes part", "8 people", "of 1e+300", "of 600 s"):
         assert part in shown.stdout
     facts = json.loads(run("site", "check", path, run_file, "--json").stdout)
-    assert facts["people"] == 8
+    assert facts["clients"] == 8
     assert facts["budget"] == 1e300
     assert facts["deadline"] == 600
     assert 0 < facts["seconds"] < 600
@@ -54,7 +54,7 @@ def test_a_check_says_the_word_and_the_reason_where_the_site_would_decline(made,
     try:
         declined = run("site", "check", folder.path, run_file)
         assert declined.exit_code == 2
-        assert "budget: the whole run would take epsilon to" in declined.stderr
+        assert "budget: the whole run would raise epsilon to" in declined.stderr
         shown = run("site", "check", folder.path, run_file, "--json")
         assert json.loads(shown.stdout)["error"]["kind"] == "refused"
         folder.policy.write_text(POLICY.replace("sites = 2", "sites = 4"))

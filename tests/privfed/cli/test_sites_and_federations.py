@@ -122,7 +122,7 @@ def test_a_federation_is_begun_filled_and_checked(tmp_path):
         assert run("federation", "add", path, "--site", name, keys[name]).exit_code == 0
     assert run("federation", "add", path, "--site", "oslo", keys["rome"]).exit_code == 2
     facts = json.loads(run("federation", "check", path, "--json").stdout)
-    assert facts["shares"] == {"curious": 2, "lying": 3}
+    assert facts["shares"] == {"curious": 2, "malicious": 3}
     assert facts["sites"] == {name: str(keys[name]) for name in ("rome", "berlin", "paris")}
     shown = run("federation", "check", path).stdout
     assert facts["digest"] in "".join(shown.split())
@@ -142,7 +142,7 @@ def test_a_threshold_that_a_lying_server_gets_around_is_said_to_be_low(tmp_path)
     assert shown.exit_code == 0
     assert "too low" in shown.stdout
     facts = json.loads(run("federation", "check", path, "--json").stdout)
-    assert facts["shares"] == {"curious": 3, "lying": None}
+    assert facts["shares"] == {"curious": 3, "malicious": None}
     low = run("federation", "check", path, "--colluders", 3)
     assert low.exit_code == 2
     assert "at least 4" in low.stderr

@@ -58,8 +58,8 @@ def attacked(name, *overrides):
 def world_of(folder, attack, *, unbounded=False, fraction=0.25, **changes):
     """Rounds with attackers among eight clients who all take part."""
     changes = {"mechanism": NoPrivacy(), "sampler": EVERYBODY} | changes
-    hostile = attackers(attack, fraction, unbounded=unbounded)
-    return Rounds(folder, SIZES, **changes).attacked_by(hostile)
+    byzantine = attackers(attack, fraction, unbounded=unbounded)
+    return Rounds(folder, SIZES, **changes).attacked_by(byzantine)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -80,21 +80,21 @@ def test_every_attack_runs_and_the_ledger_says_what_it_was(name, tmp_path):
 
 
 def test_who_attacks_is_a_fixed_part_of_all_once_or_afresh():
-    once = attackers(SignFlip(), 0.3, people=1000)
-    assert once.hostile(1).sum() == 300
-    assert np.array_equal(once.hostile(1), once.hostile(7))
-    afresh = attackers(SignFlip(), 0.3, people=1000, afresh=True)
-    assert afresh.hostile(1).sum() == 300
-    both = (afresh.hostile(1) & afresh.hostile(2)).sum()
+    once = attackers(SignFlip(), 0.3, population=1000)
+    assert once.byzantine(1).sum() == 300
+    assert np.array_equal(once.byzantine(1), once.byzantine(7))
+    afresh = attackers(SignFlip(), 0.3, population=1000, afresh=True)
+    assert afresh.byzantine(1).sum() == 300
+    both = (afresh.byzantine(1) & afresh.byzantine(2)).sum()
     assert 50 < both < 130, "another 300 each round"
-    assert attackers(SignFlip(), 0.24).hostile(1).sum() == 2
+    assert attackers(SignFlip(), 0.24).byzantine(1).sum() == 2
 
 
 def test_who_attacks_is_written_down(tmp_path):
     train(attacked("sign_flip", "run.rounds=1"), tmp_path / "run")
     printed = json.loads((tmp_path / "run/report/attackers.json").read_text())
     setup = prepare(attacked("sign_flip"))
-    assert printed["clients"] == np.flatnonzero(setup.attackers.hostile(5)).tolist()
+    assert printed["clients"] == np.flatnonzero(setup.attackers.byzantine(5)).tolist()
     assert (printed["selection"], printed["fraction"], len(printed["clients"])) == ("once", 0.25, 3)
     train(attacked("sign_flip", "attack.selection=round", "run.rounds=1"), tmp_path / "b")
     assert json.loads((tmp_path / "b/report/attackers.json").read_text())["clients"] is None
@@ -139,11 +139,11 @@ def test_noise_that_hostile_clients_leave_out_is_not_counted():
 def test_data_poisoning_leaves_honest_clients_examples_alone():
     federation = population(SIZES)
     before = federation.examples.x.clone(), federation.examples.y.clone()
-    hostile = attackers(Backdoor(target=1, share=1.0))
-    poisoned = hostile.poisoned(federation).examples
+    byzantine = attackers(Backdoor(target=1, share=1.0))
+    poisoned = byzantine.poisoned(federation).examples
     assert torch.equal(federation.examples.x, before[0])
     assert torch.equal(federation.examples.y, before[1])
-    owners = torch.from_numpy(np.repeat(hostile.hostile(0), SIZES))
+    owners = torch.from_numpy(np.repeat(byzantine.byzantine(0), SIZES))
     assert torch.equal(poisoned.x[~owners], before[0][~owners])
     assert torch.equal(poisoned.y[~owners], before[1][~owners])
     assert bool((poisoned.y[owners] == 1).all())
@@ -180,19 +180,19 @@ def test_an_attack_is_shown_what_it_declares_and_no_more(tmp_path):
     seen.clear()
     world_of(tmp_path, ReadingSpy(), rule=Median()).run(1)
     assert seen[0].honest.shape == (6, 18)
-    assert seen[0].identities.tolist() == np.flatnonzero(~attackers(Spy()).hostile(1)).tolist()
+    assert seen[0].identities.tolist() == np.flatnonzero(~attackers(Spy()).byzantine(1)).tolist()
 
 
 def test_an_honest_row_has_the_same_identity_in_every_cohort():
     """Whoever takes part, and whatever place the client has among those who do."""
     seen.clear()
-    people, streams = np.array([40, 7, 99, 12]), Streams(0, simulated=True)
-    hostile = Attackers(ReadingSpy(), 0.5, False, False, people, streams)
-    bad = np.flatnonzero(hostile.hostile(1))[0]
+    dataset, streams = np.array([40, 7, 99, 12]), Streams(0, simulated=True)
+    byzantine = Attackers(ReadingSpy(), 0.5, False, False, dataset, streams)
+    bad = np.flatnonzero(byzantine.byzantine(1))[0]
     for others in ([0, 1, 2, 3], [3, 1]):
         ids = np.unique([*others, bad])
-        rows = torch.from_numpy(people[ids]).float()[:, None]
-        hostile.corrupt(1, ids, rows, {}, lambda rows: rows.mean(0))
+        rows = torch.from_numpy(dataset[ids]).float()[:, None]
+        byzantine.corrupt(1, ids, rows, {}, lambda rows: rows.mean(0))
     for view in seen:
         assert view.identities.tolist() == view.honest[:, 0].tolist()
     assert len(seen) == 2
@@ -309,8 +309,8 @@ def test_two_attackers_at_full_length_do_not_cancel_each_other(tmp_path):
 def test_who_attacks_does_not_depend_on_who_else_there_is():
     named = np.random.default_rng(0).integers(0, 2**62, size=400)
     streams = Streams(0, simulated=True)
-    everybody = Attackers(SignFlip(), 0.3, False, False, named, streams).hostile(1)
-    fewer = Attackers(SignFlip(), 0.3, False, False, named[1:], streams).hostile(1)
+    everybody = Attackers(SignFlip(), 0.3, False, False, named, streams).byzantine(1)
+    fewer = Attackers(SignFlip(), 0.3, False, False, named[1:], streams).byzantine(1)
     assert np.array_equal(everybody[1:], fewer)
     assert 80 < everybody.sum() < 160
 
@@ -448,7 +448,7 @@ def test_attacks_that_cannot_be_are_refused(keys, said):
 
 
 def test_attacks_that_do_not_fit_the_examples_are_refused():
-    with pytest.raises(Refused, match="aims at class 9, but there are classes 0 to 2 only"):
+    with pytest.raises(Refused, match="target is class 9, but there are classes 0 to 2 only"):
         prepare(attacked("backdoor", "attack.target=9"))
     assert LabelFlip().knows == {Knowledge.OWN_DATA}
     assert Mimic().corrupts

@@ -88,13 +88,13 @@ def test_fedcurv_is_its_papers_algorithm(tmp_path, way):
     strength = 0.2
     rounds = full_batches(tmp_path, FedCurv(strength=strength), way=way)
     gradient, lr = gradients(rounds), 0.5
-    people, net = rounds.local.federation, rounds.local.network
+    federation, net = rounds.local.federation, rounds.local.network
 
     def fisher(client, w):
         squares = []
-        for row in range(*people.offsets[client : client + 2]):
+        for row in range(*federation.offsets[client : client + 2]):
             leaf = w.detach().requires_grad_()
-            x, y = people.examples.x[row : row + 1], people.examples.y[row : row + 1]
+            x, y = federation.examples.x[row : row + 1], federation.examples.y[row : row + 1]
             net.losses(leaf, x, y).mean().backward()
             squares.append(leaf.grad.square())
         return torch.stack(squares).mean(0)
@@ -278,8 +278,8 @@ def test_mimes_two_gradients_of_a_batch_share_their_dropout():
 
 def test_nobodys_state_depends_on_who_else_is_there(tmp_path):
     """Given what was broadcast: the ground on which a state of one's own costs no privacy."""
-    people = population((3, 9, 4, 6))
-    local = trainer(people)
+    federation = population((3, 9, 4, 6))
+    local = trainer(federation)
     object.__setattr__(local, "objective", Scaffold())
     params = local.network.initial_params
     broadcast = {"params": params, "control": torch.ones_like(params)}
@@ -299,10 +299,10 @@ def test_nobodys_state_depends_on_who_else_is_there(tmp_path):
 
 @pytest.mark.parametrize("way", ["stacked", "loop"])
 def test_the_fisher_is_the_mean_of_squares_however_it_is_batched(way):
-    people = population((3, 9, 0, 4))
+    federation = population((3, 9, 0, 4))
     fishers = []
     for batch_size in (2, 100):
-        local = trainer(people, way=way, batch_size=batch_size, epochs=1, lr=0.0)
+        local = trainer(federation, way=way, batch_size=batch_size, epochs=1, lr=0.0)
         object.__setattr__(local, "objective", FedCurv())
         ids = np.arange(4)
         zeros = torch.zeros(2 * len(local.network.initial_params))
@@ -313,7 +313,7 @@ def test_the_fisher_is_the_mean_of_squares_however_it_is_batched(way):
         fishers.append(rows[:, len(params) : 2 * len(params)])
     torch.testing.assert_close(*fishers, rtol=1e-4, atol=1e-6)
     assert (fishers[0][2] == 0).all()
-    x, y = people.examples.x[:3], people.examples.y[:3]
+    x, y = federation.examples.x[:3], federation.examples.y[:3]
     squares = []
     for row in range(3):
         leaf = params.clone().requires_grad_()

@@ -72,7 +72,7 @@ def broadcasts(part):
     sent = {"params": torch.zeros(D).double(), "compression_number": torch.tensor(1)}
     if part.exchanges == 1:
         return [sent]
-    asking = part.asked(sending(1, sent), part.init(SPACE))
+    asking = part.exchanges_before(sending(1, sent), part.init(SPACE))
     first = next(asking).broadcast
     row, _ = part.encode(normal(1, seed=5), None, sending(1, first))
     with pytest.raises(StopIteration) as end:
@@ -117,8 +117,10 @@ def test_a_decoded_release_is_right_on_average_over_the_coins(part):
     row, rounds = normal(1), 3000
     decoded = []
     for number in range(rounds):
-        asked = sending(number)
-        decoded.append(part.decode(part.encode(row, None, asked)[0][0], asked, {})[0])
+        exchanges_before = sending(number)
+        decoded.append(
+            part.decode(part.encode(row, None, exchanges_before)[0][0], exchanges_before, {})[0]
+        )
     mean, error = torch.stack(decoded).mean(0), torch.stack(decoded).std(0) / math.sqrt(rounds)
     assert ((mean - row[0]).abs() <= 5 * error + 1e-6).all()
     unscaled = mean * part.length(SHAPES) / D
@@ -177,10 +179,10 @@ def test_a_sketch_is_added_up_in_one_order_and_nothing_else_is_asked_to_be(
     before, fails, monkeypatch
 ):
     """On a GPU additions to one place come in any order, unless PyTorch is asked for one."""
-    plain, asked = torch.Tensor.index_add_, []
+    plain, exchanges_before = torch.Tensor.index_add_, []
 
     def noting(*given):
-        asked.append(torch.are_deterministic_algorithms_enabled())
+        exchanges_before.append(torch.are_deterministic_algorithms_enabled())
         if fails:
             raise MemoryError
         return plain(*given)
@@ -190,7 +192,7 @@ def test_a_sketch_is_added_up_in_one_order_and_nothing_else_is_asked_to_be(
     try:
         with pytest.raises(MemoryError) if fails else nullcontext():
             LINEAR["count_sketch"].hashes(SPACE).sketch(torch.ones(2, D))
-        assert asked == [True] * (1 if fails else 3)
+        assert exchanges_before == [True] * (1 if fails else 3)
         assert torch.are_deterministic_algorithms_enabled() == before
         assert torch.is_deterministic_algorithms_warn_only_enabled() == before
     finally:
@@ -227,16 +229,16 @@ def test_momentum_and_what_waits_add_up_in_sketches():
 
 def played(part, updates, memory):
     """A round of two exchanges over the mean of `updates`: the update, and the memory after it."""
-    asking = part.asked(sending(broadcast={"params": torch.zeros(D).double()}), memory)
+    asking = part.exchanges_before(sending(broadcast={"params": torch.zeros(D).double()}), memory)
     exchange = next(asking)
     first, _ = part.encode(updates, None, sending(broadcast=exchange.broadcast))
     with pytest.raises(StopIteration) as end:
         asking.send(first.mean(0))
-    asked = sending(broadcast={**sending().broadcast, **end.value.value})
-    second, _ = part.encode(updates, None, asked)
+    exchanges_before = sending(broadcast={**sending().broadcast, **end.value.value})
+    second, _ = part.encode(updates, None, exchanges_before)
     assert first.shape == second.shape == (len(updates), part.length(SHAPES))
     assert (first.norm(dim=1) <= updates.norm(dim=1) + 1e-6).all()
-    return part.decode(second.mean(0), asked, memory)
+    return part.decode(second.mean(0), exchanges_before, memory)
 
 
 def test_power_sgd_is_its_papers_algorithm():

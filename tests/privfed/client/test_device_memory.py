@@ -124,9 +124,9 @@ def test_a_batch_of_all_examples_is_as_large_as_the_population_is_known_to_be(mo
 
     monkeypatch.setattr(LocalTrainer, "train", train)
     for batch, typical, size in ((700, None, 700), (10**9, None, 32), (10**9, 90.0, 180)):
-        people = population([6] * 4)
-        object.__setattr__(people, "typical", typical)
-        fastest(trainer(people, batch_size=batch), 4, "loop", 1, Memory(free=10**12))
+        federation = population([6] * 4)
+        object.__setattr__(federation, "typical", typical)
+        fastest(trainer(federation, batch_size=batch), 4, "loop", 1, Memory(free=10**12))
         assert max(sizes) == size
         sizes.clear()
 

@@ -85,12 +85,14 @@ def test_a_qfedavg_that_weighs_no_update_rests_elsewhere():
 def test_qfedavg_is_its_papers_step(tmp_path):
     """Algorithm 2 by hand: Delta w = L (w - w_k), Delta = F^q Delta w, L = 1 / lr."""
     rounds = full_batches(tmp_path, QFedAvg(q=2.0), server=FedAvg())
-    people, net, gradient = rounds.local.federation, rounds.local.network, gradients(rounds)
+    federation, net, gradient = rounds.local.federation, rounds.local.network, gradients(rounds)
     x, lr = rounds.state.params.clone(), 0.5
     top, bottom = torch.zeros_like(x), 0.0
     for client in range(4):
-        start, end = people.offsets[client : client + 2]
-        loss = net.losses(x, people.examples.x[start:end], people.examples.y[start:end]).mean()
+        start, end = federation.offsets[client : client + 2]
+        loss = net.losses(
+            x, federation.examples.x[start:end], federation.examples.y[start:end]
+        ).mean()
         w = x.clone()
         for _ in range(2):
             w = w - lr * gradient(client, w)
@@ -277,7 +279,7 @@ def test_no_clip_by_group_loosens_the_clip_of_all(tmp_path):
         {"params": rounds.state.params, "center": torch.zeros(D)},
         rounds.algorithm.objective.layout(D),
     )
-    cohort = rounds.algorithm.draw(1, rounds.world.people, rounds.world.streams)
+    cohort = rounds.algorithm.draw(1, rounds.world.population, rounds.world.streams)
     assert len(cohort.clients) > 1
     total = rounds.summed(exchange, cohort)
     assert float(total.total.norm()) <= 0.05 * len(cohort.clients)
@@ -285,22 +287,22 @@ def test_no_clip_by_group_loosens_the_clip_of_all(tmp_path):
 
 
 def test_a_client_is_in_the_group_of_most_of_its_examples():
-    people = population((3, 9, 0, 4))
-    groups = ClientGroups.by("label", Form.of(people.examples), 0)
-    labels = people.examples.y.numpy()
+    federation = population((3, 9, 0, 4))
+    groups = ClientGroups.by("label", Form.of(federation.examples), 0)
+    labels = federation.examples.y.numpy()
     wanted = [
         np.bincount(labels[start:end]).argmax() if end > start else -1
-        for start, end in itertools.pairwise(people.offsets)
+        for start, end in itertools.pairwise(federation.offsets)
     ]
-    assert groups.of(people, np.arange(4)).tolist() == wanted
+    assert groups.of(federation, np.arange(4)).tolist() == wanted
     assert groups.names == ("0", "1", "2")
 
 
 def test_or_in_that_of_its_site():
-    people = replace(population((3, 9, 4)), sites=np.array([1, 0, 1]))
-    groups = ClientGroups.by("site", Form.of(people.examples), 2)
-    assert groups.of(people, np.array([0, 1, 2])).tolist() == [1, 0, 1]
-    nowhere = Federation(people.examples, people.offsets, people.test)
+    federation = replace(population((3, 9, 4)), sites=np.array([1, 0, 1]))
+    groups = ClientGroups.by("site", Form.of(federation.examples), 2)
+    assert groups.of(federation, np.array([0, 1, 2])).tolist() == [1, 0, 1]
+    nowhere = Federation(federation.examples, federation.offsets, federation.test)
     assert groups.of(nowhere, np.array([0])).tolist() == [-1]
 
 

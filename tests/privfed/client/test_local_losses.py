@@ -47,12 +47,12 @@ def by_definition(objective, outputs, y, counts):
 @pytest.mark.parametrize("objective", [FedLc(tau=0.7), FedRs(alpha=0.3), Smoothed(strength=2.0)])
 def test_a_round_descends_along_the_papers_loss(tmp_path, objective, way):
     rounds = full_batches(tmp_path, objective, way=way)
-    people, network = rounds.local.federation, rounds.local.network
-    classes = people.examples.classes
+    federation, network = rounds.local.federation, rounds.local.network
+    classes = federation.examples.classes
     lacking, start, ends = False, rounds.state.params.clone(), []
-    for client in range(people.clients):
-        rows = slice(*people.offsets[client : client + 2])
-        x, y = people.examples.x[rows], people.examples.y[rows]
+    for client in range(federation.clients):
+        rows = slice(*federation.offsets[client : client + 2])
+        x, y = federation.examples.x[rows], federation.examples.y[rows]
         counts = torch.bincount(y, minlength=classes).float()
         lacking |= bool((counts == 0).any())
         w = start.clone()
@@ -84,7 +84,7 @@ def test_moon_is_its_papers_loss(tmp_path, way):
     objective = Moon(mu=2.0, temperature=0.4)
     network = built(Mlp(hidden=[5]), (FEATURES,), CLASSES)
     rounds = full_batches(tmp_path, objective, way=way, network=network)
-    people, x0 = rounds.local.federation, rounds.state.params.clone()
+    federation, x0 = rounds.local.federation, rounds.state.params.clone()
     hidden = network.shapes.views
 
     def represented(w, x):
@@ -92,12 +92,12 @@ def test_moon_is_its_papers_loss(tmp_path, way):
         names = list(views)
         return torch.relu(F.linear(x, views[names[0]], views[names[1]]))
 
-    previous, model = [x0.clone() for _ in range(people.clients)], x0
+    previous, model = [x0.clone() for _ in range(federation.clients)], x0
     for _ in range(2):
         ends = []
-        for client in range(people.clients):
-            rows = slice(*people.offsets[client : client + 2])
-            x, y = people.examples.x[rows], people.examples.y[rows]
+        for client in range(federation.clients):
+            rows = slice(*federation.offsets[client : client + 2])
+            x, y = federation.examples.x[rows], federation.examples.y[rows]
             w = model.clone()
             for _ in range(2):
                 leaf = w.clone().requires_grad_()

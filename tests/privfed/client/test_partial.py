@@ -261,7 +261,7 @@ def test_a_batch_normalisation_is_scored_by_what_stays():
 
 def test_a_stack_of_batch_normalisations_is_refused_by_name():
     made, _ = partial(["1*"], recipe=NORMS)
-    assert "normalises a batch" in made.network.unstackable
+    assert "normalises by batch" in made.network.unstackable
     assert not partial(HEAD)[0].network.unstackable
 
 
@@ -290,9 +290,9 @@ def test_heads_of_their_own_serve_groups_with_opposite_labels(tmp_path):
     x = rng.normal(size=(96, FEATURES)).astype(np.float32)
     y, group = (x[:, 0] > 0).astype(np.int64), np.repeat(np.arange(8) % 2, 12)
     examples = Examples(torch.from_numpy(x), torch.from_numpy(np.where(group, 1 - y, y)), 2)
-    people = Federation(examples, np.arange(9) * 12, examples)
+    federation = Federation(examples, np.arange(9) * 12, examples)
     net = built(Mlp(hidden=[8]), (FEATURES,), 2, local=HEAD)
-    rounds = Rounds(tmp_path, (12,) * 8, federation=people, size=8, network=net, chunk=8,
+    rounds = Rounds(tmp_path, (12,) * 8, federation=federation, size=8, network=net, chunk=8,
                     mechanism=NoPrivacy())  # fmt: skip
     held = Partial(inner=Sgd(), start=local_start(net), local_epochs=1)
     d, ids = net.shapes.length, np.arange(8)

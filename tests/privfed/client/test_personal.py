@@ -216,13 +216,13 @@ def test_ifca_is_its_papers_algorithm(tmp_path, way):
     objective = Ifca(clusters=3, spread=1.0, least_share=0.01)
     rounds = full_batches(tmp_path, objective, way=way)
     gradient, lr = gradients(rounds), 0.5
-    people, net = rounds.local.federation, rounds.local.network
+    federation, net = rounds.local.federation, rounds.local.network
     clusters = rounds.state.objective["clusters"].clone()
     chosen = set()
     for _ in range(3):
         members = {j: [] for j in range(3)}
         for client in IDS:
-            x, y = people.gather(torch.arange(*people.offsets[client : client + 2]))
+            x, y = federation.gather(torch.arange(*federation.offsets[client : client + 2]))
             losses = [float(net.losses(model, x, y).mean()) for model in clusters]
             j = int(np.argmin(losses))
             w = clusters[j].clone()
@@ -293,10 +293,10 @@ def opposed(clients=8, size=12):
 
 def right(rounds, models):
     """The mean accuracy of clients' models `[c, d]`, each on its client's examples."""
-    people, net = rounds.local.federation, rounds.local.network
+    federation, net = rounds.local.federation, rounds.local.network
     scores = []
     for client, model in enumerate(models):
-        x, y = people.gather(torch.arange(*people.offsets[client : client + 2]))
+        x, y = federation.gather(torch.arange(*federation.offsets[client : client + 2]))
         scores.append(float((net.outputs(model, x).argmax(1) == y).float().mean()))
     return float(np.mean(scores))
 
@@ -310,9 +310,9 @@ OPPOSED = {
 
 @pytest.mark.parametrize("name", list(OPPOSED))
 def test_groups_with_opposite_labels_are_served_where_one_model_is_at_chance(tmp_path, name):
-    objective, people = OPPOSED[name], opposed()
+    objective, federation = OPPOSED[name], opposed()
     net = built(Logistic(), (FEATURES,), 2)
-    rounds = Rounds(tmp_path, (12,) * 8, federation=people, size=8, objective=objective,
+    rounds = Rounds(tmp_path, (12,) * 8, federation=federation, size=8, objective=objective,
                     mechanism=NoPrivacy(), network=net, chunk=8)  # fmt: skip
     state = rounds.run(12)
     ids = np.arange(8)
@@ -352,11 +352,11 @@ def test_on_quadratics_per_fedavg_ends_where_its_own_gradient_is_zero(tmp_path, 
     a, kind = 0.05, HessianFree if free else PerFedAvg
     rounds, best = quadratics(tmp_path, kind(inner_lr=a), size=8)
     object.__setattr__(rounds.local, "epochs", 3 if free else 2)
-    net, people = rounds.local.network, rounds.local.federation
+    net, federation = rounds.local.network, rounds.local.federation
     zero, eye = torch.zeros(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)
     left, right = torch.zeros_like(eye), torch.zeros_like(zero)
     for client in range(8):
-        x, y = people.gather(torch.arange(6 * client, 6 * client + 6))
+        x, y = federation.gather(torch.arange(6 * client, 6 * client + 6))
 
         def loss(w, x=x, y=y):
             return net.losses(w, x.double(), y.double()).mean()

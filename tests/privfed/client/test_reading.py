@@ -88,36 +88,36 @@ def test_nothing_is_read_once_it_is_interrupted(how):
 
 
 def test_clients_in_memory_have_their_own_examples_and_numbers():
-    people, ids = on_disk(), np.array([4, 1, 2])
-    here = in_memory(people, ids)
+    population, ids = on_disk(), np.array([4, 1, 2])
+    here = in_memory(population, ids)
     assert here.sizes(np.arange(3)).tolist() == [2, 0, 5]
     assert here.identify(np.arange(3)).tolist() == [60, 10, 30]
     assert here.sites.tolist() == [2, 0, 1]
     rows = np.concatenate([np.arange(9, 11), np.arange(3, 8)])
-    x, y = people.gather(torch.from_numpy(rows))
+    x, y = population.gather(torch.from_numpy(rows))
     assert torch.equal(here.examples.x, x)
     assert torch.equal(here.examples.y, y)
 
 
 def test_who_has_nothing_is_given_nobodys_example():
-    people = on_disk()
-    here = in_memory(people, np.array([1]))
+    population = on_disk()
+    here = in_memory(population, np.array([1]))
     assert here.sizes(np.array([0])).tolist() == [0]
     assert len(here.examples) == 1
-    assert not torch.isin(here.examples.x, people.examples.x[torch.arange(15)]).any()
+    assert not torch.isin(here.examples.x, population.examples.x[torch.arange(15)]).any()
 
 
 def test_too_many_numbers_are_left_where_they_are(monkeypatch):
-    people, ids = on_disk(), np.array([2, 0])
-    assert as_read(people, ids)[1].tolist() == [0, 1]
+    population, ids = on_disk(), np.array([2, 0])
+    assert as_read(population, ids)[1].tolist() == [0, 1]
     monkeypatch.setattr(batches, "MOST_AHEAD", 31)
-    federation, same = as_read(people, ids)  # 8 examples of 4 numbers
-    assert federation is people
+    federation, same = as_read(population, ids)  # 8 examples of 4 numbers
+    assert federation is population
     assert same is ids
 
 
 def test_rows_of_examples_that_are_not_read_are_of_nobody_in_the_cohort(monkeypatch):
-    people, asked = on_disk(), []
+    population, asked = on_disk(), []
     gather = Federation.gather
 
     def watched(self, rows):
@@ -125,7 +125,9 @@ def test_rows_of_examples_that_are_not_read_are_of_nobody_in_the_cohort(monkeypa
         return gather(self, rows)
 
     monkeypatch.setattr(Federation, "gather", watched)
-    list(read_ahead(iter([np.array([2]), np.array([0, 5])]), lambda ids: in_memory(people, ids)))
+    list(
+        read_ahead(iter([np.array([2]), np.array([0, 5])]), lambda ids: in_memory(population, ids))
+    )
     assert sorted(torch.cat(asked).tolist()) == [0, 1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 14]
 
 
@@ -139,8 +141,8 @@ def test_rows_are_the_same_bits_ahead_and_step_by_step(monkeypatch):
     x = setup.federation.examples.x
     store = (x * 16).round().to(torch.uint8)
     mapped = Mapped(store, torch.arange(len(store)), (0.0, 16.0), (0.0, 1.0))
-    people = replace(setup.federation, examples=replace(setup.federation.examples, x=mapped))
-    setup = setup.over(people)
+    population = replace(setup.federation, examples=replace(setup.federation.examples, x=mapped))
+    setup = setup.over(population)
 
     def sums(ahead):
         with monkeypatch.context() as patch:
@@ -163,5 +165,5 @@ def sent(setup):
 
     algorithm = setup.algorithm
     exchange = next(play(algorithm, 1, setup.initial_state()))
-    cohort = algorithm.draw(1, setup.federation.people(), setup.streams)
+    cohort = algorithm.draw(1, setup.federation.population(), setup.streams)
     return list(setup.executor.chunks(exchange, cohort))

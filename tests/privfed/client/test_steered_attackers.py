@@ -44,65 +44,67 @@ attackers = partial(helpers.attackers, fraction=0.5)
 def rows_by_round(folder, attack, rounds=2, *, way="stacked", **changes):
     """Each round's raw rows `[8, d]`, who is hostile `[8]`, and the models `[d]` before them."""
     world = Rounds(folder, SIZES, mechanism=NoPrivacy(), sampler=Full().of(8), chunk=2, **changes)
-    hostile = attackers(attack)
+    byzantine = attackers(attack)
     local = replace(world.local, way=way)
     executor = replace(
         world.world.executor,
         trainer=local,
-        attackers=hostile,
-        poisoned=hostile.poisoned(local.federation),
+        attackers=byzantine,
+        poisoned=byzantine.poisoned(local.federation),
     )
-    world.world = replace(world.world, attackers=hostile, executor=executor, watch=Seen())
+    world.world = replace(world.world, attackers=byzantine, executor=executor, watch=Seen())
     rows, params = [], []
     for number in range(1, rounds + 1):
         params.append(world.state.params)
         world.state = run_round(number, world.algorithm, world.state, world.world)
         rows.append(torch.stack([world.world.watch.by_client[client] for client in range(8)]))
-    return rows, torch.from_numpy(hostile.hostile(1)), params
+    return rows, torch.from_numpy(byzantine.byzantine(1)), params
 
 
 @pytest.mark.parametrize("attack", STEERED, ids=lambda attack: type(attack).__name__)
 @pytest.mark.parametrize("objective", [None, FedProx(mu=0.5)], ids=["sgd", "fedprox"])
 def test_steered_attackers_train_alike_in_both_ways(attack, objective, tmp_path):
     changes = {"objective": objective} if objective else {}
-    stacked, hostile, _ = rows_by_round(tmp_path / "a", attack, **changes)
+    stacked, byzantine, _ = rows_by_round(tmp_path / "a", attack, **changes)
     looped, _, _ = rows_by_round(tmp_path / "b", attack, way="loop", **changes)
     plain, _, _ = rows_by_round(tmp_path / "c", Backdoor(size=1), **changes)
     for left, right in zip(stacked, looped, strict=True):
         torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-4)
     first = 1 if isinstance(attack, Neurotoxin) else 0  # which has seen nothing move before
-    assert torch.equal(stacked[0][~hostile], plain[0][~hostile]), "honest clients are not steered"
-    changed = (stacked[first] - plain[first])[hostile].norm(dim=1)
+    assert torch.equal(stacked[0][~byzantine], plain[0][~byzantine]), (
+        "honest clients are not steered"
+    )
+    changed = (stacked[first] - plain[first])[byzantine].norm(dim=1)
     assert bool((changed > 1e-3).all())
 
 
 def test_rows_of_pgd_lie_in_the_ball_and_are_then_boosted(tmp_path):
-    loose, hostile, _ = rows_by_round(tmp_path / "a", Backdoor(size=1))
-    longest = loose[0][hostile].norm(dim=1)
+    loose, byzantine, _ = rows_by_round(tmp_path / "a", Backdoor(size=1))
+    longest = loose[0][byzantine].norm(dim=1)
     tight, _, _ = rows_by_round(tmp_path / "b", PgdReplacement(size=1, epsilon=0.1))
     assert bool((longest > 0.11).all()), "or else nothing is projected"
-    assert bool((tight[0][hostile].norm(dim=1) <= 0.1 * (1 + 1e-5)).all())
+    assert bool((tight[0][byzantine].norm(dim=1) <= 0.1 * (1 + 1e-5)).all())
     boosted, _, _ = rows_by_round(tmp_path / "c", PgdReplacement(size=1, epsilon=0.1, boost=3.0))
-    torch.testing.assert_close(boosted[0][hostile], 3.0 * tight[0][hostile])
+    torch.testing.assert_close(boosted[0][byzantine], 3.0 * tight[0][byzantine])
 
 
 def test_constrained_rows_are_shorter(tmp_path):
-    plain, hostile, _ = rows_by_round(tmp_path / "a", Backdoor(size=1))
+    plain, byzantine, _ = rows_by_round(tmp_path / "a", Backdoor(size=1))
     tied, _, _ = rows_by_round(tmp_path / "b", ConstrainAndScale(size=1, alpha=0.3))
-    lengths = [rows[0][hostile].norm(dim=1) for rows in (plain, tied)]
+    lengths = [rows[0][byzantine].norm(dim=1) for rows in (plain, tied)]
     assert bool((lengths[1] < lengths[0]).all())
 
 
 def test_neurotoxin_moves_nothing_of_what_the_last_round_moved_most(tmp_path):
-    rows, hostile, params = rows_by_round(tmp_path, Neurotoxin(size=1, top=0.5), rounds=4)
-    assert bool((rows[0][hostile] != 0).any(0).all()), "round 1 is free"
+    rows, byzantine, params = rows_by_round(tmp_path, Neurotoxin(size=1, top=0.5), rounds=4)
+    assert bool((rows[0][byzantine] != 0).any(0).all()), "round 1 is free"
     for number in (1, 2, 3):
         moved = (params[number] - params[number - 1]).abs()
         top = moved.topk(len(moved) // 2).indices
         rest = np.setdiff1d(np.arange(len(moved)), top.numpy())
-        assert bool((rows[number][hostile][:, top] == 0).all())
-        assert bool((rows[number][hostile][:, rest] != 0).any(0).all())
-        assert bool((rows[number][~hostile][:, top] != 0).any(0).all())
+        assert bool((rows[number][byzantine][:, top] == 0).all())
+        assert bool((rows[number][byzantine][:, rest] != 0).any(0).all())
+        assert bool((rows[number][~byzantine][:, top] != 0).any(0).all())
 
 
 def test_attackers_in_silos_with_privacy_are_steered_too(tmp_path):
@@ -131,11 +133,11 @@ def test_a_resumed_run_remembers_what_moved(keys, tmp_path):
 
 
 def test_attackers_begin_and_stop():
-    hostile = attackers(Backdoor(), period=(3, 5))
-    active = [bool(hostile.hostile(number).any()) for number in range(1, 8)]
+    byzantine = attackers(Backdoor(), period=(3, 5))
+    active = [bool(byzantine.byzantine(number).any()) for number in range(1, 8)]
     assert active == [False, False, True, True, True, False, False]
-    assert hostile.chosen(1).sum() == 4
-    assert np.array_equal(hostile.hostile(4), hostile.chosen(1))
+    assert byzantine.chosen(1).sum() == 4
+    assert np.array_equal(byzantine.byzantine(4), byzantine.chosen(1))
 
 
 def test_a_run_whose_attackers_stop_is_honest_until_they_begin_and_after(tmp_path):
@@ -163,7 +165,7 @@ def test_a_run_whose_attackers_stop_is_honest_until_they_begin_and_after(tmp_pat
     [
         (
             ("attack.name=backdoor", "attack.first_round=4", "attack.last_round=3"),
-            "attack.last_round is 3, before attack.first_round, 4",
+            "attack.last_round is 3, but attack.first_round is 4",
         ),
         (("attack.last_round=3", "attack.fraction=0.0"), "none is configured"),
     ],
@@ -181,18 +183,18 @@ def test_each_attacker_has_a_place_of_its_own():
             return x, torch.full_like(y, briefing.place)
 
     federation = population(SIZES)
-    hostile = attackers(Placed())
-    who = np.flatnonzero(hostile.chosen(0))
-    poisoned = hostile.poisoned(federation).examples.y
+    byzantine = attackers(Placed())
+    who = np.flatnonzero(byzantine.chosen(0))
+    poisoned = byzantine.poisoned(federation).examples.y
     dealt = [poisoned[federation.offsets[client]].item() for client in who]
     assert dealt == [0, 1, 2, 3]
 
 
 def test_parts_of_a_trigger_are_dealt_over_attackers():
     federation = population(SIZES)
-    hostile = attackers(DistributedBackdoor(size=2, parts=4, share=1.0, value=50.0))
-    stamped = hostile.poisoned(federation).examples.x == 50.0
-    for place, client in enumerate(np.flatnonzero(hostile.chosen(0))):
+    byzantine = attackers(DistributedBackdoor(size=2, parts=4, share=1.0, value=50.0))
+    stamped = byzantine.poisoned(federation).examples.x == 50.0
+    for place, client in enumerate(np.flatnonzero(byzantine.chosen(0))):
         rows = stamped[federation.offsets[client] : federation.offsets[client + 1]]
         assert bool((rows == (torch.arange(5) == 1 + place)).all())
 
@@ -212,9 +214,9 @@ class Pooling(Attack):
 
 def test_attackers_pool_their_examples_and_nobody_elses():
     federation = population(SIZES)
-    hostile = attackers(Pooling())
-    pooling = hostile.instructed(federation)
-    owners = torch.from_numpy(np.repeat(hostile.chosen(0), SIZES))
+    byzantine = attackers(Pooling())
+    pooling = byzantine.instructed(federation)
+    owners = torch.from_numpy(np.repeat(byzantine.chosen(0), SIZES))
     assert torch.equal(pooling.learned["x"], federation.examples.x[owners])
     assert torch.equal(pooling.learned["y"], federation.examples.y[owners])
     assert targeted(pooling, federation.test).y.tolist() == [int(owners.sum()) % 3]
@@ -237,7 +239,7 @@ def test_attackers_without_an_edge_case_are_refused():
         prepare(small("attack.name=tail", "attack.fraction=0.1", "attack.tail=0.01"))
     with pytest.raises(Refused, match=r"attack\.column is 400"):
         prepare(small("attack.name=semantic", "attack.fraction=0.25", "attack.column=400"))
-    with pytest.raises(Refused, match="aims at class 7, but there are"):
+    with pytest.raises(Refused, match="target is class 7, but there are"):
         attackers(Tail(source=7)).instructed(population(SIZES))
     with pytest.raises(Refused, match="the attackers hold none of the examples"):
         attackers(Tail(), fraction=0.0).instructed(population(SIZES))

@@ -64,13 +64,13 @@ def test_with_one_step_a_round_it_is_the_published_momentum_of_gradients(tmp_pat
                     mechanism=NoPrivacy(), rule=Median())  # fmt: skip
     for name, value in (("epochs", 1), ("batch_size", 9), ("way", way)):
         object.__setattr__(rounds.local, name, value)
-    people, net = rounds.local.federation, rounds.local.network
+    federation, net = rounds.local.federation, rounds.local.network
     x, momenta = rounds.state.params.clone(), [None] * 4
     for _ in range(3):
         for client in range(4):
-            start, end = people.offsets[client : client + 2]
+            start, end = federation.offsets[client : client + 2]
             leaf = x.clone().requires_grad_()
-            examples = people.examples
+            examples = federation.examples
             net.losses(leaf, examples.x[start:end], examples.y[start:end]).mean().backward()
             before = momenta[client]
             gradient = leaf.grad
@@ -95,7 +95,7 @@ def test_who_is_not_drawn_keeps_its_momentum(tmp_path):
     state, waited = rounds.state, 0
     for round in range(1, 7):
         state = run_round(round, rounds.algorithm, state, rounds.world)
-        drawn = rounds.algorithm.draw(round, rounds.world.people, rounds.world.streams).clients
+        drawn = rounds.algorithm.draw(round, rounds.world.population, rounds.world.streams).clients
         now, seen = rounds.world.states.gather(everybody, torch.zeros(d))
         others = np.setdiff1d(everybody, drawn)
         assert torch.equal(now[others], held[others])
@@ -347,7 +347,7 @@ def test_rows_that_a_round_shows_are_momenta(tmp_path):
     rounds = Rounds(tmp_path, SIZES, size=4, objective=WorkerMomentum(start="zero"), noise=0.0)
     rounds.world.states.begin(1)
     exchange = next(play(rounds.algorithm, 1, rounds.state))
-    cohort = rounds.algorithm.draw(1, rounds.world.people, rounds.world.streams)
+    cohort = rounds.algorithm.draw(1, rounds.world.population, rounds.world.streams)
     plain = Rounds(tmp_path / "plain", SIZES, size=4, objective=Sgd(), noise=0.0)
     bare_rows = rows_of(plain.world.executor, exchange, cohort)
     momenta = rows_of(rounds.world.executor, exchange, cohort)

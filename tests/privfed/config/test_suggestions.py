@@ -5,11 +5,17 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+import privfed
 from privfed.cli.main import main
+from privfed.config.mistakes import OTHER_NAMES
 from privfed.config.reading import load
+from privfed.config.sections import SECTIONS
 from privfed.core import text
 from privfed.core.errors import Refused
 from privfed.core.own_code import own_frames
+from privfed.core.parts import find
+from privfed.core.registry import BUILT_IN
+from privfed.core.registry import OTHER_NAMES as OTHER_PARTS
 from privfed.core.text import distance, nearest
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
@@ -176,3 +182,67 @@ def test_of_thousands_of_mistakes_ten_are_reported_and_the_others_counted(
 def test_a_name_that_is_far_too_long_is_not_compared(monkeypatch):
     monkeypatch.delattr(text, "_slips")
     assert nearest("momentum" * 10_000, ["momentum", "lr"]) is None
+
+
+SAID = {other: key for key, others in OTHER_NAMES.items() for other in others.split()}
+
+
+def test_other_libraries_names_lead_to_keys_and_parts_that_exist():
+    keys = {
+        f"{name}.{key}"
+        for name, section in SECTIONS.items()
+        for key in {*section.keys.model_fields, *section.parts}.union(
+            *(
+                find(kind, part, name).model_fields
+                for kind, _ in section.parts.values()
+                for part in BUILT_IN[kind]
+            )
+        )
+    }
+    assert OTHER_NAMES.keys() <= keys
+    assert not SAID.keys() & {key.rpartition(".")[2] for key in keys}
+    for kind, names in OTHER_PARTS.items():
+        others = " ".join(names.values()).split()
+        assert names.keys() <= BUILT_IN[kind].keys()
+        assert len(set(others)) == len(others)
+        assert not {*others} & {part.replace("_", "") for part in BUILT_IN[kind]}
+
+
+@pytest.mark.parametrize("other", SAID)
+def test_another_librarys_name_of_a_key_is_understood_wherever_it_is_written(tmp_path, other):
+    key, (section, name) = SAID[other], SAID[other].split(".")
+    (tmp_path / "run.toml").write_text(f"[{section}]\n{other} = 1\n")
+    for call in ((tmp_path / "run.toml",), (None, [f"{section}.{other}=1"])):
+        with pytest.raises(Refused, match=rf"did you mean .*'{key}'.*\?"):
+            load(*call)
+    with pytest.raises(Refused, match=f"e.g. .*{name}=1"):
+        load(None, [f"{other}=1"])
+    with pytest.raises(Refused, match=rf"pass .*({name}=…|{section}=dict\({name}=…\))"):
+        privfed.check(**{other: 1})
+    flag = f"--{other.replace('_', '-')}"
+    assert f"--set {key}=…" in CliRunner().invoke(main, ["train", flag, "1"]).stderr
+
+
+@pytest.mark.parametrize(
+    "key, written, meant",
+    [
+        ("server.optimizer", "SGD", "fedavg"),
+        ("server.optimizer", "fed_avg", "fedavg"),
+        ("aggregation.rule", "Krum2", "krum"),
+        ("aggregation.rule", "Coordinate-Median", "median"),
+        ("secure.protocol", "SecAgg+", "masks"),
+        ("model.loss", "MSELoss", "squared_error"),
+    ],
+)
+def test_another_librarys_name_of_a_part_is_understood(key, written, meant):
+    section, name = key.split(".")
+    with pytest.raises(Refused, match=f"did you mean '{meant}'"):
+        privfed.check(**{section: {name: written}})
+
+
+def test_calibrate_understands_them_too():
+    with pytest.raises(Refused, match="it is 'noise_multiplier' here"):
+        privfed.calibrate(delta=1e-5, sigma=1.0)
+    ended = CliRunner().invoke(main, ["calibrate", "--num-clients", "5"])
+    assert "Did you mean '--population'?" in ended.stderr
+    assert "'--json'" in CliRunner().invoke(main, ["train", "--jsn"]).stderr

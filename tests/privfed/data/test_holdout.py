@@ -33,7 +33,7 @@ def owned(names, size=6):
 
 class Source:
     natural_partition = True
-    real_people = True
+    holds_real_clients = True
 
     def __init__(self, pool, test=None):
         self.pool, self.test = pool, test
@@ -84,16 +84,16 @@ def test_a_clients_shuffling_follows_its_name_whoever_else_there_is():
 
     def rows(names):
         source = Source(owned(names), owned(["x"]))
-        people = populate(source, Natural(), 60, 0.3, STREAMS, "test")
-        local = replace(trainer(people, model=Logistic(), shape=(1,)), batch_size=2)
+        population = populate(source, Natural(), 60, 0.3, STREAMS, "test")
+        local = replace(trainer(population, model=Logistic(), shape=(1,)), batch_size=2)
         executor = LocalExecutor(local, STREAMS, 8, by_examples=False)
-        ids = np.arange(people.clients)
+        ids = np.arange(population.clients)
         cohort = Cohort(1, ids, 1.0, Witness("poisson", 1.0, "add/remove"))
         exchange = Exchange(
             "train", {"params": local.network.initial_params}, Layout((("delta", 6),))
         )
         found = rows_of(executor, exchange, cohort)
-        return dict(zip(people.examples.clients, found, strict=True))
+        return dict(zip(population.examples.clients, found, strict=True))
 
     everybody, fewer = rows(NAMES), rows([n for n in NAMES if n != "client 3"])
     for name, row in fewer.items():

@@ -114,11 +114,11 @@ def test_numbers_of_an_arrow_file_stay_in_it_whatever_its_batches(tmp_path):
     made.save_to_disk(tmp_path / "set", num_shards=3)
     declared = {"x": "array", "label": "label", "client": "who", "shape": [6], "classes": 3}
     source = HuggingFace(path=str(tmp_path / "set"), bounds=[0.0, 255.0], **declared)
-    people = populate(source, Natural(), 7, 0.2, STREAMS, "none")
-    store = people.examples.x.store
+    population = populate(source, Natural(), 7, 0.2, STREAMS, "none")
+    store = population.examples.x.store
     assert len(store.pieces) == 3
     assert not any(piece.flags.owndata or piece.flags.writeable for piece in store.pieces)
-    x, y = people.gather(torch.arange(50))
+    x, y = population.gather(torch.arange(50))
     order = np.argsort(np.arange(50) % 7, kind="stable")
     np.testing.assert_allclose(x, arrays[order] / 127.5 - 1, atol=1e-6)
     assert y.tolist() == (order % 3).tolist()

@@ -111,7 +111,7 @@ def test_a_split_that_leaves_nothing_is_refused(fraction):
 
 
 def test_synthetic_clients_keep_their_own_data():
-    source = Synthetic(size_min=5, size_mean=1.0, size_deviation=0.5)
+    source = Synthetic(size_min=5, size_mean=1.0, size_std=0.5)
     examples = source.load(30, STREAMS)
     assert examples.x.shape == (len(examples), 60)
     assert set(examples.owners) == set(range(30))
@@ -125,7 +125,7 @@ def test_synthetic_clients_keep_their_own_data():
 
 
 def test_synthetic_tests_on_further_clients_and_on_no_example_that_trains():
-    source = Synthetic(size_min=5, size_mean=1.0, size_deviation=0.5)
+    source = Synthetic(size_min=5, size_mean=1.0, size_std=0.5)
     federation = populate(source, Natural(), 30, 0.2, STREAMS)
     train = {tuple(row) for row in federation.examples.x.tolist()}
     assert len(train) == len(source.load(30, STREAMS))
@@ -155,7 +155,7 @@ def test_synthetic_alpha_sets_how_much_the_clients_models_differ():
     """A model fitted to one client fits another in the IID variant, and not at alpha = 2."""
 
     def transfer(**changes):
-        source = Synthetic(size_min=400, size_mean=0.0, size_deviation=0.0, features=20, **changes)
+        source = Synthetic(size_min=400, size_mean=0.0, size_std=0.0, features=20, **changes)
         examples = source.load(6, STREAMS)
         parts = [
             (examples.x[examples.owners == k].numpy(), examples.y[examples.owners == k].numpy())
@@ -169,7 +169,7 @@ def test_synthetic_alpha_sets_how_much_the_clients_models_differ():
 
 def test_synthetic_beta_sets_how_much_the_clients_data_differ():
     def spread(beta):
-        source = Synthetic(beta=beta, size_min=50, size_mean=0.0, size_deviation=0.0)
+        source = Synthetic(beta=beta, size_min=50, size_mean=0.0, size_std=0.0)
         examples = source.load(60, STREAMS)
         means = [examples.x[examples.owners == k].mean() for k in range(60)]
         return float(np.std(means))
@@ -197,6 +197,6 @@ def test_a_check_takes_no_longer_for_however_many_made_up_clients(monkeypatch, h
 
 
 def test_the_size_that_is_expected_of_a_client_is_that_of_many():
-    source = Synthetic(size_deviation=1.0)
+    source = Synthetic(size_std=1.0)
     sizes = source._sizes(np.random.default_rng(0), 200_000)
     assert source.load(1, STREAMS).typical == pytest.approx(sizes.mean(), rel=0.01)

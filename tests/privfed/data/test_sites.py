@@ -59,7 +59,7 @@ class Everything:
     """A source that has its test set apart, so that all of a table trains."""
 
     natural_partition = True
-    real_people = True
+    holds_real_clients = True
 
     def __init__(self, source):
         self.source = source
@@ -76,7 +76,7 @@ def housed(source, sites, holdout="test", partition=None, seed=5):
     return populate(Everything(source), partition, 4, 0.4, Streams(seed), holdout, sites=sites)
 
 
-def dealt(sites, clients=60, partition=None, source=None, seed=5, **more):
+def assigned(sites, clients=60, partition=None, source=None, seed=5, **more):
     return populate(
         source or Numbered(), partition or Iid(), clients, 0.2, Streams(seed), sites=sites, **more
     )
@@ -93,7 +93,7 @@ def rows_of(federation):
 
 @pytest.mark.parametrize("clients, count", [(60, 7), (60, 1), (3, 10)])
 def test_sites_of_even_size_differ_by_one_client_at_most(clients, count):
-    federation = dealt(Sites(count), clients)
+    federation = assigned(Sites(count), clients)
     held = np.bincount(federation.sites, minlength=count)
     assert len(held) == count
     assert held.max() - held.min() <= 1
@@ -102,7 +102,7 @@ def test_sites_of_even_size_differ_by_one_client_at_most(clients, count):
 
 
 def test_who_is_at_a_site_of_even_size_is_drawn_by_chance():
-    first, again, other = (dealt(Sites(4), seed=seed).sites for seed in (1, 1, 2))
+    first, again, other = (assigned(Sites(4), seed=seed).sites for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
     assert len({tuple(np.diff(np.flatnonzero(first == site))) for site in range(4)}) > 1
@@ -110,10 +110,10 @@ def test_who_is_at_a_site_of_even_size_is_drawn_by_chance():
 
 def test_sites_by_size_hold_shares_that_fall_off():
     """Shares 1, 1/2, 1/3, 1/4 of 40,000 clients; a deviation is below 100 clients."""
-    federation = dealt(Sites(4, partition="size"), 40_000)
+    federation = assigned(Sites(4, partition="size"), 40_000)
     expected = 40_000 / np.arange(1, 5) / (1 / np.arange(1, 5)).sum()
     np.testing.assert_allclose(np.bincount(federation.sites), expected, atol=500)
-    fewer = dealt(Sites(4, partition="size"), 100)
+    fewer = assigned(Sites(4, partition="size"), 100)
     np.testing.assert_array_equal(fewer.sites, federation.sites[:100], "others moved a client")
 
 
@@ -132,7 +132,7 @@ def test_sites_by_label_differ_in_labels_and_even_ones_do_not():
     pure = Shards(shards=1)  # so that a client's label is that of all its examples
     spread = {}
     for rule in ("even", "label"):
-        federation = dealt(Sites(5, partition=rule), 400, pure, Many())
+        federation = assigned(Sites(5, partition=rule), 400, pure, Many())
         spread[rule] = label_shares(federation, 5).std(axis=0).mean()
     assert spread["even"] < 0.08
     assert spread["label"] > 0.15
@@ -154,7 +154,7 @@ def test_the_most_frequent_label_decides_and_the_least_of_several():
             def load_test(self, clients, streams):
                 return numbered(3)
 
-        return dealt(Sites(1000, partition="label"), 5, Natural(), Labelled()).sites.tolist()
+        return assigned(Sites(1000, partition="label"), 5, Natural(), Labelled()).sites.tolist()
 
     assert at(mixed) == at(pure)
     other = at([1 - label if label < 2 else 0 for label in pure])
@@ -167,13 +167,13 @@ def test_sites_by_label_are_refused_where_examples_have_no_class_each():
             return replace(numbered(200), y=torch.zeros(200, 3), classes=3)
 
     with pytest.raises(Refused, match=r'site_partition is "label".*use "even" or "size"'):
-        dealt(Sites(3, partition="label"), source=Several())
-    assert dealt(Sites(3), source=Several()).clients == 60
+        assigned(Sites(3, partition="label"), source=Several())
+    assert assigned(Sites(3), source=Several()).clients == 60
 
 
 @pytest.mark.parametrize("rule", ["even", "size", "label"])
 def test_sites_change_nobodys_examples_nor_who_is_who(rule):
-    plain, sited = dealt(Sites(0)), dealt(Sites(7, partition=rule))
+    plain, sited = assigned(Sites(0)), assigned(Sites(7, partition=rule))
     assert torch.equal(plain.examples.x, sited.examples.x)
     assert torch.equal(plain.test.x, sited.test.x)
     np.testing.assert_array_equal(plain.offsets, sited.offsets)
@@ -184,8 +184,8 @@ def test_sites_change_nobodys_examples_nor_who_is_who(rule):
 @pytest.mark.parametrize("rule", ["even", "size", "label"])
 @pytest.mark.parametrize("several", [2, 5])
 def test_a_made_up_client_is_at_so_many_different_sites(rule, several):
-    plain = dealt(Sites(0), 50)
-    federation = dealt(Sites(5, several, rule), 50)
+    plain = assigned(Sites(0), 50)
+    federation = assigned(Sites(5, several, rule), 50)
     assert federation.clients == 50 * several
     assert federation.population_size == 50
     np.testing.assert_array_equal(federation.persons, np.repeat(np.arange(50), several))
@@ -201,17 +201,17 @@ def test_a_made_up_client_is_at_so_many_different_sites(rule, several):
 
 
 def test_a_made_up_clients_examples_are_dealt_to_its_sites_by_chance():
-    federation = dealt(Sites(6, 3), 2, Iid())
+    federation = assigned(Sites(6, 3), 2, Iid())
     sizes = federation.sizes(np.arange(6)).reshape(2, 3)
     assert sizes.sum(1).tolist() == [80, 80]
     assert sizes.min() > 10
-    alone = dealt(Sites(6, 3), 160, Iid())
+    alone = assigned(Sites(6, 3), 160, Iid())
     assert (alone.sizes(np.arange(480)) == 0).any(), "an entry may hold nothing"
 
 
 def test_the_further_sites_are_uniform_over_all_others():
     """All ten pairs of five sites, of 4,000 clients: 400 each, give or take 19."""
-    federation = dealt(Sites(5, 2), 4000)
+    federation = assigned(Sites(5, 2), 4000)
     pairs, counts = np.unique(federation.sites.reshape(-1, 2), axis=0, return_counts=True)
     assert len(pairs) == 10
     np.testing.assert_allclose(counts, 400, atol=100)
@@ -240,7 +240,7 @@ def test_where_a_named_client_and_its_rows_are_depends_on_nobody_else(rule):
     names = [f"n{k}" for k in range(30)]
 
     def placed(names):
-        federation = dealt(Sites(6, 2, rule), 30, Natural(), Named(names))
+        federation = assigned(Sites(6, 2, rule), 30, Natural(), Named(names))
         ids = np.arange(federation.clients)
         entry = np.repeat(ids, federation.sizes(ids))
         number = federation.identify(ids)[entry]
@@ -436,11 +436,11 @@ def test_a_source_that_knows_sites_and_no_clients_is_refused():
             return replace(numbered(200), sites=np.arange(200) % 3)
 
     class Odd(Iid):
-        deals = False
+        assigns = False
 
     for partition in (Iid(), Odd()):
         with pytest.raises(Refused, match="partitioned over synthetic clients"):
-            dealt(Sites(3), source=Bare(), partition=partition)
+            assigned(Sites(3), source=Bare(), partition=partition)
 
 
 @pytest.mark.parametrize(
@@ -514,7 +514,7 @@ def test_sites_do_not_change_who_a_run_is_about():
 def test_a_client_sees_through_the_same_camera_at_all_its_sites():
     picture = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     same = Examples(picture.expand(6, -1, -1, -1), torch.zeros(6, dtype=torch.int64), 2)
-    people = Federation(
+    population = Federation(
         same,
         np.arange(7),
         same,
@@ -522,17 +522,17 @@ def test_a_client_sees_through_the_same_camera_at_all_its_sites():
         sites=np.array([0, 1, 0, 1, 0, 1]),
         persons=np.array([0, 0, 1, 1, 2, 2]),
     )
-    assert people.first_entries().tolist() == [0, 0, 2, 2, 4, 4]
-    seen = Covariate(rotation=90.0).apply(people, STREAMS).examples.x
+    assert population.first_entries().tolist() == [0, 0, 2, 2, 4, 4]
+    seen = Covariate(rotation=90.0).apply(population, STREAMS).examples.x
     for first in (0, 2, 4):
         assert torch.equal(seen[first], seen[first + 1])
     assert not torch.equal(seen[0], seen[2])
-    alone = replace(people, persons=None)
+    alone = replace(population, persons=None)
     assert alone.first_entries().tolist() == list(range(6))
 
 
 def test_what_is_made_of_a_population_keeps_its_sites():
-    federation = dealt(Sites(4, 2), 30)
+    federation = assigned(Sites(4, 2), 30)
     rooted = federation.with_root_set(9).to(torch.device("cpu"))
     np.testing.assert_array_equal(rooted.sites, federation.sites)
     np.testing.assert_array_equal(rooted.persons, federation.persons)
@@ -551,10 +551,10 @@ def test_a_run_over_a_table_with_sites_trains(tmp_path):
     )
     frame["ill"] = (frame.x > 0.5).astype(int)
     declared = {**KEYS, "clients": 25, "sites": 4, "holdout": "clients"}
-    people = privfed.Table(frame, **declared)
+    population = privfed.Table(frame, **declared)
     arguments = {"cohort": {"size": 10}, "rounds": 2}
     privacy = {"mechanism": "gaussian", "noise_multiplier": 1.0, "delta": 1e-3}
-    run = privfed.train(people, out=tmp_path / "run", privacy=privacy, **arguments)
+    run = privfed.train(population, out=tmp_path / "run", privacy=privacy, **arguments)
     assert 'site = "hospital"' in (tmp_path / "run" / "config.toml").read_text()
     other = frame.drop(columns=["patient", "hospital"])
     assert len(run.predict(other)) == 90

@@ -452,8 +452,8 @@ def test_clipped_values_are_counted_for_simulations_only_and_the_unit_is_said(tm
     line = json.loads((tmp_path / "b/metrics.jsonl").read_text().splitlines()[-1])
     assert line["simulation_only"]["clipped_values"] == 1
     assert "one client with all its examples" in result.stdout
-    dealt = run_file(tmp_path, text, "clients = 4", 'partition = "iid"', 'holdout = "examples"')
-    assert "one simulated client" in train(dealt, "--out", tmp_path / "c").stdout
+    assigned = run_file(tmp_path, text, "clients = 4", 'partition = "iid"', 'holdout = "examples"')
+    assert "one simulated client" in train(assigned, "--out", tmp_path / "c").stdout
 
 
 def damaged(path, how):

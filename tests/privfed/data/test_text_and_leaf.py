@@ -169,7 +169,7 @@ def test_leaf_numbers_keep_their_users(tmp_path):
 
 def test_bounds_that_nobody_declared_clip_nothing(tmp_path):
     path = str(leaf(tmp_path, "train", {"ann": {"x": [[0.5, -3.0]], "y": [1]}}))
-    with pytest.raises(Refused, match=r"bounds is not declared, and .*user 1, example 1 holds"):
+    with pytest.raises(Refused, match=r"bounds is not declared, but .*user 1, example 1 holds"):
         Leaf(path=path, classes=2).load(1, STREAMS)
     assert Leaf(path=path, classes=2, bounds=[]).load(1, STREAMS).x.tolist() == [[0.5, -3.0]]
     clipped = Leaf(path=path, classes=2, bounds=[0.0, 1.0]).load(1, STREAMS)

@@ -113,9 +113,9 @@ def test_tokens_are_those_of_a_public_list_of_words(tmp_path):
 
 
 def test_a_share_is_of_clients_by_their_names_alone(tmp_path):
-    people = {f"f_{n}": ANN for n in range(60)}
-    some = Tff(path=published(tmp_path / "a.h5", people), share=0.3, **DIGITS).load(60, STREAMS)
-    fewer = dict.fromkeys([*people][:30], ANN)
+    population = {f"f_{n}": ANN for n in range(60)}
+    some = Tff(path=published(tmp_path / "a.h5", population), share=0.3, **DIGITS).load(60, STREAMS)
+    fewer = dict.fromkeys([*population][:30], ANN)
     less = Tff(path=published(tmp_path / "b.h5", fewer), share=0.3, **DIGITS).load(60, STREAMS)
     assert 8 < len(some.clients) < 30
     assert {*less.clients} == {*some.clients} & {*fewer}

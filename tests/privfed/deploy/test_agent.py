@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from asked import Asking, Watched
+from faulty_loopback import Asking, Watched
 from hospitals import hospitals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -105,7 +105,7 @@ def test_a_site_is_added_where_sites_are_not_last(tmp_path):
         ("oslo", STATED["coordinator"], "has the key of the coordinator"),
         ("ROME", str(SiteKey.draw("x").public), "differ only in the case"),
         ("oslo", "ed25519:x", "43 letters"),
-        ("o slo", str(SiteKey.draw("x").public), "no name"),
+        ("o slo", str(SiteKey.draw("x").public), "no valid name"),
     ],
     ids=["twice", "its key", "the coordinator's", "one name", "no key", "no name"],
 )
@@ -132,16 +132,16 @@ def test_numbers_follow_from_names():
 def test_shares_are_the_fewest_that_may_open_a_secret():
     federation = agreed(STATED)
     for colluders in (1, 2):
-        for threat in ("curious", "lying"):
+        for threat in ("curious", "malicious"):
             least = max(least_threshold(3, colluders, threat), 2)
             assert federation.least_shares(colluders, threat) == least
             assert least > colluders
             assert threat == "curious" or 2 * least > 3 + colluders
     assert agreed({**STATED, "threshold": 3}).least_shares(1, "curious") == 3
     with pytest.raises(Refused, match="threshold is 4, but there are 3 sites"):
-        agreed({**STATED, "threshold": 4}).least_shares(1, "lying")
+        agreed({**STATED, "threshold": 4}).least_shares(1, "malicious")
     with pytest.raises(Refused, match="at least 3"):
-        agreed({**STATED, "threshold": 2}).least_shares(1, "lying")
+        agreed({**STATED, "threshold": 2}).least_shares(1, "malicious")
 
 
 @pytest.mark.parametrize(("sites", "colluders"), [(0, 0), (1, 0), (3, 3), (3, -1)])

@@ -11,7 +11,7 @@ import pytest
 from hospitals import hospitals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from served import served
+from killed_processes import served
 from waiting import LONG
 
 from privfed.deploy.carriers.local_socket import ask

@@ -5,12 +5,12 @@ import time
 from dataclasses import replace
 
 import pytest
-from asked import Asking
+from faulty_loopback import Asking
 from hospitals import hospitals
 from waiting import BRIEF, LONG
 
 from privfed.core.errors import Busy, Refused
-from privfed.deploy.carriers.carrier import NOBODY, Loopback
+from privfed.deploy.carriers.carrier import UNREACHABLE, Loopback
 from privfed.deploy.carriers.local_socket import LocalServer, Sockets
 from privfed.deploy.coordinator.coordinate import coordinate
 from privfed.deploy.files.keys import SiteKey
@@ -161,7 +161,7 @@ def test_answers_arrive_and_whoever_is_not_there_answers_nothing(sockets):
     carrier.send(1, b"now", until)
     carrier.send(7, b"now", until)  # a site without a socket
     arrived = [answer for _ in range(3) for answer in carrier.receive(until)]
-    assert sorted(arrived) == [(0, b"now"), (1, NOBODY), (7, NOBODY)]
+    assert sorted(arrived) == [(0, b"now"), (1, UNREACHABLE), (7, UNREACHABLE)]
     began = time.monotonic()
     assert carrier.receive(began + BRIEF) == []
     assert BRIEF <= time.monotonic() - began < LONG / 2
@@ -181,4 +181,4 @@ def test_a_deadline_that_is_over_answers_nothing(sockets):
     carrier, _ = sockets
     carrier.send(0, b"late", time.monotonic() - 1)
     assert carrier.receive(time.monotonic() - 1) == []
-    assert carrier.receive(time.monotonic() + BRIEF) in ([], [(0, NOBODY)])
+    assert carrier.receive(time.monotonic() + BRIEF) in ([], [(0, UNREACHABLE)])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from asked import Asking, Watched
+from faulty_loopback import Asking, Watched
 from hospitals import hospitals
 
 from privfed.deploy.messages.envelope import Reply, read_answer

@@ -19,7 +19,7 @@ DECLINED = {
     Code.SIMULATION: (("simulation = true", "simulation = false"), (SEEDED,)),
     Code.PROTOCOL: (('threat = "curious"', 'threat = "curious"\nprotocols = ["none"]'), ()),
     Code.MECHANISM: (("sites = 2", 'sites = 2\nmechanisms = ["discrete_gaussian"]'), ()),
-    Code.THREAT: (('threat = "curious"', 'threat = "lying"'), ()),
+    Code.THREAT: (('threat = "curious"', 'threat = "malicious"'), ()),
     Code.SITES: (("sites = 2", "sites = 4"), ()),
     Code.DELTA: (("delta = 1e-3", "delta = 1e-6"), ()),
     Code.BUDGET: ((), ("privacy.epsilon=inf",)),

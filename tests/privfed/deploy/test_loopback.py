@@ -140,7 +140,7 @@ def federated(tables, *keys, carrier=None, sites=None):
 
 KEYS = {
     "minimum": (),
-    "layers": ("privacy.sizing=layers", "secure.threat=lying"),
+    "layers": ("privacy.sizing=layers", "secure.threat=malicious"),
     "discrete": ("privacy.mechanism=discrete_gaussian",),
     "passes": ("aggregation.rule=geometric_median",),
     "two exchanges": ("client.objective=feddane",),
@@ -403,7 +403,7 @@ class Killing(Loopback):
 )
 def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing, when, after):
     """With each answer as if nothing had happened, and one receipt for each exchange."""
-    keys = (f"privacy.sizing={sizing}", "secure.threat=lying")
+    keys = (f"privacy.sizing={sizing}", "secure.threat=malicious")
     sites = {site: agent(tables, tmp_path / str(site), site) for site in range(SITES)}
     asked = {site: one.answer for site, one in sites.items()}
 

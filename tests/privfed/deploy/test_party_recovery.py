@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from asked import Asking, Watched
+from faulty_loopback import Asking, Watched
 from hospitals import hospitals
 
 from accounting.errors import LedgerBroken

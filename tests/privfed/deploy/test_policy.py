@@ -18,7 +18,7 @@ RUN = (
     "privacy.epsilon=2",
     "privacy.delta=1e-5",
     "secure.protocol=masks",
-    "secure.threat=lying",
+    "secure.threat=malicious",
     "data.clients=40",
     "cohort.size=10",
 )
@@ -56,7 +56,7 @@ def test_the_file_of_a_new_site_has_the_defaults(tmp_path):
         "require": {
             "protocols": ["masks"],
             "mechanisms": ["skellam", "discrete_gaussian"],
-            "threat": "lying",
+            "threat": "malicious",
             "sites": 3,
         },
         "allow": {
@@ -106,7 +106,7 @@ def test_a_run_that_keeps_to_the_policy_is_not_declined(tmp_path):
 CENTRAL = ("privacy.mechanism=gaussian", "secure.protocol=none")
 OPEN = ('protocols = ["masks"]', 'protocols = ["masks", "none"]')
 GAUSSIAN = ('["skellam", "discrete_gaussian"]', '["skellam", "gaussian"]')
-CURIOUS = ('threat = "lying"  ', 'threat = "curious"')
+CURIOUS = ('threat = "malicious"  ', 'threat = "curious"')
 SIMULATE = ("simulation = false", "simulation = true")
 BOTH_WAYS = {
     "epsilon": (Code.BUDGET, ["privacy.epsilon=2.1"], [("epsilon = 2.0", "epsilon = 2.2")]),

@@ -2,7 +2,7 @@
 
 Sites and coordinator are processes that talk over sockets. They are killed at random times, and
 before each of their syncs, renames and messages; whoever died is started again, and in the end the
-books of all of them agree (`served.agrees`).
+books of all of them agree (`killed_processes.agrees`).
 """
 
 import random
@@ -10,8 +10,8 @@ import random
 import pytest
 import torch
 from hospitals import hospitals
+from killed_processes import agrees, served
 from lanes import mostly_slow
-from served import agrees, served
 from small import about, model
 from waiting import LONG
 
@@ -91,7 +91,7 @@ KINDS = {
     "secret": (),
     "seeded": ("run.randomness=seeded",),
     "layers, two exchanges, a lying server": (
-        *("privacy.sizing=layers", "secure.threat=lying"),
+        *("privacy.sizing=layers", "secure.threat=malicious"),
         "client.objective=feddane",
     ),
 }

@@ -118,7 +118,7 @@ REPLAYS = {
     "another federation": (Code.RUN, receipt(4, federation="0" * 64)),
     "another event within the round": (Code.RUN, receipt(3, 2, event=CENTRAL)),
     "nothing for others within the round": (Code.RUN, receipt(3, 2, alone=None)),
-    "all rounds at once, now": (Code.RUN, receipt(4, at_once=9)),
+    "all rounds at once, now": (Code.RUN, receipt(4, prepaid_rounds=9)),
 }
 
 
@@ -173,18 +173,20 @@ def test_separations_of_one_run_say_nothing_of_another(path):
 
 
 def test_clients_at_several_sites_are_charged_for_the_whole_run(path):
-    book = charged(path, receipt(2, at_once=10), receipt(5, at_once=10), receipt(run="r2"))
+    book = charged(
+        path, receipt(2, prepaid_rounds=10), receipt(5, prepaid_rounds=10), receipt(run="r2")
+    )
     assert book.spending() == {EVENT: 11}
     assert book.runs[0].charged == 10
     with pytest.raises(Declined, match="round"):
-        book.charged(receipt(11, at_once=10), PLENTY)
+        book.charged(receipt(11, prepaid_rounds=10), PLENTY)
     with pytest.raises(Declined, match="run"):
-        book.charged(receipt(6, at_once=20), PLENTY)
+        book.charged(receipt(6, prepaid_rounds=20), PLENTY)
     with pytest.raises(Declined, match="run"):
-        book.charged(receipt(6, at_once=10, event=CENTRAL), PLENTY)
+        book.charged(receipt(6, prepaid_rounds=10, event=CENTRAL), PLENTY)
     four = SpendingLimit(epsilon=guarantee({EVENT: 14}, 1e-5).epsilon, delta=1e-5)
-    assert book.affords(four, receipt(run="r3", at_once=3))
-    assert not book.affords(four, receipt(run="r3", at_once=4))
+    assert book.affords(four, receipt(run="r3", prepaid_rounds=3))
+    assert not book.affords(four, receipt(run="r3", prepaid_rounds=4))
 
 
 @pytest.mark.parametrize("stride", [1, 2, 50])
@@ -299,7 +301,7 @@ def test_after_a_write_that_failed_nothing_is_charged(path, monkeypatch):
 
 @pytest.mark.parametrize(
     "change",
-    [{"run": ""}, {"round": -1}, {"exchange": 0.5}, {"federation": "b"}, {"at_once": True}],
+    [{"run": ""}, {"round": -1}, {"exchange": 0.5}, {"federation": "b"}, {"prepaid_rounds": True}],
 )
 def test_what_is_no_receipt_cannot_be_made(change):
     with pytest.raises(Refused, match="a receipt's"):

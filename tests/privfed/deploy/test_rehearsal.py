@@ -90,8 +90,8 @@ def test_nothing_of_the_table_is_read_for_it(made, monkeypatch):
         rehearsed_seconds(0, setup, table)
     finally:
         made.table("away").rename(made.table("h0"))
-    people = min(largest_cohort(setup, 20), 2 * 8)
-    assert trained == [(people, people * 5, True)] * 2
+    population = min(largest_cohort(setup, 20), 2 * 8)
+    assert trained == [(population, population * 5, True)] * 2
 
 
 def test_a_rehearsal_leaves_denormals_flushed_in_an_agent_that_flushes_them(made):

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from asked import Asking, Watched
+from faulty_loopback import Asking, Watched
 from hospitals import data_text, hospitals, stays, write_table
 from scipy import stats
 
@@ -28,11 +28,11 @@ DEADLINE, CHUNK, APART = 3600.0, 60.0, 180.0
 EVERYBODY = ("cohort.sampler=full", "cohort.size=0")
 
 
-def times_and_sizes(folder, rounds, deadline, people=60, clock=time.perf_counter):
+def times_and_sizes(folder, rounds, deadline, population=60, clock=time.perf_counter):
     """The seconds `[rounds]` until the row left, and the sizes of all answers, of both sites."""
     made = hospitals(folder, patients=200)
     rng = np.random.default_rng(5)
-    every = [row for n in range(people) for row in stays(f"x{n}", "h1", 4, rng)]
+    every = [row for n in range(population) for row in stays(f"x{n}", "h1", 4, rng)]
     write_table(made.table("h0"), every[:0])
     write_table(made.table("h1"), every)
     for site in range(made.count):
@@ -70,7 +70,7 @@ def p_value_of_equal_times(seconds):
 
 
 def test_without_a_time_to_train_an_operator_sees_whether_anybody_is_there(tmp_path):
-    seconds, sizes = times_and_sizes(tmp_path / "sites", 16, 0, people=150)
+    seconds, sizes = times_and_sizes(tmp_path / "sites", 16, 0, population=150)
     assert p_value_of_equal_times(seconds) < 1e-4
     assert {*sizes[EMPTY]} == {*sizes[FULL]}
 

@@ -84,7 +84,7 @@ def test_naming_another_part_drops_the_keys_of_the_former_one(tmp_path):
         ('[grid]\n"run.seed" = [1]', "seeds = "),
         ('[grid]\n"client.lr" = 0.5', "client.lr is 0.5"),
         ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"client.lr" = 2.0', "matches no cell"),
-        ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"server.lr" = 1.0', "does not vary"),
+        ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"server.lr" = 1.0', "that the grid varies"),
         ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"client.lr" = 1.0', "leave no cell"),
         ("sedes = [1]", "sedes is not a known key.*did you mean 'seeds'"),
         ("base = 'gone.toml'", "gone.toml does not exist"),
@@ -246,7 +246,7 @@ def test_tables_say_every_varied_key_measure_and_what_epsilon_means(tmp_path, qu
 def test_spread_by_hand():
     found = spread([1.0, 2.0, 3.0, 6.0])
     assert (found.mean, found.low, found.high, found.count) == (3.0, 1.0, 6.0, 4)
-    assert found.deviation == pytest.approx(math.sqrt(14 / 3))
+    assert found.std == pytest.approx(math.sqrt(14 / 3))
     assert spread([math.inf, math.inf]).mean == math.inf
     assert spread([]).to_row("x") == {"x_mean": None, "x_sd": None, "x_min": None, "x_max": None}
     done = {"k": 1, "status": "done", "reason": "", "accuracy": 0.5, "epsilon": 1.0}

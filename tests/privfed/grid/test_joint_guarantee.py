@@ -17,7 +17,7 @@ from privfed.cli.main import main
 from privfed.grid import cell_charges
 from privfed.grid import engine as experiment
 from privfed.grid import joint_guarantee as joint
-from privfed.grid.cell_charges import charged, people_of, planned_charges, uncounted
+from privfed.grid.cell_charges import charged, planned_charges, population_of, uncounted
 from privfed.grid.cells import candidate_cells
 from privfed.grid.joint_guarantee import joints
 from privfed.grid.load import load_grid
@@ -54,7 +54,7 @@ trainer = "loop"
 SEEDS = 'base = "base.toml"\nseeds = [0, 1, 2]\n[grid]\n"client.lr" = [0.1, 0.5]\n'
 
 
-def people(folder, grid=SEEDS, base=PEOPLE):
+def population(folder, grid=SEEDS, base=PEOPLE):
     """A grid over real people, and its file."""
     path = write(folder, grid, base.replace("people.csv", str(folder / "people.csv")))
     rows = [f"p{n % 12},{n / 36},{n % 2}" for n in range(36)]
@@ -73,7 +73,7 @@ def spend(cell, folder, rounds=3, event=EVENT, run="run", **terms):
         "unit": event.unit,
         "relation": event.relation,
         "randomness": "secret",
-        "population": {"unit": people_of(cell, cell.config)[0]},
+        "population": {"unit": population_of(cell, cell.config)[0]},
         **terms,
     }
     ledger = Ledger.create(path / "ledger.jsonl", stated)
@@ -114,7 +114,7 @@ seeds = [7]
 def test_a_grid_over_people_forecasts_and_states_one_epsilon(tmp_path, monkeypatch):
     """Whatever the seed, and those that it was tuned on included."""
     monkeypatch.setattr(experiment, "work", in_process)
-    path = people(tmp_path, TUNED)
+    path = population(tmp_path, TUNED)
     before = sorted(tmp_path.rglob("*"))
     (ahead,) = stated(run(path, "--dry-run", "--json"))
     assert sorted(tmp_path.rglob("*")) == before
@@ -154,7 +154,7 @@ def test_made_up_people_are_those_of_a_seed(tmp_path):
 
 
 def test_charges_count_however_a_cell_ended_and_a_run_counts_once(tmp_path):
-    cells = of(people(tmp_path))
+    cells = of(population(tmp_path))
     spend(cells[0], tmp_path, 5)
     spend(cells[1], tmp_path, 1, OTHER)  # failed, or cut off
     spend(cells[2], tmp_path, 2, run="run.broken-1")  # set aside, and trained afresh
@@ -174,7 +174,7 @@ def test_charges_count_however_a_cell_ended_and_a_run_counts_once(tmp_path):
     [lambda text: text[5:], lambda text: text.replace(b"charge", b"\xff", 1), lambda _: b"{}\n"],
 )
 def test_what_cannot_be_read_is_not_left_out(tmp_path, edit):
-    cells = of(people(tmp_path))
+    cells = of(population(tmp_path))
     spend(cells[0], tmp_path)
     broken = spend(cells[1], tmp_path).path
     broken.write_bytes(edit(broken.read_bytes()))
@@ -202,7 +202,7 @@ ZEROED = Event(Gaussian(2.0), "full", ZERO_OUT)
     ],
 )
 def test_what_no_composition_is_over_stands_in_groups(tmp_path, event, terms, differ):
-    path = people(tmp_path)
+    path = population(tmp_path)
     cells = of(path)
     for cell in cells[:4]:
         spend(cell, tmp_path)
@@ -243,7 +243,7 @@ def printed(path, *found, width=80):
     ],
 )
 def test_a_cell_that_promises_nothing_undoes_what_all_promise(tmp_path, event, terms, why):
-    path = people(tmp_path)
+    path = population(tmp_path)
     cells = of(path)
     spend(cells[0], tmp_path, 1, event, **terms)
     for cell in cells[1:]:
@@ -258,7 +258,7 @@ def test_a_cell_that_promises_nothing_undoes_what_all_promise(tmp_path, event, t
 
 
 def test_earlier_runs_enter_once_and_never_beside_themselves(tmp_path):
-    cells = of(people(tmp_path))
+    cells = of(population(tmp_path))
     charges = [[OTHER.to_json(), 4]]
     prior = {"run": "runs/a", "id": "a", "head": "00" * 32, "charges": charges}
     first = spend(cells[0], tmp_path, prior=[prior])
@@ -277,7 +277,7 @@ def test_earlier_runs_enter_once_and_never_beside_themselves(tmp_path):
 
 
 def test_single_examples_have_an_epsilon_where_all_cells_protect_them(tmp_path):
-    cells = of(people(tmp_path))
+    cells = of(population(tmp_path))
     step = Event(PoissonSampled(0.3, Gaussian(1.5)), "poisson", ADD_REMOVE, "example")
     bare = Event(Unprotected("no noise"), "full")
     terms = {"examples": {"event": step.to_json(), "delta": 1e-4}}
@@ -294,7 +294,7 @@ def test_single_examples_have_an_epsilon_where_all_cells_protect_them(tmp_path):
 
 
 def test_tuning_that_chooses_what_is_spent_is_forecast_at_its_most(tmp_path):
-    path = people(tmp_path, TUNED.replace('"client.lr" = [0.1, 0.5]', '"cohort.size" = [2, 5]'))
+    path = population(tmp_path, TUNED.replace('"client.lr" = [0.1, 0.5]', '"cohort.size" = [2, 5]'))
     (found,) = outlook(Files(path, tmp_path), load_grid(path), of(path), False).joint
     little, much = (Event(PoissonSampled(q, Gaussian(2.0)), "poisson") for q in (0.2, 0.5))
     assert found.at_most
@@ -304,7 +304,7 @@ def test_tuning_that_chooses_what_is_spent_is_forecast_at_its_most(tmp_path):
 
 def test_what_tuning_was_charged_counts_whatever_it_chooses(tmp_path):
     """An option that an earlier grid trained may be left unchosen, and was released."""
-    path = people(tmp_path, TUNED.replace('"client.lr" = [0.1, 0.5]', '"cohort.size" = [2, 5]'))
+    path = population(tmp_path, TUNED.replace('"client.lr" = [0.1, 0.5]', '"cohort.size" = [2, 5]'))
     grid, cells, files = load_grid(path), of(path), Files(path, tmp_path)
     small, large = next(slot for slot in candidate_cells(path, grid) if slot[0].seed == 0)
     little, much = (Event(PoissonSampled(q, Gaussian(2.0)), "poisson") for q in (0.2, 0.5))
@@ -322,7 +322,7 @@ def test_what_tuning_was_charged_counts_whatever_it_chooses(tmp_path):
 
 
 def test_starts_of_all_that_one_cell_ran_count(tmp_path):
-    cells = of(people(tmp_path))
+    cells = of(population(tmp_path))
     origin = {"id": "x", "population": {}, "head": "00"}
     for run, runs in (("run", []), ("run.broken-1", [origin])):
         started = {"runs": runs, "unknown": False}
@@ -335,7 +335,7 @@ def test_starts_of_all_that_one_cell_ran_count(tmp_path):
 
 def test_clients_of_other_columns_of_one_table_are_the_same_people(tmp_path):
     grid = 'base = "base.toml"\nseeds = [0]\n[grid]\n"data.client" = ["patient", "ward"]\n'
-    path = people(tmp_path, grid + '"client.lr" = [0.1, 0.5]\n')
+    path = population(tmp_path, grid + '"client.lr" = [0.1, 0.5]\n')
     rows = [f"p{n % 12},w{n % 11},{n / 36},{n % 2}" for n in range(36)]
     (tmp_path / "people.csv").write_text("\n".join(["patient,ward,a,y", *rows]))
     (found,) = outlook(Files(path, tmp_path), load_grid(path), of(path), False).joint
@@ -356,7 +356,7 @@ def test_clients_of_other_columns_of_one_table_are_the_same_people(tmp_path):
 
 
 def test_one_accounting_for_each_group(tmp_path, monkeypatch):
-    cells = of(people(tmp_path, SEEDS.replace("[0, 1, 2]", str([*range(20)]))))
+    cells = of(population(tmp_path, SEEDS.replace("[0, 1, 2]", str([*range(20)]))))
     for cell in cells:
         spend(cell, tmp_path, 1)
     asked = []
@@ -367,10 +367,10 @@ def test_one_accounting_for_each_group(tmp_path, monkeypatch):
 
 
 def test_runs_of_other_grids_are_named_and_not_counted(tmp_path):
-    path = people(tmp_path)
+    path = population(tmp_path)
     for cell in of(path):
         spend(cell, tmp_path)
-    rest = of(people(tmp_path, SEEDS.replace("[0, 1, 2]", "[0]")))
+    rest = of(population(tmp_path, SEEDS.replace("[0, 1, 2]", "[0]")))
     (found,) = together(rest, tmp_path)
     assert found.epsilon == epsilon(e=6)
     chosen, note = found.notes
@@ -404,7 +404,7 @@ def test_what_is_planned_is_what_is_charged(tmp_path, keys):
     train(cell.config, tmp_path / "cells" / cell.name / "run")
     (share,) = charged(cell, tmp_path / "cells" / cell.name)
     assert (ahead.run.spending, ahead.run.examples) == (share.run.spending, share.run.examples)
-    assert (ahead.people, ahead.about, ahead.key) == (share.people, share.about, share.key)
+    assert (ahead.population, ahead.about, ahead.key) == (share.population, share.about, share.key)
     assert (ahead.void, ahead.public) == (share.void, share.public)
     for term in ("unit", "relation", "against", "delta", "accountant", "guarantee", "note"):
         assert ahead.terms.get(term) == share.terms.get(term), term
@@ -415,7 +415,7 @@ def test_what_is_planned_is_what_is_charged(tmp_path, keys):
 def test_earlier_runs_are_forecast_once(tmp_path, monkeypatch):
     earlier = Priors((Prior("runs/a", "a", "00" * 32, {OTHER: 9}),))
     monkeypatch.setattr(cell_charges, "priors", lambda config: earlier)
-    path = people(tmp_path)
+    path = population(tmp_path)
     (found,) = outlook(Files(path, tmp_path), load_grid(path), of(path), False).joint
     event = Event(PoissonSampled(0.4, Gaussian(2.0)), "poisson")
     assert found.epsilon == guarantee({event: 12, OTHER: 9}, DELTA).epsilon
@@ -423,7 +423,7 @@ def test_earlier_runs_are_forecast_once(tmp_path, monkeypatch):
 
 def test_what_ended_is_forecast_as_it_was_charged(tmp_path):
     """A cell that failed is not run again unless asked; a half-done one goes on to its end."""
-    path = people(tmp_path)
+    path = population(tmp_path)
     cells, files = of(path), Files(path, tmp_path)
     for cell in cells[:2]:
         spend(cell, tmp_path, 1, Event(PoissonSampled(0.4, Gaussian(2.0)), "poisson"))

@@ -75,7 +75,7 @@ def test_a_key_of_another_tuning_is_not_drawn_from(tmp_path, monkeypatch):
     key = tmp_path / "private/key"
     owner, _, secret = key.read_text().partition(" ")
     key.write_text(f"{owner} {secret[::-1].strip()}\n")
-    with pytest.raises(Broken, match="commits to"):
+    with pytest.raises(Broken, match="commitment"):
         tuned(path)
 
 

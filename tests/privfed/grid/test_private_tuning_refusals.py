@@ -19,9 +19,9 @@ REFUSED = {
     "no noise": ('mechanism = "none"', "", "have no noise"),
     "infinite": ("epsilon = inf", "", "have no noise"),
     "noise of zero": ("noise_multiplier = 0.0", "", "no accountant bounds"),
-    "other rounds": ("", '"run.rounds" = [4, 5]', "one and the same"),
-    "other cohort": ("", '"cohort.size" = [4, 5]', "one and the same"),
-    "other people": ("", '"data.size_mean" = [1.0, 2.0]', "one and the same"),
+    "other rounds": ("", '"run.rounds" = [4, 5]', "need the same spending"),
+    "other cohort": ("", '"cohort.size" = [4, 5]', "need the same spending"),
+    "other people": ("", '"data.size_mean" = [1.0, 2.0]', "need the same spending"),
     "a key that is none": ("", '"client.rate" = [1.0]', "client"),
     "a run that is refused": ("", '"client.lr" = [-1.0]', "client.lr"),
 }
@@ -71,10 +71,10 @@ def test_what_the_charge_leaves_out_is_refused(tmp_path, section, why):
     [
         (TUNED + '[grid]\n"privacy.epsilon" = [1.0]\n', "is about several"),
         (TUNED + '[[method]]\nname = "a"\n', "is about several"),
-        ("seeds = [0, 1]\n" + TUNED, "the one seed"),
-        (TUNED.replace("candidates", "seeds = [3]\ncandidates"), "the one seed"),
+        ("seeds = [0, 1]\n" + TUNED, "a single seed"),
+        (TUNED.replace("candidates", "seeds = [3]\ncandidates"), "a single seed"),
         (TUNED.replace("candidates = 4", "candidates = 0.5"), "expected 1 or more"),
-        (TUNED.replace("private = true\n", ""), "is for tune.private = true"),
+        (TUNED.replace("private = true\n", ""), "needs tune.private = true"),
     ],
     ids=["grid", "methods", "seeds", "tuning seeds", "fewer than one", "not private"],
 )

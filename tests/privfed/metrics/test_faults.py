@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from scorings import DIGITS, MEASURES, People, people
+from scorings import DIGITS, MEASURES, Population, population
 
 from privfed.metrics import measure_row
 from privfed.metrics.accuracy import Accuracy
@@ -17,7 +17,7 @@ def without(crowd, client):
     there = np.r_[0:begin, end : len(crowd.y)]
     sizes = np.delete(np.diff(crowd.offsets), client)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return People(crowd.outputs[there], crowd.y[there], offsets)
+    return Population(crowd.outputs[there], crowd.y[there], offsets)
 
 
 def sensitivity(row, crowd):
@@ -57,14 +57,14 @@ class Sure(Accuracy):
 
 def test_one_client_moves_the_sum_by_one_at_most():
     row = MeasureRow.of([MEASURES["accuracy"], MEASURES["loss"]], DIGITS)
-    assert sensitivity(row, people("digits", 12)) <= 1 + 1e-9
+    assert sensitivity(row, population("digits", 12)) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("fault", [by_examples, twice])
 def test_a_client_that_counts_by_its_examples_or_twice_is_seen(fault, monkeypatch):
     monkeypatch.setattr(measure_row, "group_means", fault)
     row = MeasureRow.of([MEASURES["accuracy"], MEASURES["loss"]], DIGITS)
-    assert sensitivity(row, people("digits", 12)) > 1.1
+    assert sensitivity(row, population("digits", 12)) > 1.1
 
 
 def test_an_unclipped_loss_is_seen_and_bounded_all_the_same():
@@ -78,7 +78,7 @@ def test_an_unclipped_loss_is_seen_and_bounded_all_the_same():
 
 def test_parts_beyond_the_bound_are_shortened():
     row = MeasureRow.of([Sure()], DIGITS)
-    crowd = people("digits", 20)
+    crowd = population("digits", 20)
     means = torch.tensor([[0.9]], dtype=torch.float64)
     assert float(Sure().parts(means).norm()) > 1.05
     assert float(crowd.rows(row).norm(dim=1).max()) <= 1 + 1e-9

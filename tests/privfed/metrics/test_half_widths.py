@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from scorings import DIGITS, MEASURES, SCORINGS, SUITED, people
+from scorings import DIGITS, MEASURES, SCORINGS, SUITED, population
 
 from privfed.core.parts import find
 from privfed.metrics.measure_row import MeasureRow, half_widths
@@ -19,7 +19,7 @@ def test_500_clients_know_the_accuracy_to_two_points():
 def test_a_width_is_near_what_comes(kind):
     row = MeasureRow.of([MEASURES[name] for name in SUITED[kind]], SCORINGS[kind])
     expected = half_widths(row, 2000, 5.0)
-    total = people(kind, 2000, most=6).rows(row).sum(0)
+    total = population(kind, 2000, most=6).rows(row).sum(0)
     rng, widths = np.random.default_rng(4), {title: [] for title in expected}
     for _ in range(20):
         noised = total + torch.from_numpy(rng.normal(0, 5, row.length))
@@ -32,7 +32,7 @@ def test_a_width_is_near_what_comes(kind):
 def test_own_measures_are_parts_like_any_other():
     measure = find("measure", "toys:Sureness", "evaluation.measures")()
     row = MeasureRow.of([measure, MEASURES["accuracy"]], DIGITS)
-    crowd = people("digits", 40)
+    crowd = population("digits", 40)
     each = row.estimates(crowd.rows(row).sum(0), 0.0, 1.0)[""]["sureness"]
     sizes = np.diff(crowd.offsets)
     sure = crowd.outputs.double().softmax(-1).amax(-1).numpy()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from lanes import mostly_slow
-from scorings import DIGITS, MEASURES, SCORINGS, people
+from scorings import DIGITS, MEASURES, SCORINGS, population
 
 from privfed.metrics.mean_measure import EVERY, Variances, ratio_interval, widest
 from privfed.metrics.measure_row import MeasureRow
@@ -27,10 +27,10 @@ REPETITIONS = 1000
 
 @functools.cache
 def crowd(kind, clients):
-    return people(kind, clients, seed=7, most=20)
+    return population(kind, clients, seed=7, most=20)
 
 
-def repeated(kind, names, clients, rate, deviation, claimed=None, repetitions=REPETITIONS):
+def repeated(kind, names, clients, rate, std, claimed=None, repetitions=REPETITIONS):
     """Titles -> the true value, and estimates `[repetitions, 3]`: value, low, high."""
     row = MeasureRow.of([MEASURES[name] for name in names], SCORINGS[kind])
     rows = crowd(kind, clients).rows(row).numpy()
@@ -39,9 +39,9 @@ def repeated(kind, names, clients, rate, deviation, claimed=None, repetitions=RE
     results = {title: [] for title in true}
     for _ in range(repetitions):
         drawn = rng.random(clients) < rate
-        total = rows[drawn].sum(0) + rng.normal(0, deviation, rows.shape[1])
+        total = rows[drawn].sum(0) + rng.normal(0, std, rows.shape[1])
         noised = torch.from_numpy(total)
-        estimates = row.estimates(noised, deviation if claimed is None else claimed, rate)[""]
+        estimates = row.estimates(noised, std if claimed is None else claimed, rate)[""]
         for title, each in estimates.items():
             results[title].append((each.value, each.low, each.high))
     return {title: (true[title].value, np.array(results[title])) for title in true}
@@ -55,20 +55,20 @@ def half_width(estimates):
     return (estimates[:, 2] - estimates[:, 1]).mean() / 2
 
 
-@pytest.mark.parametrize("clients, rate, deviation", mostly_slow(SETTINGS, SETTINGS[1]))
+@pytest.mark.parametrize("clients, rate, std", mostly_slow(SETTINGS, SETTINGS[1]))
 @pytest.mark.parametrize("kind, name", CASES)
-def test_an_interval_covers(kind, name, clients, rate, deviation):
-    ((true, estimates),) = repeated(kind, (name,), clients, rate, deviation).values()
+def test_an_interval_covers(kind, name, clients, rate, std):
+    ((true, estimates),) = repeated(kind, (name,), clients, rate, std).values()
     assert coverage(true, estimates) >= 0.93
     ideal = 1.96 * estimates[:, 0].std()
     assert half_width(estimates) < 2.5 * ideal
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clients, rate, deviation", SETTINGS)
-def test_intervals_of_many_measures_cover(clients, rate, deviation):
+@pytest.mark.parametrize("clients, rate, std", SETTINGS)
+def test_intervals_of_many_measures_cover(clients, rate, std):
     names = ("accuracy", "loss", "auc", "calibration")
-    results = repeated("binary", names, clients, rate, deviation)
+    results = repeated("binary", names, clients, rate, std)
     assert min(coverage(*each) for each in results.values()) >= 0.93
 
 

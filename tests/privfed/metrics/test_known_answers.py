@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scorings import BINARY, DIGITS, MEASURES, NUMBER, TAGS, TEXT, People, people
+from scorings import BINARY, DIGITS, MEASURES, NUMBER, TAGS, TEXT, Population, population
 from sklearn.metrics import roc_auc_score
 
 from privfed.metrics.accuracy import RecallAtK
@@ -33,7 +33,7 @@ def weights(crowd):
 
 
 def test_accuracy():
-    crowd = people("digits", 50)
+    crowd = population("digits", 50)
     correct = (crowd.outputs.argmax(-1) == crowd.y).numpy()
     expected = np.average(correct, weights=weights(crowd))
     assert value("accuracy", DIGITS, crowd) == pytest.approx(expected)
@@ -41,7 +41,7 @@ def test_accuracy():
 
 
 def test_accuracy_of_positions():
-    crowd = people("text", 50)
+    crowd = population("text", 50)
     correct = (crowd.outputs.argmax(-1) == crowd.y).numpy()
     labelled = (crowd.y >= 0).numpy()
     some = labelled.any(1)
@@ -53,7 +53,7 @@ def test_accuracy_of_positions():
 
 @pytest.mark.parametrize("kind, scoring", [("binary", BINARY), ("digits", DIGITS), ("tags", TAGS)])
 def test_loss_is_cut(kind, scoring):
-    crowd = people(kind, 50)
+    crowd = population(kind, 50)
     bound = 2 * math.log(10 if kind == "digits" else 2)
     losses = scoring.loss.losses(crowd.outputs, crowd.y).double().numpy()
     assert losses.max() > bound or kind == "tags"
@@ -68,7 +68,7 @@ def test_the_bound_of_squared_errors_is_twice_that_of_the_middle():
 
 
 def test_auc_is_right_but_for_ties_in_a_cell():
-    crowd = people("binary", 80)
+    crowd = population("binary", 80)
     y, scores, weight = crowd.y.numpy(), crowd.outputs[:, 0].numpy(), weights(crowd)
     expected = roc_auc_score(y, scores, sample_weight=weight)
     cells = np.floor(32 / (1 + np.exp(-scores / 2)))
@@ -84,7 +84,7 @@ def test_auc_is_right_but_for_ties_in_a_cell():
 
 
 def test_calibration():
-    crowd = people("digits", 60)
+    crowd = population("digits", 60)
     confidence, prediction = crowd.outputs.double().softmax(-1).max(-1)
     gaps = ((prediction == crowd.y).double() - confidence).numpy()
     edges = np.linspace(0.1, 1, 11)[1:-1]
@@ -97,7 +97,7 @@ def test_calibration():
 
 
 def test_recall_of_classes():
-    crowd = people("digits", 50)
+    crowd = population("digits", 50)
     likely = crowd.outputs.topk(3, -1).indices
     among = (likely == crowd.y[:, None]).any(1).numpy()
     expected = np.average(among, weights=weights(crowd))
@@ -105,7 +105,7 @@ def test_recall_of_classes():
 
 
 def test_recall_of_label_columns_leaves_examples_without_labels_out():
-    crowd = people("tags", 60)
+    crowd = population("tags", 60)
     some = (crowd.y.sum(1) > 0).numpy()
     likely = crowd.outputs.topk(2, -1).indices
     recall = (crowd.y.gather(-1, likely).sum(1) / crowd.y.sum(1)).double().numpy()[some]
@@ -115,14 +115,14 @@ def test_recall_of_label_columns_leaves_examples_without_labels_out():
 
 
 def test_mean_absolute_error_is_in_the_labels_units():
-    crowd = people("number", 50)
+    crowd = population("number", 50)
     error = (crowd.outputs.clamp(-1, 1) - crowd.y).abs().double().numpy()[:, 0] * 50
     expected = np.average(error, weights=weights(crowd))
     assert value("mean_absolute_error", NUMBER, crowd) == pytest.approx(expected, rel=1e-5)
 
 
 def test_measures_together_say_what_they_say_alone():
-    crowd = people("binary", 70)
+    crowd = population("binary", 70)
     names = ("accuracy", "loss", "auc", "calibration")
     together = exactly([MEASURES[name] for name in names], BINARY, crowd)[""]
     assert [*together] == list(names)
@@ -131,7 +131,7 @@ def test_measures_together_say_what_they_say_alone():
 
 
 def test_groups_are_told_apart_and_add_up():
-    crowd = people("binary", 70)
+    crowd = population("binary", 70)
     places = np.random.default_rng(5).integers(0, 2, len(crowd.y))
     names = ("accuracy", "auc")
     estimates = exactly([MEASURES[n] for n in names], BINARY, crowd, ("f", "m"), places)
@@ -144,8 +144,8 @@ def test_groups_are_told_apart_and_add_up():
 
 
 def test_a_client_without_examples_counts_for_nothing():
-    crowd = people("digits", 30)
-    more = People(crowd.outputs, crowd.y, np.concatenate([crowd.offsets, crowd.offsets[-1:]]))
+    crowd = population("digits", 30)
+    more = Population(crowd.outputs, crowd.y, np.concatenate([crowd.offsets, crowd.offsets[-1:]]))
     assert value("accuracy", DIGITS, more) == value("accuracy", DIGITS, crowd)
 
 

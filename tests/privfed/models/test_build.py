@@ -306,10 +306,10 @@ def test_no_client_changes_what_another_one_sends():
     net = built(foreign(Standardised()), (4,))
     sizes = [10, *[9] * 20, 3, 0]
     examples = federation(sum(sizes)).examples
-    people = Federation(examples, np.concatenate([[0], np.cumsum(sizes)]), examples)
+    dataset = Federation(examples, np.concatenate([[0], np.cumsum(sizes)]), examples)
     ids = np.arange(len(sizes))
     for batch_size in (4, 10, 10**6):
-        local = LocalTrainer(people, net, Sgd(), 0.1, 2, batch_size, "stacked")
+        local = LocalTrainer(dataset, net, Sgd(), 0.1, 2, batch_size, "stacked")
 
         def sent(ids, local=local):
             keys = Streams(1).at("shuffle", 1, ids)
@@ -323,9 +323,9 @@ def test_no_client_changes_what_another_one_sends():
 
 def test_a_clients_own_bad_example_spoils_its_own_row_only():
     net = built(foreign(Standardised()), (4,))
-    people = federation()
-    people.examples.x[4] = 1.0  # client 1's, all features equal
-    found = rows(net, "stacked", federation=people)
+    dataset = federation()
+    dataset.examples.x[4] = 1.0  # client 1's, all features equal
+    found = rows(net, "stacked", federation=dataset)
     assert found[1].isnan().any()
     assert found[[0, 2]].isfinite().all()
 
@@ -371,26 +371,26 @@ def characters(way="loop", **changes):
     x = torch.randint(0, 7, (9, 5), generator=generator)
     y = torch.randint(-1, 7, (9, 5), generator=generator)
     examples = Examples(x, y, 7)
-    people = Federation(examples, np.array([0, 3, 8, 9]), examples)
-    return people, built(Lstm(embedding=3, hidden=6, **changes), None, 7, x=x, y=y)
+    dataset = Federation(examples, np.array([0, 3, 8, 9]), examples)
+    return dataset, built(Lstm(embedding=3, hidden=6, **changes), None, 7, x=x, y=y)
 
 
 def test_the_lstm_predicts_every_position_and_trains_one_client_after_the_other():
-    people, net = characters()
-    assert net.outputs(net.initial_params, people.examples.x).shape == (9, 5, 7)
+    dataset, net = characters()
+    assert net.outputs(net.initial_params, dataset.examples.x).shape == (9, 5, 7)
     assert [name for name in net.shapes.names if "weight_ih" in name] == [
         "lstm.weight_ih_l0",
         "lstm.weight_ih_l1",
     ]
-    local = LocalTrainer(people, net, Sgd(), 0.1, 1, 9, "stacked")
+    local = LocalTrainer(dataset, net, Sgd(), 0.1, 1, 9, "stacked")
     assert fastest(local, 4, "auto", 0).way == "loop"
     with pytest.raises(Refused, match="cannot be stacked"):
         fastest(local, 4, "stacked", 0)
-    row = rows(net, "loop", [2], people, epochs=1)[0]
+    row = rows(net, "loop", [2], dataset, epochs=1)[0]
     leaf = net.initial_params.clone().requires_grad_()
-    outputs = net.outputs(leaf, people.examples.x[8:9])
+    outputs = net.outputs(leaf, dataset.examples.x[8:9])
     nn.functional.cross_entropy(
-        outputs.flatten(0, 1), people.examples.y[8], ignore_index=-1
+        outputs.flatten(0, 1), dataset.examples.y[8], ignore_index=-1
     ).backward()
     torch.testing.assert_close(row, -0.1 * leaf.grad, rtol=1e-4, atol=1e-6)
 

@@ -251,7 +251,7 @@ def test_other_ranks_train_in_the_precision_of_the_first(monkeypatch, ratio):
 
 def test_the_comparison_trains_both_and_never_looks_at_the_population(monkeypatch):
     config, gathered_from = small(*ROWS, FAST), []
-    people = prepare(small(*ROWS)).federation.examples.x
+    dataset = prepare(small(*ROWS)).federation.examples.x
     real_gather, real_times = Federation.gather, assemble.times_as_fast
     monkeypatch.setattr(
         Federation,
@@ -268,7 +268,7 @@ def test_the_comparison_trains_both_and_never_looks_at_the_population(monkeypatc
     prepare(config)
     assert compared == [(True, False)]
     assert gathered_from
-    assert not any(torch.isin(federation.examples.x, people).any() for federation in gathered_from)
+    assert not any(torch.isin(federation.examples.x, dataset).any() for federation in gathered_from)
 
 
 def test_a_seeded_run_depends_on_no_measurement_of_precision():

@@ -192,8 +192,8 @@ def test_linear_layers_are_rounded_where_a_full_batch_has_enough_rows(way, rows,
 
     exact, rounded = gradient(full), gradient(replace(full, mixed=batch_size))
     assert rounded.dtype == torch.float32
-    deviation = (rounded - exact).norm() / exact.norm()
-    assert (1e-4 < deviation < 0.05) if batch_size >= FEWEST_ROWS else deviation == 0
+    std = (rounded - exact).norm() / exact.norm()
+    assert (1e-4 < std < 0.05) if batch_size >= FEWEST_ROWS else std == 0
 
 
 def test_positions_are_rows_too():

@@ -27,23 +27,23 @@ def at_four():
     return asked(population=1000)
 
 
-def beside(advice, sampler, mechanism):
+def evaluation_cost(advice, sampler, mechanism):
     """The noise on the model, over that of independent noise that nothing amplifies."""
     return relative(advice.of(sampler, mechanism), advice.of("cyclic", "gaussian"))
 
 
 def test_the_known_figures(at_four):
     """FACTS, section 12: 500 rounds, a client once in 50 of them."""
-    assert beside(at_four, "cyclic", "banded") == pytest.approx(0.217, abs=1e-3)
-    assert beside(at_four, "cyclic", "blt") == pytest.approx(0.230, abs=1e-3)
-    assert beside(at_four, "allocation", "banded") == pytest.approx(0.172, abs=1e-3)
-    assert beside(at_four, "allocation", "gaussian") == pytest.approx(0.239, abs=1e-3)
+    assert evaluation_cost(at_four, "cyclic", "banded") == pytest.approx(0.217, abs=1e-3)
+    assert evaluation_cost(at_four, "cyclic", "blt") == pytest.approx(0.230, abs=1e-3)
+    assert evaluation_cost(at_four, "allocation", "banded") == pytest.approx(0.172, abs=1e-3)
+    assert evaluation_cost(at_four, "allocation", "gaussian") == pytest.approx(0.239, abs=1e-3)
 
 
 @pytest.mark.slow
 def test_the_known_figures_of_a_small_budget():
     at_one = asked(1.0)
-    assert beside(at_one, "allocation", "banded") == pytest.approx(0.149, abs=1e-3)
+    assert evaluation_cost(at_one, "allocation", "banded") == pytest.approx(0.149, abs=1e-3)
     assert at_one.ranked[0].keys["cohort.groups"] == at_one.ranked[0].keys["privacy.bands"] == 2
 
 

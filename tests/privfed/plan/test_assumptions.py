@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import run
-from described import QUICK, SEEDED, run_file
+from description_setup import QUICK, SEEDED, run_file
 from grids import write
 from private_tunings import BUDGET, TUNED, proposed
 from small import SMALL, small, trained
@@ -85,7 +85,7 @@ REFUSED = {
     "trusted parties": (
         (*MASKED, "secure.threshold=0.8"),
         ('secure.threat="curious"',),
-        ('secure.threat="lying"',),
+        ('secure.threat="malicious"',),
         "relies on the server to follow the protocol",
     ),
     "trusted key holder": (

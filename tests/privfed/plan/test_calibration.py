@@ -116,9 +116,9 @@ CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 1
         ({"noise_multiplier": 1.0}, "nothing is left"),
         ({"epsilon": None}, "2 are missing"),
         ({"population": 10}, "either it or these"),
-        ({"cap": 5}, "--cap: not for gaussian"),
-        ({"separation": 5}, "--separation: not for"),
-        ({"bands": 5}, "--bands is for"),
+        ({"cap": 5}, "cap: not for gaussian"),
+        ({"separation": 5}, "separation: not for"),
+        ({"bands": 5}, "bands is for"),
         ({"epsilon": None, "noise_multiplier": math.nan}, "expected a number"),
         ({"epsilon": None, "noise_multiplier": 1e12}, "expected a number"),
         ({"sampling_rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),
@@ -127,9 +127,9 @@ CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 1
         ({"epsilon": math.nan}, "positive number"),
         ({"epsilon": None, "noise_multiplier": 1.0, **CAPPED, "accountant": "rdp"}, "no proof"),
         ({"mechanism": "banded"}, "separation of only 1 rounds"),
-        ({"sampler": "cyclic"}, "--sampling-rate: not for"),
-        ({"sampler": "fixed_size", "sampling_rate": None, "cohort": 5}, "needs --population"),
-        ({"sampler": "full", "sampling_rate": None, "cohort": 5}, "--cohort: not for"),
+        ({"sampler": "cyclic"}, "sampling_rate: not for"),
+        ({"sampler": "fixed_size", "sampling_rate": None, "cohort": 5}, "needs population"),
+        ({"sampler": "full", "sampling_rate": None, "cohort": 5}, "cohort: not for"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(wrong, reason):
@@ -299,7 +299,7 @@ def test_rounds_that_were_solved_for_are_accepted_by_check_and_no_more():
 def test_a_rate_is_the_same_rule_as_clients_of_that_quotient():
     """Also of a user's own sampler, whose rule says more than what it inherits."""
     by_rate = CalibrationQuestion(
-        "gaussian", "spelt:Twice", 1e-5, "tightest", sampling_rate=0.1, rounds=40
+        "gaussian", "custom_parts:Twice", 1e-5, "tightest", sampling_rate=0.1, rounds=40
     )
     counted = replace(by_rate, sampling_rate=None, population=1000, cohort=100)
     for asked in (by_rate, counted):
@@ -310,7 +310,7 @@ def test_a_rate_is_the_same_rule_as_clients_of_that_quotient():
 
 def test_noise_that_pairs_share_needs_its_population_and_follows_from_no_draw():
     shared = replace(LOCAL, mechanism="pairwise_gaussian")
-    with pytest.raises(Refused, match="needs --population"):
+    with pytest.raises(Refused, match="needs population"):
         solve(shared)
     answers = [solve(replace(shared, population=n)) for n in (10, 100)]
     expected = solve(LOCAL).question.noise_multiplier

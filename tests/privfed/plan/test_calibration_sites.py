@@ -54,7 +54,7 @@ def test_it_is_the_plan_of_such_a_run(flags, keys):
     ours = solve(replace(ONE_NOISE, **flags))
     assert ours.question.noise_multiplier == theirs.noise_multiplier
     assert ours.bound == theirs.guarantee
-    assert ours.besides == theirs.besides(60)
+    assert ours.other_party == theirs.other_party(60)
     assert ours.cost.limits == theirs.cost.limits
 
 
@@ -81,11 +81,13 @@ def test_two_guarantees_and_what_a_colluder_costs():
     for facts, counted in ((first, 3), (second, 2)):
         z = facts["noise_multiplier"]
         assert facts["noise_of_all_sites"] == pytest.approx(z * (5 / counted) ** 0.5)
-        assert facts["share_deviation"] == pytest.approx(z * facts["clip"] / counted**0.5)
+        assert facts["share_std"] == pytest.approx(z * facts["clip"] / counted**0.5)
         assert facts["against"] == "sites"
-        assert facts["besides"]["against"] == "others"
-        assert facts["besides"]["epsilon"] > facts["epsilon"]
-    assert first["besides"]["epsilon"] > second["besides"]["epsilon"]  # a share of its own is more
+        assert facts["other_party"]["against"] == "others"
+        assert facts["other_party"]["epsilon"] > facts["epsilon"]
+    assert (
+        first["other_party"]["epsilon"] > second["other_party"]["epsilon"]
+    )  # a share of its own is more
     layers = solve(replace(ONE_NOISE, colluders=1, minimum=4, sizing="layers")).to_json()
     assert layers["noise_of_all_sites"] == pytest.approx(
         layers["noise_multiplier"] * (5 / 4) ** 0.5
@@ -122,15 +124,15 @@ def test_each_number_follows_from_the_others():
         ({"colluders": 0.2}, r"number of sites \(secure.colluders = 0.2 would be 1\)"),
         ({"colluders": 0}, "every site is curious"),
         ({"colluders": 5}, "at most 4, so that the noise of at least one"),
-        ({"sites": None, "colluders": 1}, "a fraction of a cohort below 1, or with --sites"),
-        ({"sites": 0}, "--sites is 0; expected one or more"),
-        ({"sites": None, "sites_per_client": 2}, "say with --sites how many"),
+        ({"sites": None, "colluders": 1}, "a fraction of a cohort below 1, or with sites"),
+        ({"sites": 0}, "sites is 0; expected one or more"),
+        ({"sites": None, "sites_per_client": 2}, "say with sites how many"),
         ({"sites_per_client": 6}, "sites_per_client is 6, but there are 5 sites"),
         ({"against": "server"}, "one guarantee holds against both"),
-        ({"byzantine": 2}, "Byzantine sites are among --colluders"),
+        ({"byzantine": 2}, "Byzantine sites are among colluders"),
         (
             {"sampling_rate": 0.1, "population": None, "cohort": None},
-            "give --population and --cohort",
+            "give population and cohort",
         ),
         ({"minimum": 1}, "secure.minimum is 1 sites; expected from 3"),
         ({"minimum": 6}, "expected from 3, .* to 5"),
@@ -147,8 +149,8 @@ def test_what_cannot_be_meant_of_sites_is_refused(wrong, reason):
 @pytest.mark.parametrize(
     "wrong, reason",
     [
-        ({"colluders": 1}, "--colluders: for --mechanism skellam"),
-        ({"minimum": 4}, "--minimum: for --mechanism skellam"),
+        ({"colluders": 1}, "colluders: for mechanism skellam"),
+        ({"minimum": 4}, "minimum: for mechanism skellam"),
         ({"protocol": "masks"}, "needs no protocol"),
     ],
 )

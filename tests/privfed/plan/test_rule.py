@@ -27,7 +27,7 @@ from privfed.config.reading import load
 from privfed.core.errors import Refused
 from privfed.core.registry import BUILT_IN
 from privfed.plan.plan import plan
-from privfed.plan.rule import rule_in_words, rule_of, rules_by_sums
+from privfed.plan.rule import rule_of, rule_text, rules_by_sums
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.run.prepare import prepare
 from privfed.run.train import resume
@@ -464,7 +464,7 @@ def test_a_rule_from_outside_has_to_be_one():
     ],
 )
 def test_a_plan_says_what_a_rule_sees_and_withstands(keys, said):
-    assert re.search(said, rule_in_words(small(*OPEN, *keys)))
+    assert re.search(said, rule_text(small(*OPEN, *keys)))
 
 
 def test_matched_averaging_is_told_the_model_and_refuses_one_without_layers(tmp_path):

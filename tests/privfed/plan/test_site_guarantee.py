@@ -13,7 +13,7 @@ from privfed.cli.main import main
 from privfed.core.errors import Refused
 from privfed.plan.plan import plan
 from privfed.plan.prior_spending import Prior, Priors
-from privfed.plan.proof import proof_in_words
+from privfed.plan.proof import proof_text
 from privfed.plan.site_guarantee import site_guarantee
 
 LOCAL = ("data.sites=5", "privacy.mechanism=local_gaussian", "data.clients=40")
@@ -46,13 +46,13 @@ def test_what_earlier_runs_spent_counts():
         for bound, event in ((site.bound, alone.event), (site.alone, alone.other)):
             assert bound.epsilon == guarantee(Counter({event: answers + 5}), 1e-3).epsilon
     assert site.bound.epsilon == after.guarantee.epsilon
-    assert site.alone.epsilon == after.besides(7).epsilon
+    assert site.alone.epsilon == after.other_party(7).epsilon
 
 
 def test_of_clients_at_several_sites_every_round_counts():
     run = planned("data.sites_per_client=2")
     assert site_guarantee(run, 7).bound.epsilon == run.guarantee.epsilon
-    with pytest.raises(Refused, match="so that all count"):
+    with pytest.raises(Refused, match="so every round counts"):
         site_guarantee(run, 2)
 
 
@@ -79,15 +79,21 @@ def test_what_a_site_cannot_count_is_refused(keys, answers, reason):
 def test_a_proof_says_whom_it_needs_apart():
     """A key holder and the server together see each site's sum by itself: k sites are not both."""
     apart = "if the key holder does not collude with the server"
-    assert apart in proof_in_words(planned("secure.protocol=bfv"))
-    assert "key holder" not in proof_in_words(planned())
+    assert apart in proof_text(planned("secure.protocol=bfv"))
+    assert "key holder" not in proof_text(planned())
+
+
+@pytest.mark.parametrize("protocol", ["masks", "bfv"])
+def test_a_proof_states_the_configured_number_of_colluding_sites(protocol):
+    run = planned(f"secure.protocol={protocol}", "secure.colluders=0.4")
+    assert "any 2 of the sites" in proof_text(run)
 
 
 def test_a_proof_says_what_each_site_clips_to():
     for keys in ((), ("privacy.mechanism=local_gaussian", "secure.protocol=none")):
-        several = proof_in_words(planned("data.sites_per_client=2", "privacy.clip=0.5", *keys))
+        several = proof_text(planned("data.sites_per_client=2", "privacy.clip=0.5", *keys))
         assert "clipped to 0.25" in several
-        assert "clipped to 0.5" in proof_in_words(planned("privacy.clip=0.5", *keys))
+        assert "clipped to 0.5" in proof_text(planned("privacy.clip=0.5", *keys))
 
 
 def test_check_says_what_a_site_promises():

@@ -26,7 +26,7 @@ CENTRAL = ("privacy.mechanism=gaussian",)
         (("data.sites=2", "secure.colluders=0.9"), "would have to survive"),
         (("secure.minimum=2",), "expected from 3"),
         (("secure.minimum=6",), "to 5"),
-        (("secure.threat=lying", "secure.minimum=3"), "expected from 4"),
+        (("secure.threat=malicious", "secure.minimum=3"), "expected from 4"),
         (("secure.colluders=0.4", "secure.minimum=3"), None),
         (("secure.capacity=20",), "secure.capacity is 20, but the parties are sites"),
         (("secure.admitted=4",), "secure.admitted is 4, but the parties are sites"),
@@ -69,7 +69,7 @@ def test_what_has_no_proof_is_refused(keys, reason):
     "keys",
     [
         (),
-        ("privacy.sizing=layers", "secure.threat=lying"),
+        ("privacy.sizing=layers", "secure.threat=malicious"),
         ("privacy.mechanism=discrete_gaussian",),
         ("secure.protocol=bfv",),
         ("cohort.sampler=full", "cohort.size=0"),
@@ -99,10 +99,10 @@ def test_thresholds_are_whole_sites():
     """t > k, 2 t > n + k where the server may lie, n_min >= t; tolerance as of the noise."""
     for sites, colluders, threat, least in [
         (3, 0.1, "curious", 2),
-        (3, 0.1, "lying", 3),
-        (4, 0.1, "lying", 3),
-        (5, 0.4, "lying", 4),
-        (7, 0.2, "lying", 5),
+        (3, 0.1, "malicious", 3),
+        (4, 0.1, "malicious", 3),
+        (5, 0.4, "malicious", 4),
+        (7, 0.2, "malicious", 5),
         (10, 0.1, "curious", 6),
     ]:
         keys = [f"data.sites={sites}", f"secure.colluders={colluders}", f"secure.threat={threat}"]

@@ -18,7 +18,7 @@ from privfed.plan.plan import plan
 from privfed.privacy.clipping import Split, clip_rows_and_report, next_clip
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.run.train import resume
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 from privfed.sampling.samplers import Poisson
 
 ON = "privacy.adaptive_clip=true"
@@ -35,9 +35,9 @@ def test_the_split_spends_exactly_the_multiplier(noise, count):
     split = Split.of(noise, count)
     assert split.update**-2 + (2 * split.count) ** -2 == pytest.approx(noise**-2, rel=1e-12)
     for clip in (0.01, 1.0, 7.0):
-        deviation = noise * split.bound(clip)
-        assert deviation == pytest.approx(split.update * clip, rel=1e-9), "on the update"
-        assert deviation / split.weight(clip) == pytest.approx(count, rel=1e-9), "on the count"
+        std = noise * split.bound(clip)
+        assert std == pytest.approx(split.update * clip, rel=1e-9), "on the update"
+        assert std / split.weight(clip) == pytest.approx(count, rel=1e-9), "on the count"
     assert Split.of(0.0, count).update == 0.0
 
 
@@ -128,7 +128,7 @@ def test_one_client_more_moves_the_whole_release_by_at_most_the_joint_bound(tmp_
     rounds = Rounds(tmp_path, sizes, size=4, lr=50.0, mechanism=mechanism)
     algorithm, params = rounds.algorithm, rounds.state.params
     exchange = Exchange("train", {"params": params}, algorithm.objective.layout(len(params)))
-    drawn = algorithm.sampler.sample(1, 4, People.of(np.ones(4)), rounds.world.streams)
+    drawn = algorithm.sampler.sample(1, 4, Population.of(np.ones(4)), rounds.world.streams)
 
     def summed(clients):
         cohort = replace(drawn, clients=np.array(clients))

@@ -75,17 +75,17 @@ def test_a_smaller_separation_than_bands_would_move_it_further():
 
 
 def test_rows_of_noise_on_the_grid_are_c_inverse_z():
-    coefficients, deviation = np.array(optimal_bands(4, 20)), 2.5
+    coefficients, std = np.array(optimal_bands(4, 20)), 2.5
     source = CorrelatedOnGrid(coefficients, 6, KEPT)
-    rows = np.stack([source.noise(round, deviation) for round in range(1, 21)])
-    z = np.stack([-deviation * KEPT.at("matrix", round).normal(6) for round in range(1, 21)])
-    np.testing.assert_allclose(matrix(coefficients, 20) @ rows, z, atol=deviation * 2.0**-29)
-    steps = rows / grid_of(deviation)
+    rows = np.stack([source.noise(round, std) for round in range(1, 21)])
+    z = np.stack([-std * KEPT.at("matrix", round).normal(6) for round in range(1, 21)])
+    np.testing.assert_allclose(matrix(coefficients, 20) @ rows, z, atol=std * 2.0**-29)
+    steps = rows / grid_of(std)
     np.testing.assert_array_equal(steps, np.rint(steps))
     again = CorrelatedOnGrid(coefficients, 6, KEPT)
-    np.testing.assert_array_equal(again.noise(13, deviation), rows[12])  # after a resume
+    np.testing.assert_array_equal(again.noise(13, std), rows[12])  # after a resume
     with pytest.raises(ValueError, match="is correlated, had"):
-        again.noise(14, 2 * deviation)
+        again.noise(14, 2 * std)
     with pytest.raises(ValueError, match="multiples"):
         CorrelatedOnGrid(np.array([1.0, 0.3]), 6, KEPT)
 
@@ -163,8 +163,8 @@ def test_all_that_is_released_is_a_function_of_c_x_plus_z():
     """Sums on the grid, and the noise there: what is released is the rounding of w = C x + Z less
     what was released before, at 60 digits, and no number lies off the grid.
     """
-    deviation, rng = 3.7, np.random.default_rng(5)
-    grid, bands, rounds = grid_of(deviation), 4, 9
+    std, rng = 3.7, np.random.default_rng(5)
+    grid, bands, rounds = grid_of(std), 4, 9
     multiples = (1, *(Fraction(c) for c in optimal_bands(bands, 50)[1:]))
     x = rng.integers(-(2**33), 2**33, size=(rounds, 40))
     words = {}
@@ -176,10 +176,8 @@ def test_all_that_is_released_is_a_function_of_c_x_plus_z():
             return keys
 
     source = CorrelatedOnGrid(np.array(optimal_bands(bands, 50)), 40, Recording(0, key=bytes(32)))
-    released = [
-        x[t] + (source.noise(t + 1, deviation) / grid).astype(np.int64) for t in range(rounds)
-    ]
-    scale = Fraction(float(np.nextafter(deviation / grid, np.inf)))
+    released = [x[t] + (source.noise(t + 1, std) / grid).astype(np.int64) for t in range(rounds)]
+    scale = Fraction(float(np.nextafter(std / grid, np.inf)))
     for t in range(rounds):
         for i in range(0, 40, 7):
             w = exact_normal(int(words[t + 1][0][i])) * scale.numerator / scale.denominator
@@ -201,21 +199,21 @@ def round_half_up(value):
 
 
 def halved(monkeypatch):
-    real = Banded.deviation
-    monkeypatch.setattr(Banded, "deviation", lambda self: 0.5 * real(self))
+    real = Banded.std
+    monkeypatch.setattr(Banded, "std", lambda self: 0.5 * real(self))
 
 
 def column_norm_forgotten(monkeypatch):
-    monkeypatch.setattr(Banded, "deviation", lambda self: self._noise())
+    monkeypatch.setattr(Banded, "std", lambda self: self._noise())
 
 
 def independent(monkeypatch):
     for kind in (CorrelatedReals, CorrelatedOnGrid):
         real = kind._next
 
-        def forgetful(self, keys, deviation, real=real):
+        def forgetful(self, keys, std, real=real):
             self._past.clear()
-            return real(self, keys, deviation)
+            return real(self, keys, std)
 
         monkeypatch.setattr(kind, "_next", forgetful)
 
@@ -318,8 +316,8 @@ def test_a_secret_run_keeps_a_key_and_goes_on_with_the_same_noise(tmp_path, monk
     )
     coefficients = np.array(optimal_bands(3, 7))
     source = CorrelatedOnGrid(coefficients, len(after), streams)
-    deviation = 2.0 * 0.4 * np.linalg.norm(coefficients)
-    noise = sum(source.noise(round, deviation) for round in range(1, 8)) / 4
+    std = 2.0 * 0.4 * np.linalg.norm(coefficients)
+    noise = sum(source.noise(round, std) for round in range(1, 8)) / 4
     moved = (after - before).numpy()
     assert np.sort(moved) == pytest.approx(np.sort(noise), abs=1e-5)
     ledger = [json.loads(line) for line in (tmp_path / "run/ledger.jsonl").read_text().splitlines()]

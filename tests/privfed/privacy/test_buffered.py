@@ -99,25 +99,25 @@ def test_it_does_what_its_event_says(check, tmp_path):
 
 
 def halved(monkeypatch):
-    real = Buffered.deviation
-    monkeypatch.setattr(Buffered, "deviation", lambda self: 0.5 * real(self))
+    real = Buffered.std
+    monkeypatch.setattr(Buffered, "std", lambda self: 0.5 * real(self))
 
 
 def three_percent_low(monkeypatch):
-    real = Buffered.deviation
-    monkeypatch.setattr(Buffered, "deviation", lambda self: 0.97 * real(self))
+    real = Buffered.std
+    monkeypatch.setattr(Buffered, "std", lambda self: 0.97 * real(self))
 
 
 def norm_forgotten(monkeypatch):
-    monkeypatch.setattr(Buffered, "deviation", lambda self: self._noise())
+    monkeypatch.setattr(Buffered, "std", lambda self: self._noise())
 
 
 def forgetful(monkeypatch):
     real = BufferedNoise._next
 
-    def forgets(self, keys, deviation):
+    def forgets(self, keys, std):
         self._past[:] = 0.0
-        return real(self, keys, deviation)
+        return real(self, keys, std)
 
     monkeypatch.setattr(BufferedNoise, "_next", forgets)
 

@@ -99,13 +99,13 @@ def shares_make_up_what_is_charged(kind):
     mechanism = kind(noise_multiplier=1.2, clip=0.5).resolved(SETTING)
     charged = mechanism.event(Full().of(20).witness(1, 20), 1).release
     share = mechanism.share()
-    variance = share.variance if kind is SkellamNoise else share.deviation**2
+    variance = share.variance if kind is SkellamNoise else share.std**2
     shares = SETTING.clients
     assert variance * shares.minimum == pytest.approx((1.2 * 0.5 / mechanism.grid().step) ** 2)
     if kind is SkellamNoise:
         assert charged.variance == pytest.approx(variance * shares.minimum * shares.honest)
     else:
-        assert charged.deviation == share.deviation
+        assert charged.std == share.std
         assert charged.clients == math.floor(shares.minimum * SETTING.clients.honest)
 
 
@@ -116,7 +116,7 @@ def three_percent_low(monkeypatch, kind):
         share = real(self)
         if kind is SkellamNoise:
             return replace(share, variance=0.94 * share.variance)
-        return replace(share, deviation=0.97 * share.deviation)
+        return replace(share, std=0.97 * share.std)
 
     monkeypatch.setattr(kind, "share", low)
 
@@ -271,5 +271,5 @@ def test_encoding_is_right_on_average_on_a_coarse_grid():
         found.append(released.numpy())
     found = np.array(found)
     error = found.mean(0) - rows.sum(0).numpy()
-    deviation = found.std(0) / math.sqrt(len(found))
-    assert np.abs(error / deviation).max() < 5
+    std = found.std(0) / math.sqrt(len(found))
+    assert np.abs(error / std).max() < 5

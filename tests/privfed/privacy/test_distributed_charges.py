@@ -62,7 +62,7 @@ def guaranteed(mechanism):
         every = ((n, gone) for n in clients for gone in range(share.most_dropouts(n) + 1))
         staying = ((n, share.keeping(n, gone, range(gone, n)).values()) for n, gone in every)
         return min(sum(share.remaining(n, count).variance for count in each) for n, each in staying)
-    one = share.variance if isinstance(share, SkellamShare) else share.deviation**2
+    one = share.variance if isinstance(share, SkellamShare) else share.std**2
     return setting.clients.minimum * one
 
 
@@ -75,7 +75,7 @@ def honest_charge(mechanism):
         release = found[whom].release
         assert isinstance(release, Skellam | DiscreteGaussians), f"amplified against the {whom}"
         discrete = isinstance(release, DiscreteGaussians)
-        charged = release.clients * release.deviation**2 if discrete else release.variance
+        charged = release.clients * release.std**2 if discrete else release.variance
         assert charged <= part * guaranteed(mechanism) * (1 + 1e-9), f"too much noise: {whom}"
         assert charged >= 0.9 * part * guaranteed(mechanism), "noise is given away"
         assert release.l2 >= bound, "the norm of real rows"
@@ -103,7 +103,7 @@ class EverybodyIsHonest:
         return super()._release(1.0, exchanges)
 
 
-class HostileAddNoise:
+class ByzantineAddNoise:
     """Planted: against readers, the noise of hostile clients is counted."""
 
     def events(self, witness, exchanges):
@@ -143,7 +143,7 @@ def test_the_real_mechanism_passes_and_planted_faults_are_caught(kind, keys):
     for fault, said in (
         (AllSurvive, "too much noise: server"),
         (EverybodyIsHonest, "too much noise: server"),
-        (HostileAddNoise, "too much noise: readers"),
+        (ByzantineAddNoise, "too much noise: readers"),
         (RealClip, "the norm of real rows"),
         (OnePass, "count once"),
         (Amplified, "amplified against the server"),
@@ -198,7 +198,7 @@ def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protoc
         minimum,
         tolerance=tolerance if layered else 1.0,
         size=size,
-        hostile=byzantine,
+        byzantine=byzantine,
         layered=layered,
     )
     masks = MaskedSums(threshold=threshold, colluders=colluders)
@@ -288,7 +288,7 @@ def test_a_key_holder_knows_its_own_share():
     for share, found in told.items():
         lost = found.event.release.variance / found.other.release.variance
         assert lost == pytest.approx(1 - max(1, 40 * share // 1) / 32, rel=1e-9)
-        assert found.guarantee.epsilon > found.besides(7).epsilon
+        assert found.guarantee.epsilon > found.other_party(7).epsilon
 
 
 def test_colluders_and_missing_clients_are_paid_for_in_noise():

@@ -134,7 +134,7 @@ def test_each_partys_guarantee_covers_earlier_runs_too(skellam, tmp_path, second
         by_party = {bound["against"]: bound["epsilon"] for bound in one["guarantees"]}
         assert by_party == pytest.approx(wanted, rel=1e-12)
     assert told[-1]["against"] == "server"
-    besides = OTHER_PARTY[outcome.guarantee.against]
+    other_party = OTHER_PARTY[outcome.guarantee.against]
     for said in (
         shown("check", *options),
         shown("train", *options, "--out", tmp_path / "third"),
@@ -142,7 +142,7 @@ def test_each_partys_guarantee_covers_earlier_runs_too(skellam, tmp_path, second
         shown("audit", path, skellam),
     ):
         row = next(line for line in said.splitlines() if line.split()[:1] == ["also"])
-        assert ceiling(wanted[besides]) in row
+        assert ceiling(wanted[other_party]) in row
 
 
 def test_a_summary_that_claims_less_against_the_other_party_is_noticed(skellam, tmp_path):
@@ -198,7 +198,7 @@ def test_epsilons_about_different_parties_are_never_summed(skellam, tmp_path):
     trained(tmp_path / "central", *ARITHMETIC)
     result = CliRunner().invoke(main, ["audit", str(tmp_path / "central"), str(skellam)])
     assert result.exit_code == 2
-    assert "party that epsilon is against" in " ".join(result.output.split())
+    assert "parties against which epsilon holds" in " ".join(result.output.split())
     with pytest.raises(Refused, match="no sum of the two"):
         trained(tmp_path / "more", *SKELLAM, f'privacy.prior=["{tmp_path / "central"}"]')
 

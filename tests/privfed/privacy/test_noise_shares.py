@@ -27,11 +27,11 @@ def test_skellam_has_its_distribution_and_a_wrong_scale_is_rejected(variance):
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("deviation", [2.0, 7.0, 60.0])
-def test_discrete_gaussians_have_their_distribution_and_a_wrong_scale_is_rejected(deviation, exact):
-    sample = DiscreteGaussianShare(deviation, exact).draw(Keys(None), 150_000)
-    assert fits(sample, gaussian_cdf(deviation), -3 * deviation, 3 * deviation) > 1e-6
-    assert fits(sample, gaussian_cdf(deviation * 1.03), -3 * deviation, 3 * deviation) < 1e-6
+@pytest.mark.parametrize("std", [2.0, 7.0, 60.0])
+def test_discrete_gaussians_have_their_distribution_and_a_wrong_scale_is_rejected(std, exact):
+    sample = DiscreteGaussianShare(std, exact).draw(Keys(None), 150_000)
+    assert fits(sample, gaussian_cdf(std), -3 * std, 3 * std) > 1e-6
+    assert fits(sample, gaussian_cdf(std * 1.03), -3 * std, 3 * std) < 1e-6
 
 
 def test_a_table_is_the_distribution_to_192_bits():

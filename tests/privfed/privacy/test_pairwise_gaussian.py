@@ -36,10 +36,10 @@ CLIP, Z, CLIENTS, HOSTILE, COLLUDERS = 0.3, 1.5, 8, 1, 2
 HONEST = CLIENTS - HOSTILE - COLLUDERS
 
 
-def mechanism(ratio=1.0, clients=CLIENTS, colluders=COLLUDERS, hostile=HOSTILE):
+def mechanism(ratio=1.0, clients=CLIENTS, colluders=COLLUDERS, byzantine=HOSTILE):
     part = PairwiseGaussian(clip=CLIP, noise_multiplier=Z, pair_noise=ratio, colluders=colluders)
     return part.resolved(
-        Setting(cohort=CohortSize(clients, clients, byzantine=hostile), noise=ClientShares(1))
+        Setting(cohort=CohortSize(clients, clients, byzantine=byzantine), noise=ClientShares(1))
     )
 
 
@@ -217,8 +217,8 @@ def test_a_planted_fault_is_caught(fault, check, monkeypatch):
 def assert_covariance(rows, expected):
     """Rows `[n, d]` of d independent columns: each covariance within six of its deviations."""
     columns, diagonal = rows.shape[1], np.diag(expected)
-    deviation = np.sqrt((expected**2 + np.outer(diagonal, diagonal)) / columns)
-    assert (np.abs(rows @ rows.T / columns - expected) <= 6 * deviation).all()
+    std = np.sqrt((expected**2 + np.outer(diagonal, diagonal)) / columns)
+    assert (np.abs(rows @ rows.T / columns - expected) <= 6 * std).all()
 
 
 @pytest.mark.parametrize("ratio", [0.01, 1.0, 10.0])
@@ -254,7 +254,7 @@ def test_without_pairs_it_is_local_noise_and_alone_it_is_all_that_counts():
     part = mechanism(ratio=0.0)
     assert part.alone == pytest.approx(Z)
     assert part.noise_on_update(CLIENTS) == pytest.approx(Z * CLIENTS**0.5)
-    assert mechanism(ratio=50.0, hostile=0, colluders=CLIENTS - 1).alone == pytest.approx(Z)
+    assert mechanism(ratio=50.0, byzantine=0, colluders=CLIENTS - 1).alone == pytest.approx(Z)
 
 
 def test_noise_shared_with_who_sends_nothing_stays():

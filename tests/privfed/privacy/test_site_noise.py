@@ -18,8 +18,9 @@ from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.privacy.setting import SiteNoise, whole_sites
+from privfed.sampling.cohort import over_several_sites
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
-from privfed.sampling.site_coins import drawn_at_sites, over_several_sites
+from privfed.sampling.site_subsampling import sampled_at_sites
 from privfed.secure.limits import Leaves
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session
@@ -69,7 +70,7 @@ def test_what_is_charged_is_the_noise_of_honest_sites_alone(kind):
         assert isinstance(event.release, PoissonSampled)
         assert event.release.rate == 0.25
         noise = event.release.of
-        variance = noise.clients * noise.deviation**2 if kind == "discrete" else noise.variance
+        variance = noise.clients * noise.std**2 if kind == "discrete" else noise.variance
         assert variance == pytest.approx(part * (z * mechanism.clip / grid.step) ** 2)
         assert (noise.l2, noise.l1) == (grid.l2, grid.l1)
     assert mechanism.event(witness(Poisson(size=20)), 1) == events["sites"]
@@ -107,13 +108,13 @@ def test_a_client_at_several_sites_is_charged_for_coins_apart():
     apart = over_several_sites(witness(Poisson(size=20)), 3)
     assert apart.sampled(Gaussian(2.0)) == SeveralSites(0.25, 3, Gaussian(2.0))
     whole = Skellam(900.0, 5.0, 15.0)
-    split = drawn_at_sites(apart, whole).release
+    split = sampled_at_sites(apart, whole).release
     assert split == Repeated(3, PoissonSampled(0.25, Skellam(300.0, 5.0, 15.0)))
     # Noise that each site adds to its own sum is whole at each of them.
-    each = drawn_at_sites(apart, Gaussian(2.0)).release
+    each = sampled_at_sites(apart, Gaussian(2.0)).release
     assert each == Repeated(3, PoissonSampled(0.25, Gaussian(2.0)))
     with pytest.raises(Refused, match="cannot be divided"):
-        drawn_at_sites(apart, DiscreteGaussians(4.0, 3, 5.0, 15.0, 16))
+        sampled_at_sites(apart, DiscreteGaussians(4.0, 3, 5.0, 15.0, 16))
     with pytest.raises(Refused, match="several sites"):
         over_several_sites(witness(Full()), 2)
     assert over_several_sites(witness(Poisson(size=20)), 1).sampled(Gaussian(2.0)) == (

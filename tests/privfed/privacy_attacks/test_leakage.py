@@ -91,7 +91,7 @@ def test_a_view_is_clipped_noised_and_averaged():
     assert torch.allclose(clipped, torch.tensor([0.6, 0.8]), atol=1e-5)
     both = View("", "", clients=2, clip=1.0).observed(updates, one)
     assert torch.allclose(both, torch.tensor([0.3, 0.9]), atol=1e-5)
-    many = View("", "", deviation=2.0).observed(torch.zeros(1, 10_000), one)
+    many = View("", "", std=2.0).observed(torch.zeros(1, 10_000), one)
     assert float(many.std()) == pytest.approx(2.0, rel=0.05)
 
 
@@ -107,7 +107,7 @@ def test_noise_is_the_runs_own_calibration(empty):
             if view.epsilon
         }
         clip = target.config.mechanism.clip
-        assert shown[3.0].deviation == pytest.approx(clip * plan.noise_multiplier)
+        assert shown[3.0].std == pytest.approx(clip * plan.noise_multiplier)
     assert "server" in shown[3.0].who  # who adds noise itself hides from the server too
 
 

@@ -7,9 +7,9 @@ import pytest
 from accounting.guarantee import Guarantee
 from accounting.statement import each_epsilon
 from privfed.report.tables import (
-    beside_rows,
     counted,
     disjoint_row,
+    further_guarantee_rows,
     start_row,
 )
 
@@ -17,9 +17,9 @@ BOUND = Guarantee(1.5, 1e-5, "client", "zero-out", "full", 3, "tightest", {"rdp"
 
 
 def test_what_stands_beside_a_headline_is_said_where_there_is_any():
-    assert beside_rows("server", None, None) == {}
-    assert list(beside_rows("server", BOUND, None)) == ["examples"]
-    pairs = beside_rows("readers", BOUND, BOUND)
+    assert further_guarantee_rows("server", None, None) == {}
+    assert list(further_guarantee_rows("server", BOUND, None)) == ["examples"]
+    pairs = further_guarantee_rows("readers", BOUND, BOUND)
     assert list(pairs) == ["against", "also", "examples"]
     assert pairs["against"].startswith("readers of the released aggregates")
     assert "against the server" in pairs["also"]

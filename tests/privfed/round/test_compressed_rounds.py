@@ -116,12 +116,14 @@ def test_the_exchanges_are_about_one_training(tmp_path):
     exchange = Exchange("train", {"params": params}, Sgd().layout(len(params)))
     updates = rows_of(rounds.world.executor, exchange, cohort)
     space = Space(shapes, 3)
-    asking = part.asked(Sending(space, 1, {"params": params}), part.init(space))
+    asking = part.exchanges_before(Sending(space, 1, {"params": params}), part.init(space))
     first = part.encode(updates, None, Sending(space, 1, next(asking).broadcast))[0].mean(0)
     with pytest.raises(StopIteration) as end:
         asking.send(first)
-    asked = Sending(space, 1, end.value.value)
-    update, _ = part.decode(part.encode(updates, None, asked)[0].mean(0), asked, {})
+    exchanges_before = Sending(space, 1, end.value.value)
+    update, _ = part.decode(
+        part.encode(updates, None, exchanges_before)[0].mean(0), exchanges_before, {}
+    )
     objective = compressed(Sgd(), part, 3, shapes.by_name)
     after = full_batches(tmp_path / "sent", objective).run()
     torch.testing.assert_close(after.params - params, update, rtol=1e-4, atol=1e-6)

@@ -68,7 +68,7 @@ def test_who_does_not_take_part_is_remembered_as_before(tmp_path):
     zeros, histories, state = torch.zeros(18), rounds.world.histories, rounds.state
     for round in range(1, 7):
         before, _ = histories.gather(np.arange(8), zeros)
-        cohort = rounds.algorithm.draw(round, rounds.world.people, rounds.world.streams).clients
+        cohort = rounds.algorithm.draw(round, rounds.world.population, rounds.world.streams).clients
         state = run_round(round, rounds.algorithm, state, rounds.world)
         after, _ = histories.gather(np.arange(8), zeros)
         changed = np.flatnonzero((before != after).any(1).numpy())
@@ -176,7 +176,7 @@ def test_an_attacker_who_knows_the_rule_does_not_know_its_noise(tmp_path, noise)
 def test_histories_of_others_are_another_rule(tmp_path, monkeypatch):
     """The test before sees it: histories in the order of clients, and not of the rows tried."""
     tried.clear()
-    monkeypatch.setattr("privfed.round.updates._whose", lambda count, rows, ids, hostile: ids)
+    monkeypatch.setattr("privfed.round.updates._whose", lambda count, rows, ids, byzantine: ids)
     rounds = attacked(tmp_path, RULES["foolsgold"])
     rounds.run(6)
     differ = [
@@ -189,10 +189,10 @@ def test_histories_of_others_are_another_rule(tmp_path, monkeypatch):
 def test_diverged_honest_rows_are_left_out_of_what_an_attacker_tries(tmp_path):
     """As rules leave them out; the histories are those of the rows that are left."""
     tried.clear()
-    people = population(SIZES)
-    broken = np.flatnonzero(~attackers(Tries()).hostile(1))[0]
-    people.examples.x[people.offsets[broken] : people.offsets[broken + 1]] = torch.nan
-    rounds = attacked(tmp_path, RULES["foolsgold"], federation=people)
+    federation = population(SIZES)
+    broken = np.flatnonzero(~attackers(Tries()).byzantine(1))[0]
+    federation.examples.x[federation.offsets[broken] : federation.offsets[broken + 1]] = torch.nan
+    rounds = attacked(tmp_path, RULES["foolsgold"], federation=federation)
     rounds.run(4)
     for round, foreseen in enumerate(tried, start=1):
         torch.testing.assert_close(rounds.store.releases[round][0], foreseen)

@@ -138,15 +138,15 @@ def summed(setup):
     from privfed.round.world import World
 
     algorithm, state = setup.algorithm, setup.initial_state()
-    people = setup.federation.people()
+    population = setup.federation.population()
     world = World(
         executor=setup.executor,
-        people=people,
+        population=population,
         ledger=SimpleNamespace(),
         store=SimpleNamespace(),
         streams=setup.streams,
         layers=setup.network.shapes.sizes,
     )
-    cohort = algorithm.draw(1, people, setup.streams)
+    cohort = algorithm.draw(1, population, setup.streams)
     updates = ClientUpdates(algorithm, world, state, cohort)
     return BySums(algorithm.rule, updates).sum(next(play(algorithm, 1, state)), 0)

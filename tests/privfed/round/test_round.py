@@ -13,7 +13,7 @@ from privfed.client.exchange import Exchange
 from privfed.core.errors import Refused
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.round import by_sums
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 from privfed.sampling.samplers import Poisson
 from privfed.secure.summation import Aborted
 from privfed.server.fedopt import FedAvg, FedAvgM
@@ -121,7 +121,7 @@ def test_more_exchanges_than_were_charged_are_never_released(tmp_path):
 def test_an_empty_cohorts_sum_lies_where_the_model_does(tmp_path):
     """On another device than the CPU an empty cohort must not show by failing."""
     rounds = Rounds(tmp_path, [0] * 6, size=1, seed=3)
-    cohort = rounds.algorithm.sampler.sample(1, 6, People.of(np.ones(0)), rounds.world.streams)
+    cohort = rounds.algorithm.sampler.sample(1, 6, Population.of(np.ones(0)), rounds.world.streams)
     params = torch.zeros(18, device="meta")
     exchange = Exchange(
         "train", {"params": params, "center": params}, rounds.algorithm.objective.layout(18)
@@ -141,7 +141,7 @@ def test_rate_and_divisor_are_the_configurations_whatever_the_population_holds(t
     rounds = Rounds(tmp_path, SIZES, size=4)
     sampler, streams = rounds.algorithm.sampler, rounds.world.streams
     for population_size in (0, 3, 8, 5000):
-        cohort = sampler.sample(1, 8, People.of(np.ones(population_size)), streams)
+        cohort = sampler.sample(1, 8, Population.of(np.ones(population_size)), streams)
         assert cohort.divisor == 4.0
         assert cohort.witness.rate == 0.5
         assert (cohort.clients < max(population_size, 1)).all()

@@ -17,7 +17,7 @@ from privfed.client.objectives.sgd import Sgd
 from privfed.core.errors import Refused
 from privfed.models.network import Network
 from privfed.round.round import run_round
-from privfed.round.world import AtOnce, InBackground
+from privfed.round.world import Immediate, InBackground
 from privfed.run.train import train
 from privfed.server.fedopt import FedAvg
 from privfed.store.round_logs import MetricsLog, Releases
@@ -52,7 +52,7 @@ def test_what_a_write_raises_is_raised_by_whoever_comes_next(later):
             later(writing)
         writing.settle()  # once
     with pytest.raises(OSError, match="no space"):
-        AtOnce().begin(fails)
+        Immediate().begin(fails)
 
 
 class Crash(Exception):
@@ -88,7 +88,7 @@ def test_nobody_is_asked_and_nothing_charged_before_the_last_release_is_durable(
     events = []
     rounds = Rounds(tmp_path, objective=objective)
     store, charge, executor = Waits(events), Ledger.charge, rounds.world.executor
-    asked = type(executor).chunks
+    exchanges_before = type(executor).chunks
 
     def charged(self, round, event):
         events.append(f"charge {round}")
@@ -96,7 +96,7 @@ def test_nobody_is_asked_and_nothing_charged_before_the_last_release_is_durable(
 
     def chunks(self, exchange, cohort):
         events.append("ask")
-        yield from asked(self, exchange, cohort)
+        yield from exchanges_before(self, exchange, cohort)
 
     monkeypatch.setattr(Ledger, "charge", charged)
     monkeypatch.setattr(type(executor), "chunks", chunks)

@@ -19,7 +19,7 @@ from privfed.auditing.run_audit import audit
 from privfed.core.errors import ByzantineProved
 from privfed.plan.byzantine import (
     byzantine_limit,
-    exclusion_in_words,
+    exclusion_text,
     lost_claims,
     refuse_more_culprits,
 )
@@ -52,7 +52,7 @@ KEYS = (
     *("run.randomness=seeded", "cohort.sampler=full", "cohort.size=0", "run.rounds=3"),
     *("secure.protocol=masks", "secure.threshold=0.5", "run.checkpoint_every=1"),
 )
-LIAR = 8
+BYZANTINE = 8
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def senders(monkeypatch):
             senders.append(set(self.server._senders))
             return summed
 
-    wired = partial(Listening, wire=tampering(wire.Unmask, lying, victim=LIAR))
+    wired = partial(Listening, wire=tampering(wire.Unmask, lying, victim=BYZANTINE))
     monkeypatch.setattr(protocol, "MaskedChannel", wired)
     return senders
 
@@ -77,11 +77,17 @@ def senders(monkeypatch):
 def test_a_run_goes_on_without_who_was_proved_to_lie_also_after_a_crash(tmp_path, senders):
     outcome = trained(tmp_path / "whole", *KEYS)
     everybody = set(range(12))
-    assert senders == [everybody, everybody - {LIAR}, everybody - {LIAR}]
+    assert senders == [everybody, everybody - {BYZANTINE}, everybody - {BYZANTINE}]
     assert (outcome.updates, outcome.excluded, outcome.aborts) == (3, 1, {})
     directory = RunDirectory(tmp_path / "whole")
     (line,) = (directory.path / "excluded.jsonl").read_text().splitlines()
-    about = {"round": 1, "exchange": 0, "client": LIAR, "reason": "wrong share", "complaints": 0}
+    about = {
+        "round": 1,
+        "exchange": 0,
+        "client": BYZANTINE,
+        "reason": "wrong share",
+        "complaints": 0,
+    }
     assert json.loads(line) == about
     (file,) = directory.exclusions.proofs.iterdir()
     culprit = replace(directory.exclusions.culprits()[0], proof=file.read_bytes())
@@ -104,16 +110,16 @@ def test_a_run_goes_on_without_who_lied_in_a_committee(tmp_path, monkeypatch):
             ended.append(self.server)
             return summed
 
-    wire = committee_sums.Changing(Disclosure, committee_sums.spoiled, {LIAR})
+    wire = committee_sums.Changing(Disclosure, committee_sums.spoiled, {BYZANTINE})
     monkeypatch.setattr(committee_protocol, "CommitteeChannel", partial(Listening, wire=wire))
     outcome = trained(tmp_path, *KEYS, "secure.protocol=committee", "secure.threshold=0.75")
     everybody = tuple(range(12))
-    without = tuple(who for who in everybody if who != LIAR)
+    without = tuple(who for who in everybody if who != BYZANTINE)
     assert [server._survivors for server in ended] == [everybody, without, without]
     assert (outcome.updates, outcome.excluded, outcome.aborts) == (3, 1, {})
     exclusions = RunDirectory(tmp_path).exclusions
     (culprit,), (file,) = exclusions.culprits(), exclusions.proofs.iterdir()
-    assert (culprit.client, culprit.round, culprit.reason) == (LIAR, 1, "wrong share")
+    assert (culprit.client, culprit.round, culprit.reason) == (BYZANTINE, 1, "wrong share")
     culprit = replace(culprit, proof=file.read_bytes())
     assert committee_evidence.proves_violation(culprit, ended[-1]._terms)
 
@@ -236,8 +242,8 @@ def test_before_a_run_it_is_said_what_a_liar_would_do(keys, limit, words):
     planned = plan(small(*KEYS, "privacy.delta=0.05", *keys), length=21)
     stated = byzantine_limit(planned)
     assert (stated and stated.most) == limit
-    assert words in exclusion_in_words(planned)
-    assert bool(words) is bool(exclusion_in_words(planned))
+    assert words in exclusion_text(planned)
+    assert bool(words) is bool(exclusion_text(planned))
 
 
 def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
@@ -254,7 +260,7 @@ def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
     (lost,) = lost_claims(planned, culprits)
     assert lost.startswith("ε against the server, readers and colluding sites does not hold")
     assert lost.endswith("does not depend on other parties' noise, and holds.")
-    assert "a site that is proved to be Byzantine" in exclusion_in_words(planned)
+    assert "a site that is proved to be Byzantine" in exclusion_text(planned)
 
 
 def test_no_evaluation_after_the_run_rests_on_a_secret_draw(tmp_path):

@@ -40,7 +40,7 @@ from privfed.run.evaluation.heterogeneity import (
 from privfed.run.population import load_population
 from privfed.run.train import resume
 from privfed.sampling.availability import Devices
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 from privfed.sampling.samplers import BySize
 from privfed.store.run_directory import RunDirectory
 from privfed.trained.personalise import _halves
@@ -156,8 +156,8 @@ def test_shuffling_keeps_sizes_and_takes_heterogeneity_away():
 
 
 def test_a_concept_shift_swaps_two_labels_at_known_rounds_for_everybody_for_ever():
-    people = population((5, 30, 8))
-    shifted = Concept(swaps=4, within=20).apply(people, STREAMS)
+    federation = population((5, 30, 8))
+    shifted = Concept(swaps=4, within=20).apply(federation, STREAMS)
     assert shifted.at(1) is shifted
     rounds = [round for round, _ in shifted.relabelled]
     assert rounds == sorted(set(rounds))
@@ -169,24 +169,26 @@ def test_a_concept_shift_swaps_two_labels_at_known_rounds_for_everybody_for_ever
         touched = set(before.examples.y[moved].tolist()) | set(after.examples.y[moved].tolist())
         assert len(touched) == 2
         assert shifted.at(round) is after
-        again = Concept(swaps=4, within=20).apply(people, STREAMS).at(round)
+        again = Concept(swaps=4, within=20).apply(federation, STREAMS).at(round)
         assert torch.equal(again.examples.y, after.examples.y), "not replayable"
         assert torch.equal(after.test.y, after.examples.y), "the test set moves along"
         before = after
     assert torch.equal(shifted.at(999).examples.y, before.examples.y)
-    other = Concept(swaps=4, within=20).apply(people, Streams(77))
+    other = Concept(swaps=4, within=20).apply(federation, Streams(77))
     assert [round for round, _ in other.relabelled] != rounds
     with pytest.raises(Refused, match="lower it or raise"):
-        Concept(swaps=5, within=5).apply(people, STREAMS)
-    few = replace(people, examples=replace(people.examples, y=people.examples.y % 2, classes=2))
+        Concept(swaps=5, within=5).apply(federation, STREAMS)
+    few = replace(
+        federation, examples=replace(federation.examples, y=federation.examples.y % 2, classes=2)
+    )
     with pytest.raises(Refused, match="brings an earlier labelling back"):
         Concept(swaps=2, within=20).apply(few, STREAMS)
     for seed in range(30):
         seen = [tuple(range(3))]
-        many = Concept(swaps=4, within=20).apply(people, Streams(seed)).relabelled
+        many = Concept(swaps=4, within=20).apply(federation, Streams(seed)).relabelled
         seen += [tuple(labels.tolist()) for _, labels in many]
         assert len(set(seen)) == 5, "a labelling came back"
-    numbers = replace(people, examples=replace(people.examples, y=torch.zeros(43, 1)))
+    numbers = replace(federation, examples=replace(federation.examples, y=torch.zeros(43, 1)))
     with pytest.raises(Refused, match="no class each"):
         Concept().apply(numbers, STREAMS)
 
@@ -195,14 +197,14 @@ def labels_of(path):
     """The accuracy of the run's model on its test set, as labelled at its end, by hand."""
     directory = RunDirectory.open(path)
     config = directory.config.read()
-    people = load_population(config, Streams(config.run.seed))
-    network, params, round = evaluated(path, people.examples)
-    outputs = network.outputs(params, people.test.x).argmax(1)
-    y = people.test.y
-    for start, labels in people.relabelled:
+    federation = load_population(config, Streams(config.run.seed))
+    network, params, round = evaluated(path, federation.examples)
+    outputs = network.outputs(params, federation.test.x).argmax(1)
+    y = federation.test.y
+    for start, labels in federation.relabelled:
         if start <= round:
-            y = labels[people.test.y]
-    assert not torch.equal(y, people.test.y)
+            y = labels[federation.test.y]
+    assert not torch.equal(y, federation.test.y)
     return float((outputs == y).float().mean())
 
 
@@ -232,8 +234,8 @@ def images(count=40, shape=(1, 8, 8)):
 def test_each_clients_camera_is_its_own_and_the_same_for_all_its_images():
     one = images(1)
     same = one.take(np.zeros(40, dtype=np.int64))
-    people = Federation(same, np.arange(5) * 10, same)
-    seen = Covariate().apply(people, STREAMS).examples.x
+    federation = Federation(same, np.arange(5) * 10, same)
+    seen = Covariate().apply(federation, STREAMS).examples.x
     for client in range(4):
         block = seen[client * 10 : client * 10 + 10]
         assert torch.equal(block, block[:1].expand_as(block))
@@ -245,18 +247,18 @@ def test_each_clients_camera_is_its_own_and_the_same_for_all_its_images():
 def test_a_camera_turns_by_known_angles_and_scales_intensities():
     picture = images(1).x
     same = Examples(picture.expand(30, -1, -1, -1), torch.zeros(30, dtype=torch.int64), 2)
-    people = Federation(same, np.arange(31), same)
-    still = Covariate(rotation=0.0, contrast=0.0, brightness=0.0).apply(people, STREAMS)
+    federation = Federation(same, np.arange(31), same)
+    still = Covariate(rotation=0.0, contrast=0.0, brightness=0.0).apply(federation, STREAMS)
     torch.testing.assert_close(still.examples.x, same.x.contiguous())
-    bright = Covariate(rotation=0.0, contrast=0.0, brightness=0.4).apply(people, STREAMS)
+    bright = Covariate(rotation=0.0, contrast=0.0, brightness=0.4).apply(federation, STREAMS)
     offsets = (bright.examples.x - same.x).flatten(1)
     torch.testing.assert_close(offsets, offsets[:, :1].expand_as(offsets), atol=1e-5, rtol=0)
     assert 0.15 < float(offsets.abs().mean()) < 0.25
     assert float(offsets.abs().max()) <= 0.4 + 1e-5
-    contrast = Covariate(rotation=0.0, contrast=0.5, brightness=0.0).apply(people, STREAMS)
+    contrast = Covariate(rotation=0.0, contrast=0.5, brightness=0.0).apply(federation, STREAMS)
     ratios = (contrast.examples.x / same.x).flatten(1)
     torch.testing.assert_close(ratios, ratios[:, :1].expand_as(ratios), atol=1e-3, rtol=1e-3)
-    turned = Covariate(rotation=90.0, contrast=0.0, brightness=0.0).apply(people, STREAMS)
+    turned = Covariate(rotation=90.0, contrast=0.0, brightness=0.0).apply(federation, STREAMS)
     means = turned.examples.x.flatten(1).mean(1)
     assert (means - float(picture.mean())).abs().max() < 0.15
     assert (turned.examples.x - same.x).abs().mean() > 0.1, "nothing was turned"
@@ -271,7 +273,7 @@ def test_a_camera_turns_by_known_angles_and_scales_intensities():
     )
     wide = Covariate().apply(flat, STREAMS).examples.x
     torch.testing.assert_close(
-        wide.view(30, 1, 8, 8), Covariate().apply(people, STREAMS).examples.x
+        wide.view(30, 1, 8, 8), Covariate().apply(federation, STREAMS).examples.x
     )
     with pytest.raises(Refused, match="expected an image"):
         Covariate().apply(population((3, 4)), STREAMS)
@@ -282,7 +284,9 @@ def test_sampling_by_size_draws_in_proportion_and_is_refused_under_privacy():
     drawn = np.zeros(6)
     for round in range(3000):  # 12 clients are declared, and 6 there are
         drawn[
-            BySize(size=4).sample(round, 12, People.of(sizes), Streams(1, simulated=True)).clients
+            BySize(size=4)
+            .sample(round, 12, Population.of(sizes), Streams(1, simulated=True))
+            .clients
         ] += 1
     wanted = np.minimum(4 / 12 * sizes / sizes.mean(), 1.0)
     for count, rate in zip(drawn, wanted, strict=True):
@@ -299,14 +303,14 @@ def test_sampling_by_size_draws_in_proportion_and_is_refused_under_privacy():
 
 
 def test_heterogeneity_and_dissimilarity_by_hand():
-    people = population((3, 9, 0, 4))
-    local = trainer(people)
+    federation = population((3, 9, 0, 4))
+    local = trainer(federation)
     params = local.network.initial_params + 0.1
     sizes = np.array([3, 9, 4]) / 16
     rows = []
     for start, end in ((0, 3), (3, 12), (12, 16)):
         leaf = params.clone().requires_grad_()
-        x, y = people.examples.x[start:end], people.examples.y[start:end]
+        x, y = federation.examples.x[start:end], federation.examples.y[start:end]
         local.network.losses(leaf, x, y).mean().backward()
         rows.append(leaf.grad.double().numpy())
     mean = (sizes[:, None] * np.stack(rows)).sum(0)
@@ -338,17 +342,17 @@ def test_a_distribution_over_clients_by_hand():
 
 
 def test_each_client_is_scored_on_its_own_examples():
-    people = population((3, 9, 4))
-    local = trainer(people)
+    federation = population((3, 9, 4))
+    local = trainer(federation)
     generator = torch.Generator().manual_seed(0)
     params = torch.randn(len(local.network.initial_params), generator=generator)
-    name, scores = client_scores(local.network, people, params, np.arange(3))
+    name, scores = client_scores(local.network, federation, params, np.arange(3))
     assert name == "accuracy"
-    right = local.network.outputs(params, people.examples.x).argmax(1) == people.examples.y
+    right = local.network.outputs(params, federation.examples.x).argmax(1) == federation.examples.y
     assert scores == pytest.approx([float(part.float().mean()) for part in right.split([3, 9, 4])])
     named = measure_clients(local, params)
     assert named["client_accuracy_mean"] == pytest.approx(scores.mean())
-    whole = float(local.network.losses(params, people.examples.x, people.examples.y).mean())
+    whole = float(local.network.losses(params, federation.examples.x, federation.examples.y).mean())
     assert named["train_loss"] == pytest.approx(whole, rel=1e-5)
 
 
@@ -464,13 +468,13 @@ def test_one_class_is_enough_to_score_a_client():
 
 
 def test_a_half_is_tuned_on_and_the_other_scored():
-    people = population((5, 1, 8))
-    tuning, scoring = _halves(people, STREAMS)
+    federation = population((5, 1, 8))
+    tuning, scoring = _halves(federation, STREAMS)
     assert tuning.sizes(np.arange(3)).tolist() == [3, 1, 4]
     assert scoring.sizes(np.arange(3)).tolist() == [2, 0, 4]
     for client in range(3):
-        start, end = people.offsets[client : client + 2]
-        own = {tuple(row) for row in people.examples.x[start:end].tolist()}
+        start, end = federation.offsets[client : client + 2]
+        own = {tuple(row) for row in federation.examples.x[start:end].tolist()}
         halves = [
             {
                 tuple(row)

@@ -73,12 +73,12 @@ def played(values, cohorts):
         yield {"round": round, "clients": who.tolist(), **measures}
 
 
-def simulated_evidence(rng, *, rounds=12, n=60, character=0.0, hostile=0, push=3.0, cohort=None):
+def simulated_evidence(rng, *, rounds=12, n=60, character=0.0, byzantine=0, push=3.0, cohort=None):
     """Values `[rounds, n]`: noise, what a client always is, and a push by the first ones."""
     values = rng.normal(size=(rounds, n)) + character * rng.normal(size=n)
-    values[:, :hostile] += push
+    values[:, :byzantine] += push
     cohorts = [np.sort(rng.permutation(n)[: cohort or n]) for _ in range(rounds)]
-    return misbehaviour_in(played(values, cohorts), n, np.arange(n) < hostile)
+    return misbehaviour_in(played(values, cohorts), n, np.arange(n) < byzantine)
 
 
 def rate_up_to(level, p_values):
@@ -151,26 +151,26 @@ def test_a_p_value_that_forgets_the_client_itself_is_refuted():
 def test_of_those_named_no_more_are_honest_than_declared_in_any_run(character, push):
     rng = np.random.default_rng(5)
     for _ in range(40):
-        evidence = simulated_evidence(rng, hostile=20, push=push, character=character)
+        evidence = simulated_evidence(rng, byzantine=20, push=push, character=character)
         named = evidence.measures["far"].named
-        honest = int((named & ~evidence.hostile).sum())
+        honest = int((named & ~evidence.byzantine).sum())
         assert honest <= LEVEL * named.sum()
 
 
 def test_who_pushes_hard_is_found_and_too_few_cannot_be():
     rng = np.random.default_rng(6)
-    many = simulated_evidence(rng, hostile=20, push=5.0).measures["far"]
+    many = simulated_evidence(rng, byzantine=20, push=5.0).measures["far"]
     assert many.named[:20].all()
-    few = simulated_evidence(rng, hostile=3, push=50.0)
-    assert few.measures["far"].to_json(few.hostile)["auc"] == 1.0
+    few = simulated_evidence(rng, byzantine=3, push=50.0)
+    assert few.measures["far"].to_json(few.byzantine)["auc"] == 1.0
     assert not few.measures["far"].named.any(), "3 < 60 / (0.1 x 58)"
 
 
 def test_nobody_hostile_or_all_of_them_leaves_out_what_needs_both():
     rng = np.random.default_rng(7)
-    for hostile in (0, 60):
-        evidence = simulated_evidence(rng, hostile=hostile)
-        assert evidence.hostile is None
+    for byzantine in (0, 60):
+        evidence = simulated_evidence(rng, byzantine=byzantine)
+        assert evidence.byzantine is None
         assert evidence.measures["far"].p_honest is None
         assert "auc" not in evidence.to_json()["far"]
     assert misbehaviour_in([], 5, None) is None
@@ -187,12 +187,12 @@ def table(path):
 def test_a_simulation_says_who_misbehaved(tmp_path):
     outcome = trained(tmp_path / "run", *WATCHED, *ATTACKED)
     facts = outcome.to_json()["misbehaviour"]
-    assert facts["hostile"] == 10
+    assert facts["byzantine"] == 10
     assert facts["alike"]["auc"] == 1.0, "they all send one row"
     lines = table(tmp_path / "run")
     assert len(lines) == facts["clients"] == 40
     attackers = json.loads((tmp_path / "run/report/attackers.json").read_text())["clients"]
-    assert [int(line["client"]) for line in lines if line["hostile"] == "yes"] == attackers
+    assert [int(line["client"]) for line in lines if line["byzantine"] == "yes"] == attackers
     assert {line["rounds"] for line in lines} == {"7"}
     page = write_run_page(tmp_path / "run", None, True).path.read_text("utf-8")
     assert "Suspicious clients" in page
@@ -208,14 +208,14 @@ def test_a_simulation_says_who_misbehaved(tmp_path):
 def test_evidence_is_of_the_rounds_of_the_attack(tmp_path, keys, rounds):
     """Others, in which the hostile are like everybody, would only hide them."""
     outcome = trained(tmp_path / "run", *WATCHED, *ATTACKED, *keys)
-    assert outcome.to_json()["misbehaviour"]["hostile"] == 10
+    assert outcome.to_json()["misbehaviour"]["byzantine"] == 10
     assert outcome.to_json()["misbehaviour"]["alike"]["auc"] == 1.0
     assert {line["rounds"] for line in table(tmp_path / "run")} == {rounds}
 
 
 def test_an_attack_after_the_last_round_is_nobodys(tmp_path):
     outcome = trained(tmp_path / "run", *WATCHED, *ATTACKED, "attack.first_round=9")
-    assert outcome.misbehaviour.hostile is None
+    assert outcome.misbehaviour.byzantine is None
     assert {line["rounds"] for line in table(tmp_path / "run")} == {"7"}
 
 
@@ -251,8 +251,8 @@ def test_without_asking_and_without_rows_there_is_nothing(tmp_path, keys):
 def test_attackers_who_change_have_no_truth_by_client(tmp_path):
     keys = ("attack.selection=round",)
     outcome = trained(tmp_path / "run", *WATCHED, *ATTACKED, *keys)
-    assert outcome.misbehaviour.hostile is None
-    assert {line["hostile"] for line in table(tmp_path / "run")} == {""}
+    assert outcome.misbehaviour.byzantine is None
+    assert {line["byzantine"] for line in table(tmp_path / "run")} == {""}
 
 
 def test_a_run_that_watches_says_it_is_a_simulation():

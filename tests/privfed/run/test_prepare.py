@@ -2,7 +2,7 @@
 
 import pytest
 from small import SMALL, small, trained
-from tables import people
+from tables import population
 
 from privfed.config.reading import load
 from privfed.core.errors import Refused
@@ -111,14 +111,14 @@ def test_a_plan_without_proof_is_refused_before_anything_is_read(tmp_path, calls
 
 def test_examples_that_grow_with_clients_are_refused_where_noise_depends_on_them():
     keys = ("data.clients=300", *PROTOCOLS["masks and skellam"], "secure.simulate=arithmetic")
-    config = small("data.source=spelt:Growing", *keys)
+    config = small("data.source=custom_parts:Growing", *keys)
     with pytest.raises(Refused, match="fewer synthetic clients used for planning"):
         prepare(config)
     assert check(config).plan.mechanism.grid().length
 
 
 def test_people_whom_the_sampler_is_not_for_are_refused_as_they_are_loaded(tmp_path):
-    keys = [*people(tmp_path / "a.csv"), "cohort.sampler=full", "cohort.size=0"]
+    keys = [*population(tmp_path / "a.csv"), "cohort.sampler=full", "cohort.size=0"]
     with pytest.raises(Refused, match=r"data\.clients is 10.*\"full\""):
         prepare(load(None, keys))
 
@@ -126,7 +126,7 @@ def test_people_whom_the_sampler_is_not_for_are_refused_as_they_are_loaded(tmp_p
 def test_a_model_that_mixes_gradients_is_refused_where_single_examples_are_protected():
     silos = ("data.setting=cross_silo", "cohort.sampler=full", "cohort.size=0")
     keys = [key for key in SMALL if "noise_multiplier" not in key]
-    mixing = [*keys, *silos, "privacy.mechanism=none", "model.name=spelt:MixesGradients"]
+    mixing = [*keys, *silos, "privacy.mechanism=none", "model.name=custom_parts:MixesGradients"]
     prepare(load(None, mixing))
     with pytest.raises(Refused, match="mixes examples or uses parameters outside"):
         prepare(load(None, [*mixing, "client.privacy.mechanism=dp_sgd"]))

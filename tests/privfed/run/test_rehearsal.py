@@ -51,25 +51,25 @@ def test_a_rehearsal_of_a_seeded_run_ends_as_that_run(tmp_path, overrides):
 def test_a_client_without_its_examples_is_as_absent_as_one_who_is_not_there(mechanism):
     private = ("privacy.noise_multiplier=0.5",) if mechanism == "gaussian" else ()
     whole = setup(f"privacy.mechanism={mechanism}", *private)
-    people = whole.federation
-    last = int(people.offsets[-2])
-    kept = np.arange(len(people.examples)) < last
-    empty = keeping(people, kept)
+    population = whole.federation
+    last = int(population.offsets[-2])
+    kept = np.arange(len(population.examples)) < last
+    empty = keeping(population, kept)
     absent = replace(empty, offsets=empty.offsets[:-1])
     assert (empty.clients, absent.clients) == (12, 11)
     without = [rehearse(whole, those, 3).params for those in (empty, absent)]
     torch.testing.assert_close(*without, rtol=0, atol=1e-6)
-    assert (rehearse(whole, people, 3).params - without[0]).abs().max() > 1e-3
+    assert (rehearse(whole, population, 3).params - without[0]).abs().max() > 1e-3
 
 
 def test_keeping_some_examples_keeps_each_with_its_owner():
-    people = setup().federation
-    kept = np.arange(len(people.examples)) % 3 == 0
-    some = keeping(people, kept)
-    owners = np.repeat(np.arange(people.clients), np.diff(people.offsets))
-    for client in range(people.clients):
+    population = setup().federation
+    kept = np.arange(len(population.examples)) % 3 == 0
+    some = keeping(population, kept)
+    owners = np.repeat(np.arange(population.clients), np.diff(population.offsets))
+    for client in range(population.clients):
         start, end = some.offsets[client], some.offsets[client + 1]
-        mine = people.examples.x[torch.from_numpy(kept & (owners == client))]
+        mine = population.examples.x[torch.from_numpy(kept & (owners == client))]
         assert torch.equal(some.examples.x[start:end], mine)
 
 

@@ -16,18 +16,18 @@ from privfed.core.streams import Streams
 from privfed.plan.plan import plan
 from privfed.run.train import resume
 from privfed.sampling.allocation import Allocation, uniform_below
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 
 KEPT = Streams(0, key=bytes(32))
 
 
-def slots_of(sampler, clients, epochs, streams=KEPT, people=None):
+def slots_of(sampler, clients, epochs, streams=KEPT, population=None):
     """The slot of each client in each epoch `[epochs, clients]`; each has one in every epoch."""
-    people = people or People.of(np.ones(clients, dtype=np.int64))
-    slots = np.full((epochs, len(people)), -1)
+    population = population or Population.of(np.ones(clients, dtype=np.int64))
+    slots = np.full((epochs, len(population)), -1)
     for epoch in range(epochs):
         for place in range(sampler.slots):
-            drawn = sampler.sample(1 + epoch * sampler.slots + place, clients, people, streams)
+            drawn = sampler.sample(1 + epoch * sampler.slots + place, clients, population, streams)
             assert (slots[epoch, drawn.clients] == -1).all()
             slots[epoch, drawn.clients] = place
             assert drawn.divisor == clients / sampler.slots
@@ -60,10 +60,12 @@ def test_a_wrong_sampler_would_be_noticed():
 
 
 def test_a_slot_is_the_clients_own_whoever_else_there_is():
-    everybody = People.of(np.ones(40, dtype=np.int64))
-    some = People(np.ones(7, dtype=np.int64), everybody.identities[[3, 1, 4, 15, 9, 26, 5]])
+    everybody = Population.of(np.ones(40, dtype=np.int64))
+    some = Population(np.ones(7, dtype=np.int64), everybody.identities[[3, 1, 4, 15, 9, 26, 5]])
     sampler = Allocation(slots=5)
-    of_all, of_some = (slots_of(sampler, 40, 3, people=people) for people in (everybody, some))
+    of_all, of_some = (
+        slots_of(sampler, 40, 3, population=population) for population in (everybody, some)
+    )
     np.testing.assert_array_equal(of_all[:, some.identities], of_some)
 
 
@@ -74,7 +76,7 @@ def test_another_key_draws_other_slots_and_a_resume_the_same():
     np.testing.assert_array_equal(first, again)
     assert (first == other).mean() < 0.1
     with pytest.raises(ValueError, match="kept key"):
-        sampler.sample(1, 100, People.of(np.ones(4, dtype=np.int64)), Streams(0))
+        sampler.sample(1, 100, Population.of(np.ones(4, dtype=np.int64)), Streams(0))
 
 
 def test_groups_keep_a_clients_possible_rounds_apart():
@@ -156,7 +158,7 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
         (("data.sites=2",), None),
         (("data.sites=2", "secure.protocol=masks"), "sites sample their own"),
         (("client.objective=scaffold", "data.setting=cross_silo"), "no amplification is proved"),
-        (("privacy.mechanism=banded", "privacy.bands=0"), "asks for as many as need the least"),
+        (("privacy.mechanism=banded", "privacy.bands=0"), "bands that needs the least"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fixed_draws import assert_rate
 from lanes import mostly_slow
 from scipy import stats
 from small import same_run, small, trained
-from words import assert_rate
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.noises import Gaussian
@@ -17,13 +17,13 @@ from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
 from privfed.client.objective import Cohorts
 from privfed.core.errors import Refused
-from privfed.core.streams import Streams, coins
+from privfed.core.streams import Streams, bernoulli
 from privfed.plan.plan import plan
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.run.train import resume
 from privfed.sampling.availability import Always, Daily, Groups
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 from privfed.sampling.samplers import BySize, CappedPoisson, Cyclic, FixedSize, Full, Poisson
 
 STREAMS = Streams(3, simulated=True)
@@ -35,7 +35,7 @@ def counts(sampler, rounds=ROUNDS, streams=STREAMS, clients=40):
     """How often each client was drawn, and every cohort's size."""
     often, sizes = np.zeros(clients), []
     for round in range(1, rounds + 1):
-        cohort = sampler.sample(round, clients, People.of(SIZES[:clients]), streams)
+        cohort = sampler.sample(round, clients, Population.of(SIZES[:clients]), streams)
         assert (np.diff(cohort.clients) > 0).all()
         often[cohort.clients] += 1
         sizes.append(len(cohort.clients))
@@ -64,7 +64,7 @@ def test_fixed_size_draws_uniform_sets_of_one_size():
     assert_inclusion(often, 0.25)
     pairs = np.zeros((40, 40))
     for round in range(1, ROUNDS + 1):
-        drawn = FixedSize(size=10).sample(round, 40, People.of(SIZES), STREAMS).clients
+        drawn = FixedSize(size=10).sample(round, 40, Population.of(SIZES), STREAMS).clients
         pairs[np.ix_(drawn, drawn)] += 1
     together = pairs[np.triu_indices(40, 1)]
     assert together.mean() == pytest.approx(ROUNDS * 10 * 9 / (40 * 39))
@@ -88,14 +88,14 @@ def test_cyclic_keeps_each_clients_slot_and_its_separation():
         assert sizes.sum() == 400
         last = np.full(40, -100)
         for round in range(1, 81):
-            now = sampler.sample(round, 40, People.of(SIZES), streams).clients
+            now = sampler.sample(round, 40, Population.of(SIZES), streams).clients
             assert (round - last[now] >= 8).all()
             last[now] = round
     keys = [Streams(0, key=bytes([n] * 32)) for n in range(250)]
-    slots = [len(sampler.sample(1, 40, People.of(SIZES), one).clients) for one in keys]
+    slots = [len(sampler.sample(1, 40, Population.of(SIZES), one).clients) for one in keys]
     assert np.var(slots) == pytest.approx(40 / 8 * 7 / 8, rel=0.35)  # independent slots
     with pytest.raises(ValueError, match="kept key"):
-        sampler.sample(1, 40, People.of(SIZES), Streams(0))
+        sampler.sample(1, 40, Population.of(SIZES), Streams(0))
 
 
 def test_a_slot_is_the_clients_own_whatever_the_order():
@@ -104,13 +104,13 @@ def test_a_slot_is_the_clients_own_whatever_the_order():
     names = np.array([11, 3, 500, 42, 9, 77, 1, 10**12])
     shuffled = np.array([77, 42, 10**12, 3, 1, 9, 6, 11])  # 500 left, 6 came
     for round in range(1, 9):
-        first = sampler.sample(round, 8, People(np.ones(8), names), streams).clients
-        later = sampler.sample(round, 8, People(np.ones(8), shuffled), streams).clients
+        first = sampler.sample(round, 8, Population(np.ones(8), names), streams).clients
+        later = sampler.sample(round, 8, Population(np.ones(8), shuffled), streams).clients
         assert {*names[first]} - {500} == {*shuffled[later]} - {6}
 
 
 def test_everybody_takes_part_in_full():
-    cohort = Full().of(40).sample(1, 40, People.of(SIZES), Streams(0))
+    cohort = Full().of(40).sample(1, 40, Population.of(SIZES), Streams(0))
     assert cohort.clients.tolist() == list(range(40))
     assert cohort.divisor == 40.0
 
@@ -157,9 +157,9 @@ def test_sampling_by_size_has_no_event():
 @pytest.mark.parametrize("sampler", [FixedSize(size=3), Full(), Cyclic(separation=2)])
 def test_a_public_number_of_clients_has_to_be_the_number(sampler):
     sampler.fits(40, 40)
-    for people in (39, 41):
-        with pytest.raises(Refused, match=f"there are {people} clients"):
-            sampler.fits(people, 40)
+    for population in (39, 41):
+        with pytest.raises(Refused, match=f"there are {population} clients"):
+            sampler.fits(population, 40)
 
 
 def test_a_bound_on_the_clients_has_to_bound_them():
@@ -282,26 +282,26 @@ def test_clients_that_return_do_so_in_their_slot(tmp_path, randomness):
 def test_sites_draw_their_own_clients_whoever_is_elsewhere():
     """By each client's own number: a site alone draws whom it draws among all sites."""
     numbers = np.array([7, 3, 12, 5, 99, 4])
-    everybody = People(np.ones(6, np.int64), numbers, np.array([0, 1, 0, 1, 1, 0]))
+    everybody = Population(np.ones(6, np.int64), numbers, np.array([0, 1, 0, 1, 1, 0]))
     sampler, streams = Poisson(size=3), Streams(8, simulated=True)
     for round in range(1, 30):
         drawn = numbers[sampler.sample(round, 6, everybody, streams).clients]
         apart = []
         for site in (0, 1):
             here = numbers[everybody.sites == site]
-            people = People(np.ones(3, np.int64), here, np.full(3, site))
-            apart += here[sampler.sample(round, 6, people, streams).clients].tolist()
+            population = Population(np.ones(3, np.int64), here, np.full(3, site))
+            apart += here[sampler.sample(round, 6, population, streams).clients].tolist()
         assert sorted(drawn.tolist()) == sorted(apart)
 
 
 def entering(present, at_sites):
     """The rate at which clients enter, of as many `present`, where eight are declared."""
-    people = People.of(np.ones(present, np.int64))
+    population = Population.of(np.ones(present, np.int64))
     if at_sites:
-        people = replace(people, sites=np.arange(present) % 2)
+        population = replace(population, sites=np.arange(present) % 2)
 
     def entered():
-        drawn = Poisson(size=2).sample(1, 8, people, Streams(3, key=bytes(32))).clients
+        drawn = Poisson(size=2).sample(1, 8, population, Streams(3, key=bytes(32))).clients
         return np.isin(np.arange(present), drawn)
 
     return entered
@@ -319,16 +319,16 @@ def rate_of_the_present(monkeypatch):
     monkeypatch.setattr(
         Poisson,
         "sample",
-        lambda self, number, clients, people, streams: real(
-            self, number, len(people), people, streams
+        lambda self, number, clients, population, streams: real(
+            self, number, len(population), population, streams
         ),
     )
 
 
 def five_percent_too_often(monkeypatch):
-    monkeypatch.setattr("privfed.sampling.samplers.coins", lambda w, q: coins(w, 1.05 * q))
+    monkeypatch.setattr("privfed.sampling.samplers.bernoulli", lambda w, q: bernoulli(w, 1.05 * q))
     monkeypatch.setattr(
-        "privfed.core.streams.Keys.bernoulli", lambda keys, q, n: coins(keys.bits(n), 1.05 * q)
+        "privfed.core.streams.Keys.bernoulli", lambda keys, q, n: bernoulli(keys.bits(n), 1.05 * q)
     )
 
 

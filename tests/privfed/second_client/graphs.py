@@ -36,7 +36,7 @@ class Shape:
 
     def neighbours(self, seed, agreed, clients, me):
         if self.random:
-            return on_random_graph(coins_of(agreed), clients, self.degree, me)
+            return on_random_graph(edge_key(agreed), clients, self.degree, me)
         if self.complete:
             return [client for client in clients if client != me]
         return on_circle(seed, clients, self.degree, me)
@@ -99,12 +99,12 @@ def on_circle(seed, clients, degree, me):
     return sorted(circle[(at + step) % len(circle)] for step in range(-half, half + 1) if step)
 
 
-def coins_of(agreed):
+def edge_key(agreed):
     return sha256(LABELS["graph"], agreed)
 
 
-def on_random_graph(coins, clients, degree, me):
-    cipher = Cipher(algorithms.AES256(coins), modes.ECB()).encryptor()
+def on_random_graph(key, clients, degree, me):
+    cipher = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()
     limit = (degree << 64) // (len(clients) - 1)
 
     def tossed(other):

@@ -13,13 +13,12 @@ from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import Limits
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.policy import Policy
+from privfed.secure.masked.policy import Expected, Policy
 
 SETTINGS = {
     "codec": codec(),
-    "policy": Policy(0.6, 0.1, "lying"),
+    "policy": Policy(0.6, 0.1, "malicious"),
     "limits": Limits(10, 2, tolerance=0.3),
     "layers": Layers(400.0, 0.3),
 }
@@ -31,16 +30,16 @@ OTHERWISE = {
     "reach": {"codec": replace(codec(), reach=2.0)},
     "noise": {"codec": replace(codec(), noise=SkellamShare(9.0))},
     "kind of noise": {"codec": replace(codec(), noise=DiscreteGaussianShare(3.0))},
-    "threshold": {"policy": Policy(0.61, 0.1, "lying")},
-    "colluders": {"policy": Policy(0.6, 0.0, "lying")},
+    "threshold": {"policy": Policy(0.61, 0.1, "malicious")},
+    "colluders": {"policy": Policy(0.6, 0.0, "malicious")},
     "threat": {"policy": Policy(0.6, 0.1, "curious")},
-    "size": {"policy": Policy(0.6, 0.1, "lying", size=6)},
-    "admitted": {"policy": Policy(0.6, 0.1, "lying", admitted=6)},
+    "size": {"policy": Policy(0.6, 0.1, "malicious", size=6)},
+    "admitted": {"policy": Policy(0.6, 0.1, "malicious", admitted=6)},
     "admitted, solved for": {"limits": Limits(10, 2, tolerance=0.3, admitted=6)},
     "minimum": {"limits": Limits(10, 3, tolerance=0.3)},
     "capacity": {"limits": Limits(11, 2, tolerance=0.3)},
     "tolerance": {"limits": Limits(10, 2, tolerance=0.4)},
-    "hostile": {"limits": Limits(10, 2, tolerance=0.3, hostile=1)},
+    "byzantine": {"limits": Limits(10, 2, tolerance=0.3, byzantine=1)},
     "a layer's variance": {"layers": Layers(152.0, 0.3)},
     "layers' tolerance": {"layers": Layers(400.0, 0.2)},
     "no layers": {"layers": None},

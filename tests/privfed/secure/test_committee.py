@@ -135,22 +135,22 @@ def test_keys_are_agreed_once_and_masks_are_new_in_each_round():
 
 def test_a_wrong_share_is_left_out_and_its_member_named():
     ready, _ = channel()
-    liar = members(ready)[0]
-    ready, expected = summed(Changing(Disclosure, spoiled, {liar}))
+    byzantine_client = members(ready)[0]
+    ready, expected = summed(Changing(Disclosure, spoiled, {byzantine_client}))
     assert np.array_equal(ready.total()[0], expected)
     assert ready.faults == [
-        f"wrong shares: client {liar} opened shares that their sender did not commit to"
+        f"wrong shares: client {byzantine_client} opened shares that their sender did not commit to"
     ]
-    assert named(ready) == {liar: "wrong share"}
+    assert named(ready) == {byzantine_client: "wrong share"}
 
 
 def test_more_wrong_shares_than_may_be_missing_abort_and_all_are_named():
     ready, _ = channel()
-    liars = set(members(ready)[:3])
-    ready, _ = summed(Changing(Disclosure, spoiled, liars))
+    byzantine = set(members(ready)[:3])
+    ready, _ = summed(Changing(Disclosure, spoiled, byzantine))
     with pytest.raises(Aborted, match=r"too few members.*did not commit to"):
         ready.total()
-    assert named(ready) == dict.fromkeys(liars, "wrong share")
+    assert named(ready) == dict.fromkeys(byzantine, "wrong share")
 
 
 @pytest.mark.parametrize("count", range(7))
@@ -192,12 +192,12 @@ def test_a_client_whose_shares_give_another_secret_is_named():
 
 def test_members_who_say_that_honest_shares_are_bad_stop_nobody():
     ready, _ = channel()
-    liar = members(ready)[-1]
+    byzantine_client = members(ready)[-1]
 
     def change(ballot):
         return replace(ballot, roots=(bytes(DIGEST),) * len(ballot.roots))
 
-    ready, expected = summed(Changing(Ballot, change, {liar}))
+    ready, expected = summed(Changing(Ballot, change, {byzantine_client}))
     assert np.array_equal(ready.total()[0], expected)
     assert not ready.server.culprits
 

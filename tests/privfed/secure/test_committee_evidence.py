@@ -25,10 +25,10 @@ def other_secrets(message):
     return replace(message, dealt=replace(message.dealt, corrections=corrections))
 
 
-LIAR = 13
+BYZANTINE = 13
 """A member in rounds 1 and 2; 23 is one in round 1."""
 
-LIES = {"wrong share": (Disclosure, spoiled), "wrong dealing": (Contribution, other_secrets)}
+DEVIATIONS = {"wrong share": (Disclosure, spoiled), "wrong dealing": (Contribution, other_secrets)}
 
 
 class Answers(Changing):
@@ -47,7 +47,7 @@ class Answers(Changing):
 
 def played(reason=None, round=1):
     """A sum with a client that lies, and what was answered."""
-    lie = (*LIES[reason], {LIAR}) if reason else ()
+    lie = (*DEVIATIONS[reason], {BYZANTINE}) if reason else ()
     wire = Answers(*lie)
     ready = ended(wire, round=round)
     return ready, wire.messages
@@ -62,7 +62,7 @@ def ended(wire, **keys):
     return ready
 
 
-@pytest.fixture(scope="module", params=LIES)
+@pytest.fixture(scope="module", params=DEVIATIONS)
 def accused(request):
     ready, _ = played(request.param)
     (culprit,) = ready.server.culprits
@@ -71,7 +71,7 @@ def accused(request):
 
 def test_a_lie_is_proved_to_who_knows_the_run(accused):
     culprit, terms = accused
-    assert (culprit.client, culprit.round, culprit.exchange) == (LIAR, 1, 0)
+    assert (culprit.client, culprit.round, culprit.exchange) == (BYZANTINE, 1, 0)
     assert proves_violation(culprit, terms)
     assert proves_violation(culprit, replace(terms, round=7, model_hash=bytes(32)))
 
@@ -84,7 +84,7 @@ def test_nothing_else_is_proved_with_it(accused):
         replace(culprit, exchange=1),
         *(
             replace(culprit, reason=reason)
-            for reason in (*LIES, "garbled shares")
+            for reason in (*DEVIATIONS, "garbled shares")
             if reason != culprit.reason
         ),
         replace(culprit, proof=culprit.proof[:-1]),
@@ -108,16 +108,16 @@ def test_no_run_of_messages_of_honest_clients_proves_a_lie():
     """Those of one sum with each other, with other survivors, and with those of another sum."""
     (ready, here), (_, there) = (played(round=round) for round in (1, 2))
     server = ready.server
-    kinds = [kind for who, kind in here if who == LIAR]
+    kinds = [kind for who, kind in here if who == BYZANTINE]
     assert {Contribution, Disclosure} <= {*kinds}
-    ballot, disclosure = (here[LIAR, kind] for kind in kinds[1:])
-    other = there.get((LIAR, Disclosure), disclosure)
+    ballot, disclosure = (here[BYZANTINE, kind] for kind in kinds[1:])
+    other = there.get((BYZANTINE, Disclosure), disclosure)
     survivors = server._survivors
-    dealing = here[LIAR, Contribution].dealing
+    dealing = here[BYZANTINE, Contribution].dealing
     dealt = replace(dealing.dealt, corrections=b"")  # no server takes so little
-    short = replace(dealing, dealt=dealt).signed(client_identity(LIAR))
+    short = replace(dealing, dealt=dealt).signed(client_identity(BYZANTINE))
     texts = {
-        place: dict(here[member, Disclosure].shares)[LIAR]
+        place: dict(here[member, Disclosure].shares)[BYZANTINE]
         for place, member in enumerate(server._members, start=1)
     }
     four, moved = tuple(texts.items())[:4], tuple(zip((2, 1, 3, 4), texts.values(), strict=False))
@@ -131,7 +131,7 @@ def test_no_run_of_messages_of_honest_clients_proves_a_lie():
         (UnusableDealing(dealing, moved), survivors),
         (UnusableDealing(dealing, four[:3]), survivors),
         (UnusableDealing(replace(dealing, dealt=here[23, Contribution].dealt), four), survivors),
-        (UnusableDealing(there[LIAR, Contribution].dealing, four), survivors),
+        (UnusableDealing(there[BYZANTINE, Contribution].dealing, four), survivors),
         (UnusableDealing(short, four), survivors),
     ]
     for evidence, names in claims:
@@ -142,8 +142,8 @@ def test_no_run_of_messages_of_honest_clients_proves_a_lie():
 
 def test_a_dealing_is_signed_with_its_row_and_shown_without(monkeypatch):
     ready, answers = played()
-    message = answers[LIAR, Contribution]
-    public = ready.server._terms.book.identities[LIAR]
+    message = answers[BYZANTINE, Contribution]
+    public = ready.server._terms.book.identities[BYZANTINE]
     assert message.signed_by(public)
     body = message.dealing.body()
     shown = SignedDealing.read(message.context, Reader(body))
@@ -156,15 +156,15 @@ def test_a_dealing_is_signed_with_its_row_and_shown_without(monkeypatch):
 
 def test_who_is_proved_to_lie_is_accused_before_its_round_ends():
     heard = []
-    for kind, change in (*LIES.values(), (Contribution, garbled(3))):
-        ended(Changing(kind, change, {LIAR}), accuse=heard.append)
-    assert [culprit.reason for culprit in heard] == [*LIES, "garbled shares"]
+    for kind, change in (*DEVIATIONS.values(), (Contribution, garbled(3))):
+        ended(Changing(kind, change, {BYZANTINE}), accuse=heard.append)
+    assert [culprit.reason for culprit in heard] == [*DEVIATIONS, "garbled shares"]
     assert [bool(culprit.proof) for culprit in heard] == [True, True, False]
-    assert {culprit.client for culprit in heard} == {LIAR}
+    assert {culprit.client for culprit in heard} == {BYZANTINE}
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_hostile_clients_may_complain_beside_those_who_collude(count):
     """Of 9 clients 1 may collude and 1 is hostile: two complaints name nobody."""
-    ready = ended(Changing(Contribution, garbled(count), {LIAR}), hostile=1)
-    assert named(ready) == ({LIAR: "garbled shares"} if count == 3 else {})
+    ready = ended(Changing(Contribution, garbled(count), {BYZANTINE}), byzantine=1)
+    assert named(ready) == ({BYZANTINE: "garbled shares"} if count == 3 else {})

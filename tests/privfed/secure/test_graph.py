@@ -19,7 +19,7 @@ from privfed.secure.summation import Aborted
 @pytest.mark.parametrize("clients", [2, 3, 4, 10, 57, 200])
 @pytest.mark.parametrize("threshold, colluders", [(0.6, 0.1), (0.67, 0.0), (0.9, 0.3), (1.0, 0.5)])
 def test_thresholds_of_the_complete_graph(clients, threshold, colluders):
-    policy, corrupt = Policy(threshold, colluders, "lying"), int(colluders * clients + 1e-9)
+    policy, corrupt = Policy(threshold, colluders, "malicious"), int(colluders * clients + 1e-9)
     if corrupt + 2 > clients:
         with pytest.raises(Aborted, match="the number that may collude"):
             policy.graph(clients)
@@ -55,20 +55,20 @@ def test_a_sparse_graph_is_the_smallest_that_keeps_the_four_conditions(
     assert (graph.degree, graph.threshold) == (smallest, kept(smallest))
 
 
-@pytest.mark.parametrize("threat", ["curious", "lying"])
-@pytest.mark.parametrize("hostile", [0, 15, 60])
-def test_of_no_honest_clients_neighbours_do_more_lie(threat, hostile):
+@pytest.mark.parametrize("threat", ["curious", "malicious"])
+@pytest.mark.parametrize("byzantine", [0, 15, 60])
+def test_of_no_honest_clients_neighbours_do_more_lie(threat, byzantine):
     """Who colludes opens nothing, as thresholds see to; with hostile clients there may be more."""
     graph, corrupt = Policy(0.7, 0.1, threat, size=300).graph(300), 30
-    most = graph.byzantine_holders(corrupt + hostile)
+    most = graph.byzantine_holders(corrupt + byzantine)
     others, rate = graph.trials
     more = (
-        stats.hypergeom.sf(most, 299, corrupt + hostile, others)
+        stats.hypergeom.sf(most, 299, corrupt + byzantine, others)
         if rate == 1
-        else stats.binom.sf(most, corrupt + hostile, rate)
+        else stats.binom.sf(most, corrupt + byzantine, rate)
     )
     assert 300 * more <= 2.0**-40
-    assert (most < graph.threshold) == (hostile == 0)
+    assert (most < graph.threshold) == (byzantine == 0)
 
 
 def test_all_liars_hold_shares_on_the_complete_graph():
@@ -87,8 +87,8 @@ def test_everybody_is_a_neighbour_of_its_neighbours_and_has_as_many():
     "keys, said",
     [
         ({"threshold": 0.1, "colluders": 0.2}, "would suffice to unmask"),
-        ({"threshold": 0.5, "threat": "lying"}, "expected more than"),
-        ({"neighbours": 20, "threat": "lying"}, "no proof against a malicious server"),
+        ({"threshold": 0.5, "threat": "malicious"}, "expected more than"),
+        ({"neighbours": 20, "threat": "malicious"}, "no proof against a malicious server"),
         ({"neighbours": 7}, "even number"),
     ],
 )
@@ -104,7 +104,7 @@ def test_too_few_neighbours_abort():
 
 def test_a_made_up_small_cohort_is_refused_by_everybody():
     """Of a victim and a colluder, say: clients know how many are expected."""
-    small, large = Policy(0.6, 0.1, "lying"), Policy(0.6, 0.1, "lying", size=20)
+    small, large = Policy(0.6, 0.1, "malicious"), Policy(0.6, 0.1, "malicious", size=20)
     assert small.graph(2).threshold == 2
     for clients in (2, 11):
         with pytest.raises(Aborted, match="for the expected cohort"):
@@ -126,7 +126,7 @@ def test_the_share_of_survivors_is_kept_on_sparse_graphs_too():
     assert stops(300, 0.5) == 1.0
 
 
-@pytest.mark.parametrize("threat", ["curious", "lying"])
+@pytest.mark.parametrize("threat", ["curious", "malicious"])
 @pytest.mark.parametrize(
     "clients, colluders", [(3, 0.34), (5, 0.2), (10, 0.1), (150, 0.1), (300, 0.1), (10, 0.4)]
 )
@@ -166,7 +166,7 @@ def test_a_server_that_may_draw_more_than_the_complete_graph_has_no_promise_if_i
     assert "even if it is malicious" in part.promise(150, Limits(200, size=150))
     assert "if it follows the protocol" in part.promise(150, Limits(600, size=150))
     assert "at least 600 of 1000 clients have to survive" in part.promise(1000)
-    said = MaskedSums(threat="lying").promise(500)
+    said = MaskedSums(threat="malicious").promise(500)
     assert "at least 303 of 500 clients have to survive (and 51 of each client's about" in said
     assert "even if it is malicious" in said
-    assert MaskedSums(threat="lying").policy(500, layered=True).graph(500).complete
+    assert MaskedSums(threat="malicious").policy(500, layered=True).graph(500).complete

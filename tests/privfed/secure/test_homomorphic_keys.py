@@ -139,7 +139,7 @@ CONFIGURED = {
     "capacity": {"capacity": 4},
     "minimum": {"minimum": 3},
     "tolerance": {"tolerance": 0.5},
-    "hostile": {"hostile": 1},
+    "byzantine": {"byzantine": 1},
 }
 
 

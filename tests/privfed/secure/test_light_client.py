@@ -17,7 +17,7 @@ import json, sys
 from pathlib import Path
 import privfed.privacy.codec, privfed.privacy.noise.shares, privfed.secure.identities
 import privfed.secure.masked.client, privfed.secure.masked.committed_party
-import privfed.secure.masked.expected, privfed.secure.masked.messages.wire
+import privfed.secure.masked.policy, privfed.secure.masked.messages.wire
 import privfed.secure.masked.policy, privfed.secure.masked.policy
 
 def loaded():

@@ -10,9 +10,8 @@ from privfed.secure.channel import Wire
 from privfed.secure.frames import BadMessage
 from privfed.secure.identities import client_identity
 from privfed.secure.masked.channel import MaskedChannel
-from privfed.secure.masked.derived_keys import channel_key
 from privfed.secure.masked.messages import wire
-from privfed.secure.masked.messages.sealed_shares import between, read_shares
+from privfed.secure.masked.messages.sealed_shares import between, channel_key, read_shares
 from privfed.secure.masked.shamir import PRIME
 from privfed.secure.primitives import unseal
 

@@ -10,9 +10,8 @@ from privfed.secure.identities import client_identity
 from privfed.secure.limits import Leaves
 from privfed.secure.masked.channel import MaskedChannel
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.derived_keys import pair_key, self_key
 from privfed.secure.masked.messages import wire
-from privfed.secure.masked.messages.sealed_shares import read_shares, share_text
+from privfed.secure.masked.messages.sealed_shares import pair_key, read_shares, self_key, share_text
 from privfed.secure.masked.policy import Policy
 from privfed.secure.masked.shamir import PRIME, reconstruct
 from privfed.secure.primitives import Expander, KeyPair
@@ -62,7 +61,7 @@ def test_a_lying_server_unmasks_a_client_at_half_the_cohort():
     assert np.array_equal(found, row)
 
 
-@pytest.mark.parametrize("policy", [Fixed(4), Policy(0.6, 0.1, "lying")])
+@pytest.mark.parametrize("policy", [Fixed(4), Policy(0.6, 0.1, "malicious")])
 def test_above_half_a_lying_server_learns_nothing(policy):
     with pytest.raises(BadMessage, match="too few"):
         unmasked_by_a_liar(4, policy)

@@ -13,7 +13,7 @@ from privfed.secure.masked.graph import RandomGraph
 from privfed.secure.masked.policy import Policy
 from privfed.secure.masked.random_graph import (
     _keeps,
-    coins_of,
+    edge_key,
     log_at_least,
     log_isolated,
     log_split,
@@ -103,15 +103,15 @@ def test_bounds_hold_of_all_graphs_of_a_few_clients(clients, corrupt, votes):
 
 def test_edges_are_of_both_ends_by_the_roster_and_as_many_as_they_should_be():
     clients = tuple(range(3, 3 + 7 * 400, 7))
-    coins, degree = coins_of(b"a" * 32), 60
-    near = {who: partners(coins, clients, degree, who) for who in clients}
+    key, degree = edge_key(b"a" * 32), 60
+    near = {who: partners(key, clients, degree, who) for who in clients}
     assert all(
         who not in others and who in near[other] for who, others in near.items() for other in others
     )
     found = sum(map(len, near.values())) / 2
     edges = stats.binom(400 * 399 // 2, degree / 399)
     assert edges.cdf(found) > 1e-6 < edges.sf(found)
-    other = {who: partners(coins_of(b"b" * 32), clients, degree, who) for who in clients}
+    other = {who: partners(edge_key(b"b" * 32), clients, degree, who) for who in clients}
     alike = sum(len(set(near[who]) & set(other[who])) for who in clients) / 2
     assert stats.binom(int(found), degree / 399).sf(alike) > 1e-6
 
@@ -119,22 +119,22 @@ def test_edges_are_of_both_ends_by_the_roster_and_as_many_as_they_should_be():
 def test_everybody_keeps_enough_neighbours_when_as_many_drop_out_as_may():
     shape, rng = sparsest_shape(600, 60, 240), np.random.default_rng(5)
     for draw in range(8):
-        coins = coins_of(bytes([draw]) * 32)
+        key = edge_key(bytes([draw]) * 32)
         left = set(rng.permutation(600)[:360].tolist())
-        near = (partners(coins, tuple(range(600)), shape.degree, who) for who in range(600))
+        near = (partners(key, tuple(range(600)), shape.degree, who) for who in range(600))
         assert min(len(left & set(others)) for others in near) >= shape.threshold
 
 
 def test_a_policy_takes_it_above_200_clients_against_lies_and_without_layers():
-    graph = Policy(0.75, 0.1, "lying").graph(1000)
+    graph = Policy(0.75, 0.1, "malicious").graph(1000)
     shape = sparsest_shape(1000, 100, 250)
     assert graph == RandomGraph(1000, shape.degree, shape.threshold, shape.votes, shape.isolated)
     assert graph.withstands_malicious_server(100)
     assert not graph.complete
     assert graph.votes(2) == graph.survivors == 750 + graph.isolated
     assert graph.votes(800) == 800 + graph.isolated
-    assert Policy(0.75, 0.1, "lying", layered=True).graph(1000).complete
-    assert Policy(0.75, 0.1, "lying").graph(200).complete
+    assert Policy(0.75, 0.1, "malicious", layered=True).graph(1000).complete
+    assert Policy(0.75, 0.1, "malicious").graph(200).complete
     assert not Policy(0.75, 0.1, "curious").graph(1000).independent
 
 

@@ -32,7 +32,7 @@ class Drawn(Fixed):
         return RandomGraph(clients, degree, self.threshold, self.survivors, isolated=1)
 
 
-COMPLETE, CIRCLE, RANDOM = Fixed(6, liars=1), Fixed(2, 6), Drawn(3, survivors=9)
+COMPLETE, CIRCLE, RANDOM = Fixed(6, byzantine=1), Fixed(2, 6), Drawn(3, survivors=9)
 LAYERS = Layers(50.0, 0.45)
 SUMS = {
     "complete": (COMPLETE, 20, None),
@@ -53,9 +53,9 @@ def test_sums_are_exact_whoever_drops_out(policy, bits, layers, seconds):
 
 CROWD = tuple(range(201))
 POLICIES = {
-    "complete": (Policy(0.6, 0.1, "lying", size=20), CLIENTS, GONE),
+    "complete": (Policy(0.6, 0.1, "malicious", size=20), CLIENTS, GONE),
     "circle": (Policy(0.7, 0.1, "curious", neighbours=14), CROWD[:30], {4: 2, 5: 3}),
-    "random": (Policy(0.9, 0.02, "lying"), CROWD, {4: 2, 5: 3}),
+    "random": (Policy(0.9, 0.02, "malicious"), CROWD, {4: 2, 5: 3}),
 }
 
 
@@ -68,9 +68,9 @@ def test_sums_of_a_policy_are_exact(policy, everybody, gone):
 
 
 KEYS = [
-    {"threshold": 0.6, "colluders": 0.1, "threat": "lying"},
-    {"threshold": 0.9, "colluders": 0.02, "threat": "lying", "size": 30},
-    {"threshold": 0.9, "colluders": 0.02, "threat": "lying", "layered": True},
+    {"threshold": 0.6, "colluders": 0.1, "threat": "malicious"},
+    {"threshold": 0.9, "colluders": 0.02, "threat": "malicious", "size": 30},
+    {"threshold": 0.9, "colluders": 0.02, "threat": "malicious", "layered": True},
     {"threshold": 0.7, "colluders": 0.1, "threat": "curious", "admitted": 9},
     {"threshold": 0.56, "colluders": 0.29, "threat": "curious", "size": 50},
     {"threshold": 0.7, "colluders": 0.07, "threat": "curious", "layered": True},
@@ -114,7 +114,7 @@ def forged(message, **changes):
     return {"attested": (replace(first, **changes), *others)}
 
 
-LIES = {
+DEVIATIONS = {
     "another round": (COMPLETE, wire.Invitation, lambda m: {"round": 5}, "wrong sum"),
     "a lower threshold": (COMPLETE, wire.Roster, lambda m: {"threshold": 2}, "wrong threshold"),
     "a neighbour less": (CIRCLE, wire.Roster, lambda m: {"keys": m.keys[1:]}, "wrong neighbours"),
@@ -160,7 +160,7 @@ def few(inbox, most):
     return {"sealed": inbox.sealed[:most], "hashes": inbox.hashes[:most]}
 
 
-@pytest.mark.parametrize("policy, kind, lie, fault", LIES.values(), ids=LIES)
+@pytest.mark.parametrize("policy, kind, lie, fault", DEVIATIONS.values(), ids=DEVIATIONS)
 def test_what_the_page_refuses_is_refused(policy, kind, lie, fault):
     def change(who, message):
         lies = who == 8 and isinstance(message, kind)

@@ -21,7 +21,7 @@ RUNS = {
     "sites drop out": (*SKELLAM, "cohort.dropout=0.3", "privacy.tolerance=0.4", "run.seed=2"),
     "two sites": (*SKELLAM, "data.sites_per_client=2", "privacy.noise_multiplier=4"),
     "discrete Gaussian": (*MASKS, "privacy.mechanism=discrete_gaussian"),
-    "central": (*MASKS, "secure.threat=lying", "cohort.dropout=0.1"),
+    "central": (*MASKS, "secure.threat=malicious", "cohort.dropout=0.1"),
     "no privacy": (*MASKS, "privacy.mechanism=none"),
 }
 

@@ -118,7 +118,7 @@ def test_a_smaller_roster_is_one_with_more_sites_missing(monkeypatch, layered):
     noise = SiteNoise(5, 4, 1)
     share: Share = noise.layers(200.0) if layered else SkellamShare(30.0)
     lost = tampering(wire.Advertise, lambda message: b"", victim=0)
-    protocol, graphs = MaskedSums(threshold=0.6, threat="lying", colluders=0.2), []
+    protocol, graphs = MaskedSums(threshold=0.6, threat="malicious", colluders=0.2), []
     honest = masked_channel.MaskingClient._checked_graph
 
     def checked(client, roster):

@@ -11,8 +11,9 @@ from accounting.guarantee import guarantee
 from privfed.privacy.mechanisms.distributed import SkellamNoise
 from privfed.privacy.noise.shares import WASTE, SkellamShare
 from privfed.privacy.setting import CohortSize, Setting, SiteNoise
+from privfed.sampling.cohort import over_several_sites
 from privfed.sampling.samplers import Poisson
-from privfed.sampling.site_coins import drawn_at_sites, over_several_sites
+from privfed.sampling.site_subsampling import sampled_at_sites
 
 RATE, DELTAS, EPSILONS = 0.25, (1e-3, 0.03, 0.1, 0.2), (0.0, 0.1, 0.5, 1.0, 2.0)
 SITES = [SiteNoise(3, 3, 1), SiteNoise(4, 3, 1), SiteNoise(5, 4, 2)]
@@ -182,4 +183,4 @@ def test_the_events_are_about_adding_or_removing_a_client():
     for event in claimed(mechanism).values():
         assert isinstance(event, Event)
         assert event.relation == ADD_REMOVE
-        assert event == drawn_at_sites(witness, event.release.of, event.slack)
+        assert event == sampled_at_sites(witness, event.release.of, event.slack)

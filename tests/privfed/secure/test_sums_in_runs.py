@@ -638,7 +638,7 @@ def test_a_resume_keeps_the_cohorts_that_sums_begin_with(tmp_path):
     audited = audit(tmp_path)
     assert audited.problems == ()
     other = guarantee({first.plan.other: 4}, 1e-3).epsilon
-    assert audited.other.epsilon == other == later.plan.besides(4).epsilon
+    assert audited.other.epsilon == other == later.plan.other_party(4).epsilon
 
 
 def test_a_lower_budget_stops_a_run_whose_sums_may_abort(tmp_path):

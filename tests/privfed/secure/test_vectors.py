@@ -18,13 +18,16 @@ from privfed.secure.committee.messages import message_bytes, read_message
 from privfed.secure.identities import PROTOCOL
 from privfed.secure.masked import random_graph
 from privfed.secure.masked.circle import neighbours
-from privfed.secure.masked.derived_keys import channel_key, commit, pair_key, self_key
 from privfed.secure.masked.layered_noise import CipherUniforms, next_layer
 from privfed.secure.masked.messages.roster import Advertise, Attestation, Invitation, Roster
 from privfed.secure.masked.messages.rows import Inbox, Masked, Shares
 from privfed.secure.masked.messages.sealed_shares import (
     acknowledged,
     between,
+    channel_key,
+    commit,
+    pair_key,
+    self_key,
     share_hashes,
     share_text,
 )
@@ -88,7 +91,7 @@ def derivations(sent):
         "secret": _case(one.agree(other.public), private=b"1" * 32, public=other.public),
         "signature": _case(signed.sign(b"text"), seed=b"i" * 32, text=b"text"),
         "commitment": _case(commit(AGREED, b"b" * 32), agreed=AGREED, secret=b"b" * 32),
-        "graph key": _case(random_graph.coins_of(AGREED), agreed=AGREED),
+        "graph key": _case(random_graph.edge_key(AGREED), agreed=AGREED),
         "no layers": _case(commit(AGREED, b""), agreed=AGREED, secret=b""),
         "self key": _case(self_key(CONTEXT, b"b" * 32), agreed=CONTEXT, seed=b"b" * 32),
         "channel key": _case(channel_key(CONTEXT, b"s" * 32, 9, 4), **secret, **way),
@@ -232,7 +235,7 @@ def test_the_second_client_masks_and_draws_graphs_alike():
 def test_the_second_client_hashes_alike():
     shares = [value.to_bytes(33, "little") for value in SHARES]
     hashed = {
-        "graph key": graphs.coins_of(AGREED),
+        "graph key": graphs.edge_key(AGREED),
         "share hashes": arithmetic.share_hashes(CONTEXT, 5, 9, shares),
         "acknowledged": arithmetic.acknowledged(CONTEXT, 5, dict(HASHES)),
     }

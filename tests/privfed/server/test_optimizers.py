@@ -31,7 +31,7 @@ from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.round.round import play, run_round
 from privfed.run.check import check
 from privfed.run.train import resume
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 from privfed.sampling.samplers import Poisson
 from privfed.server.fedopt import FedAdagrad, FedAdam, FedAvg, FedYogi
 
@@ -299,7 +299,7 @@ def test_dropped_stragglers_do_not_answer(tmp_path):
     executor = rounds.world.executor
     object.__setattr__(executor, "stragglers", 0.5)
     object.__setattr__(executor.trainer, "epochs", 4)
-    cohort = Poisson(size=20).sample(1, 40, People.of(np.full(40, 4)), rounds.world.streams)
+    cohort = Poisson(size=20).sample(1, 40, Population.of(np.full(40, 4)), rounds.world.streams)
     assert executor.answering(cohort).clients.tolist() == cohort.clients.tolist()
     object.__setattr__(executor, "drop_stragglers", True)
     left = executor.answering(cohort)
@@ -358,19 +358,19 @@ def test_every_objective_composes_with_every_server_and_resumes_exactly(
 @pytest.mark.parametrize("way", ["stacked", "loop"])
 @pytest.mark.parametrize("batch_size", [2, 100])
 def test_a_clients_gradient_is_that_of_its_mean_loss_over_all_its_examples(way, batch_size):
-    people = population((3, 9, 0, 4))
-    local = trainer(people, way=way, batch_size=batch_size)
+    dataset = population((3, 9, 0, 4))
+    local = trainer(dataset, way=way, batch_size=batch_size)
     generator = torch.Generator().manual_seed(0)
     params = torch.randn(local.network.shapes.length, generator=generator)
     ids = np.arange(4)
     gradients = local.gradients(ids, params, Streams(1).at("shuffle", 1, ids))
     for client in ids:
-        start, end = people.offsets[client : client + 2]
+        start, end = dataset.offsets[client : client + 2]
         if start == end:
             assert (gradients[client] == 0).all()
             continue
         leaf = params.clone().requires_grad_()
-        x, y = people.examples.x[start:end], people.examples.y[start:end]
+        x, y = dataset.examples.x[start:end], dataset.examples.y[start:end]
         local.network.losses(leaf, x, y).mean().backward()
         torch.testing.assert_close(gradients[client], leaf.grad, rtol=1e-4, atol=1e-6)
 
@@ -428,22 +428,22 @@ def test_two_exchanges_are_one_event_at_less_noise_each(tmp_path):
 
 def by_the_papers(kind, rounds, beta, lr, count):
     """Mime and MimeLite written out for full batches, all clients, one epoch: plain loops."""
-    people, net = rounds.local.federation, rounds.local.network
+    dataset, net = rounds.local.federation, rounds.local.network
 
     def gradient(client, w):
-        start, end = people.offsets[client : client + 2]
+        start, end = dataset.offsets[client : client + 2]
         leaf = w.detach().requires_grad_()
         net.losses(
-            leaf, people.examples.x[start:end], people.examples.y[start:end]
+            leaf, dataset.examples.x[start:end], dataset.examples.y[start:end]
         ).mean().backward()
         return leaf.grad
 
     x, m = net.initial_params.clone(), torch.zeros_like(net.initial_params)
     for _ in range(count):
-        own = [gradient(client, x) for client in range(people.clients)]
+        own = [gradient(client, x) for client in range(dataset.clients)]
         c = torch.stack(own).mean(0)
         ends = []
-        for client in range(people.clients):
+        for client in range(dataset.clients):
             w = x.clone()
             for _ in range(2):
                 grad = gradient(client, w)

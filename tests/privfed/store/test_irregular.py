@@ -22,7 +22,7 @@ FILES = (
     *("ledger.jsonl", "metrics.jsonl", "report/summary.json", "checkpoint.safetensors"),
     *("config.toml", "aborts.jsonl", "excluded.jsonl", "counted_by.txt", "constants.safetensors"),
     *("report/public_clients.json", "report/metrics.csv", "releases/000001.safetensors"),
-    *("private/canaries.f64", "private/canaries.safetensors", "private/key", "private/people"),
+    *("private/canaries.f64", "private/canaries.safetensors", "private/key", "private/population"),
 )
 READERS = {
     "audit": ("audit", "RUN"),
@@ -132,7 +132,7 @@ def test_only_regular_files_are_read_and_appended_to(tmp_path):
     put_fifo(tmp_path / "fifo")
     for act in (regular.read_bytes, regular.read_text, lambda path: append(path, b"line")):
         for path in (tmp_path / "fifo", Path("/dev/zero")):
-            with pytest.raises(Misplaced, match="a FIFO or a device, but has to be a regular file"):
+            with pytest.raises(Misplaced, match="a FIFO or a device; expected a regular file"):
                 act(path)
     with pytest.raises(IsADirectoryError):
         regular.read_bytes(tmp_path)

@@ -231,7 +231,7 @@ def test_a_file_of_somebody_elses_is_left_alone(copy, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run2/heads")
     for heads, said in (
-        (tmp_path / "notes", "no file of heads: line 1"),
+        (tmp_path / "notes", "line 1 is not a ledger head"),
         (tmp_path / "folder", "which is not a file"),
         (tmp_path / "missing/heads", "cannot be written"),
         (tmp_path / "run2/heads", "inside the run directory"),

@@ -68,7 +68,7 @@ def test_a_run_over_people_who_were_passed_is_as_stated(tmp_path):
     """Their digest, and the key that it is made with, lie in the secret folder."""
     table = privfed.Table(patients(60), test=patients(20, seed=1), **DECLARED)
     privfed.train(table, model="mlp", out=tmp_path / "run", **{**SMALL, "rounds": 1})
-    assert (tmp_path / "run/private/people").exists()
+    assert (tmp_path / "run/private/population").exists()
     assert_as_stated(tmp_path / "run")
 
 

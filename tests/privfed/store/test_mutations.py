@@ -314,12 +314,12 @@ def test_memory_that_is_free_is_known(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
-@pytest.mark.parametrize("name", ["coins.npy", "directions.npy"])
+@pytest.mark.parametrize("name", ["inclusion.npy", "directions.npy"])
 def test_canaries_whose_header_does_not_parse_are_broken(tmp_path, name, header):
     folder = Drawing(4, 3, 0.5, "zero-out", 1).write(tmp_path / "canaries")
     length = len(header).to_bytes(2, "little")
     (folder.path / name).write_bytes(b"\x93NUMPY\x01\x00" + length + header + bytes(100))
-    read = folder.coins if name == "coins.npy" else folder.directions
+    read = folder.inclusion if name == "inclusion.npy" else folder.directions
     with pytest.raises(PrivfedError, match=f"{name} "):
         read()
 

@@ -29,7 +29,7 @@ def every_type():
     ],
 )
 def test_bytes_are_those_of_the_library(tensors, monkeypatch):
-    monkeypatch.setattr(tensorfile, "_AT_ONCE", 5)  # or all of these were of one part
+    monkeypatch.setattr(tensorfile, "_BATCH_SIZE", 5)  # or all of these were of one part
     about = {"privfed": '{"a": "\\u00e9/<"}'}
     written = b"".join(file_parts(tensors, about))
     assert written == save({name: each.contiguous() for name, each in tensors.items()}, about)

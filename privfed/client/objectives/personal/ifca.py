@@ -120,7 +120,7 @@ class Ifca(Objective):
         return model - memory["model"], {"clusters": clusters, "model": model}
 
     def _models(self, broadcast: Broadcast) -> Tensor:
-        """The models `[k, d]` to choose from."""
+        """Returns the k models `[k, d]` from which a client chooses."""
         return broadcast["params"].view(self.clusters, -1)
 
 

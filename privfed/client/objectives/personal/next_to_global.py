@@ -38,8 +38,8 @@ from privfed.client.objective import Objective, Work
 from privfed.core.deferred import Tensor, torch
 
 
-class Beside(Objective):
-    """FedAvg with a client state that is updated along its steps, and never sent.
+class WithPersonalModel(Objective):
+    """FedAvg whose clients also update a state of their own at each step, and never send it.
 
     Under privacy a round is FedAvg's: w, and so the row, follows from the broadcast model, the
     client's examples and its random numbers only, whatever its state. The state costs no privacy
@@ -66,14 +66,14 @@ class Beside(Objective):
         return w - broadcast["params"], work.carried
 
 
-class Ditto(Beside):
+class Ditto(WithPersonalModel):
     """Ditto: each client keeps a personal model, pulled towards the global one.
 
     A client keeps d numbers, sends d (FedAvg's update) and is sent d; a step takes two gradients of
     one batch. With strength 0 personal models are trained only by their own clients.
 
-    Under privacy a round is FedAvg's (`Beside`): no row depends on the state. A personal model
-    costs no privacy while it stays with the client; no epsilon covers a published one.
+    Under privacy a round is FedAvg's (`WithPersonalModel`): no row depends on the state. A personal
+    model costs no privacy while it stays with the client; no epsilon covers a published one.
     """
 
     strength: float = Field(0.1, ge=0)
@@ -103,15 +103,15 @@ def _personal(carried: Tensor | None) -> Tensor:
     return carried
 
 
-class Apfl(Beside):
+class Apfl(WithPersonalModel):
     """APFL: each client mixes the global model with one of its own.
 
     A client keeps d + 1 numbers, sends d (FedAvg's update) and is sent d; a step takes two
     gradients of one batch. With alpha 0 its mixture is the global model, with alpha 1 it trains by
     itself.
 
-    Under privacy a round is FedAvg's (`Beside`): no row depends on the state. A mixture costs no
-    privacy while it stays with the client; no epsilon covers a published one.
+    Under privacy a round is FedAvg's (`WithPersonalModel`): no row depends on the state. A
+    mixture costs no privacy while it stays with the client; no epsilon covers a published one.
     """
 
     alpha: float = Field(0.5, ge=0, le=1)

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from privfed.core.errors import public_text
-from privfed.deploy.carriers.carrier import NOBODY
+from privfed.deploy.carriers.carrier import UNREACHABLE
 from privfed.deploy.messages.envelope import Greeter
 
 ACTION = "privfed"
@@ -45,7 +45,7 @@ def carried_bytes(message: Message) -> bytes:
 
 _log = logging.getLogger(__name__)
 _SPARE = 5.0
-"""Seconds by which a message outlives the wait for its reply, since clocks differ."""
+"""Seconds for which a message stays valid after the wait for its reply, as clocks differ."""
 _MAIL_PAUSES = 0.05, 0.2
 """Seconds between two polls for a reply: initial and maximum."""
 
@@ -170,7 +170,7 @@ class Addresses:
                 self._looking = False
 
     def _to_greet(self, alive: set[int]) -> list[int]:
-        """Returns the `alive` nodes to greet now; forgets all others."""
+        """Returns the `alive` nodes to greet now; discards nodes that are not alive."""
         now = time.monotonic()
         with self._changed:
             for site in [site for site, node in self._node_of.items() if node not in alive]:
@@ -211,7 +211,7 @@ class GridCarrier:
 
     Each message has its own thread, which is abandoned at its deadline because Flower may block it
     longer. Answers that arrive after the next message to the same site was sent are dropped. A node
-    without an agent answers `NOBODY` in the site's place, so that no caller waits for it.
+    without an agent answers `UNREACHABLE` in the site's place, so that no caller waits for it.
     """
 
     addresses: Addresses
@@ -247,7 +247,7 @@ class GridCarrier:
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)
             if answer is not None:
-                self.addresses.doubt(site, answer == NOBODY)
+                self.addresses.doubt(site, answer == UNREACHABLE)
                 self._arrived.put((site, number, answer))
                 took = time.monotonic() - began
                 _log.info("site %d: %d bytes, %d back, %.3f s", site, len(data), len(answer), took)

@@ -11,7 +11,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from privfed.deploy.carriers.carrier import NOBODY
+from privfed.deploy.carriers.carrier import UNREACHABLE
 from privfed.deploy.carriers.flower.addresses import ACTION, carried_bytes, carrying
 from privfed.deploy.carriers.local_socket import ask
 
@@ -20,12 +20,12 @@ _LONGEST = 3600.0
 
 
 def carried(message: Message, socket: Path) -> Message:
-    """Returns the reply to `message`: the answer of the agent at `socket`, or `NOBODY`."""
+    """Returns the reply to `message`: the answer of the agent at `socket`, or `UNREACHABLE`."""
     try:
         seconds = min(max(float(message.metadata.ttl), 1.0), _LONGEST)
         answer = ask(socket, carried_bytes(message), seconds)
     except Exception:  # the exception's text would reach the server
-        answer = NOBODY
+        answer = UNREACHABLE
     return Message(carrying(answer), reply_to=message)
 
 

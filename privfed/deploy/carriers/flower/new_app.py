@@ -84,16 +84,16 @@ class NewApp:
 
 def _shim(end: str) -> str:
     return (
-        f'"""privfed, as it is installed here, is the {end}\'s end."""\n\n'
+        f'"""The {end} app of the privfed that is installed on this machine."""\n\n'
         f"from privfed.deploy.carriers.flower.{end}_app import app\n\n"
         '__all__ = ["app"]\n'
     )
 
 
 _PYPROJECT = """\
-# Carries a run of privfed: `flwr run . NAME`. Nothing of it is secret; every site may see it.
-# Whoever starts it sets FLWR_TELEMETRY_ENABLED=0, FLWR_DISABLE_UPDATE_CHECK=1 and
-# FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1: Flower's programs call home without.
+# Runs privfed over Flower: `flwr run . NAME`. This file holds no secret; every site may see it.
+# Set FLWR_TELEMETRY_ENABLED=0, FLWR_DISABLE_UPDATE_CHECK=1 and
+# FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 first; otherwise Flower contacts its own servers.
 [build-system]
 requires = ["setuptools>=77"]
 build-backend = "setuptools.build_meta"
@@ -103,7 +103,7 @@ name = "{name}"
 version = "1.0.0"
 description = "Carries a run of privfed."
 license = "Apache-2.0"
-dependencies = []  # privfed[flower], where it runs
+dependencies = []  # the machines have privfed[flower] installed
 
 [tool.flwr.app]
 publisher = "privfed"
@@ -112,8 +112,8 @@ publisher = "privfed"
 serverapp = "{package}.server_app:app"
 clientapp = "{package}.client_app:app"
 
-[tool.flwr.app.config]  # paths of the coordinator's machine, where SuperLink runs
+[tool.flwr.app.config]  # paths on the coordinator's machine, where SuperLink runs
 {config}
-seconds = {seconds}  # for each answer of a site, beside its training
-patience = {patience}  # that a round waits for enough sites
+seconds = {seconds}  # time for each answer of a site, in addition to training
+patience = {patience}  # time that a round waits for enough sites
 """

@@ -73,7 +73,7 @@ class Settings:
 
 @dataclass
 class WrittenRounds(Observer):
-    """Logs for every round that it is over, why it aborted, or that it was charged before."""
+    """Logs for every round that it ended, aborted (with the reason) or was charged before."""
 
     _charged: set[int] = field(default_factory=set)
     """Rounds that are charged and need no further log lines."""
@@ -130,7 +130,7 @@ def train_over(grid: Grid, settings: Settings) -> Outcome:
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """Also writes privfed's log to the file at `path`, until the block ends."""
+    """A context in which privfed's log is also written to the file at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 _POLL, _AFTER_FAILURE, _HEARTBEAT = 0.1, 2.0, 15.0
 """Seconds between two polls for a task, after a failed poll, and between heartbeats."""
-_AT_ONCE = 64
+_CONCURRENT_TASKS = 64
 """Largest number of concurrent tasks."""
 LEAST_SECRET = 16
 """Bytes of the shortest accepted secret."""
@@ -71,7 +71,7 @@ class SiteExecutor:
         A SuperNode that lost its SuperLink hands out a task without its message. Such a task may
         block for hours, but blocks only its own thread.
         """
-        slots = threading.BoundedSemaphore(_AT_ONCE)
+        slots = threading.BoundedSemaphore(_CONCURRENT_TASKS)
         signed = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=_ACQUIRE)
         with self._client(signed) as client:
             while not stop.is_set():

@@ -1,13 +1,13 @@
-"""The text in which a client seals its shares for a neighbour, and the hashes of shares."""
+"""The text of a client's sealed shares, the hashes of shares, and the derived keys."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
 
-from privfed.secure.frames import NUMBER, sized
+from privfed.secure.frames import NUMBER, BadMessage, sized
 from privfed.secure.masked.shamir import LENGTH, PRIME
-from privfed.secure.primitives import SEAL
+from privfed.secure.primitives import SEAL, KeyPair, LowOrder, derive
 
 SEED, MASK_KEY, LAYERS = 0, 1, 2
 """A client's secrets: the seed of its self-mask, its mask key, its first layer's seed."""
@@ -88,3 +88,35 @@ def acknowledged(agreed: bytes, holder: int, hashes: ShareHashes) -> bytes:
     texts = b"".join(NUMBER.pack(dealer) + sized(each) for dealer, each in hashes)
     text = b"privfed acknowledged" + agreed + NUMBER.pack(holder) + texts
     return hashlib.sha256(text).digest()
+
+
+def agreed_secret(pair: KeyPair, public: bytes) -> bytes:
+    """Returns the secret that `pair` shares with the holder of `public`.
+
+    Raises:
+      BadMessage: for a public key of low order.
+    """
+    try:
+        return pair.agree(public)
+    except LowOrder as error:
+        raise BadMessage("low-order key", str(error)) from error
+
+
+def commit(agreed: bytes, secret: bytes) -> bytes:
+    """Returns a commitment: a hash that reveals nothing about a random secret and identifies it."""
+    return hashlib.sha256(b"privfed commitment" + agreed + secret).digest()
+
+
+def self_key(agreed: bytes, seed: bytes | bytearray) -> bytes:
+    """Returns the key of a client's self-mask under the agreed roster."""
+    return derive(seed, agreed, b"self")
+
+
+def channel_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
+    """Returns the key that seals shares; each direction has its own, so no nonce is used twice."""
+    return derive(secret, agreed, between(b"channel", sender, receiver))
+
+
+def pair_key(agreed: bytes, secret: bytes, client: int, other: int) -> bytes:
+    """Returns the key of the mask of two clients; it is the same for both."""
+    return derive(secret, agreed, between(b"pair", min(client, other), max(client, other)))

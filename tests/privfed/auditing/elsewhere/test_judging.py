@@ -57,10 +57,10 @@ def test_replaced_rows_are_told_apart_better_than_removed_ones():
     """Under the same noise their products are twice as far apart, and bounds are larger."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=2000)
-    coins = rng.random(2000) < 0.5
+    inclusion = rng.random(2000) < 0.5
     bounds = [
-        one_run_tests({"final": noise + shift}, coins, CLAIM, 0.95).bounds["final"].if_gaussian
-        for shift in (np.where(coins, 1.0, 0.0), np.where(coins, 1.0, -1.0))
+        one_run_tests({"final": noise + shift}, inclusion, CLAIM, 0.95).bounds["final"].if_gaussian
+        for shift in (np.where(inclusion, 1.0, 0.0), np.where(inclusion, 1.0, -1.0))
     ]
     assert bounds[1] > bounds[0] + 1
 
@@ -129,7 +129,7 @@ def test_cosines_are_those_of_single_releases_and_of_the_whole_way():
 
 @pytest.mark.parametrize("models", [[0, 0], [0, 1, 0]], ids=["still", "back where it was"])
 def test_models_that_went_nowhere_are_refused(models):
-    with pytest.raises(Refused, match="expected them to change"):
+    with pytest.raises(Refused, match="expected models that change"):
         cosines(np.ones((3, 4), dtype=np.float32), (np.full(4, float(value)) for value in models))
 
 
@@ -196,7 +196,7 @@ def test_wrong_words_are_refused(tmp_path, words, problem):
 
 def test_canaries_that_were_changed_after_the_run_are_broken(tmp_path):
     folder = played(tmp_path)
-    np.save(folder.coins_path, ~folder.coins())
+    np.save(folder.inclusion_path, ~folder.inclusion())
     broken = judged(tmp_path, *GAUSSIAN)
     assert broken.exit_code == 5
     assert "manifest's commitment" in broken.output

@@ -12,7 +12,7 @@ from flower_grid import LoopbackGrid, changed, failed
 from flwr.app import Array, ArrayRecord, RecordDict
 from waiting import BRIEF, LONG, until
 
-from privfed.deploy.carriers.carrier import NOBODY
+from privfed.deploy.carriers.carrier import UNREACHABLE
 from privfed.deploy.carriers.flower.addresses import Addresses, GridCarrier, GridMail, carried_bytes
 from privfed.deploy.carriers.flower.addresses import carrying as content
 from privfed.deploy.carriers.local_socket import LocalServer
@@ -299,7 +299,7 @@ def test_of_two_nodes_with_a_key_the_other_takes_over(agents, grid, gone):
         assert exchange(carrying, silent=(1,)) == expected(0, 2)
     else:
         agents.servers[sockets[asked]].close()
-        assert exchange(carrying) == expected(0, 2) | {1: NOBODY}
+        assert exchange(carrying) == expected(0, 2) | {1: UNREACHABLE}
         # A node that led to a site that is found is not greeted at once.
         until(lambda: exchange(carrying) == expected(0, 1, 2), "the other node to take over")
     assert exchange(carrying) == expected(0, 1, 2)
@@ -316,7 +316,7 @@ def test_a_node_without_an_agent_answers_at_once_and_is_asked_again_later(agents
     assert exchange(carrying) == expected(0, 1, 2)
     agents.servers["s1"].close()
     began = time.monotonic()
-    assert exchange(carrying) == expected(0, 2) | {1: NOBODY}
+    assert exchange(carrying) == expected(0, 2) | {1: UNREACHABLE}
     assert time.monotonic() - began < LONG / 2
     agents.start("s1", 1)
     assert exchange(carrying) == expected(0, 1, 2)
@@ -357,7 +357,7 @@ def test_what_fails_at_a_site_leaves_it_as_one_fixed_code(agents, grid, monkeypa
     carrying = carrier(agents, grid)
     assert exchange(carrying) == expected(0, 1, 2)
     monkeypatch.setattr(client_app, "ask", failing)
-    assert exchange(carrying) == dict.fromkeys(range(3), NOBODY)
+    assert exchange(carrying) == dict.fromkeys(range(3), UNREACHABLE)
 
 
 def test_bytes_are_packed_as_they_are():

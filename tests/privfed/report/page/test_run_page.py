@@ -217,7 +217,7 @@ def test_command_and_python_write_the_same_page(runs, tmp_path):
 
 @pytest.mark.parametrize("out", [".", "nowhere/page.html"])
 def test_where_no_page_can_be_written_is_refused(runs, tmp_path, out):
-    with pytest.raises(Refused, match="--out"):
+    with pytest.raises(Refused, match="out is"):
         write_run_page(runs / "plain", tmp_path / out)
     assert run("report", tmp_path / "none").exit_code == 2
 

@@ -85,7 +85,7 @@ def test_a_simulation_is_nominal(folder):
 
 
 def test_runs_about_the_same_people_are_named_with_their_joint_audit(folder):
-    (group,) = list_runs(folder).same_people
+    (group,) = list_runs(folder).same_population
     assert {Path(path).name for path in group.runs} == {"a", "run"}
     assert group.together == (group.runs,)
     assert not group.obstacles
@@ -99,7 +99,7 @@ def test_why_no_epsilon_covers_runs_about_the_same_people(folder, tmp_path):
     shutil.copytree(folder / "a", tmp_path / "b")
     trained(tmp_path / "c", *SAME, "privacy.delta=1e-4")
     trained(tmp_path / "d", *SAME, "cohort.sampler=fixed_size")
-    (group,) = list_runs(tmp_path).same_people
+    (group,) = list_runs(tmp_path).same_population
     differ, copies = group.obstacles
     assert differ == "they differ in adjacency relation, δ"
     assert copies == f"{tmp_path / 'a'}, {tmp_path / 'b'} are copies of one run"

@@ -9,7 +9,7 @@ import pytest
 from privfed.report.console import SteadyConsole
 from privfed.report.runs.compared import Comparison, Difference, Evaluated, Side
 from privfed.report.runs.comparison_table import ComparisonTable
-from privfed.report.runs.listed import Listing, SamePeople
+from privfed.report.runs.listed import Listing, SamePopulation
 from privfed.report.runs.listing_table import RunsTable
 from privfed.report.runs.run_row import RunRow
 
@@ -31,7 +31,7 @@ ROW = RunRow(
     value=0.5,
     constant=0.1,
     population="f" * 64,
-    people="f",
+    population_digest="f",
     mechanism="gaussian",
     began="2020-01-01T12:00:00+00:00",
     seconds=3.0,
@@ -96,7 +96,7 @@ def test_an_empty_folder_says_what_makes_a_run():
 
 def test_many_runs_about_the_same_people_are_counted():
     runs = tuple(f"runs/{number}" for number in range(9))
-    groups = [SamePeople(f"{n}", runs, (runs,), ()) for n in range(9)]
+    groups = [SamePopulation(f"{n}", runs, (runs,), ()) for n in range(9)]
     text = " ".join(shown(RunsTable(listing(ROW, groups=groups)), 160).split())
     assert "privfed audit runs/0 runs/1 runs/2 runs/3 … and 5 more" in text
     assert "and 5 populations more" in text

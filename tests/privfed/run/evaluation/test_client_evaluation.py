@@ -83,15 +83,15 @@ def test_what_a_client_holds_back_hangs_on_its_own_number_of_examples(sizes, fra
     federation = PEOPLE
     rows = np.arange(sum(sizes)) % len(federation.examples)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    people = replace(federation, examples=federation.examples.take(rows), offsets=offsets)
-    training, scored = with_held_back(people, fraction)
+    population = replace(federation, examples=federation.examples.take(rows), offsets=offsets)
+    training, scored = with_held_back(population, fraction)
     for client, size in enumerate(sizes):
         held = int(np.diff(scored.offsets)[client])
         assert held == math.floor(size * fraction + 0.5)
         assert int(np.diff(training.offsets)[client]) == size - held
         alone = replace(
-            people,
-            examples=people.examples.take(np.arange(offsets[client], offsets[client + 1])),
+            population,
+            examples=population.examples.take(np.arange(offsets[client], offsets[client + 1])),
             offsets=np.array([0, size]),
         )
         mine = with_held_back(alone, fraction)[1].examples.y
@@ -185,7 +185,7 @@ def test_the_divisor_is_declared_and_not_how_many_were_drawn():
     setup, drawn = prepare(small(*BY_CLIENTS, *keys)), set()
     world = shared_world(setup, Books(), Books(), ALONE)
     for round in range(4, 44, 4):
-        ids = setup.evaluation.draw(round, world.people, world.streams).clients
+        ids = setup.evaluation.draw(round, world.population, world.streams).clients
         drawn.add(len(ids))
         rows = setup.executor.measures.rows(ids, setup.network.initial_params, round)
         released = evaluated(setup, round) * setup.evaluation.sampler.size
@@ -200,7 +200,7 @@ def test_cohort_and_noise_of_an_evaluation_are_those_of_no_other_round():
 
     def made(round):
         algorithm = setup.algorithm_in(round)
-        ids = algorithm.draw(round, world.people, world.streams).clients
+        ids = algorithm.draw(round, world.population, world.streams).clients
         return tuple(ids), tuple(world.noise(algorithm, round, 0).normal(3))
 
     rounds = range(1, 41)
@@ -356,11 +356,11 @@ def test_who_trains_once_in_three_rounds_does_so_among_rounds_that_train():
             "run.randomness=seeded",
         )
     )
-    people = setup.federation.people()
+    population = setup.federation.population()
     trained_in = {client: [] for client in range(12)}
     for round in range(1, 13):
         algorithm = setup.algorithm_in(round)
-        drawn = algorithm.draw(round, people, setup.streams)
+        drawn = algorithm.draw(round, population, setup.streams)
         assert drawn.round == round
         if algorithm.evaluates:
             assert len(drawn.clients) == 12
@@ -483,8 +483,8 @@ def test_it_raises_the_budget_and_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--federated",), "go together"),
-        (("--epsilon", 1), "go together"),
+        (("--federated",), "this run is private, and epsilon is None; pass"),
+        (("--epsilon", 1), "need --federated"),
         (("--federated", "--epsilon", 1, "--data", "x.csv"), "own clients"),
         (("--federated", "--epsilon", -1), "epsilon"),
         (("--federated", "--epsilon", 1, "--set", "run.rounds=3"), "evaluation"),
@@ -504,7 +504,7 @@ def test_wrong_questions_are_refused_and_charge_nothing(tmp_path_factory, argume
     assert (path / "ledger.jsonl").read_bytes() == before
 
 
-def people(folder, name, first):
+def population(folder, name, first):
     """A table of forty people from number `first` on."""
     lines = ["who,a,b,y"]
     lines += [f"p{first + n // 3},{n % 7},{n % 5},{int(n % 7 > 3)}" for n in range(120)]
@@ -514,7 +514,7 @@ def people(folder, name, first):
 
 def test_further_clients_have_a_ledger_of_their_own(tmp_path):
     keys = (
-        *("data.source=table", f"data.path={people(tmp_path, 'first', 0)}", "data.client=who"),
+        *("data.source=table", f"data.path={population(tmp_path, 'first', 0)}", "data.client=who"),
         *("data.clients=40", "data.label=y", "data.classes=2", "data.features={a=[0,6],b=[0,4]}"),
         *("data.population=first", "data.holdout=none", "cohort.size=20", "run.rounds=4"),
         *("privacy.delta=1e-3", "privacy.noise_multiplier=1.0"),
@@ -522,7 +522,7 @@ def test_further_clients_have_a_ledger_of_their_own(tmp_path):
     flags = [word for key in keys for word in ("--set", key)]
     assert run("train", *flags, "--out", tmp_path / "run").exit_code == 0
     before = (tmp_path / "run/ledger.jsonl").read_bytes()
-    others = ("--data", people(tmp_path, "second", 900), "--set", "data.population=second")
+    others = ("--data", population(tmp_path, "second", 900), "--set", "data.population=second")
     asked = ("evaluate", tmp_path / "run", "--federated", "--epsilon", 1, *others)
     result = run(*asked, "--out", tmp_path / "further", "--json")
     assert result.exit_code == 0, result.output

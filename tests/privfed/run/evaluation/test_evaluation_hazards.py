@@ -80,7 +80,7 @@ def test_the_second_guarantee_is_counted_after_a_resume_with_more_rounds(tmp_pat
     ledger = Ledger.load(tmp_path / "run/ledger.jsonl")
     assert not audit(tmp_path / "run").problems
     counted = guarantee(charged_under(ledger, "other"), 1e-7).epsilon
-    assert counted == planned.besides(6).epsilon
+    assert counted == planned.other_party(6).epsilon
     assert len(ledger.run_spending) == 2
 
 

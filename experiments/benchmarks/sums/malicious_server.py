@@ -1,6 +1,7 @@
 """The cost of one masked sum against a malicious server, in messages, per client and server.
 
-    python -m experiments.benchmarks.sums.lying [--clients 1000] [--length 100000] [--complete]
+    python -m experiments.benchmarks.sums.malicious_server [--clients 1000] \
+        [--length 100000] [--complete]
 
 Processor time, on one thread. Every client answers real messages, bytes to bytes, and reuses no
 signature check of another client. One client in ten drops out after key exchange. `--complete` uses
@@ -58,15 +59,15 @@ def main() -> None:
     parser.add_argument("--threshold", type=float, default=0.75)
     parser.add_argument("--colluders", type=float, default=0.1)
     parser.add_argument("--complete", action="store_true")
-    asked = parser.parse_args()
-    clients, meter = asked.clients, Meter()
-    policy = Policy(asked.threshold, asked.colluders, "lying", size=clients)
-    policy = replace(policy, layered=asked.complete)
+    arguments = parser.parse_args()
+    clients, meter = arguments.clients, Meter()
+    policy = Policy(arguments.threshold, arguments.colluders, "malicious", size=clients)
+    policy = replace(policy, layered=arguments.complete)
     ids = np.arange(clients)
     leaves = np.where(ids % LOST == LOST - 1, int(Leaves.BEFORE_MASKING), int(Leaves.NEVER))
-    codec = Codec.finest(1.0, 1.0, asked.length, BITS, clients, 2.0**30)
+    codec = Codec.finest(1.0, 1.0, arguments.length, BITS, clients, 2.0**30)
     staying = ids[leaves == Leaves.NEVER].tolist()
-    row = np.ones(asked.length, dtype=np.int64)
+    row = np.ones(arguments.length, dtype=np.int64)
     began = time.process_time()
     session = Session(1, 0, bytes(32), ids, leaves)
     limits = Limits(clients, size=clients)
@@ -79,7 +80,7 @@ def main() -> None:
         raise RuntimeError("the sum is wrong")
     graph = policy.graph(clients)
     title = (
-        f"{clients:,} clients, d = {asked.length:,}, {BITS} bits, {graph.degree} neighbours, "
+        f"{clients:,} clients, d = {arguments.length:,}, {BITS} bits, {graph.degree} neighbours, "
         f"threshold {graph.threshold}, {len(staying)} of at least {graph.survivors} stay"
     )
     table = Table("what", "median", title=title)

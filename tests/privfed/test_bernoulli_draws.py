@@ -9,8 +9,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from fixed_draws import SAMPLE, assert_rate, dealt
 from helpers import Rounds
-from words import SAMPLE, assert_rate, dealt
 
 from attacks.updates.simple import SignFlip
 from privfed.auditing.canaries import clients as canaries
@@ -24,7 +24,7 @@ from privfed.privacy.codec import Codec
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.sampling import samplers
 from privfed.sampling.availability import Daily
-from privfed.sampling.cohort import People
+from privfed.sampling.cohort import Population
 from privfed.sampling.samplers import BySize, CappedPoisson, Cyclic, FixedSize, Poisson
 from privfed.secure.limits import SENDS, Leaves, leaving
 
@@ -36,7 +36,7 @@ SHARES = [(1, 3), (2, 3), (1, 10), (1, 2), (9, 10), (10, 10), (7, 10**6)]
 
 def members(sampler, clients, sizes=(1, 1, 1, 1)):
     """Which clients `sampler` draws."""
-    cohort = sampler.sample(1, clients, People.of(np.array(sizes)), SECRET)
+    cohort = sampler.sample(1, clients, Population.of(np.array(sizes)), SECRET)
     return np.isin(np.arange(len(sizes)), cohort.clients)
 
 
@@ -52,10 +52,10 @@ def poisson(size, clients, folder):
 
 def poisson_at_sites(size, clients, folder):
     """Each site flips coins of its own clients, by their own numbers."""
-    sampler, people = Poisson(size=size), People(np.ones(4), IDS, np.zeros(4, np.int64))
+    sampler, population = Poisson(size=size), Population(np.ones(4), IDS, np.zeros(4, np.int64))
 
     def entered():
-        return np.isin(IDS, sampler.sample(1, clients, people, SECRET).clients)
+        return np.isin(IDS, sampler.sample(1, clients, population, SECRET).clients)
 
     assert_rate(entered, sampler.witness(1, clients).rate)
 
@@ -72,11 +72,11 @@ def by_size(size, clients, folder):
 
 
 def byzantine(size, clients, folder):
-    def hostile():
-        return Attackers(SignFlip(), size / clients, True, False, IDS, SECRET).hostile(1)
+    def byzantine_rows():
+        return Attackers(SignFlip(), size / clients, True, False, IDS, SECRET).byzantine(1)
 
     if size < clients:
-        assert_rate(hostile, size / clients)
+        assert_rate(byzantine_rows, size / clients)
 
 
 def dropout(size, clients, folder):
@@ -169,30 +169,30 @@ def coins_of_ties(codec, row, key, words, tied):
     return up if len(tied) else np.zeros(1, bool)
 
 
-COINS = [poisson, truncated, by_size, byzantine, dropout, stragglers, availability, examples]
-COINS += [rounding, rounding_in_single_precision, poisson_at_sites]
+DRAWS = [poisson, truncated, by_size, byzantine, dropout, stragglers, availability, examples]
+DRAWS += [rounding, rounding_in_single_precision, poisson_at_sites]
 
 
-@pytest.mark.parametrize("coin", COINS, ids=lambda coin: coin.__name__)
-def test_a_coin_is_true_for_as_many_words_as_its_rate_and_no_more(coin, tmp_path):
-    at_every_rate(coin, tmp_path)
+@pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
+def test_a_coin_is_true_for_as_many_words_as_its_rate_and_no_more(draw, tmp_path):
+    at_every_rate(draw, tmp_path)
 
 
-def at_every_rate(coin, folder):
+def at_every_rate(draw, folder):
     for size, clients in SHARES:
-        coin(size, clients, folder)
+        draw(size, clients, folder)
 
 
 def two_percent_more(words, rate):
-    return streams_coins(words, np.asarray(rate) * 1.02)
+    return original_bernoulli(words, np.asarray(rate) * 1.02)
 
 
 def two_percent_less(words, rate):
-    return streams_coins(words, np.asarray(rate) * 0.98)
+    return original_bernoulli(words, np.asarray(rate) * 0.98)
 
 
 def the_next_float(words, rate):
-    return streams_coins(words, np.nextafter(rate, 2.0))
+    return original_bernoulli(words, np.nextafter(rate, 2.0))
 
 
 def rounded_up(words, rate):
@@ -208,7 +208,7 @@ def a_float_compared(words, rate):
     return (words >> np.uint64(11)).astype(np.float32) * np.float32(2.0**-53) < rate
 
 
-streams_coins = streams.coins
+original_bernoulli = streams.bernoulli
 FAULTS = [
     two_percent_more,
     two_percent_less,
@@ -224,16 +224,16 @@ NO_FAULT = (rounding_in_single_precision, rounded_up)
 
 
 @pytest.mark.parametrize(
-    ("coin", "fault"),
-    [(coin, fault) for coin in COINS for fault in FAULTS if (coin, fault) != NO_FAULT],
+    ("draw", "fault"),
+    [(draw, fault) for draw in DRAWS for fault in FAULTS if (draw, fault) != NO_FAULT],
     ids=lambda part: part.__name__,
 )
-def test_a_coin_of_another_rate_is_caught(coin, fault, tmp_path, monkeypatch):
+def test_a_coin_of_another_rate_is_caught(draw, fault, tmp_path, monkeypatch):
     for name, module in list(sys.modules.items()):
-        if name.startswith("privfed.") and getattr(module, "coins", None) is streams_coins:
-            monkeypatch.setattr(module, "coins", fault)
+        if name.startswith("privfed.") and getattr(module, "bernoulli", None) is original_bernoulli:
+            monkeypatch.setattr(module, "bernoulli", fault)
     with pytest.raises(AssertionError):
-        at_every_rate(coin, tmp_path)
+        at_every_rate(draw, tmp_path)
 
 
 def test_words_meet_a_rate_in_one_place_only():
@@ -241,7 +241,9 @@ def test_words_meet_a_rate_in_one_place_only():
     for path in Path(streams.__file__).parent.rglob("*.py"):
         if path.name != "streams.py":
             text = path.read_text(encoding="utf-8")
-            assert "uint64(11)" not in text, f"{path.name} takes words apart; call streams.coins"
+            assert "uint64(11)" not in text, (
+                f"{path.name} takes words apart; call streams.bernoulli"
+            )
             assert not re.search(r"uniforms\((?:[^()]|\([^()]*\))*\)+ *[<>]", text), path.name
 
 
@@ -260,14 +262,14 @@ def test_a_client_that_drops_out_fails_to_send_in_two_of_three_cases_at_most():
 
 def the_smallest_words_are_drawn():
     ranks = np.argsort(np.argsort(SAMPLE))
-    people = People.of(np.ones(40))
+    population = Population.of(np.ones(40))
     with dealt(SAMPLE):
-        drawn = FixedSize(size=10).sample(1, 40, people, SECRET).clients
+        drawn = FixedSize(size=10).sample(1, 40, population, SECRET).clients
     assert drawn.tolist() == np.flatnonzero(ranks < 10).tolist()
     entered = np.where(np.arange(40) % 2, 2**64 - 1, 0).astype(np.uint64)  # every other client
     for cap in (10, 19, 20):
         with dealt(entered, SAMPLE[:20]):
-            drawn = CappedPoisson(size=10, cap=cap).sample(1, 40, people, SECRET).clients
+            drawn = CappedPoisson(size=10, cap=cap).sample(1, 40, population, SECRET).clients
         places = np.argsort(np.argsort(SAMPLE[:20]))
         assert drawn.tolist() == (2 * np.flatnonzero(places < cap)).tolist()
 
@@ -280,7 +282,7 @@ def each_word_has_one_slot():
         drawn = np.zeros((50, 50), dtype=int)
         for round in range(first, first + 50):
             with dealt(words[:, None]):
-                there = sampler.sample(round, 50, People.of(np.ones(50)), SECRET).clients
+                there = sampler.sample(round, 50, Population.of(np.ones(50)), SECRET).clients
             drawn[round - first, there] = 1
         assert (drawn.sum(0) == 1).all(), "a client meets one round in every separation"
         slots = (first + drawn.argmax(0)) % 50
@@ -290,9 +292,9 @@ def each_word_has_one_slot():
 def a_canarys_coin_is_fair():
     """Half of all words, exactly: with each word, the one that differs in the coin's bit."""
     with dealt(SAMPLE, 1):
-        first = Canaries.drawn(40, 1, SECRET).coins
+        first = Canaries.drawn(40, 1, SECRET).inclusion
     with dealt(SAMPLE ^ np.uint64(1), 1):
-        other = Canaries.drawn(40, 1, SECRET).coins
+        other = Canaries.drawn(40, 1, SECRET).inclusion
     assert (first != other).all()
     assert 5 < first.sum() < 35
 
@@ -301,8 +303,8 @@ def the_byzantine_are_as_many_as_declared():
     for fraction, count in ((0.25, 10), (0.5, 20), (0.51, 20), (0.52, 21)):
         with dealt(SAMPLE[:, None]):
             args = (SignFlip(), fraction, True, False, np.arange(40), SECRET, 40)
-            hostile = Attackers(*args).hostile(1)
-        assert hostile.tolist() == (np.argsort(np.argsort(SAMPLE)) < count).tolist()
+            byzantine_rows = Attackers(*args).byzantine(1)
+        assert byzantine_rows.tolist() == (np.argsort(np.argsort(SAMPLE)) < count).tolist()
 
 
 DRAWS = [
@@ -342,20 +344,20 @@ def canaries_enter_more_often(monkeypatch):
     real = Canaries.drawn.__func__
 
     def drawn(cls, count, length, keys):
-        biased = streams_coins(keys.at("canaries/coins").bits(count), 0.51)
+        biased = original_bernoulli(keys.at("canaries/coins").bits(count), 0.51)
         return cls(real(cls, count, length, keys).directions, biased)
 
     monkeypatch.setattr(canaries.Canaries, "drawn", classmethod(drawn))
 
 
 def more_are_byzantine(monkeypatch):
-    real = Attackers.hostile
+    real = Attackers.byzantine
 
-    def hostile(self, round):
+    def byzantine_rows(self, round):
         object.__setattr__(self, "fraction", self.fraction * 1.02)
         return real(self, round)
 
-    monkeypatch.setattr(Attackers, "hostile", hostile)
+    monkeypatch.setattr(Attackers, "byzantine", byzantine_rows)
 
 
 @pytest.mark.parametrize(

@@ -66,11 +66,11 @@ from privfed.sampling.cohort import Witness
 
 
 def canary_identities(numbers: Indices, parts: Iterable[int] | None = None) -> Indices:
-    """Returns the identity of each of the canaries `numbers` `[c]`, or of their `parts` `[c]`.
+    """Returns the identity of each canary in `numbers` `[c]`, or of each of its `parts` `[c]`.
 
-    All are below 0, and clients' identities are not (`privfed.data.federation.client_number`, or a
-    position), whatever the clients' names. If a canary shared a client's identity, it would take
-    part in that client's secret slot and reveal it.
+    Identities of canaries are negative; those of clients never are
+    (`privfed.data.federation.client_number`, or a position). If a canary shared a client's
+    identity, it would take part in that client's secret slot and reveal it.
     """
     of_canary = [0] * len(numbers) if parts is None else parts
     names = (_name(*each) for each in zip(numbers.tolist(), of_canary, strict=True))
@@ -97,8 +97,8 @@ def canaries_drawn(plan: Plan) -> float:
 def canaries_sending(plan: Plan) -> float:
     """Returns the expected number of canaries in a cohort that send a row.
 
-    Half of the sampled canaries send one, under replace-one all. If canaries train, those with
-    tails hold no examples, so half of them send one under every relation.
+    Half of the sampled canaries send a row; under replace-one all do. Canaries that train and have
+    tails hold no examples, so half of them send a row under every relation.
     """
     drawn, train = canaries_drawn(plan), plan.config.audit.by_inputs
     return drawn if plan.event.relation == REPLACE_ONE and not train else drawn / 2
@@ -119,19 +119,19 @@ def number_of_nothing(rule: SumRule | RowRule) -> float:
     return math.nan if counts else 0.0
 
 
-def canary_coins(count: int, streams: Streams) -> NDArray[np.bool_]:
-    """Returns an independent fair bit for each of `count` canaries `[count]`, heads True."""
+def canary_inclusion(count: int, streams: Streams) -> NDArray[np.bool_]:
+    """Returns an independent fair bit for each of `count` canaries `[count]`; heads is True."""
     return (streams.at("canaries/coins").bits(count) & np.uint64(1)).astype(bool)
 
 
-def coin_signs(coins: NDArray[np.bool_], relation: str) -> NDArray[np.int64]:
+def inclusion_signs(inclusion: NDArray[np.bool_], relation: str) -> NDArray[np.int64]:
     """Returns the factor of each canary's row, by its bit `[K]`: 1, 0 or -1."""
-    return np.where(coins, 1, TAILS[relation])
+    return np.where(inclusion, 1, TAILS[relation])
 
 
-def in_population(coins: NDArray[np.bool_], relation: str) -> Indices:
-    """Returns the numbers of the canaries in the population, by their bits `[K]`, in order.
+def in_population(inclusion: NDArray[np.bool_], relation: str) -> Indices:
+    """Returns the numbers, in order, of the canaries that their bits `[K]` put into the population.
 
-    Under add/remove these are the canaries with heads; if membership is public, all.
+    Under add/remove these are the canaries with heads; if membership is public, all canaries.
     """
-    return np.flatnonzero(coins) if relation == ADD_REMOVE else np.arange(len(coins))
+    return np.flatnonzero(inclusion) if relation == ADD_REMOVE else np.arange(len(inclusion))

@@ -3,7 +3,7 @@
 import numpy as np
 from tables import written
 
-from privfed.analytics.questions import Asked, NumbersAsked, as_values
+from privfed.analytics.questions import NumbersQuestion, Questions, as_values
 from privfed.analytics.spelling import Spelling
 from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
@@ -78,11 +78,11 @@ def words(values):
 def asked(rows=1, buckets=4, letters=6):
     """Returns one question of each kind: undeclared, a range, dates, values."""
     days = (18262.0, 18628.0)
-    return Asked(
+    return Questions(
         (
-            NumbersAsked("open", spelling=Spelling(buckets, letters)),
-            NumbersAsked("range", (0.0, 100.0)),
-            NumbersAsked("dates", days, "iso"),
+            NumbersQuestion("open", spelling=Spelling(buckets, letters)),
+            NumbersQuestion("range", (0.0, 100.0)),
+            NumbersQuestion("dates", days, "iso"),
             as_values("values", ["a", "b", True]),
         ),
         rows,

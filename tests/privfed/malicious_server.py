@@ -23,13 +23,13 @@ from privfed.secure.masked import client as masking_client
 from privfed.secure.masked import derived_keys
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.evidence import WrongShare
-from privfed.secure.masked.expected import Expected, Insists
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages import roster, unmasking
 from privfed.secure.masked.messages.roster import Advertise, Attestation, Roster
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.sealed_shares import acknowledged, read_shares, share_text
 from privfed.secure.masked.messages.unmasking import Survivors, Vote, Votes
+from privfed.secure.masked.policy import Expected, Insists
 from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.primitives import Expander, seal, unseal
 from privfed.secure.summation import Aborted
@@ -111,8 +111,8 @@ class Setting:
             graph = self.policy.graph(len(roster.clients))
         except Aborted:
             return tuple(other for other in roster.clients if other != who)
-        coins = graph.coins(roster.seed, roster.agreed())
-        return graph.neighbours(coins, roster.clients, who)
+        edge_key = graph.edge_key(roster.seed, roster.agreed())
+        return graph.neighbours(edge_key, roster.clients, who)
 
 
 @dataclass(eq=False, repr=False)

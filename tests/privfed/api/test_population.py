@@ -112,8 +112,10 @@ def test_datasets_and_arrays_are_the_same_people():
 def test_arrays_train_predict_and_score(tmp_path):
     arrays, rng = images(), np.random.default_rng(1)
     public = (rng.integers(0, 256, (9, 4, 4)), rng.integers(0, 3, 9))
-    people = privfed.Arrays(arrays, test=public, **SHAPED)
-    run = privfed.train(people, cohort={"size": 5}, rounds=2, privacy=NOISE, out=tmp_path / "run")
+    federation = privfed.Arrays(arrays, test=public, **SHAPED)
+    run = privfed.train(
+        federation, cohort={"size": 5}, rounds=2, privacy=NOISE, out=tmp_path / "run"
+    )
     predicted = run.predict(public[0])
     assert predicted.num_rows == 9
     assert {"probability_0", "probability_2"} <= {*predicted.column_names}
@@ -122,17 +124,19 @@ def test_arrays_train_predict_and_score(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("people", "expected"),
+    ("federation", "expected"),
     [
-        (lambda: patients(3), 'privfed.Table(people, label="…"'),
-        (lambda: {"anna": (np.zeros((1, 2)), np.zeros(1))}, "privfed.Arrays(people, shape="),
+        (lambda: patients(3), 'privfed.Table(population, label="…"'),
+        (lambda: {"anna": (np.zeros((1, 2)), np.zeros(1))}, "privfed.Arrays(population, shape="),
         (lambda: "patients.csv", "privfed.declare(public_sample"),
-        (lambda: 7, "people is a int; expected a privfed.Table"),
+        (lambda: 7, "population is a int; expected a privfed.Table"),
     ],
 )
-def test_people_without_a_declaration_are_refused_with_the_call_that_makes_one(people, expected):
+def test_people_without_a_declaration_are_refused_with_the_call_that_makes_one(
+    federation, expected
+):
     with pytest.raises(privfed.Refused) as refused:
-        privfed.train(people())
+        privfed.train(federation())
     assert expected in str(refused.value)
 
 
@@ -174,7 +178,7 @@ def test_a_column_of_several_types_is_refused_without_quoting_it():
 
 
 @pytest.mark.parametrize(
-    ("people", "expected"),
+    ("federation", "expected"),
     [
         (
             {"secret": (np.zeros((2, 4, 4)), np.zeros(3, int))},
@@ -186,20 +190,18 @@ def test_a_column_of_several_types_is_refused_without_quoting_it():
         ({}, "the arrays holds no example"),
     ],
 )
-def test_arrays_of_another_form_are_refused_without_naming_a_client(people, expected):
+def test_arrays_of_another_form_are_refused_without_naming_a_client(federation, expected):
     with pytest.raises(privfed.Refused) as refused:
-        privfed.Arrays(people, **SHAPED)
+        privfed.Arrays(federation, **SHAPED)
     assert expected in str(refused.value)
     assert "secret" not in str(refused.value)
 
 
 def test_labels_that_are_words_are_told_to_be_declared():
-    people = {f"c{k}": (np.zeros((2, 4, 4)), np.array(["secret", "b"])) for k in range(12)}
+    federation = {f"c{k}": (np.zeros((2, 4, 4)), np.array(["secret", "b"])) for k in range(12)}
     with pytest.raises(privfed.Refused) as refused:
-        privfed.check(privfed.Arrays(people, **SHAPED), cohort={"size": 5})
-    assert "y holds no numbers; expected some, or words that are declared: labels=[…]" in str(
-        refused.value
-    )
+        privfed.check(privfed.Arrays(federation, **SHAPED), cohort={"size": 5})
+    assert "y holds no numbers; declare words by labels=[…]" in str(refused.value)
     assert "secret" not in str(refused.value)
 
 
@@ -265,9 +267,9 @@ def test_paths_and_tables_are_not_mixed_and_never_quoted():
 def test_datasets_are_scored_and_predicted_too(tmp_path):
     arrays, rng = images(), np.random.default_rng(1)
     public = Pairs(rng.integers(0, 256, (9, 4, 4)), rng.integers(0, 3, 9))
-    people = privfed.Arrays(arrays, test=public, **SHAPED)
+    federation = privfed.Arrays(arrays, test=public, **SHAPED)
     sizes = {"cohort": {"size": 5}, "rounds": 1, "privacy": NOISE}
-    run = privfed.train(people, out=tmp_path / "run", **sizes)
+    run = privfed.train(federation, out=tmp_path / "run", **sizes)
     assert run.evaluate(public)["accuracy"] == run.evaluate()["accuracy"]
     predicted = run.predict(public)["prediction"].to_pylist()
     assert predicted == run.predict(public.x)["prediction"].to_pylist()

@@ -11,7 +11,7 @@ from hospitals import SEALING, Hospitals, opened_for
 
 from accounting.ledger import Ledger
 from privfed.core.ranks import ALONE
-from privfed.deploy.carriers.carrier import Asked, Carrier, Loopback
+from privfed.deploy.carriers.carrier import Carrier, Loopback, Site
 from privfed.deploy.coordinator.coordinator import Coordinator
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.messages.envelope import Envelope, Kind
@@ -76,7 +76,7 @@ class Watched(Loopback):
     """Sites that answer by `ask` (site, message number of its sums, bytes); None: no answer."""
 
     def __init__(
-        self, sites: Sequence[Asked], ask: Callable[[int, int, bytes], bytes | None]
+        self, sites: Sequence[Site], ask: Callable[[int, int, bytes], bytes | None]
     ) -> None:
         super().__init__(dict(enumerate(sites)))
         self.ask, self.sent = ask, [-1] * len(sites)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lying_clients import LIES, Liar, Trial, drawn, idealise, played
+from byzantine_clients import DEVIATIONS, ByzantineBehaviour, Trial, drawn, idealise, played
 from masked_sums import Fixed, session
 
 from privfed.privacy.noise.shares import Layers
@@ -26,11 +26,11 @@ def judge(trial, outcome):
         raise Broken("a wrong sum")
     if outcome.total is None and not outcome.culprits:
         raise Broken(f"nobody is named: {outcome.why}")
-    liars = trial.policy.liars
+    byzantine = trial.policy.byzantine
     for culprit in outcome.culprits:
-        if culprit.client not in trial.liars:
+        if culprit.client not in trial.byzantine:
             raise Broken(f"an honest client is named: {culprit.reason}")
-        if not proves(culprit, DIRECTORY) and culprit.complaints <= liars:
+        if not proves(culprit, DIRECTORY) and culprit.complaints <= byzantine:
             raise Broken("named without a proof")
     return outcome
 
@@ -40,7 +40,7 @@ def tried(seeds):
     rounds = dict.fromkeys(seeds, 0)
     for seed in seeds:
         trial, named = drawn(seed), set()
-        for _ in range(len(trial.liars) + 1):
+        for _ in range(len(trial.byzantine) + 1):
             rounds[seed] += 1
             without = replace(trial, leave={**trial.leave, **dict.fromkeys(named, 1)})
             outcome = judge(without, played(without))
@@ -74,12 +74,12 @@ def test_so_it_is_in_five_thousand_trials(ideal):
     assert sum(count > 1 for count in tried(range(100, 5100))) > 1000
 
 
-def trial(lies, clients=8, threshold=4, liars=2, layers=None, leave=None, seed=0):
-    """A sum of which the first `liars` clients tell these lies, each to anybody at random."""
+def trial(deviations, clients=8, threshold=4, byzantine=2, layers=None, leave=None, seed=0):
+    """A sum of which the first `byzantine` clients tell these lies, each to anybody at random."""
     rng, ids = np.random.default_rng(seed), session(clients).clients.tolist()
-    who = {client: Liar(lies, rng) for client in ids[:liars]}
+    who = {client: ByzantineBehaviour(deviations, rng) for client in ids[:byzantine]}
     limits = Limits(50, tolerance=layers.tolerance if layers else 1.0)
-    policy = Fixed(threshold, liars=max(liars, 1))
+    policy = Fixed(threshold, byzantine=max(byzantine, 1))
     return Trial(clients, policy, who, leave or {}, layers, limits)
 
 
@@ -95,62 +95,62 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", DEVIATIONS)
 def test_each_lie_alone(lie):
     """What it is called, where it is called anything: who only stays away is not named."""
     layers = Layers(50.0, 0.5)
     reasons = set()
     for seed in range(4):
-        one = trial((lie,), liars=1, layers=layers, seed=seed)
+        one = trial((lie,), byzantine=1, layers=layers, seed=seed)
         reasons |= {culprit.reason for culprit in judge(one, played(one)).culprits}
     assert reasons == REASONS.get(lie, set())
 
 
 @pytest.mark.parametrize("lie", ["wrong key", "inconsistent key"])
 def test_a_wrong_mask_key_is_proved_where_its_client_sends_no_row(lie):
-    one = trial((lie, "no Masked"), liars=1)
+    one = trial((lie, "no Masked"), byzantine=1)
     assert [culprit.reason for culprit in judge(one, played(one)).culprits] == ["wrong dealing"]
 
 
 def test_as_many_wrong_shares_as_are_not_needed_are_corrected():
     """Of eight replies with a threshold of five, three are all wrong."""
-    one = trial(("wrong shares",), threshold=5, liars=3)
-    for liar in one.liars.values():
-        liar.some = set
+    one = trial(("wrong shares",), threshold=5, byzantine=3)
+    for byzantine_client in one.byzantine.values():
+        byzantine_client.some = set
     outcome = judge(one, played(one))
     assert outcome.total is not None
-    assert {culprit.client for culprit in outcome.culprits} == set(one.liars)
+    assert {culprit.client for culprit in outcome.culprits} == set(one.byzantine)
 
 
 def test_inconsistent_dealings_are_corrected_as_far_as_a_word_can_be():
     """Of eight shares two are wrong, and four give the seed."""
-    one = trial(("inconsistent seed",), liars=1)
+    one = trial(("inconsistent seed",), byzantine=1)
     for wrong, comes in ((2, True), (3, False)):
-        next(iter(one.liars.values())).some = lambda places, wrong=wrong: set(places[:wrong])
+        next(iter(one.byzantine.values())).some = lambda places, wrong=wrong: set(places[:wrong])
         outcome = judge(one, played(one))
         assert (outcome.total is not None) == comes
         assert len(outcome.culprits) == 1
 
 
-def complainers(liars=2, policy=None):
+def complainers(byzantine=2, policy=None):
     """As many as may lie complain about all others, and deal so badly that the round aborts."""
-    one = trial(("complaints", "wrong seed"), liars=liars)
-    for liar in one.liars.values():
-        liar.some = set
+    one = trial(("complaints", "wrong seed"), byzantine=byzantine)
+    for byzantine_client in one.byzantine.values():
+        byzantine_client.some = set
     return replace(one, policy=policy or one.policy)
 
 
 @pytest.mark.parametrize(
-    ("liars", "policy"),
+    ("byzantine", "policy"),
     [
         pytest.param(2, None, id="fewer-than-open"),
-        pytest.param(4, Fixed(3, liars=4), id="as-many-as-open"),
-        pytest.param(4, Fixed(2, degree=4, liars=4), id="as-many-neighbours-as-open"),
+        pytest.param(4, Fixed(3, byzantine=4), id="as-many-as-open"),
+        pytest.param(4, Fixed(2, degree=4, byzantine=4), id="as-many-neighbours-as-open"),
     ],
 )
-def test_as_many_complaints_as_there_may_be_liars_name_nobody(liars, policy):
+def test_as_many_complaints_as_there_may_be_liars_name_nobody(byzantine, policy):
     """Also where these are enough to open a secret, as clients that are hostile may be."""
-    one = complainers(liars, policy)
+    one = complainers(byzantine, policy)
     culprits = judge(one, played(one)).culprits
     assert {culprit.reason for culprit in culprits} == {"wrong dealing"}
 
@@ -159,16 +159,16 @@ def test_of_a_sum_that_comes_out_no_complaints_name_anybody(monkeypatch):
     """More than there may be liars would else leave honest clients out, in a round without harm."""
     a_complaint_too_few(monkeypatch)
     one = trial(("complaints",))
-    for liar in one.liars.values():
-        liar.some = set
+    for byzantine_client in one.byzantine.values():
+        byzantine_client.some = set
     assert judge(one, played(one)).culprits == ()
 
 
 def test_a_complaint_about_more_than_may_lie_keeps_no_layer():
     """Else one client would leave every layer of everybody's noise in the sum."""
-    complaining = trial(("complaints",), liars=1, layers=Layers(50.0, 0.5))
-    ((client, liar),) = complaining.liars.items()
-    liar.some = set
+    complaining = trial(("complaints",), byzantine=1, layers=Layers(50.0, 0.5))
+    ((client, byzantine_client),) = complaining.byzantine.items()
+    byzantine_client.some = set
     outcome = judge(complaining, played(complaining))
     assert {client, *outcome.server._complaints[client]} == outcome.server._senders
     assert (outcome.total is not None, outcome.server._gone) == (True, 0)
@@ -179,7 +179,7 @@ def a_complaint_too_few(monkeypatch):
     monkeypatch.setattr(
         evidence.Blame,
         "count",
-        lambda self, lists: whole(replace(self, liars=self.liars - 1), lists),
+        lambda self, lists: whole(replace(self, byzantine=self.byzantine - 1), lists),
     )
 
 
@@ -200,7 +200,7 @@ def anything(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "fault, lies",
+    "fault, deviations",
     [
         (a_complaint_too_few, ("complaints", "wrong seed")),
         (proofs_of_nothing, ("no Vote",)),
@@ -208,11 +208,11 @@ def anything(monkeypatch):
         (anything, ("wrong seed",)),
     ],
 )
-def test_the_judge_finds_a_server_with_a_fault(monkeypatch, fault, lies):
+def test_the_judge_finds_a_server_with_a_fault(monkeypatch, fault, deviations):
     fault(monkeypatch)
-    one = trial(lies)
-    for liar in one.liars.values():
-        liar.some = set
+    one = trial(deviations)
+    for byzantine_client in one.byzantine.values():
+        byzantine_client.some = set
     outcome = played(one)
     with pytest.raises(Broken):
         judge(one, outcome)
@@ -224,9 +224,9 @@ def test_the_judge_finds_a_server_with_a_fault(monkeypatch, fault, lies):
 @pytest.fixture(scope="module")
 def proved():
     """Two proofs, and the server that made them."""
-    one = trial(("wrong shares", "inconsistent seed"), liars=1)
+    one = trial(("wrong shares", "inconsistent seed"), byzantine=1)
     wrong_dealing = played(one)
-    other = trial(("wrong shares",), liars=1)
+    other = trial(("wrong shares",), byzantine=1)
     return wrong_dealing, played(other)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-import liar
+import malicious_server
 import numpy as np
 from masked_sums import Fixed, codec, session
 
@@ -11,12 +11,12 @@ from privfed.secure.identities import client_directory
 from privfed.secure.limits import Limits
 from privfed.secure.masked import evidence, server, unmasking
 from privfed.secure.masked.client import MaskingClient
-from privfed.secure.masked.expected import Expected
 from privfed.secure.masked.graph import graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.rows import Masked
 from privfed.secure.masked.messages.unmasking import Vote
 from privfed.secure.masked.messages.wire import decode, encode
+from privfed.secure.masked.policy import Expected
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.masked.shamir import share
 from privfed.secure.primitives import random_key
@@ -28,7 +28,7 @@ DEALS = (
     *("wrong seed", "wrong key", "inconsistent layer", "wrong layers"),
 )
 """Deviations when shares are distributed; the other ones come later."""
-LIES = (
+DEVIATIONS = (
     *DEALS,
     *("complaints", "wrong vote", "wrong shares", "fewer shares", "other layers"),
     *("no Shares", "no Masked", "no Vote", "no Unmask"),
@@ -36,10 +36,10 @@ LIES = (
 
 
 @dataclass
-class Liar:
+class ByzantineBehaviour:
     """The behaviour of a Byzantine client: each of its deviations affects random `victims`."""
 
-    lies: tuple[str, ...]
+    deviations: tuple[str, ...]
     rng: np.random.Generator
 
     def some(self, those):
@@ -50,88 +50,88 @@ class Liar:
 
 
 def idealise(monkeypatch):
-    """Applies `liar.idealise` to the server and its proofs, too."""
-    liar.idealise(monkeypatch)
+    """Applies `malicious_server.idealise` to the server and its proofs, too."""
+    malicious_server.idealise(monkeypatch)
     for module in (server, unmasking, evidence):
-        monkeypatch.setattr(module, "KeyPair", liar.Ideal)
+        monkeypatch.setattr(module, "KeyPair", malicious_server.Ideal)
 
 
-class LyingClient(MaskingClient):
-    """A client that deviates as `liar` states."""
+class ByzantineClient(MaskingClient):
+    """A client that deviates as `byzantine_client` states."""
 
-    liar = None
+    byzantine_client = None
 
     def _share(self, roster):
-        shares, lies = super()._share(roster), self.liar.lies
-        if not set(lies) & set(DEALS):
+        shares, deviations = super()._share(roster), self.malicious_server.deviations
+        if not set(deviations) & set(DEALS):
             return shares
         holders = [who for who, _ in shares.hashes]
         dealt = self._dealt(holders)
         hashes = {who: self._hashes(self.me, who, dealt[who]) for who in holders}
-        if "wrong hashes" in lies:
-            for who in self.liar.some(holders):
+        if "wrong hashes" in deviations:
+            for who in self.malicious_server.some(holders):
                 hashes[who] = bytes(len(hashes[who]))
         texts = {who: self._seal(who, dealt[who]) for who, _ in shares.sealed}
-        if "garbled texts" in lies:
-            for who in self.liar.some(texts):
+        if "garbled texts" in deviations:
+            for who in self.malicious_server.some(texts):
                 texts[who] = bytes(len(texts[who]))
         self._held = {who: dealt[who] for who in self._held}
         return replace(shares, hashes=tuple(hashes.items()), sealed=tuple(texts.items()))
 
     def _dealt(self, holders):
         """Returns shares of each secret, some of them invalid, by their holder."""
-        lies, threshold = self.liar.lies, self._graph.threshold
+        deviations, threshold = self.malicious_server.deviations, self._graph.threshold
         secrets = [bytes(self._seed), bytes(self._mask_secret), *self._layers]
         for name, those in (("seed", [0]), ("key", [1]), ("layers", range(2, len(secrets)))):
             for which in those:
-                if f"wrong {name}" in lies:
-                    secrets[which] = self.liar.rng.bytes(32)
+                if f"wrong {name}" in deviations:
+                    secrets[which] = self.malicious_server.rng.bytes(32)
         places = [self._places[who] for who in holders]
         dealt = [share(secret, threshold, tuple(places)) for secret in secrets]
         for name, those in (("seed", [0]), ("key", [1]), ("layer", range(2, len(secrets)))):
-            if f"inconsistent {name}" in lies:
+            if f"inconsistent {name}" in deviations:
                 for which in those:
-                    for place in self.liar.some(places):
-                        dealt[which][place] = int(self.liar.rng.integers(1 << 62))
+                    for place in self.malicious_server.some(places):
+                        dealt[which][place] = int(self.malicious_server.rng.integers(1 << 62))
         return {who: tuple(each[self._places[who]] for each in dealt) for who in holders}
 
     def _unmask(self, votes):
-        answer, lies = super()._unmask(votes), self.liar.lies
+        answer, deviations = super()._unmask(votes), self.malicious_server.deviations
         numbers = {who: number for who, number, _ in answer.layers}
         lists = {"seeds": dict(answer.seeds), "keys": dict(answer.keys)}
         lists["layers"] = {who: value for who, _, value in answer.layers}
         for shares in lists.values():
-            if "wrong shares" in lies and shares:
-                shares.update({who: shares[who] ^ 1 for who in self.liar.some(shares)})
-            if "fewer shares" in lies and shares:
-                for who in self.liar.some(shares):
+            if "wrong shares" in deviations and shares:
+                shares.update({who: shares[who] ^ 1 for who in self.malicious_server.some(shares)})
+            if "fewer shares" in deviations and shares:
+                for who in self.malicious_server.some(shares):
                     del shares[who]
         values = {name: tuple(sorted(shares.items())) for name, shares in lists.items()}
-        later = "other layers" in lies
+        later = "other layers" in deviations
         values["layers"] = tuple((who, numbers[who] + later, v) for who, v in values["layers"])
         return replace(answer, **values)
 
     def handle(self, message):
-        answer, lies = super().handle(message), self.liar.lies
-        if isinstance(answer, Masked) and "complaints" in lies:
-            named = tuple(sorted(self.liar.some(self._shared)))
-            answer = replace(answer, complaints=named).signed(liar.identity(self.me))
-        if isinstance(answer, Vote) and "wrong vote" in lies:
+        answer, deviations = super().handle(message), self.malicious_server.deviations
+        if isinstance(answer, Masked) and "complaints" in deviations:
+            named = tuple(sorted(self.malicious_server.some(self._shared)))
+            answer = replace(answer, complaints=named).signed(malicious_server.identity(self.me))
+        if isinstance(answer, Vote) and "wrong vote" in deviations:
             answer = replace(answer, signature=bytes(64))
-        if f"no {type(answer).__name__}" in lies:
+        if f"no {type(answer).__name__}" in deviations:
             raise Aborted("silent")
         return answer
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A sum over `clients` clients, with Byzantine `liars`, and honest clients that `leave` before
-    a step.
+    """A sum over `clients` clients, with Byzantine `byzantine`, and honest clients that `leave`
+    before a step.
     """
 
     clients: int
     policy: Fixed
-    liars: dict[int, Liar]
+    byzantine: dict[int, ByzantineBehaviour]
     leave: dict[int, int]
     layers: Layers | None = None
     limits: Limits = field(default_factory=lambda: Limits(50))
@@ -165,12 +165,19 @@ def played(trial):
     for who in everybody:
         rows[who] = np.arange(3) * who - 7
         noises[who] = ClientNoise(layers, of.layer_keys(who)) if layers else None
-        made = LyingClient if who in trial.liars else MaskingClient
+        made = ByzantineClient if who in trial.byzantine else MaskingClient
         clients[who] = made(
-            *(who, liar.identity(who), directory, trial.policy, expected, rows[who].copy),
+            *(
+                who,
+                malicious_server.identity(who),
+                directory,
+                trial.policy,
+                expected,
+                rows[who].copy,
+            ),
             *(limits, noises[who]),
         )
-        clients[who].liar = trial.liars.get(who)
+        clients[who].byzantine_client = trial.byzantine.get(who)
 
     def ask(sent, step):
         for who, message in sent.items():
@@ -179,7 +186,7 @@ def played(trial):
             try:
                 host.handle(who, decode(encode(clients[who].handle(decode(encode(message))))))
             except Aborted:
-                assert who in trial.liars, "an honest client is refused, or refuses"
+                assert who in trial.byzantine, "an honest client is refused, or refuses"
 
     try:
         ask(dict.fromkeys(everybody, invitation), 0)
@@ -211,14 +218,19 @@ def drawn(seed):
     degree = int(rng.choice([clients - 1, clients - 1, 2 * ((clients - 2) // 2)]))
     holders = degree + (degree == clients - 1)
     threshold = int(rng.integers(2, max(holders - 2 * most, 2) + 1))
-    liars = min(most, threshold - 1)
+    byzantine = min(most, threshold - 1)
     layers = Layers(50.0, 0.6) if rng.random() < 0.5 else None
-    spare = holders - 2 * liars - threshold
+    spare = holders - 2 * byzantine - threshold
     if layers:
-        spare = min(spare, layers.most_dropouts(clients) - liars)
+        spare = min(spare, layers.most_dropouts(clients) - byzantine)
     ids = rng.permutation(session(clients).clients).tolist()
-    bad, honest = ids[: int(rng.integers(1, liars + 1))], ids[liars:]
+    bad, honest = ids[: int(rng.integers(1, byzantine + 1))], ids[byzantine:]
     leave = {who: int(rng.integers(1, 5)) for who in honest[: int(rng.integers(spare + 1))]}
-    lies = {who: Liar(tuple(rng.choice(LIES, size=int(rng.integers(1, 4)))), rng) for who in bad}
+    deviations = {
+        who: ByzantineBehaviour(tuple(rng.choice(DEVIATIONS, size=int(rng.integers(1, 4)))), rng)
+        for who in bad
+    }
     limits = Limits(50, tolerance=0.6 if layers else 1.0)
-    return Trial(clients, Fixed(threshold, degree, liars=liars), lies, leave, layers, limits)
+    return Trial(
+        clients, Fixed(threshold, degree, byzantine=byzantine), deviations, leave, layers, limits
+    )

@@ -48,9 +48,9 @@ class Curious(Poisson):
 
     seen: ClassVar[list] = []
 
-    def sample(self, round, clients, people, streams):
-        self.seen.append(people.sizes.tolist())
-        return super().sample(round, clients, people, streams)
+    def sample(self, round, clients, population, streams):
+        self.seen.append(population.sizes.tolist())
+        return super().sample(round, clients, population, streams)
 
 
 class Silent(Part):
@@ -74,7 +74,7 @@ class Silent(Part):
     def fits(self, population, clients):
         pass
 
-    def sample(self, round, clients, people, streams):
+    def sample(self, round, clients, population, streams):
         return np.arange(3)
 
 
@@ -84,8 +84,8 @@ class Twice(Poisson):
     def witness(self, round, clients):
         return super().witness(round, clients // 2)
 
-    def sample(self, round, clients, people, streams):
-        return super().sample(round, clients // 2, people, streams)
+    def sample(self, round, clients, population, streams):
+        return super().sample(round, clients // 2, population, streams)
 
 
 class BySizeFromScratch(Part):
@@ -110,7 +110,7 @@ class BySizeFromScratch(Part):
     def fits(self, population, clients):
         pass
 
-    def sample(self, round, clients, people, streams):
+    def sample(self, round, clients, population, streams):
         raise NotImplementedError
 
 
@@ -125,7 +125,7 @@ class Forgetful(BySizeFromScratch):
         drawn = partial(WithoutReplacement, self.size, clients)
         return Witness("mine", self.size / clients, REPLACE_ONE, drawn, random=False)
 
-    def sample(self, round, clients, people, streams):
+    def sample(self, round, clients, population, streams):
         return Cohort(round, np.arange(self.size), float(self.size), self.witness(round, clients))
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from liar import Broken, Setting, World, idealise, judge
+from malicious_server import Broken, Setting, World, idealise, judge
 from sets_of_clients import closed_parts, cut_off
 
 from privfed.secure.limits import Limits
@@ -17,11 +17,11 @@ from privfed.secure.masked.messages.roster import Attestation
 class Circle(RandomGraph):
     """The neighbours that a server's seed puts on a circle."""
 
-    def coins(self, seed, agreed):
+    def edge_key(self, seed, agreed):
         return seed
 
-    def neighbours(self, coins, clients, me):
-        return circle.neighbours(coins, clients, self.degree, me)
+    def neighbours(self, edge_key, clients, me):
+        return circle.neighbours(edge_key, clients, self.degree, me)
 
 
 class Local(RandomGraph):
@@ -153,8 +153,8 @@ def session(seed, client=MaskingClient, scripts=SCRIPTS, kind="random", any_grap
     votes = int(rng.integers(agreeing, min(agreeing + 2, count) + 1))
     threshold = int(rng.integers(corrupt + 1 - any_graph * (corrupt > 0), corrupt + 4))
     policy = Drawn(corrupt, int(rng.integers(4, count)), threshold, votes, 1, kind)
-    hostile = frozenset(range(count - corrupt, count))
-    setting = Setting(tuple(range(count)), hostile, policy, Limits(count))
+    byzantine = frozenset(range(count - corrupt, count))
+    setting = Setting(tuple(range(count)), byzantine, policy, Limits(count))
     world, honest = World(setting, rng, client), list(range(count - corrupt))
     everybody = frozenset(range(count))
     for plan in (Plan(dict.fromkeys(honest, frozenset())), None)[seed % 2 :]:

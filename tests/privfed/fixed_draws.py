@@ -44,9 +44,9 @@ def measure(falls: Callable[[], object]) -> Fraction:
 
     def true(word: int) -> bool:
         with dealt(word):
-            coins = np.unique(np.asarray(falls(), dtype=bool))
-        assert len(coins) == 1, "coins of one rate differ at the same word"
-        return bool(coins[0])
+            draws = np.unique(np.asarray(falls(), dtype=bool))
+        assert len(draws) == 1, "draws of one rate differ at the same word"
+        return bool(draws[0])
 
     low, high = 0, 2**64
     while low < high:
@@ -62,5 +62,7 @@ def assert_rate(falls: Callable[[], object], rate: float) -> None:
     2^-53.
     """
     short = Fraction(rate) - measure(falls)
-    assert short >= 0, f"a coin of rate {rate!r} falls True more often, by {float(-short):g}"
-    assert short < Fraction(1, 2**53), f"a coin of rate {rate!r} falls {float(short):g} too rarely"
+    assert short >= 0, f"a draw of rate {rate!r} is True more often, by {float(-short):g}"
+    assert short < Fraction(1, 2**53), (
+        f"a draw of rate {rate!r} is True {float(short):g} too rarely"
+    )

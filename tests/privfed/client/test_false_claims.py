@@ -13,7 +13,7 @@ from small import model, same_run, small, trained
 from accounting.ledger import Ledger
 from attacks.types import Knowledge, UpdateAttack
 from attacks.updates.simple import FreeRider, Scaling, SignFlip
-from privfed.client.byzantine import Lies
+from privfed.client.byzantine import FalseClaims
 from privfed.client.exchange import Exchange
 from privfed.client.objectives.adaalter import AdaAlter
 from privfed.client.objectives.afl import Afl
@@ -69,23 +69,25 @@ PROVEN = {
 }
 
 
-def world(folder, attack, lies=None, *, unbounded=False, **changes):
+def world(folder, attack, false_claims=None, *, unbounded=False, **changes):
     """Rounds of eight clients who all take part, two of them hostile; `attack` None: nobody."""
     changes = {"mechanism": NoPrivacy(), "sampler": Full().of(8)} | changes
     rounds = Rounds(folder, SIZES, **changes)
     if attack is None:
         return rounds
-    return rounds.attacked_by(attackers(attack, unbounded=unbounded, lies=lies or Lies()))
+    return rounds.attacked_by(
+        attackers(attack, unbounded=unbounded, false_claims=false_claims or FalseClaims())
+    )
 
 
-def released(folder, attack, lies=None, **changes):
+def released(folder, attack, false_claims=None, **changes):
     """What round 1 released, by exchange."""
-    rounds = world(folder, attack, lies, **changes)
+    rounds = world(folder, attack, false_claims, **changes)
     rounds.run(1)
     return rounds.store.releases[1]
 
 
-UPDATES = Lies(everything=False)
+UPDATES = FalseClaims(everything=False)
 
 
 @pytest.mark.parametrize("name", EXTRA)
@@ -186,13 +188,15 @@ class Spy(UpdateAttack):
         return -3 * view.byzantine, {"asked": state.get("asked", torch.tensor(0)) + 1}
 
 
-@pytest.mark.parametrize("lies", [Lies(), Lies(weight=6.0)], ids=["true", "claims"])
+@pytest.mark.parametrize(
+    "false_claims", [FalseClaims(), FalseClaims(weight=6.0)], ids=["true", "claims"]
+)
 @pytest.mark.parametrize("name", [*EXTRA, *FIRST])
-def test_views_are_of_whole_messages_and_foresee_what_is_released(name, lies, tmp_path):
+def test_views_are_of_whole_messages_and_foresee_what_is_released(name, false_claims, tmp_path):
     """But for the weights of honest clients, which are alike here."""
     seen.clear()
     objective = FIRST.get(name) or EXTRA[name][0]
-    rounds = world(tmp_path, Spy(), lies, objective=objective)
+    rounds = world(tmp_path, Spy(), false_claims, objective=objective)
     object.__setattr__(rounds.world.executor, "by_examples", False)
     rounds.run(1)
     outputs = rounds.store.releases[1]
@@ -244,27 +248,31 @@ def test_a_resumed_run_with_two_exchanges_attacks_identically(tmp_path):
 @pytest.mark.parametrize("claim", [0.0, 1.0, 10.0, 1e9])
 def test_a_claimed_weight_counts_as_claimed(claim, tmp_path):
     """Two of eight hold h of all e examples: their part is w h / (w h + e - h)."""
-    sizes, bad = np.array(SIZES), world(tmp_path / "x", SignFlip()).world.attackers.hostile(1)
-    lies, push = Lies(weight=claim), FreeRider()
-    rounds = world(tmp_path / "a", push, lies)
-    honest = world(tmp_path / "b", push, Lies(weight=0.0))
+    sizes, bad = np.array(SIZES), world(tmp_path / "x", SignFlip()).world.attackers.byzantine(1)
+    false_claims, push = FalseClaims(weight=claim), FreeRider()
+    rounds = world(tmp_path / "a", push, false_claims)
+    honest = world(tmp_path / "b", push, FalseClaims(weight=0.0))
     rounds.run(1)
     honest.run(1)
-    hostile = claim * sizes[bad].sum()
-    part = 1 - hostile / (hostile + sizes[~bad].sum())
+    byzantine = claim * sizes[bad].sum()
+    part = 1 - byzantine / (byzantine + sizes[~bad].sum())
     torch.testing.assert_close(
         rounds.store.releases[1][0], part * honest.store.releases[1][0], atol=1e-6, rtol=1e-4
     )
 
 
 def test_no_more_is_admitted_than_can_be_checked():
-    weights, liars = torch.tensor([3.0, 9.0, 4.0]), torch.tensor([False, True, True])
-    assert Lies(weight=5.0, most=30.0).claimed(weights, liars).tolist() == [3.0, 30.0, 20.0]
-    assert Lies(weight=5.0).claimed(weights, liars).tolist() == [3.0, 45.0, 20.0]
+    weights, byzantine = torch.tensor([3.0, 9.0, 4.0]), torch.tensor([False, True, True])
+    assert FalseClaims(weight=5.0, most=30.0).claimed(weights, byzantine).tolist() == [
+        3.0,
+        30.0,
+        20.0,
+    ]
+    assert FalseClaims(weight=5.0).claimed(weights, byzantine).tolist() == [3.0, 45.0, 20.0]
     keys = ("attack.fraction=0.25", "attack.weight=100", "aggregation.most_examples=7", *OPEN)
 
     def most(*more):
-        return prepare(small(*keys, *more)).attackers.lies.most
+        return prepare(small(*keys, *more)).attackers.false_claims.most
 
     assert most() == 7
     assert most("attack.stage=after_bound") == math.inf
@@ -284,12 +292,12 @@ def test_a_weight_inside_a_secure_sum_is_what_fits_its_range(tmp_path):
     rounds = world(
         tmp_path,
         FreeRider(),
-        Lies(weight=1e9),
+        FalseClaims(weight=1e9),
         unbounded=True,
         summation=MaskedSums(bits=40).over(limits),
     )
     object.__setattr__(rounds.world.executor, "by_examples", False)
-    honest = world(tmp_path / "h", FreeRider(), Lies(weight=0.0))
+    honest = world(tmp_path / "h", FreeRider(), FalseClaims(weight=0.0))
     object.__setattr__(honest.world.executor, "by_examples", False)
     rounds.run(1)
     honest.run(1)
@@ -362,9 +370,9 @@ def test_in_a_run_liars_drive_the_clip(told, falls, tmp_path):
     keys = ("privacy.adaptive_clip=true", "privacy.count_noise=9", "run.randomness=seeded")
     keys += ("cohort.sampler=full", "cohort.size=0", "run.rounds=12", "privacy.clip_rate=1.0")
     trained(tmp_path / "honest", *keys)
-    trained(tmp_path / "liars", *keys, "attack.fraction=0.5", f"attack.clip_count={told}")
+    trained(tmp_path / "byzantine", *keys, "attack.fraction=0.5", f"attack.clip_count={told}")
     honest, lying = (
-        float(model(tmp_path / name)["mechanism/clip"]) for name in ("honest", "liars")
+        float(model(tmp_path / name)["mechanism/clip"]) for name in ("honest", "byzantine")
     )
     assert (lying < honest) == falls
 
@@ -379,14 +387,14 @@ def test_one_client_more_moves_a_release_by_the_joint_bound_whoever_lies(within,
     rounds = world(
         tmp_path,
         SignFlip(strength=1e6),
-        Lies(within=within),
+        FalseClaims(within=within),
         objective=Scaffold(),
         mechanism=mechanism,
     )
     params = rounds.state.params
     exchange = Exchange("train", rounds_broadcast(rounds, params), Scaffold().layout(len(params)))
-    bad = rounds.world.attackers.hostile(1)
-    drawn = rounds.algorithm.draw(1, rounds.world.people, rounds.world.streams)
+    bad = rounds.world.attackers.byzantine(1)
+    drawn = rounds.algorithm.draw(1, rounds.world.population, rounds.world.streams)
     everybody = rounds.summed(exchange, replace(drawn, clients=np.arange(8)))
     for left_out in np.flatnonzero(~bad)[:3]:
         clients = np.array([client for client in range(8) if client != left_out])
@@ -410,7 +418,7 @@ def test_a_run_says_what_attackers_claim(tmp_path):
     terms = Ledger.load(tmp_path / "ledger.jsonl").terms
     assert terms["attack"]["weight"] == 40
     assert terms["attack"]["replaces"] == "messages"
-    assert "25% of the clients attack (by what they claim)" in terms["note"]
+    assert "25% of the clients attack (by false reports)" in terms["note"]
     assert json.loads((tmp_path / "report/attackers.json").read_text())["fraction"] == 0.25
 
 
@@ -472,4 +480,4 @@ def test_attackers_of_training_leave_rounds_that_evaluate_alone(tmp_path):
 def test_a_weight_can_be_claimed_inside_a_secure_sum():
     keys = (*OPEN, "attack.fraction=0.25", "attack.weight=3", "secure.protocol=masks")
     planned = plan(small(*keys, "aggregation.weights=uniform"))
-    assert "25% of the clients attack (by what they claim)" in planned.simulation
+    assert "25% of the clients attack (by false reports)" in planned.simulation

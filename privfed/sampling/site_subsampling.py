@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from accounting.bounds.several_sites import at_several_sites
 from accounting.events import Event
@@ -13,26 +12,7 @@ from privfed.core.errors import Refused
 from privfed.sampling.cohort import Witness, draws_of
 
 
-def over_several_sites(witness: Witness, sites: int) -> Witness:
-    """The sampling rule if each of at most `sites` sites samples the same client independently.
-
-    Each site holds a part of the client's rows, clipped to a `sites`-th of the clipping norm, to
-    which the noise multiplier of a Gaussian is then relative (rules of proof, section 9.4).
-
-    Raises:
-      Refused: unless clients are sampled independently (Poisson sampling).
-    """
-    if sites == 1:
-        return witness
-    if not isinstance(witness.release, PoissonSampled):
-        raise Refused(
-            f"data.sites_per_client is {sites}, but cohort.sampler = {witness.sampler!r} has "
-            f"no proof for clients with rows at several sites; use {draws_of(PoissonSampled)}"
-        )
-    return replace(witness, sampled=partial(SeveralSites, witness.rate, sites))
-
-
-def drawn_at_sites(witness: Witness, noised: Noise | Unprotected, slack: float = 0.0) -> Event:
+def sampled_at_sites(witness: Witness, noised: Noise | Unprotected, slack: float = 0.0) -> Event:
     """Returns the event of a sum with the noise of sites, which sample their clients in secret.
 
     For a client at s sites, a sum with Skellam noise of variance mu is post-processing of s sums of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from liar import Broken, Setting, World, idealise, judge
+from malicious_server import Broken, Setting, World, idealise, judge
 
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.setting import SiteNoise
@@ -179,28 +179,28 @@ def drawn(rng):
     """A small setting, and rosters that overlap, with who agrees and whom they name."""
     count, policy = cohort(rng)
     threshold, corrupt = policy.graph(count).threshold, policy.corrupt(count)
-    hostile, small = set(range(corrupt)), set(range(count))
+    byzantine, small = set(range(corrupt)), set(range(count))
     layered = rng.random() < 0.3
     tolerance = float(rng.choice([0.26, 0.4])) if layered else 1.0
     minimum = 0 if layered else int(rng.integers(threshold, count + 1))
     agree = set(range(corrupt, int(rng.integers(threshold, count + 1))))
-    absent = small - agree - hostile  # who agree to another roster, if to any
+    absent = small - agree - byzantine  # who agree to another roster, if to any
     kind, more, others = rng.choice(KINDS), set(), []
     if kind in ("ghosts", "nested"):
-        start = absent | hostile if kind == "ghosts" else small
+        start = absent | byzantine if kind == "ghosts" else small
         more = enough(policy, Limits(99, minimum, tolerance=tolerance), start, corrupt)
-        others = [(start | more, absent | more, [more | hostile])]
+        others = [(start | more, absent | more, [more | byzantine])]
     elif kind == "seed":
-        others = [(small, absent, named(rng, small, absent | hostile, agree))]
+        others = [(small, absent, named(rng, small, absent | byzantine, agree))]
     elif kind == "any":
         more = set(range(100, 100 + int(rng.integers(0, 4))))
-        picks = {who for who in small | more if rng.random() < 0.8} | absent | hostile
+        picks = {who for who in small | more if rng.random() < 0.8} | absent | byzantine
         others = [(picks, picks - agree, named(rng, picks, picks - agree, agree))]
-    rosters = [(small, agree, named(rng, small, agree | hostile, absent)), *others]
+    rosters = [(small, agree, named(rng, small, agree | byzantine, absent)), *others]
     limits = Limits(len(small | more), minimum, tolerance=tolerance)
     layers = Layers(30.0, tolerance, 0, COARSE * (len(small) % 2)) if layered else None
-    people = tuple(sorted(small | more))
-    return Setting(people, frozenset(hostile), policy, limits, layers), rosters
+    population = tuple(sorted(small | more))
+    return Setting(population, frozenset(byzantine), policy, limits, layers), rosters
 
 
 def cohort(rng, sizes=range(4, 9), shares=(0.6, 0.65, 0.75), parts=(0.0, 0.1, 0.2, 0.25)):
@@ -208,7 +208,7 @@ def cohort(rng, sizes=range(4, 9), shares=(0.6, 0.65, 0.75), parts=(0.0, 0.1, 0.
     while True:
         count, part = int(rng.choice(sizes)), float(rng.choice(parts))
         share, more = float(rng.choice(shares)), int(rng.choice([0, 0, 0, 2, 4]))
-        policy = Policy(share, part, "lying", size=count + more, admitted=2 if more else 0)
+        policy = Policy(share, part, "malicious", size=count + more, admitted=2 if more else 0)
         try:
             policy.graph(count)
             return count, policy
@@ -245,18 +245,18 @@ def scripted(rng, scripts):
     tolerance = layers.tolerance if layers and rng.random() < 0.5 else 1.0
     minimum = int(rng.choice([0, 0, min(graph.threshold + 1, count), rng.integers(2, count + 1)]))
     limits = Limits(count, 0 if layers else minimum, tolerance=tolerance)
-    hostile, strangers = frozenset(range(corrupt)), tuple(range(200, 210))
-    setting = Setting(tuple(range(count)), hostile, policy, limits, layers, strangers)
+    byzantine, strangers = frozenset(range(corrupt)), tuple(range(200, 210))
+    setting = Setting(tuple(range(count)), byzantine, policy, limits, layers, strangers)
     due = max(limits.least(count), graph.threshold, graph.survivors)
     if layers:
         due = max(due, count - layers.most_dropouts(count))
     others = (corrupt + rng.permutation(count - corrupt)).tolist()
-    everybody = [*hostile, *others]
+    everybody = [*byzantine, *others]
     script, survivors, moves = rng.choice(scripts), [set(everybody)], PLAIN
     if script == "closed":
-        survivors, moves = closed(rng, others, hostile, due)
+        survivors, moves = closed(rng, others, byzantine, due)
     elif script == "split":
-        survivors = split(rng, hostile, others, due)
+        survivors = split(rng, byzantine, others, due)
         moves = Moves(votes=str(rng.choice(["all", "alike", "often", "strangers"])))
     elif script == "few":
         few = set(everybody[: int(rng.integers(graph.threshold, max(due, graph.threshold + 1)))])
@@ -269,26 +269,26 @@ def scripted(rng, scripts):
     return setting, [(set(everybody), set(others) - moves.played, survivors)], moves
 
 
-def closed(rng, others, hostile, due):
+def closed(rng, others, byzantine, due):
     """Some mask with each other and with who is then said to be gone, but with nobody else."""
-    count, corrupt = len(others) + len(hostile), len(hostile)
+    count, corrupt = len(others) + len(byzantine), len(byzantine)
     gone = int(rng.integers(0, count - due + 1))
     size = int(rng.integers(1, 3) if rng.random() < 0.4 else max(1, due - gone - corrupt))
     left, group, rest = others[:gone], others[gone : gone + size], others[gone + size :]
-    alone = frozenset({*group, *left, *hostile} if rng.random() < 0.7 else group)
+    alone = frozenset({*group, *left, *byzantine} if rng.random() < 0.7 else group)
     inboxes = dict.fromkeys(group, alone)
     if rng.random() < 0.3:
-        inboxes |= dict.fromkeys(rest, frozenset({*rest, *left, *hostile}))
-    survivors = {*hostile, *group, *rest}
+        inboxes |= dict.fromkeys(rest, frozenset({*rest, *left, *byzantine}))
+    survivors = {*byzantine, *group, *rest}
     return dict.fromkeys(others, survivors), Moves(inboxes=inboxes)
 
 
-def split(rng, hostile, others, due):
+def split(rng, byzantine, others, due):
     """To each client as many survivors as are due: some of them to all, the others in turns."""
-    size = max(1, due - len(hostile) - int(rng.choice([1, 1, 1, 2])))
+    size = max(1, due - len(byzantine) - int(rng.choice([1, 1, 1, 2])))
     core, rest, survivors, turn = others[:size], others[size:], {}, 0
     for who in others:
-        survivors[who] = {*hostile, *core, who}
+        survivors[who] = {*byzantine, *core, who}
         while rest and len(survivors[who]) < due:
             survivors[who].add(rest[turn % len(rest)])
             turn += 1
@@ -508,7 +508,7 @@ def six_of_ten(client, layers=None):
     help to take the masks of 6 and 7 off.
     """
     limits = Limits(10, 8)
-    policy = Policy(0.6, 0.0, "lying", size=10)
+    policy = Policy(0.6, 0.0, "malicious", size=10)
     setting = Setting(tuple(range(18)), frozenset(), policy, limits, layers)
     few, others = set(range(6)), set(range(10, 18))
     rosters = [
@@ -536,32 +536,32 @@ def test_counted_by_name_they_would_open_the_sum_of_six():
 def of_sites(rng, threshold=least_threshold):
     """A few sites, colluders among them, of whom the server tells rosters as it likes."""
     n, k = ((4, 1), (5, 1), (5, 2), (7, 2))[int(rng.integers(4))]
-    needed = threshold(n, k, "lying")
+    needed = threshold(n, k, "malicious")
     sites = SiteNoise(n, int(rng.integers(max(needed, k + 1), n + 1)), k)
-    policy = SitePolicy(n, sites.minimum, needed, k, "lying")
+    policy = SitePolicy(n, sites.minimum, needed, k, "malicious")
     limits = Limits(n, sites.minimum, size=n, sites=n, colluders=k)
     layers = sites.layers(30.0) if rng.random() < 0.5 else None
-    hostile, everybody = frozenset(range(k)), set(range(n))
-    setting = Setting(tuple(range(n)), hostile, policy, limits, layers)
+    byzantine, everybody = frozenset(range(k)), set(range(n))
+    setting = Setting(tuple(range(n)), byzantine, policy, limits, layers)
     others = (k + rng.permutation(n - k)).tolist()
-    small = {*hostile, *others[: sites.minimum - k]}
+    small = {*byzantine, *others[: sites.minimum - k]}
     script = rng.choice(["closed", "split", "few", "small", "both", "chaos"])
     rosters, moves = [(everybody, set(others), [everybody])], PLAIN
     if script == "closed":
-        survivors, moves = closed(rng, others, hostile, sites.minimum)
+        survivors, moves = closed(rng, others, byzantine, sites.minimum)
         rosters = [(everybody, set(others), survivors)]
     elif script == "split":
-        survivors = split(rng, hostile, others, sites.minimum)
+        survivors = split(rng, byzantine, others, sites.minimum)
         moves = Moves(votes=str(rng.choice(["all", "alike", "often"])))
         rosters = [(everybody, set(others), survivors)]
     elif script == "few":
-        few = {*hostile, *others[: int(rng.integers(1, len(others) + 1))]}
+        few = {*byzantine, *others[: int(rng.integers(1, len(others) + 1))]}
         rosters = [(everybody, set(others), [few])]
     elif script == "small":  # also one below the minimum
         fewer = small - set(others[:1]) if rng.random() < 0.5 else small
-        rosters = [(fewer, fewer - hostile, [fewer])]
+        rosters = [(fewer, fewer - byzantine, [fewer])]
     elif script == "both":
-        rosters = [(small, small - hostile, [small]), (everybody, everybody - small, [everybody])]
+        rosters = [(small, small - byzantine, [small]), (everybody, everybody - small, [everybody])]
     else:
         moves = Moves(chaos=float(rng.choice([0.03, 0.15])))
     return setting, rosters, moves
@@ -591,7 +591,7 @@ def test_sites_with_a_threshold_for_honest_servers_give_a_lying_one_away(ideal):
 
 
 def test_sites_refuse_a_roster_below_the_minimum_and_any_other_threshold():
-    policy = SitePolicy(5, 4, 4, 1, "lying")
+    policy = SitePolicy(5, 4, 4, 1, "malicious")
     setting = Setting(tuple(range(5)), frozenset(), policy, Limits(5, 4, sites=5, colluders=1))
     for clients, threshold, due in ((5, 4, True), (4, 4, True), (4, 3, False), (3, 4, False)):
         world = World(setting, np.random.default_rng(0))

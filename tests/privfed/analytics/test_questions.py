@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from described import asked, vectors
+from description_setup import asked, vectors
 
 from privfed.analytics.count_model import CountModel
 from privfed.analytics.questions import SIZES, chosen_rows

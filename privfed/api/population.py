@@ -27,7 +27,7 @@ ARRAYS, TEST_ARRAYS = "the arrays", "the test arrays"
 """Names of passed objects in messages."""
 
 
-class DeclaredPeople:
+class DeclaredPopulation:
     """The first argument of `privfed.train`: a source of examples and its declaration."""
 
     section: dict[str, Any]
@@ -42,7 +42,7 @@ class DeclaredPeople:
         return f"<{type(self).__name__} of {self.section['clients']} clients declared: {named}>"
 
 
-class Table(DeclaredPeople):
+class Table(DeclaredPopulation):
     """A table of clients' rows with its declaration.
 
     No part of the declaration is read from `rows`: bounds or categories derived from private data
@@ -93,15 +93,15 @@ class Table(DeclaredPeople):
         self.loss = _loss(keys)
 
 
-class Arrays(DeclaredPeople):
+class Arrays(DeclaredPopulation):
     """Clients' arrays by name, with their declaration.
 
     An example is numbers (`shape`, `bounds`), token ids (`shape`, `tokens`), or several named
     `inputs`, which the model's `forward` receives by their names. Token ids are not scaled.
 
     Args:
-      people: the name of each client -> a pair (x, y) of arrays or tensors, x `[n, *shape]` and y
-        `[n]`, or a `torch.utils.data.Dataset` of such pairs. With `inputs`, x is a mapping of
+      population: the name of each client -> a pair (x, y) of arrays or tensors, x `[n, *shape]` and
+        y `[n]`, or a `torch.utils.data.Dataset` of such pairs. With `inputs`, x is a mapping of
         arrays; with `next_token`, there is x only.
       clients: the approximate number of clients, a public constant.
       shape: the shape of one example.
@@ -117,12 +117,12 @@ class Arrays(DeclaredPeople):
         replaces others; without it, ids outside of the vocabulary are refused.
 
     Raises:
-      Refused: if `people` is not a mapping, or the arrays do not have this shape.
+      Refused: if `population` is not a mapping, or the arrays do not have this shape.
     """
 
     def __init__(
         self,
-        people: Mapping[Any, Any],
+        population: Mapping[Any, Any],
         *,
         clients: int,
         shape: Sequence[int] = (),
@@ -133,8 +133,9 @@ class Arrays(DeclaredPeople):
         test: Any = None,
         **declared: Any,
     ) -> None:
-        if not isinstance(people, Mapping):
-            raise Refused(f"people is a {type(people).__name__}; expected clients by name, a dict")
+        if not isinstance(population, Mapping):
+            expected = 'each client\'s arrays by its name, {"a": (x, y), "b": (x, y)}'
+            raise Refused(f"population is a {type(population).__name__}; expected {expected}")
         if not isinstance(shape, Sequence):
             raise Refused(f"shape is {shape!r}; expected that of one example, as (28, 28)")
         keys: dict[str, Any] = plain({"label": array_table.Y, "clients": clients, **declared})
@@ -149,7 +150,7 @@ class Arrays(DeclaredPeople):
         if next_token:
             keys |= {"next_token": X if next_token is True else next_token, "label": ""}
         shapes = _shapes(keys)
-        rows = array_table.of_clients(people, shapes, ARRAYS)
+        rows = array_table.of_clients(population, shapes, ARRAYS)
         scored = None if test is None else array_table.of_pair(test, shapes, TEST_ARRAYS)
         self.section = {
             "source": GivenTable.of(rows, scored),
@@ -246,9 +247,9 @@ class Declaration:
         """
         if rows is self._sample or self._is_sample(rows):
             raise Refused(
-                "these rows are the sample itself, which is public, so that there is no one to "
+                "rows is the sample itself, but a sample is public and has no clients to "
                 "protect; bounds and categories derived from private rows are a further "
-                "release. Declare from a sample of other people, or by hand: "
+                "release. Use a sample of other clients, or declare by hand: "
                 "privfed.Table(rows, …)"
             )
         kind = FileTable if isinstance(rows, str | Path) else GivenTable

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from asked import Asking, Watched
+from faulty_loopback import Asking, Watched
 from hospitals import COLUMNS, POLICY, data_text, hospitals, stays, write_table
 from pyarrow import csv as pyarrow_csv
 from pyarrow import parquet
@@ -18,7 +18,7 @@ from privfed.core.errors import Refused
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.envelope import Reply, read_answer
 from privfed.deploy.site import joining
-from privfed.deploy.site.people import nobody, readable_examples, site_people
+from privfed.deploy.site.population import readable_examples, site_population, synthetic_clients
 from privfed.deploy.site.run_party import FixedTime
 from privfed.deploy.site.site_check import check_site
 from privfed.deploy.site.site_work import SiteWork, questions_of_each_kind
@@ -30,12 +30,12 @@ def made(tmp_path):
     return hospitals(tmp_path / "sites")
 
 
-def people(made, declaration, site=0):
+def population(made, declaration, site=0):
     member = made.member(site)
     table, setup = member.accepted(declaration.text, declaration.examples, declaration.constants)
     config = setup.plan.config
     examples = config.source.load(config.data.clients, setup.streams)
-    return site_people(examples, config, table, declaration.examples, member.key.name)
+    return site_population(examples, config, table, declaration.examples, member.key.name)
 
 
 def rows_of(path):
@@ -45,13 +45,13 @@ def rows_of(path):
 
 def test_the_first_rows_of_a_person_count(made):
     declaration, _ = made.declaration()
-    unspoiled = people(made, declaration)
+    unspoiled = population(made, declaration)
     rng = np.random.default_rng(1)
     rows = rows_of(made.table("h0"))
     for patient in ("p0", "p3"):  # many rows more, among those of others
         rows += stays(patient, "h0", 9, rng)
     write_table(made.table("h0"), rows)
-    bounded = people(made, declaration)
+    bounded = population(made, declaration)
     assert bounded.clients == unspoiled.clients
     sizes = np.diff(bounded.offsets)
     assert sizes.max() == 5 > np.diff(unspoiled.offsets).max()
@@ -60,12 +60,12 @@ def test_the_first_rows_of_a_person_count(made):
         after = bounded.examples.take(np.arange(*bounded.offsets[client : client + 2]))
         assert (after.x[: len(before)] == before.x).all()
     made.folder(0).data.write_text(data_text(made.table("h0"), rows=1))
-    assert set(np.diff(people(made, declaration).offsets)) == {1}
+    assert set(np.diff(population(made, declaration).offsets)) == {1}
 
 
 def test_they_stand_for_all_clients_of_the_run_and_are_at_this_site_alone(made):
     declaration, _ = made.declaration()
-    here = people(made, declaration, site=2)
+    here = population(made, declaration, site=2)
     assert here.stands_for == made.patients
     assert here.clients == made.patients // made.count
     assert set(here.sites) == {0}
@@ -92,7 +92,7 @@ def test_a_table_that_is_not_as_declared_is_refused(made, case):
     declaration, _ = made.declaration()
     SPOILED[case](made)
     with pytest.raises((Refused, OSError)):
-        people(made, declaration)
+        population(made, declaration)
 
 
 def test_examples_of_another_form_are_refused_without_a_word_of_them(made):
@@ -102,7 +102,7 @@ def test_examples_of_another_form_are_refused_without_a_word_of_them(made):
     table, setup = member.accepted(declaration.text, declaration.examples, None)
     named = replace(declaration.examples.zeros(1), owners=np.zeros(1, dtype=int), clients=("p",))
     with pytest.raises(Refused, match="another form") as refused:
-        site_people(named, setup.plan.config, table, other, "h0")
+        site_population(named, setup.plan.config, table, other, "h0")
     assert "(2,)" not in str(refused.value)
 
 
@@ -225,9 +225,9 @@ def test_a_run_cannot_ask_by_its_bounds_who_is_there(made):
 def test_more_people_than_are_stated_count_all_the_same(made):
     """One more would else take all others out; a check refuses the table before it is served."""
     declaration, _ = made.declaration()
-    unspoiled = people(made, declaration)
+    unspoiled = population(made, declaration)
     made.folder(0).data.write_text(data_text(made.table("h0"), clients=3))
-    assert people(made, declaration).clients == unspoiled.clients > 3
+    assert population(made, declaration).clients == unspoiled.clients > 3
     with pytest.raises(Refused, match="more people than clients = 3"):
         check_site(made.member(0), made.run_file(table="h0"))
 
@@ -353,13 +353,13 @@ def test_a_site_of_nobody_adds_its_share_of_noise(made):
     declaration, _ = made.declaration(*EVERYBODY)
     member = made.member(0)
     _, setup = member.accepted(declaration.text, declaration.examples, None)
-    empty = setup.over(nobody(setup.plan.config, declaration.examples))
+    empty = setup.over(synthetic_clients(setup.plan.config, declaration.examples))
     (question,) = questions_of_each_kind(setup)
     share = SiteWork(0, empty).encoding(question).noise
     rows = [SiteWork(0, empty).row(replace(question, round=n)) for n in range(1, 201)]
     drawn = np.concatenate(rows)
-    deviations = np.sqrt(2 / len(drawn))  # of a sample's variance, as a part of it
-    assert abs(drawn.var() / share.variance - 1) < 6 * deviations
+    stds = np.sqrt(2 / len(drawn))  # of a sample's variance, as a part of it
+    assert abs(drawn.var() / share.variance - 1) < 6 * stds
     assert abs(drawn.mean()) < 6 * np.sqrt(share.variance / len(drawn))
 
 
@@ -373,9 +373,9 @@ def test_people_at_several_sites_are_known_by_their_own_names(made):
     every += [["p0", "h1", *row[2:]] for row in every if row[0] == "p0"]
     write_table(made.table("all"), every)
     declaration, _ = made.declaration(*keys)
-    first, second = people(made, declaration, 0), people(made, declaration, 1)
+    first, second = population(made, declaration, 0), population(made, declaration, 1)
     assert (first.clients, second.clients) == (8, 9)
     sizes_and_words(made, *keys)
     lines = made.folder(0).receipts.read_text()
-    assert '"at_once":4' in lines
+    assert '"prepaid_rounds":4' in lines
     assert SiteTable.read(made.folder(0).data).population == "stays"

@@ -11,7 +11,7 @@ from experiments.benchmarks.work.workloads import Workload
 
 FEATURES, CLASSES, EACH = 64, 4, 8
 """Bytes of an example, its classes, and the examples of a client."""
-_AT_ONCE = 1000
+_BATCH_SIZE = 1000
 """Number of clients in a batch of rows."""
 
 
@@ -24,8 +24,8 @@ def write(folder: Path, clients: int, seed: int = 0, features: int = FEATURES) -
     fields = [("x", pyarrow.list_(pyarrow.uint8(), features)), ("y", pyarrow.int64())]
     schema = pyarrow.schema([*fields, ("client", pyarrow.int64())])
     with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, schema) as stream:
-        for start in range(0, clients, _AT_ONCE):
-            owners = np.arange(start, min(start + _AT_ONCE, clients)).repeat(EACH)
+        for start in range(0, clients, _BATCH_SIZE):
+            owners = np.arange(start, min(start + _BATCH_SIZE, clients)).repeat(EACH)
             y = rng.integers(0, CLASSES, len(owners))
             x = rng.integers(0, 256, (len(owners), features), dtype=np.uint8)
             x[np.arange(len(y)), y] = 255
@@ -47,7 +47,7 @@ def workload(
 ) -> Workload:
     """Returns rounds of Poisson cohorts of the clients in `folder`, scored on those in `public`."""
     return Workload(
-        "people on disk",
+        "clients on disk",
         (
             "data.source=huggingface",
             f"data.path={folder}",

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from committee_liar import World, left_kernel, setting
+from malicious_committee_server import World, left_kernel, setting
 
 from privfed.secure.committee import client as committee_client
 from privfed.secure.committee import policy as committee_policy

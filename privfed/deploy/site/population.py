@@ -33,7 +33,7 @@ from privfed.deploy.messages.declaration import ExampleForm
 from privfed.run.population import sites_of
 
 _ROW = re.compile(r", row \d+")
-"""The row number in a message; among the rows of one client it is a relative position."""
+"""Pattern of the row number in a message; it counts within the rows of one client."""
 
 
 @runtime_checkable
@@ -84,11 +84,11 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
     except Refused as error:
         reason = public_text(error)
     codes = rows.read({}, {table.client: repr(table.client)}).words[table.client].codes
-    people = np.unique(codes[codes >= 0])
-    place = np.searchsorted(people, codes)
+    clients = np.unique(codes[codes >= 0])
+    place = np.searchsorted(clients, codes)
 
     def of(some: Indices) -> np.ndarray:
-        chosen = np.zeros(len(people) + 1, dtype=bool)
+        chosen = np.zeros(len(clients) + 1, dtype=bool)
         chosen[some] = True
         return chosen[place] & (codes >= 0)
 
@@ -99,18 +99,18 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
             return _ROW.sub("", public_text(error))
         return ""
 
-    good, causes = _good(np.arange(len(people)), fault)
+    good, causes = _good(np.arange(len(clients)), fault)
     if not len(good):
         raise Refused(by_cause(causes) if _ROW.search(reason) else reason)
     return Readings(source.load_from(rows.only(of(good))), causes)
 
 
-def _good(people: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, Counter[str]]:
-    """Returns the `people` with readable rows, and the number of others by cause.
+def _good(clients: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, Counter[str]]:
+    """Returns the `clients` with readable rows, and the number of others by cause.
 
     Groups that cannot be read are bisected.
     """
-    waiting, good = [people], [np.empty(0, dtype=np.int64)]
+    waiting, good = [clients], [np.empty(0, dtype=np.int64)]
     causes: Counter[str] = Counter()
     while waiting:
         some = waiting.pop()
@@ -123,7 +123,7 @@ def _good(people: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, Co
     return np.sort(np.concatenate(good)), causes
 
 
-def nobody(config: Config, form: ExampleForm, count: int = 0) -> Federation:
+def synthetic_clients(config: Config, form: ExampleForm, count: int = 0) -> Federation:
     """Returns a site with `count` synthetic clients of one zero example each, to build a model.
 
     No check may read these as data: there is no test set, and columns and labels mean what the run
@@ -142,7 +142,7 @@ def nobody(config: Config, form: ExampleForm, count: int = 0) -> Federation:
     )
 
 
-def site_people(
+def site_population(
     examples: Examples, config: Config, table: SiteTable, form: ExampleForm, site: str
 ) -> Federation:
     """Returns the clients of a site's `examples`, which were read from its `table`.

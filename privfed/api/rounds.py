@@ -1,0 +1,298 @@
+"""A run one round at a time: `with privfed.start(…) as run: for round in run: …`."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from privfed.api.answer import plain
+from privfed.api.going_on import resumable, watched
+from privfed.config.config import Config
+from privfed.config.overrides import assign
+from privfed.config.reading import reassembled
+from privfed.core.errors import Refused
+from privfed.store.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privfed.core.ranks import Ranks
+    from privfed.core.vector import Indices
+    from privfed.run.loop import Loop
+    from privfed.run.outcome import Observer
+    from privfed.store.checkpoint import Checkpoint
+
+
+class Round:
+    """A completed round, which was charged before its cohort was sampled.
+
+    All attributes are public, except `cohort`, `updates` and `simulation`: these exist in a
+    simulation only, and no ε covers them.
+    """
+
+    def __init__(self, loop: Loop, now: Checkpoint) -> None:
+        self._loop, self._now, self._record = loop, now, loop.record
+        self._rows = None if loop.tally is None else loop.tally.kept
+
+    @property
+    def number(self) -> int:
+        """The number of the round, from 1."""
+        return self._now.round
+
+    @cached_property
+    def epsilon(self) -> float:
+        """The ε spent until this round, at the run's δ."""
+        return self._loop.recorder.epsilon(self._now)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether `run.evaluate_every` made the run evaluate this round."""
+        return self._record is not None
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Any]:
+        """The metrics after this round on public test examples, and the clients' charged ones.
+
+        A round that the run did not evaluate is evaluated when this is first read.
+        """
+        if self._record is not None:
+            return dict(self._record.public)
+        return {**self._loop.recorder.measures(self._now), "epsilon": self.epsilon}
+
+    @cached_property
+    def aborted(self) -> str:
+        """The reason why the round was charged but did not change the model; "" if it did."""
+        return self._loop.directory.aborts.reasons().get(self.number, "")
+
+    @property
+    def simulation(self) -> Mapping[str, Any]:
+        """Measures of the cohort that no ε covers; of evaluated rounds of a simulation."""
+        self._refuse_private("simulation")
+        return {} if self._record is None else dict(self._record.simulation)
+
+    @property
+    def cohort(self) -> Indices:
+        """Indices `[c]` of the clients whose updates arrived; of a simulation."""
+        import numpy as np
+
+        rows = self._refuse_private("cohort")
+        return np.concatenate([ids for ids, _ in rows]) if rows else np.empty(0, np.int64)
+
+    @property
+    def updates(self) -> Tensor:
+        """Raw updates `[c, m]` of `cohort`, before clipping; of a simulation."""
+        import torch
+
+        rows = self._refuse_private("updates")
+        return torch.cat([each for _, each in rows]) if rows else torch.empty(0, 0)
+
+    def _refuse_private(self, name: str) -> list[tuple[Indices, Tensor]]:
+        """Returns the raw rows. Raises `Refused` unless the run is a simulation that has them."""
+        if self._rows is None:
+            raise Refused(
+                f"round.{name} is private, and no epsilon covers it; start(…, simulation=True) "
+                "shows it, and marks the run as a simulation without a guarantee"
+            )
+        return self._rows
+
+    def __repr__(self) -> str:
+        return f"<round {self.number}: ε {self.epsilon:.4g}>"
+
+
+Callback = Callable[[Round], object]
+"""A function that receives each completed round."""
+
+
+Opened = Callable[[], AbstractContextManager["Loop"]]
+"""Opens the loop of a run, at its next round."""
+
+
+class InProgress:
+    """A run that can be executed: a context manager, and an iterable of its completed rounds.
+
+    Entering it prepares the run; nothing is charged until the first round is asked for. Leaving
+    the context, also after a `break`, saves the run and writes its summary. After an exception
+    the run stays as a crash leaves it: `privfed.load(path).start()` continues it.
+
+    Args:
+      opened: opens the loop of the run; None if it was not started.
+    """
+
+    def __init__(self, opened: Opened | None = None) -> None:
+        self._opened = opened
+        self._stack = contextlib.ExitStack()
+        self._loop: Loop | None = None
+        self._frames = 2
+        """The number of frames from a warning to the user's code."""
+
+    def __enter__(self) -> Self:
+        if self._opened is None:
+            raise Refused("this run was not started; with run.start() as run continues it")
+        self._loop = self._stack.enter_context(_to_end(self._opened()))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._stack.__exit__(kind, error, trace)
+        finally:
+            loop, self._loop = self._loop, None
+        warning = loop and loop.outcome and loop.outcome.not_learned
+        if warning:
+            warnings.warn(warning, stacklevel=self._frames)
+
+    def __iter__(self) -> Iterator[Round]:
+        """Runs each further round; yields it once it is complete."""
+        if self._loop is None:
+            raise Refused("the run is not open; iterate within: with privfed.start(…) as run")
+        loop, rounds = self._loop, iter(self._loop)
+        while True:
+            if loop.tally is not None:
+                loop.tally.kept = []
+            try:
+                now = next(rounds)
+            except StopIteration:
+                return
+            yield Round(loop, now)
+
+    def _save(self) -> None:
+        """Saves the last round, if the run is in progress."""
+        if self._loop is not None:
+            self._loop.save(self._loop.ending.now)
+
+    def _play(
+        self, on_round: Callback | None = None, on_evaluation: Callback | None = None
+    ) -> Self:
+        """Runs all rounds, with these callbacks; returns the ended run."""
+        self._frames = 4  # of this method, and of `train` or `resume`
+        with self:
+            for round in self:
+                if on_round:
+                    on_round(round)
+                if on_evaluation and round.evaluated:
+                    on_evaluation(round)
+        return self
+
+
+@contextlib.contextmanager
+def _to_end(opened: AbstractContextManager[Loop]) -> Iterator[Loop]:
+    """A context that saves the loop and writes its outcome, unless an exception leaves it."""
+    with opened as loop:
+        yield loop
+        loop.end()
+
+
+def new_rounds(
+    config: Config,
+    directory: RunDirectory,
+    lasting: bool,
+    observers: Sequence[Observer],
+    progress: bool | None,
+) -> Opened:
+    """Returns a function that opens the run of `config`; nothing is written before.
+
+    Args:
+      config: the configuration.
+      directory: the new run directory.
+      lasting: whether the directory is kept.
+      observers: receive each round.
+      progress: whether progress is shown; None: in terminals and notebooks.
+
+    Raises:
+      Refused: if an observer is none.
+    """
+    _refuse_no_observers(observers)
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Loop]:
+        from privfed.run.train import started
+
+        workers = config.run.workers
+        with (
+            _entered(directory, workers, observers, progress, lasting) as (ranks, observing),
+            started(config, directory.path, observing, ranks) as loop,
+        ):
+            yield loop
+
+    return opened
+
+
+def further_rounds(
+    run: RunDirectory,
+    lasting: bool,
+    rounds: int | None,
+    epsilon: float | None,
+    observers: Sequence[Observer],
+    progress: bool | None,
+) -> Opened:
+    """Returns a function that opens an existing run at its next round.
+
+    Args:
+      run: the run directory.
+      lasting: whether the directory is kept.
+      rounds: the total number of rounds; None: unchanged.
+      epsilon: the privacy budget; None: unchanged.
+      observers: receive each round.
+      progress: whether progress is shown; None: in terminals and notebooks.
+
+    Raises:
+      Refused: if an observer is none.
+    """
+    _refuse_no_observers(observers)
+    changes = {"run.rounds": rounds, "privacy.epsilon": epsilon}
+
+    def changed(stored: Config) -> Config:
+        raw = stored.raw()
+        for key, value in changes.items():
+            if value is not None:
+                assign(raw, key, plain(value))
+        return reassembled(raw, stored)
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Loop]:
+        from privfed.run.train import resumed
+
+        workers = run.config.read().run.workers
+        with (
+            _entered(run, workers, observers, progress, lasting) as (ranks, observing),
+            resumed(run, changed, observing, ranks) as loop,
+        ):
+            yield loop
+
+    return opened
+
+
+@contextlib.contextmanager
+def _entered(
+    run: RunDirectory,
+    workers: int,
+    observers: Sequence[Observer],
+    progress: bool | None,
+    lasting: bool,
+) -> Iterator[tuple[Ranks, Sequence[Observer]]]:
+    """A context with the processes of a run, and with its observers."""
+    from privfed.run.process_group import joined
+
+    with (
+        resumable(run.path, run.given, lasting),
+        watched(progress) as shown,
+        joined(workers) as ranks,
+    ):
+        yield ranks, [*shown, *observers]
+
+
+def _refuse_no_observers(observers: Sequence[object]) -> None:
+    """Raises `Refused` for an object that is not an observer of rounds."""
+    from privfed.run.watch.watcher import refuse_no_observer
+
+    for observer in observers:
+        refuse_no_observer(observer, "observers")
