@@ -98,8 +98,8 @@ class Texts(Arrays):
             tokenizer=_called(tokenizer, size),
             **declared,
         )
-        if self.loss == "binary_cross_entropy":
-            self.loss = "cross_entropy"  # classifiers of transformers have an output for each class
+        if named & {"classes", "labels"}:  # classifiers of transformers have an output for each
+            self.loss = "cross_entropy"
 
     def encoded(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
         """Converts texts to the model's inputs, as `run.predict` and `run.evaluate` take them.

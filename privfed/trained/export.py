@@ -180,11 +180,6 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
       Broken: for a run whose files prove nothing.
     """
     file_format = _format_of(to, adapters)
-    if adapters and not isinstance(file_format, Safetensors):
-        raise Refused(
-            f"--to is {to}, but adapters are weights by name; expected .safetensors, or the name "
-            "of a folder, without a suffix, for peft's format"
-        )
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
         raise Refused(f"{directory.path} has no checkpoint: its run has not begun")
@@ -197,8 +192,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     _refuse_named_inputs(form, file_format, to)
     made_up = made_up_rows(form, config.source, network, params)
     if adapters:
-        kind = Adapters if to.suffix else PeftAdapters
-        file_format = kind.of(network, params)
+        file_format = (Adapters if to.suffix else PeftAdapters).of(network, params)
     inputs = dict(zip(_names(form), made_up.inputs, strict=True))
     named = inputs if by_position(form.inputs) else by_name(made_up.inputs[0], form.inputs)
     output = "value" if made_up.expected.dim() == 1 else "probabilities"
@@ -240,13 +234,19 @@ def _format_of(to: Path, adapters: bool) -> Format:
     """The format of the file `to`. Raises `Refused` if it cannot be written, or exists."""
     if to.suffix.lower() not in FORMATS and not (adapters and not to.suffix):
         raise Refused(f"--to is {to}; expected a name that ends in {', '.join(FORMATS)}")
+    file_format = FORMATS[to.suffix.lower() or ".safetensors"]
+    if adapters and not isinstance(file_format, Safetensors):
+        raise Refused(
+            f"--to is {to}, but adapters are weights by name; expected .safetensors, or the name "
+            "of a folder, without a suffix, for peft's format"
+        )
     if not to.parent.is_dir():
         raise Refused(f"--to is {to}, but the folder {to.parent} is missing; make it")
     if to.exists():
         raise Refused(
             f"--to is {to}, which exists; nothing was changed. Remove it, or name another file"
         )
-    return FORMATS[to.suffix.lower() or ".safetensors"]
+    return file_format
 
 
 def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:

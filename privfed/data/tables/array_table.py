@@ -193,7 +193,7 @@ def _gathered(dataset: Any, called: str) -> tuple[Any, Any]:
 
 
 def _stack(each: Sequence[Any]) -> np.ndarray:
-    return np.stack([np.asarray(one) for one in each]) if each else np.zeros(0)
+    return np.stack([np.asarray(example) for example in each]) if each else np.zeros(0)
 
 
 def _array(held: Any, called: str) -> np.ndarray:
