@@ -11,16 +11,15 @@ depends on the tests that ran before it in the same process.
 
 import gc
 import os
-import random
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from devices import require_device
+from lanes import seed_global_generators
 from spelling import asked_in_every_spelling
 
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30
@@ -31,12 +30,6 @@ if roomy and "TMPDIR" not in os.environ:
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-
-def seed_global_generators():
-    random.seed(0)
-    np.random.seed(0)
-    torch.default_generator.manual_seed(0)  # `torch.manual_seed` walks the stack
 
 
 def pytest_collectstart(collector):

@@ -85,12 +85,18 @@ def trainer(federation: Federation, **changes) -> LocalTrainer:
     return LocalTrainer(federation, net, Sgd(), **settings)
 
 
+def set_fields(frozen: object, **values: object) -> None:
+    """Changes fields of a frozen dataclass that a test has built."""
+    for name, value in values.items():
+        object.__setattr__(frozen, name, value)
+
+
 def follow(local: LocalTrainer, objective: Objective) -> None:
     """Makes `local` train by `objective`, with the groups that the objective needs."""
-    object.__setattr__(local, "objective", objective)
+    set_fields(local, objective=objective)
     if grouping := objective.grouping:
         groups = ClientGroups.by(grouping.by, Form.of(local.federation.examples), 0)
-        object.__setattr__(local, "groups", groups)
+        set_fields(local, groups=groups)
 
 
 class Memory:

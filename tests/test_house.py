@@ -22,6 +22,7 @@ from house import (
     undocumented,
     written_pages,
 )
+from lanes import every_case
 
 import privfed
 
@@ -50,7 +51,7 @@ def test_what_is_too_large_is_named_with_its_limit(tmp_path, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@every_case("package", PACKAGES)
 def test_no_module_imports_itself_around_a_corner(package):
     assert circles(imports(package)) == []
 
@@ -64,12 +65,12 @@ def test_rooms_know_few_others():
     assert count <= MOST_ARROWS, f"arrows between rooms: {count} of at most {MOST_ARROWS}"
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@every_case("package", PACKAGES)
 def test_results_are_named_for_what_they_are(package):
     assert [name for path in modules(package).values() for name in fillers(path)] == []
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@every_case("package", PACKAGES)
 def test_public_functions_are_documented(package):
     assert list(undocumented(package)) == []
 
@@ -84,7 +85,7 @@ def test_tests_wait_for_minutes():
     assert short == []
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("code", "short"),
     [
         ("run(command, timeout=30)", True),

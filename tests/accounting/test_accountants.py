@@ -8,6 +8,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as library
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from accounting.accountants import epsilon, supports
 from accounting.bounds import pld
@@ -28,9 +29,9 @@ def plain(z: float) -> Event:
     return Event(Gaussian(z), "full")
 
 
-@pytest.mark.parametrize("z", [0.7, 1.0, 3.0, 20.0])
-@pytest.mark.parametrize("rounds", [1, 7, 400])
-@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+@every_case("z", [0.7, 1.0, 3.0, 20.0])
+@every_case("rounds", [1, 7, 400])
+@every_case("delta", [1e-3, 1e-5, 1e-9])
 def test_gaussian_without_sampling_matches_its_closed_form(z, rounds, delta):
     """Composition of Gaussians is a Gaussian; Balle & Wang 2018 give its exact epsilon."""
     exact = dp_accounting.get_epsilon_gaussian(z / math.sqrt(rounds), delta)
@@ -40,7 +41,7 @@ def test_gaussian_without_sampling_matches_its_closed_form(z, rounds, delta):
     assert pld <= rdp <= 1.3 * exact + 0.2
 
 
-@pytest.mark.parametrize(
+@every_case(
     "z, rounds, delta",
     [
         (300, 10**6, 1e-12),
@@ -63,7 +64,7 @@ def test_trap_the_fft_of_pld_rounds_small_deltas_away(z, rounds, delta):
     assert bound.epsilon <= 1.1 * exact + 0.1
 
 
-@pytest.mark.parametrize(
+@every_case(
     "q, z, rounds, delta, rdp, pld",
     [
         (2.92e-4, 0.5, 1600, 1e-6, 3.930, 2.630),
@@ -76,7 +77,7 @@ def test_published_parameter_sets(q, z, rounds, delta, rdp, pld):
     assert epsilon({poisson(q, z): rounds}, delta, "pld") == pytest.approx(pld, rel=3e-3)
 
 
-@pytest.mark.parametrize("number", [4, np.float32(4), np.float64(4), np.int64(4)])
+@every_case("number", [4, np.float32(4), np.float64(4), np.int64(4)])
 def test_trap_a_noise_multiplier_that_is_no_python_float(number):
     """The library drops such terms inside a Poisson event (FACTS, section 1)."""
     event = Event(PoissonSampled(np.float64(0.1), Gaussian(number)), "poisson")
@@ -145,7 +146,7 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize("counts", LOSSES, ids=lambda counts: str(next(iter(counts)).kind))
+@every_case("counts", LOSSES, ids=lambda counts: str(next(iter(counts)).kind))
 def test_epsilons_at_many_deltas_are_the_librarys_to_the_last_bit(counts):
     distribution = pld._distribution(tuple(counts.items()))
     tails = LossTails(distribution)
@@ -153,8 +154,8 @@ def test_epsilons_at_many_deltas_are_the_librarys_to_the_last_bit(counts):
         assert tails.epsilon(delta) == float(distribution.get_epsilon_for_delta(delta)), delta
 
 
-@pytest.mark.parametrize("rate", [1e-4, 0.3, 0.5, 0.999])
-@pytest.mark.parametrize("z", [0.4, 2.0, 60.0])
+@every_case("rate", [1e-4, 0.3, 0.5, 0.999])
+@every_case("z", [0.4, 2.0, 60.0])
 def test_losses_of_sampled_gaussians_are_the_librarys(rate, z):
     """Which inverts them one by one."""
     theirs = library.from_gaussian_mechanism(
@@ -201,24 +202,24 @@ def test_events_that_protect_different_things_are_not_composed():
         guarantee({poisson(0.1, 1.0): 1, Event(Gaussian(1.0), "full", "zero-out"): 1}, 1e-5)
 
 
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, math.nan])
+@every_case("delta", [0.0, 1.0, -1e-5, 2.0, math.nan])
 def test_delta_outside_its_range_is_refused(delta):
     with pytest.raises(Unaccountable, match="delta"):
         guarantee({poisson(0.1, 1.0): 1}, delta)
 
 
-@pytest.mark.parametrize("z", [1e-300, 1e-200, 1e-10, 1e-4])
+@every_case("z", [1e-300, 1e-200, 1e-10, 1e-4])
 def test_noise_too_small_for_the_arithmetic_is_infinite_not_a_crash(z):
     assert guarantee({poisson(0.1, z): 10}, 1e-5).epsilon == math.inf
 
 
-@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, 1e10, "1", None, True])
+@every_case("bad", [-1.0, math.nan, math.inf, 1e10, "1", None, True])
 def test_a_noise_multiplier_that_is_no_number_is_refused(bad):
     with pytest.raises(Unaccountable):
         Gaussian(bad)
 
 
-@pytest.mark.parametrize("bad", [-0.1, 1.1, math.nan])
+@every_case("bad", [-0.1, 1.1, math.nan])
 def test_a_rate_that_is_no_probability_is_refused(bad):
     with pytest.raises(Unaccountable):
         PoissonSampled(bad, Gaussian(1.0))
@@ -246,7 +247,7 @@ def test_events_survive_json():
         assert Event.from_json(event.to_json()) == event
 
 
-@pytest.mark.parametrize(
+@every_case(
     "data",
     [
         {},

@@ -7,6 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from allocation_truth import sums
+from lanes import every_case
 from scipy.special import logsumexp
 
 from accounting.bounds.allocation_divergence import (
@@ -18,15 +19,15 @@ from accounting.bounds.closed import gaussian_epsilon
 from accounting.bounds.random_allocation import losses
 
 
-@pytest.mark.parametrize("slots", [1, 2, 7, 50, 10**6])
-@pytest.mark.parametrize("z", [0.3, 1.0, 20.0])
+@every_case("slots", [1, 2, 7, 50, 10**6])
+@every_case("z", [0.3, 1.0, 20.0])
 def test_second_moments_in_closed_form(slots, z):
     exact = math.log1p(math.expm1(1 / z**2) / slots)
     assert log_moments(slots, z, 8)[2] == pytest.approx(exact, rel=1e-9, abs=1e-15)
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("z", [0.4, 1.3])
+@every_case("slots", [1, 2, 3, 4, 5])
+@every_case("z", [0.4, 1.3])
 def test_moments_are_what_enumeration_gives(slots, z):
     """Of a draws, k_i from slot i: multinomially, and each slot's moment is known."""
     for order in range(6):
@@ -37,7 +38,7 @@ def test_moments_are_what_enumeration_gives(slots, z):
         assert log_moments(slots, z, 5)[order] == pytest.approx(exact, rel=1e-12, abs=1e-14)
 
 
-@pytest.mark.parametrize("slots, z", [(2, 0.6), (2, 1.0), (2, 3.0), (3, 1.0)])
+@every_case("slots, z", [(2, 0.6), (2, 1.0), (2, 3.0), (3, 1.0)])
 def test_no_divergence_exceeds_the_bound(slots, z):
     total, chance = sums(slots, z, 0.16)
     ratio, weights = np.log(total / slots), np.log(chance)
@@ -62,8 +63,8 @@ def test_the_remove_direction_alone_is_refuted():
     assert np.all(claims >= added_divergences(10, 1.0, orders))
 
 
-@pytest.mark.parametrize("z", [0.5, 2.0, 100.0])
-@pytest.mark.parametrize("slots", [1, 3, 1000])
+@every_case("z", [0.5, 2.0, 100.0])
+@every_case("slots", [1, 3, 1000])
 def test_renyi_lies_between_none_and_the_gaussian(slots, z):
     orders = np.array(dp_accounting.rdp.RdpAccountant().orders)
     claims = allocation_divergences(slots, z, orders)

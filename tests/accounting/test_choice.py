@@ -1,6 +1,7 @@
 """A ledger of a run that is one of several: its charges spend the choice, once."""
 
 import pytest
+from lanes import every_case
 
 from accounting.choosing.repetitions import Repetitions
 from accounting.curves import spent_by
@@ -40,7 +41,7 @@ def test_charges_spend_the_choice_from_the_first_on(tmp_path):
     assert spent(again, 1e-5).epsilon > guarantee({ROUND: 5}, 1e-5).epsilon
 
 
-@pytest.mark.parametrize("event, before", [(ROUND, 5), (OTHER, 0), (OTHER, 2)])
+@every_case("event, before", [(ROUND, 5), (OTHER, 0), (OTHER, 2)])
 def test_more_than_the_choice_covers_is_never_charged(tmp_path, event, before):
     ledger = opened(tmp_path, before)
     lines = ledger.path.read_bytes()
@@ -82,7 +83,7 @@ def test_a_torn_charge_counts_as_the_choice(tmp_path):
     assert Ledger.recover(ledger.path).spending == {CHOICE: 1}
 
 
-@pytest.mark.parametrize("stated", [{"event": ROUND.to_json()}, {"charge": "ab"}, None, []])
+@every_case("stated", [{"event": ROUND.to_json()}, {"charge": "ab"}, None, []])
 def test_a_choice_that_is_none_is_broken(tmp_path, stated):
     with pytest.raises(LedgerBroken):
         Ledger.create(tmp_path / "ledger.jsonl", {"delta": 1e-5, "chosen": stated})

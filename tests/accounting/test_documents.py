@@ -4,13 +4,14 @@ import ast
 from pathlib import Path
 
 import pytest
+from lanes import every_case
 
 import accounting
 import privfed
 from accounting.documents import DEEPEST, from_json, from_toml
 
 
-@pytest.mark.parametrize("depth", [DEEPEST + 1, 900, 200_000])
+@every_case("depth", [DEEPEST + 1, 900, 200_000])
 def test_what_is_nested_too_deep_is_no_value(depth):
     for text in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
         with pytest.raises(ValueError, match="nested more than 100 levels"):
@@ -27,7 +28,7 @@ def test_what_is_not_too_deep_is_read_whole():
     assert from_json(f'"{"[" * 900}"') == "[" * 900
 
 
-@pytest.mark.parametrize("text", ["", "[1", "\x00", "1" * 5000])
+@every_case("text", ["", "[1", "\x00", "1" * 5000])
 def test_what_is_no_json_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"."):
         from_json(text)

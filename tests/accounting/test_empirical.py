@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from lanes import every_case
 from scipy import stats
 from scipy.optimize import brentq
 
@@ -29,13 +30,13 @@ def cosines(rng, noise, canaries, dimension):
     return found[canaries:], found[:canaries]
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 10.0])
+@every_case("epsilon", [0.5, 1.0, 3.0, 10.0])
 def test_between_two_gaussians_of_one_deviation_it_is_the_closed_form(epsilon):
     z = noise_for(epsilon)
     assert epsilon_between(Bell(0, 2.0), Bell(2.0 / z, 2.0), DELTA) == pytest.approx(epsilon, 1e-6)
 
 
-@pytest.mark.parametrize("stds", [(1.0, 1.5), (1.5, 1.0), (0.2, 1.0)])
+@every_case("stds", [(1.0, 1.5), (1.5, 1.0), (0.2, 1.0)])
 def test_between_gaussians_of_two_deviations_it_is_the_integral(stds):
     p, q = (Bell(at, sd) for at, sd in zip((0.0, 0.7), stds, strict=True))
     epsilon = epsilon_between(p, q, 1e-3)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-import pytest
+from lanes import every_case
 
 from accounting import guarantee as module
 from accounting.events import Event
@@ -21,8 +21,8 @@ def rounds_granted(gate, event=EVENT, most=300):
     return spending[event]
 
 
-@pytest.mark.parametrize("stride", [1, 7, 40, 1000])
-@pytest.mark.parametrize("budget", [1.0, 2.5, 4.0])
+@every_case("stride", [1, 7, 40, 1000])
+@every_case("budget", [1.0, 2.5, 4.0])
 def test_it_grants_exactly_the_rounds_that_fit(budget, stride):
     granted = rounds_granted(Gate(budget, 1e-4, "tightest", stride))
     assert guarantee({EVENT: granted}, 1e-4).epsilon <= budget

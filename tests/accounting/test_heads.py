@@ -1,6 +1,7 @@
 """A file of heads: what is appended is read back, and what does not fit a ledger is named."""
 
 import pytest
+from lanes import every_case
 
 from accounting.errors import LedgerBroken
 from accounting.events import Event
@@ -103,7 +104,7 @@ def test_what_a_crash_tore_is_left_out_wherever_it_stands(ledger, tmp_path):
         assert torn.read() == [*ledger.trail()]
 
 
-@pytest.mark.parametrize("content", ["notes\n", "a" * 65, "\x00", "ab cd\n", "é"])
+@every_case("content", ["notes\n", "a" * 65, "\x00", "ab cd\n", "é"])
 def test_a_file_of_something_else_is_none(tmp_path, content):
     (tmp_path / "file").write_text(content)
     with pytest.raises(LedgerBroken, match="line 1 is not a ledger head"):

@@ -6,6 +6,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from accounting import chain
 from accounting.errors import BudgetExceeded, LedgerBroken
@@ -62,7 +63,7 @@ def lines_of(path):
     return path.read_bytes().splitlines(keepends=True)
 
 
-@pytest.mark.parametrize("line", range(7))
+@every_case("line", range(7))
 def test_a_line_cut_from_the_middle_is_noticed(tmp_path, line):
     path = tmp_path / "ledger.jsonl"
     written(path)
@@ -112,7 +113,7 @@ def test_no_changed_byte_lowers_what_was_spent(tmp_path, data):
     assert len(after.charges) >= len(before.charges)
 
 
-@pytest.mark.parametrize("keep", [1, 20, -1])
+@every_case("keep", [1, 20, -1])
 def test_a_torn_last_line_counts_as_the_dearest_event(tmp_path, keep):
     path = tmp_path / "ledger.jsonl"
     written(path, rounds=5)
@@ -129,7 +130,7 @@ def test_a_torn_last_line_counts_as_the_dearest_event(tmp_path, keep):
     assert len(Ledger.load(path).charges) == 6
 
 
-@pytest.mark.parametrize(
+@every_case(
     "counted",
     [
         RandomAllocation(4, 1, Gaussian(9.0)),
@@ -176,7 +177,7 @@ def test_a_newer_format_is_refused_by_name(tmp_path):
         Ledger.load(path)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "body",
     [
         {"type": "charge", "round": 2, "event": 1},

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from lanes import every_case
 from scipy import optimize, stats
 
 from accounting.bounds.closed import gaussian_epsilon
@@ -35,8 +36,8 @@ def canaries(rng, mu, count):
     return rng.normal(size=count) + mu * inclusion, inclusion
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(
+@every_case("size", SIZES)
+@every_case(
     ("law", "parameter"),
     [
         (pure, 0.0),
@@ -67,7 +68,7 @@ def test_a_run_that_now_and_then_tells_all_is_not_refuted(delta):
         assert p_value >= truth * (1 - 1e-6)
 
 
-@pytest.mark.parametrize(("epsilon", "mean"), [(2.0, 0.82), (4.0, 2.09), (8.0, 4.4)])
+@every_case(("epsilon", "mean"), [(2.0, 0.82), (4.0, 2.09), (8.0, 4.4)])
 def test_bounds_reach_what_is_known_of_ideal_canaries(epsilon, mean):
     """500 of them, of which the best part on average is guessed; and the bound for any curve."""
     rng, mu = np.random.default_rng(5), GaussianCurve.of((epsilon, DELTA)).mu
@@ -83,7 +84,7 @@ def test_bounds_reach_what_is_known_of_ideal_canaries(epsilon, mean):
     assert by_gaussian > 1.3 * by_any
 
 
-@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+@every_case("mu", [0.5, 1.0, 2.0])
 def test_the_truth_is_seldom_refuted(mu):
     """The best of a fixed list of guesses exceeds it in at most 5 % of 1,000 runs."""
     rng, curve, count = np.random.default_rng(11), GaussianCurve(mu), 120
@@ -127,7 +128,7 @@ def worst_case(guesses, claims):
     return -solved.fun
 
 
-@pytest.mark.parametrize(
+@every_case(
     "claims",
     [
         [(1.0, 0.0)],
@@ -137,7 +138,7 @@ def worst_case(guesses, claims):
     ],
     ids=["pure", "mixed", "points", "Gaussian"],
 )
-@pytest.mark.parametrize(("inclusion", "made"), [(1, 1), (3, 2), (6, 6), (20, 4), (12, 12)])
+@every_case(("inclusion", "made"), [(1, 1), (3, 2), (6, 6), (20, 4), (12, 12)])
 def test_no_run_has_as_many_right_guesses_more_often(claims, inclusion, made):
     """Whatever its guesses do to each other. It is tight: a smaller one would not hold."""
     for right in range(1, made + 1):

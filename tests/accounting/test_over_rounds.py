@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from lanes import every_case
 
 from accounting.accountants import epsilon, supports
 from accounting.bounds.toeplitz_sensitivity import buffered_sensitivity, column_norm
@@ -28,7 +29,7 @@ def buffered(z=1.0, separation=5, **more):
     return Event(release, "cyclic", ZERO_OUT, **more)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "event",
     [
         allocated(),
@@ -89,9 +90,9 @@ def test_the_known_figures_and_that_releases_of_one_cohort_are_folded_first():
     assert apart_ == pytest.approx(2.83, abs=0.02)
 
 
-@pytest.mark.parametrize("slots", [10, 30, 50])
-@pytest.mark.parametrize("epochs", [1, 4, 12])
-@pytest.mark.parametrize("z", [0.5, 1.0, 2.0])
+@every_case("slots", [10, 30, 50])
+@every_case("epochs", [1, 4, 12])
+@every_case("z", [0.5, 1.0, 2.0])
 def test_fresh_slots_cost_less_than_coins_of_the_same_rate(slots, epochs, z):
     """In the range of FACTS, section 12; that it is so everywhere is not proved, and not used."""
     rounds = slots * epochs
@@ -130,7 +131,7 @@ def test_buffers_are_one_gaussian_over_all_rounds():
     assert costs == sorted(costs)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "changes, reason",
     [
         ({"decays": (1.0, 0.3)}, "decay"),

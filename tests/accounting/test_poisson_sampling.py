@@ -7,6 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting import rdp as library
+from lanes import every_case
 from scipy.special import gammaln, ive, logsumexp
 
 from accounting.accountants import epsilon, supports
@@ -85,9 +86,7 @@ def test_no_pair_of_laws_exceeds_the_bound_in_either_direction(pairs):
     assert refutations(poisson_sampled, pairs) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    "mistake", [{"skipped": (0,)}, {"skipped": (1,)}, {"skipped": (2,)}, {"less": 2}]
-)
+@every_case("mistake", [{"skipped": (0,)}, {"skipped": (1,)}, {"skipped": (2,)}, {"less": 2}])
 def test_a_bound_with_a_mistake_is_refuted(mistake):
     forward, _ = refutations(functools.partial(weighed, **mistake), 300)
     assert forward > 0
@@ -114,8 +113,8 @@ def test_the_forward_direction_is_exact_where_it_is_the_larger_one():
     assert compared > 50
 
 
-@pytest.mark.parametrize("rate", [1e-6, 0.05, 0.5, 0.97])
-@pytest.mark.parametrize("alpha", [2, 3, 12, 64])
+@every_case("rate", [1e-6, 0.05, 0.5, 0.97])
+@every_case("alpha", [2, 3, 12, 64])
 def test_it_holds_at_sixty_digits(rate, alpha):
     """Two points, masses down to 1e-8: what double precision could hide."""
     with mpmath.workdps(60):
@@ -140,8 +139,8 @@ def skellam(variance, shift=0):
     return np.log(ive(np.abs(np.arange(-60, 61) - shift), variance))
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.3, 0.8])
-@pytest.mark.parametrize("shift", [(2, 0), (1, 2), (3, -2)])
+@every_case("rate", [0.05, 0.3, 0.8])
+@every_case("shift", [(2, 0), (1, 2), (3, -2)])
 def test_skellam_in_two_dimensions_is_covered_both_ways(rate, shift):
     variance = 20.0
     without = np.add.outer(skellam(variance), skellam(variance)).ravel()
@@ -189,7 +188,7 @@ def exchanges(rate):
     return mixed(with_it, without, rate), without
 
 
-@pytest.mark.parametrize("alpha", [2, 4, 8])
+@every_case("alpha", [2, 4, 8])
 def test_exchanges_are_composed_before_they_are_amplified(alpha):
     """The other way around is refuted: one coin decides on both."""
     rate = 0.1

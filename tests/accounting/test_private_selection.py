@@ -7,6 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import dp_event, rdp
+from lanes import every_case
 from scipy.special import logsumexp
 
 from accounting.accountants import epsilon, supports
@@ -86,7 +87,7 @@ def test_the_exact_law_is_that_of_enumeration():
     assert np.abs(best(law, p) - mixed).max() < 0.6**7
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: f"shape {law.shape:g}")
+@every_case("law", LAWS, ids=lambda law: f"shape {law.shape:g}")
 def test_no_exact_pair_exceeds_either_bound(law):
     for p, q in pairs():
         chosen, other = best(law, p), best(law, q)
@@ -122,7 +123,7 @@ def test_a_gamma_so_small_that_the_first_guess_breaks_the_condition():
     assert selected_epsilon(lambda delta: None, law, 1e-3) is None
 
 
-@pytest.mark.parametrize("shape, mean", [(1.0, 24.0), (0.0, 8.0), (2.0, 10.0)])
+@every_case("shape, mean", [(1.0, 24.0), (0.0, 8.0), (2.0, 10.0)])
 def test_divergences_are_dp_accountings(shape, mean):
     event = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.5))
     run = dp_accounting.SelfComposedDpEvent(event, 50)
@@ -134,7 +135,7 @@ def test_divergences_are_dp_accountings(shape, mean):
     assert guarantee({choice: 1}, 1e-5).epsilon < ours
 
 
-@pytest.mark.parametrize("rounds, z", [(100, 2.25), (100, 7.22), (20, 1.0)])
+@every_case("rounds, z", [(100, 2.25), (100, 7.22), (20, 1.0)])
 def test_eight_rates_cost_at_most_twice_a_single_run(rounds, z):
     event = Event(PoissonSampled(0.1, Gaussian(z)), "poisson")
     law = Repetitions.with_mean(1.0, 24.0)
@@ -159,7 +160,7 @@ def test_parts_of_a_run_protect_the_same():
         best_of({ROUND: 1, Event(Gaussian(1.0), "full", ZERO_OUT): 1}, LAWS[0])
 
 
-@pytest.mark.parametrize(
+@every_case(
     "release, relation, by_rdp, by_pld",
     [
         (ROUND.release, "add/remove", True, True),

@@ -1,7 +1,7 @@
 """Scores of releases: each sees what it is for, and says nothing where there is nothing."""
 
 import numpy as np
-import pytest
+from lanes import every_case
 
 from accounting.empirical.claimed_releases import points_for_releases
 from accounting.empirical.release_scores import (
@@ -67,7 +67,7 @@ def verdict(score, releases, seed=1, claims=CLAIM):
     return judge(*SCORES[score](without, with_member), 1e-3, 0.95, claims)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("score", "releases"),
     [
         ("means", shifted),
@@ -87,7 +87,7 @@ def test_a_score_sees_what_it_is_for(score, releases):
     assert verdict(score, releases).p_value < REFUTED_BELOW
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("score", "releases"),
     [("means", repeated), ("spreads", repeated), ("repetitions", shifted)],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
@@ -96,8 +96,8 @@ def test_and_leaves_the_others_theirs(score, releases):
     assert verdict(score, releases).p_value > 0.01
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("form", [(), (1,), (2, 3), (40,)], ids=str)
+@every_case("score", SCORES)
+@every_case("form", [(), (1,), (2, 3), (40,)], ids=str)
 def test_nothing_is_seen_where_there_is_nothing(score, form):
     rng = np.random.default_rng(2)
     sides = [np.round(rng.normal(size=(600, *form)), 1) for _ in range(2)]
@@ -105,7 +105,7 @@ def test_nothing_is_seen_where_there_is_nothing(score, form):
     assert result.p_value > 1e-3
 
 
-@pytest.mark.parametrize("score", SCORES)
+@every_case("score", SCORES)
 def test_releases_that_never_vary(score):
     same = judge(*SCORES[score](np.zeros((40, 2)), np.zeros((40, 2))), 0.01, 0.95, CLAIM)
     assert same.p_value == 1.0
@@ -113,7 +113,7 @@ def test_releases_that_never_vary(score):
     assert other.p_value < REFUTED_BELOW
 
 
-@pytest.mark.parametrize("score", SCORES)
+@every_case("score", SCORES)
 def test_bounds_exceed_the_truth_no_more_often_than_they_say(score):
     """Randomised response of three bits in four: epsilon is log 3, and every set may reach it."""
     rng, above = np.random.default_rng(3), 0
@@ -123,8 +123,8 @@ def test_bounds_exceed_the_truth_no_more_often_than_they_say(score):
     assert above <= 18  # of 100, of which 10 are expected at most
 
 
-@pytest.mark.parametrize("count", [80, 81, 82, 83])
-@pytest.mark.parametrize("score", SCORES)
+@every_case("count", [80, 81, 82, 83])
+@every_case("score", SCORES)
 def test_the_second_half_chooses_nothing(score, count):
     """Each of its releases may be another, and the scores of all others are what they were."""
     rng, half = np.random.default_rng(4), count // 2
@@ -138,8 +138,8 @@ def test_the_second_half_chooses_nothing(score, count):
         np.testing.assert_allclose(before[0], after[0], rtol=1e-9)
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e-200, 1e200, 1e305], ids=str)
-@pytest.mark.parametrize("score", ["means", "spreads"])
+@every_case("size", [1e-300, 1e-200, 1e200, 1e305], ids=str)
+@every_case("score", ["means", "spreads"])
 def test_numbers_of_any_size_are_told_apart(score, size):
     assert verdict(score, lambda rng, member: size * shifted(rng, member)).p_value < REFUTED_BELOW
 

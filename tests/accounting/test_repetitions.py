@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from lanes import every_case
 from scipy.stats import chi2
 
 from accounting.choosing.repetitions import BITS, Repetitions
@@ -38,7 +39,7 @@ def misfit(numbers, probabilities):
     return chi2.sf(((observed - expected) ** 2 / expected).sum(), cells)
 
 
-@pytest.mark.parametrize("shape, mean", LAWS)
+@every_case("shape, mean", LAWS)
 def test_the_law_has_the_mean_and_the_generating_function_that_it_states(shape, mean):
     law = Repetitions.with_mean(shape, mean)
     probabilities = masses(law)
@@ -50,7 +51,7 @@ def test_the_law_has_the_mean_and_the_generating_function_that_it_states(shape, 
         assert law.generating(x) == pytest.approx((probabilities * x**k).sum(), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("shape, mean", LAWS)
+@every_case("shape, mean", LAWS)
 def test_numbers_follow_the_law_and_no_other(shape, mean):
     law = Repetitions.with_mean(shape, mean)
     numbers = drawn(law, 3000)
@@ -69,7 +70,7 @@ def test_the_ends_of_the_bits_are_the_ends_of_the_law():
     assert {Repetitions(1.0, 1.0).number(bits) for bits in (0, 2**BITS - 1)} == {1}
 
 
-@pytest.mark.parametrize("shape, mean", [(50.0, 3000.0), (100.0, 10_000.0), (30.0, 10_000.0)])
+@every_case("shape, mean", [(50.0, 3000.0), (100.0, 10_000.0), (30.0, 10_000.0)])
 def test_a_law_whose_first_masses_vanish_is_drawn_from_around_its_mode(shape, mean):
     law = Repetitions.with_mean(shape, mean)
     below = masses(law, 50_000).cumsum()
@@ -78,7 +79,7 @@ def test_a_law_whose_first_masses_vanish_is_drawn_from_around_its_mode(shape, me
         assert law.number(int(share * 2**BITS)) == 1 + np.searchsorted(below, share)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "make",
     [
         lambda: Repetitions(-0.1, 0.5),

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as library
+from lanes import every_case
 from scipy.special import ive
 from scipy.stats import binom, norm
 
@@ -41,8 +42,8 @@ def of_coins(rate, rows, density):
     return total
 
 
-@pytest.mark.parametrize("sites", [2, 3])
-@pytest.mark.parametrize("rate, z", [(0.1, 1.0), (0.3, 0.6), (0.7, 2.5), (1.0, 1.5), (1e-5, 1.0)])
+@every_case("sites", [2, 3])
+@every_case("rate, z", [(0.1, 1.0), (0.3, 0.6), (0.7, 2.5), (1.0, 1.5), (1e-5, 1.0)])
 def test_the_pair_on_the_line_is_what_coins_and_quadrature_give(sites, rate, z):
     x = np.linspace(-12 * z, sites + 12 * z, 400_001)
     with_it = of_coins(rate, np.ones((sites, 1)), lambda shift: norm.pdf(x, shift, z))
@@ -80,7 +81,7 @@ def test_no_directions_of_rows_exceed_it(sites):
                 assert true == pytest.approx(claim, rel=2e-3, abs=1e-12)
 
 
-@pytest.mark.parametrize("sites, rate, z", [(1, 0.3, 0.3), (2, 0.1, 1.0), (5, 0.02, 3.0)])
+@every_case("sites, rate, z", [(1, 0.3, 0.3), (2, 0.1, 1.0), (5, 0.02, 3.0)])
 def test_its_distribution_is_the_librarys_but_never_below_the_truth(sites, rate, z):
     grid, at = 0.01, EPSILONS[3:]
     release = SeveralSites(rate, sites, Gaussian(z))
@@ -100,7 +101,7 @@ def test_its_distribution_is_the_librarys_but_never_below_the_truth(sites, rate,
     assert both == pytest.approx(known, rel=1e-6, abs=1e-10)
 
 
-@pytest.mark.parametrize("rate, z", [(0.02, 1.0), (0.5, 0.4), (1.0, 2.0)])
+@every_case("rate, z", [(0.02, 1.0), (0.5, 0.4), (1.0, 2.0)])
 def test_at_one_site_it_is_the_librarys_sampled_gaussian(rate, z):
     ours = losses(SeveralSites(rate, 1, Gaussian(z)), 1e-3).self_compose(20)
     theirs = library.from_gaussian_mechanism(
@@ -133,8 +134,8 @@ def test_edges_of_the_rate(name):
     assert spent(plain, 10, name) <= spent(always, 10, name) <= spent(plain, 10, name) * 1.001
 
 
-@pytest.mark.parametrize("sites", [2, 5])
-@pytest.mark.parametrize("rate, z", [(0.05, 1.0), (0.4, 4.0)])
+@every_case("sites", [2, 5])
+@every_case("rate, z", [(0.05, 1.0), (0.4, 4.0)])
 def test_epsilon_lies_between_its_bounds(sites, rate, z):
     """One row's alone, and all rows by one coin, at equal noise; the split is above the pair."""
     release = SeveralSites(rate, sites, Gaussian(z))
@@ -188,8 +189,8 @@ def test_it_survives_its_ledger_line_and_knows_its_relation():
         release_from_json({**release.to_json(), "of": Skellam(1.0, 1.0, 1.0).to_json()})
 
 
-@pytest.mark.parametrize("rate", [1e-9, 0.5])
-@pytest.mark.parametrize("name", ["rdp", "pld"])
+@every_case("rate", [1e-9, 0.5])
+@every_case("name", ["rdp", "pld"])
 def test_extreme_noise_neither_crashes_nor_is_free(rate, name):
     def at(z, sites=2):
         return spent(SeveralSites(rate, sites, Gaussian(z)), 10**4, name, 1e-6)
@@ -228,7 +229,7 @@ def test_skellams_rows_in_line_are_not_the_worst_and_the_split_covers_all():
     assert deltas == pytest.approx([0.0274, 0.0353], abs=5e-5)
 
 
-@pytest.mark.parametrize("rows", [[(1, 1), (1, 1)], [(2, 0), (0, 2)], [(2, 0), (-2, 0)]])
+@every_case("rows", [[(1, 1), (1, 1)], [(2, 0), (0, 2)], [(2, 0), (-2, 0)]])
 def test_the_split_covers_skellam_noise_at_two_sites(rows):
     rate, variance = 0.2, 20.0
     charge = at_several_sites(rate, 2, Skellam(variance, 2.0, 2.0))

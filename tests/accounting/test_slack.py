@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lanes import every_case
 from scipy import stats
 
 from accounting.accountants import epsilon
@@ -21,8 +22,8 @@ from accounting.slack import with_slack
 EVENT = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")
 
 
-@pytest.mark.parametrize("slack", [0.0, 1e-80, 1e-12, 1e-9, 1e-8, 1e-7])
-@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@every_case("slack", [0.0, 1e-80, 1e-12, 1e-9, 1e-8, 1e-7])
+@every_case("accountant", ["rdp", "pld"])
 def test_the_claim_holds_after_slack_is_paid(slack, accountant):
     rounds, delta = 10, 1e-4
     spending = Counter({replace(EVENT, slack=slack): rounds})

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from lanes import every_case
 
 from accounting.bounds.spread import added, lognormal, regridded
 
 
-@pytest.mark.parametrize("std, step", [(3.0, 0.05), (0.5, 0.02), (1e-3, 5e-5)])
+@every_case("std, step", [(3.0, 0.05), (0.5, 0.02), (1e-3, 5e-5)])
 def test_spreads_keep_mass_and_mean(std, step):
     single = lognormal(-(std**2) / 2, std, step)
     double = added(single, single, step / 2)

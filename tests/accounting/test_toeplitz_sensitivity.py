@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from lanes import every_case
 
 from accounting.bounds.toeplitz_sensitivity import (
     buffered_column,
@@ -48,8 +49,8 @@ def random_buffers(rng, count):
     return tuple(rng.uniform(0, 0.999, count).tolist()), tuple(outputs.tolist())
 
 
-@pytest.mark.parametrize("separation", [1, 2, 3, 5, 9, 20])
-@pytest.mark.parametrize("count", [1, 2, 4])
+@every_case("separation", [1, 2, 3, 5, 9, 20])
+@every_case("count", [1, 2, 4])
 def test_the_largest_move_over_all_patterns_is_the_stated_one(separation, count):
     rng = np.random.default_rng(10 * separation + count)
     for _ in range(3):
@@ -59,7 +60,7 @@ def test_the_largest_move_over_all_patterns_is_the_stated_one(separation, count)
         assert largest_move(column, separation) == pytest.approx(stated, rel=1e-12)
 
 
-@pytest.mark.parametrize("separation", [1, 2, 4])
+@every_case("separation", [1, 2, 4])
 def test_no_signs_or_vectors_move_it_further(separation):
     """Signs by force; vectors of norm at most 1 at random, also such as follow what C x was."""
     rng = np.random.default_rng(separation)
@@ -131,7 +132,7 @@ def test_columns_one_and_four_by_hand():
     assert largest_move((1.0, 0.0, 0.0, 1.0), 2) == pytest.approx(math.sqrt(5))
 
 
-@pytest.mark.parametrize("decays, outputs", [TWO, ((0.9,), (1.0,)), ((0.0, 0.0), (0.5, 0.5))])
+@every_case("decays, outputs", [TWO, ((0.9,), (1.0,)), ((0.0, 0.0), (0.5, 0.5))])
 def test_the_column_and_its_norm_over_infinitely_many_rounds(decays, outputs):
     column = buffered_column(decays, outputs, 3000)
     recursion, state = [1.0], np.ones(len(decays))
@@ -157,7 +158,7 @@ def test_powers_are_those_of_the_base():
         )
 
 
-@pytest.mark.parametrize("separation", [1, 1000, 10**6, 10**9])
+@every_case("separation", [1, 1000, 10**6, 10**9])
 def test_a_million_rounds(separation):
     """With b = 1 by the sums of a geometric series, with a single participation by its norm."""
     sensitivity = buffered_sensitivity((0.99,), (0.5,), separation, 10**6)
@@ -184,7 +185,7 @@ UNPROVEN = [
 ]
 
 
-@pytest.mark.parametrize("decays, outputs, reason", UNPROVEN)
+@every_case("decays, outputs, reason", UNPROVEN)
 def test_without_proof_it_is_refused(decays, outputs, reason):
     for question in (
         lambda: refuse_unproven(decays, outputs),
@@ -195,7 +196,7 @@ def test_without_proof_it_is_refused(decays, outputs, reason):
             question()
 
 
-@pytest.mark.parametrize("separation, rounds", [(0, 5), (2, 0), (1.5, 5), (2, 4.5), (-1, 5)])
+@every_case("separation, rounds", [(0, 5), (2, 0), (1.5, 5), (2, 4.5), (-1, 5)])
 def test_rounds_and_separation_are_whole_and_positive(separation, rounds):
     with pytest.raises(Unaccountable, match="an integer of at least 1"):
         buffered_sensitivity(*TWO, separation, rounds)

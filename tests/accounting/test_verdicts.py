@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-import pytest
+from lanes import every_case
 
 from accounting.empirical.verdicts import Verdicts
 
@@ -13,7 +13,7 @@ class Outcome(Verdicts):
     confidence: float = 0.95
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("p_value", "doubted", "refuted"),
     [
         (1.0, False, False),

@@ -6,6 +6,7 @@ import torch
 from contracts.test_attack import CONTRACTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from attacks.poisoning.backdoor import Backdoor, EdgeCase
 from attacks.poisoning.feature_noise import FeatureNoise
@@ -28,8 +29,8 @@ def cloud(n, d=6, seed=0, shift=1.0):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed)) + shift
 
 
-@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda each: each.__name__)
-@pytest.mark.parametrize("attack", VARIANTS, ids=lambda each: type(each).__name__)
+@every_case("contract", CONTRACTS, ids=lambda each: each.__name__)
+@every_case("attack", VARIANTS, ids=lambda each: type(each).__name__)
 def test_attacks_of_other_keys_keep_the_contracts(attack, contract):
     contract(attack)
 
@@ -52,7 +53,7 @@ def test_feature_noise_has_the_stated_strength():
     assert float((noised - x).std()) == pytest.approx(3.0, rel=0.05)
 
 
-@pytest.mark.parametrize("shape", [(5, 1, 8, 8), (5, 8, 8), (5, 64), (5, 60)])
+@every_case("shape", [(5, 1, 8, 8), (5, 8, 8), (5, 64), (5, 60)])
 def test_a_trigger_is_a_patch_in_the_corner_and_nothing_else(shape):
     x = torch.rand(shape) / 2
     stamped = Backdoor(size=2).alter(x)
@@ -63,7 +64,7 @@ def test_a_trigger_is_a_patch_in_the_corner_and_nothing_else(shape):
         assert torch.equal(stamped, Backdoor(size=2).alter(x.view(5, 8, 8)).view(5, 64))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "shape, largest",
     [((2, 28), 2), ((3, 2, 28), 2), ((3, 2, 2), 1), ((1, 1, 4), 1), ((9,), 2), ((10,), 3)],
     ids=str,
@@ -93,7 +94,7 @@ def test_a_backdoor_poisons_its_share_and_aims_at_other_classes():
     torch.testing.assert_close(EdgeCase(low=-1.0, high=3.0).alter(x), 2.0 - x)
 
 
-@pytest.mark.parametrize("n, m, z", [(25, 5, 0.253), (12, 2, 0.0), (50, 24, 1.426)])
+@every_case("n, m, z", [(25, 5, 0.253), (12, 2, 0.0), (50, 24, 1.426)])
 def test_alie_at_the_published_strength(n, m, z):
     assert z_max(n, m) == pytest.approx(z, abs=1e-3)
     honest = cloud(n - m)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from torch import nn
 from torch.nn import functional as F
 
@@ -48,8 +49,8 @@ def cnn(seed):
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("scale", [1.0, -0.03])
+@every_case("seed", range(5))
+@every_case("scale", [1.0, -0.03])
 def test_a_linear_first_layer_gives_one_example_away_exactly(seed, scale):
     model, x = mlp(seed), torch.randn(1, 64)
     update = scale * gradient(model, x, torch.tensor([seed])).detach()
@@ -88,7 +89,7 @@ def test_what_did_not_move_gives_zeros():
     assert torch.equal(recover_candidates(*still, 4), torch.zeros(4, 5))
 
 
-@pytest.mark.parametrize("make", [mlp, cnn, lambda seed: mlp(seed, nn.Tanh)])
+@every_case("make", [mlp, cnn, lambda seed: mlp(seed, nn.Tanh)])
 def test_the_label_of_one_example_is_always_told(make):
     for seed in range(25):
         model = make(seed)
@@ -200,7 +201,7 @@ def brute_force_ssim(x, y, span, size):
     return float(np.mean(values))
 
 
-@pytest.mark.parametrize(("shape", "size"), [((14, 13), 11), ((8, 8), 7), ((5, 9), 5)])
+@every_case(("shape", "size"), [((14, 13), 11), ((8, 8), 7), ((5, 9), 5)])
 def test_ssim_is_the_papers(shape, size):
     rng = np.random.default_rng(0)
     x, y = rng.random(shape) * 4 - 2, rng.random(shape) * 4 - 2

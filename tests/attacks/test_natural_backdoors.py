@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 
 from attacks.poisoning.backdoor import Backdoor
 from attacks.poisoning.clean_label import CleanLabel
@@ -36,8 +37,8 @@ def briefed(attack, x, y, place=0):
     return Briefing(classes, place, attack.study(x, y, classes))
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 8), (8, 8), (64,), (60,)])
-@pytest.mark.parametrize("parts", [2, 4, 9])
+@every_case("shape", [(3, 8, 8), (8, 8), (64,), (60,)])
+@every_case("parts", [2, 4, 9])
 def test_the_parts_of_a_trigger_are_dealt_and_make_it_up(shape, parts):
     attack, x = DistributedBackdoor(size=3, parts=parts), torch.rand(4, *shape) / 2
     altered = [attack.taught(x, Briefing(10, place)) != x for place in range(parts)]
@@ -63,8 +64,8 @@ def test_each_attacker_of_many_stamps_its_part_alone():
         DistributedBackdoor(parts=5)
 
 
-@pytest.mark.parametrize("attack", POOLING, ids=lambda attack: type(attack).__name__)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@every_case("attack", POOLING, ids=lambda attack: type(attack).__name__)
+@every_case("shape", SHAPES, ids=str)
 def test_attackers_with_pooled_examples_poison_images_and_tables(attack, shape):
     assert Knowledge.ATTACKERS_DATA in attack.knows
     assert Knowledge.ALL_HONEST not in attack.knows
@@ -139,7 +140,7 @@ def test_bright_examples_are_those_above_what_most_attackers_hold():
     assert pool[:, 0, 0].tolist() == [8.0, 9.0]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, why",
     [
         ({"low": 0.5}, "attack.low is set, but has no effect if attack.column is -1"),

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from lanes import every_case
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
@@ -18,7 +19,7 @@ def tied(seed, count=300):
     return np.round(rng.normal(member * 1.0, 1.0) * 3) / 3, member
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every_case("seed", range(5))
 def test_roc_equals_sklearns_with_ties(seed):
     scores, member = tied(seed)
     points = roc(scores, member)
@@ -29,7 +30,7 @@ def test_roc_equals_sklearns_with_ties(seed):
     assert points.advantage == pytest.approx((tpr - fpr).max())
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.001, 0.01, 0.2, 0.999, 1.0])
+@every_case("rate", [0.0, 0.001, 0.01, 0.2, 0.999, 1.0])
 def test_tpr_at_a_rate_is_the_best_threshold_of_all(rate):
     scores, member = tied(7)
     best = 0.0
@@ -60,13 +61,13 @@ def test_roc_refuses_nan_and_an_empty_side(scores):
         roc(np.array(scores), np.arange(len(scores)) == 0)
 
 
-@pytest.mark.parametrize("hits, trials", [(0, 10), (3, 10), (10, 10), (17, 4000)])
+@every_case("hits, trials", [(0, 10), (3, 10), (10, 10), (17, 4000)])
 def test_clopper_pearson_equals_scipys(hits, trials):
     exact = stats.binomtest(hits, trials).proportion_ci(0.95, "exact")
     assert clopper_pearson(hits, trials) == pytest.approx((exact.low, exact.high), abs=1e-12)
 
 
-@pytest.mark.parametrize("epsilon, delta", [(0.0, 0.0), (1.0, 0.0), (3.0, 0.01), (0.5, 0.2)])
+@every_case("epsilon, delta", [(0.0, 0.0), (1.0, 0.0), (3.0, 0.01), (0.5, 0.2)])
 def test_randomised_response_meets_the_bound_and_stays_below_it(epsilon, delta):
     """With δ the truth is told for sure; else kept with e^ε / (1 + e^ε): the ROC's own corners."""
     keep = (1 - delta) * math.exp(epsilon) / (1 + math.exp(epsilon))
@@ -79,7 +80,7 @@ def test_randomised_response_meets_the_bound_and_stays_below_it(epsilon, delta):
     assert advantage_bound(epsilon, delta) == pytest.approx((tpr - fpr).max())
 
 
-@pytest.mark.parametrize("sensitivity", [0.5, 1.0, 2.0])
+@every_case("sensitivity", [0.5, 1.0, 2.0])
 def test_the_gaussian_mechanism_touches_its_bound_and_never_crosses(sensitivity):
     """Its exact ROC is Φ(Φ^-1(FPR) + s); its exact δ at ε is Balle and Wang's (2018, theorem 8)."""
     fpr = np.linspace(0, 1, 4001)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 
 from attacks.poisoning.constrain_and_scale import ConstrainAndScale, shortened
 from attacks.poisoning.neurotoxin import Neurotoxin
@@ -27,7 +28,7 @@ def descended(attack, start, gradient, steps, lr=0.3):
     return path
 
 
-@pytest.mark.parametrize("alpha", [0.1, 0.7, 1.0])
+@every_case("alpha", [0.1, 0.7, 1.0])
 def test_constrain_and_scale_descends_along_its_loss(alpha):
     """alpha L + (1 - alpha) |w - w_t|, by automatic differentiation."""
     start, w = rows(3), rows(3, seed=1).requires_grad_()

@@ -2,7 +2,7 @@
 
 A contract is a function `(part)` or `(part, folder)` that raises `AssertionError` for a part that
 violates the contract of its kind. `contract_tests` makes two tests of the contracts of a kind:
-every part of the registry satisfies each of them, and each of them rejects the planted wrong parts.
+every part of the registry satisfies all of them, and each of them rejects the planted wrong parts.
 So every registered part is tested, and every contract can fail.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lanes import every_case
 
 from privfed.core.answers import check_answers, contract_of, names_read
 from privfed.core.parts import find
@@ -110,31 +111,32 @@ def contract_tests(
     A `dear` contract is a long test for all parts but the named ones.
     """
     assert kind in CONTRACTS
-    pairs = [
-        pytest.param(contract, wrong, id=f"{contract.__name__}-{type(wrong).__name__}")
-        for contract, wrongs in contracts.items()
-        for wrong in wrongs
-    ]
     assert all(contracts.values()), "a contract without a part that it rejects proves nothing"
-
-    cases = [
-        pytest.param(
-            *(name, contract),
-            id=f"{name}-{contract.__name__}",
-            marks=pytest.mark.slow if contract in dear and name not in dear[contract] else (),
-        )
-        for name in BUILT_IN[kind]
-        for contract in contracts
-    ]
     assert all(named <= {*BUILT_IN[kind]} for named in dear.values())
+    quick = {
+        name: [each for each in contracts if each not in dear or name in dear[each]]
+        for name in BUILT_IN[kind]
+    }
+    long = [
+        pytest.param(name, [each], id=f"{name}-{each.__name__}", marks=pytest.mark.slow)
+        for name in BUILT_IN[kind]
+        for each in contracts
+        if each not in quick[name]
+    ]
+    cases = [pytest.param(name, each, id=name) for name, each in quick.items()] + long
+    pairs = [(each, wrong) for each, wrongs in contracts.items() for wrong in wrongs]
 
-    @pytest.mark.parametrize(("name", "contract"), cases)
-    def test_every_registered_part_keeps(name, contract, tmp_path):
-        part = example(kind, name)
-        with answers_checked(kind, type(part)):
-            check(contract, part, tmp_path)
+    @pytest.mark.parametrize(("name", "contracts"), cases)
+    def test_every_registered_part_keeps(name, contracts, tmp_path):
+        @every_case("contract", contracts)
+        def keeps(contract, tmp_path):
+            part = example(kind, name)
+            with answers_checked(kind, type(part)):
+                check(contract, part, tmp_path)
 
-    @pytest.mark.parametrize("contract, wrong", pairs)
+        keeps(tmp_path=tmp_path)
+
+    @every_case("contract, wrong", pairs)
     def test_a_wrong_part_is_rejected_by(contract, wrong, tmp_path):
         with pytest.raises(AssertionError):
             check(contract, wrong, tmp_path)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from contracts.registered import example_of
+from lanes import every_case
 
 from privfed.client.objectives.sgd import Sgd
 from privfed.core.errors import Refused
@@ -33,7 +34,7 @@ def declares_what_its_kind_asks_for(kind, name, part):
         raise AssertionError(str(refused)) from refused
 
 
-@pytest.mark.parametrize("kind, name", EVERY)
+@every_case("kind, name", EVERY)
 def test_every_registered_part(kind, name):
     part = find(kind, name, kind)
     is_a_strict_documented_configuration(kind, name, part)
@@ -83,13 +84,13 @@ class Loose(Constant):
     model_config = {"extra": "allow"}
 
 
-@pytest.mark.parametrize("wrong", [Nameless, Required, Loose])
+@every_case("wrong", [Nameless, Required, Loose])
 def test_a_part_that_is_no_strict_documented_configuration_is_rejected(wrong):
     with pytest.raises(AssertionError):
         is_a_strict_documented_configuration("client_schedule", "wrong", wrong)
 
 
-@pytest.mark.parametrize("kind", BUILT_IN)
+@every_case("kind", BUILT_IN)
 def test_a_part_that_declares_nothing_is_rejected_with_the_message_of_parts_from_outside(kind):
     with pytest.raises(AssertionError, match=rf"{kind} is 'wrong', which (is no|does not declare)"):
         declares_what_its_kind_asks_for(kind, "wrong", Nameless)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 from sklearn.cluster import HDBSCAN, KMeans
 
 from defenses.before.nnm import NearestNeighbourMixing
@@ -34,7 +35,7 @@ def cosine_distances(rows):
     return (1 - unit @ unit.T).clamp(min=0.0).fill_diagonal_(0.0)
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 8, 11, 20, 31])
+@every_case("n", [2, 3, 5, 8, 11, 20, 31])
 def test_the_first_majority_is_hdbscans_cluster(n):
     for seed in range(10):
         distances = cosine_distances(cloud(n, 4, seed))
@@ -82,7 +83,7 @@ def test_flame_by_hand():
     assert PLAIN(torch.zeros(4, 2), 0).tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("n", [4, 7, 12])
+@every_case("n", [4, 7, 12])
 def test_flame_by_the_letter(n):
     for seed in range(8):
         rows = cloud(n, seed=seed)
@@ -105,7 +106,7 @@ def test_flames_noise_is_as_large_as_it_says_and_secret():
         rule(rows, 1)
 
 
-@pytest.mark.parametrize("push", [1.0, 1e3, 1e9])
+@every_case("push", [1.0, 1e3, 1e9])
 def test_flame_is_no_longer_than_the_longest_honest_row(push):
     for seed in range(5):
         honest = cloud(11, seed=seed)
@@ -129,8 +130,8 @@ def backdoored(count, boost=1.0, seed=5):
     return boost * (alike(count, 0.1, seed) + 2 * TURN)
 
 
-@pytest.mark.parametrize("boost", [1.0, 20.0])
-@pytest.mark.parametrize("rule", [PLAIN, Rflbat()], ids=["flame", "rflbat"])
+@every_case("boost", [1.0, 20.0])
+@every_case("rule", [PLAIN, Rflbat()], ids=["flame", "rflbat"])
 def test_backdoors_that_share_a_direction_are_left_out(rule, boost):
     """Boosted or not: a plain mean is moved by them."""
     honest = alike(14, 0.8)
@@ -218,7 +219,7 @@ def test_starts_are_as_its_generator_says():
     assert not torch.equal(noised[0], noised[2])
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
+@every_case("k", [1, 2, 3])
 def test_as_many_clusters_as_there_are(k):
     centers = torch.tensor([[0.0, 0.0], [8.0, 0.0], [3.0, 9.0]], dtype=torch.float64)
     for seed in range(5):
@@ -237,7 +238,7 @@ def test_equal_points_are_one_cluster():
     assert clusters(two, 10, 5, drawn(0)).unique(return_counts=True)[1].tolist() == [4, 3]
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 5])
+@every_case("k", [1, 2, 3, 5])
 def test_k_means_is_as_good_as_a_reference(k):
     sets = torch.stack([cloud(30, 2, seed) for seed in range(4)])
     labels, within = k_means(sets, k, drawn(0))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from by_definition import check, cloud, foolsgold_weights, sizes
+from lanes import every_case
 from scipy.optimize import minimize
 
 from defenses.by_sums.geometric_median import GeometricMedian
@@ -62,7 +63,7 @@ def test_a_column_longer_than_a_chunk_is_sorted_whole():
     check(Krum(), rows, 1, rows[scores(rows, 1).argmin()])
 
 
-@pytest.mark.parametrize("n, f", [(7, 1), (8, 1), (11, 2), (15, 3)])
+@every_case("n, f", [(7, 1), (8, 1), (11, 2), (15, 3)])
 def test_bulyan(n, f):
     for seed in range(5):
         rows = cloud(n, seed=seed)
@@ -73,7 +74,7 @@ def test_bulyan(n, f):
         check(Bulyan(), rows, f, expected)
 
 
-@pytest.mark.parametrize("n, f", [(5, 1), (6, 2), (9, 2), (9, 4), (10, 3)])
+@every_case("n, f", [(5, 1), (6, 2), (9, 2), (9, 4), (10, 3)])
 def test_minimum_diameter_is_the_least_of_all_subsets(n, f):
     for seed in range(8):
         rows = cloud(n, seed=seed)
@@ -100,7 +101,7 @@ def test_minimum_diameter_within_two_where_the_search_is_cut_short():
         assert len(rough) == 9
 
 
-@pytest.mark.parametrize("n", [3, 6, 11])
+@every_case("n", [3, 6, 11])
 def test_the_geometric_median_against_a_convex_solver(n):
     for seed in range(3):
         rows = cloud(n, seed=seed)

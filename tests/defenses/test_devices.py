@@ -6,6 +6,7 @@ it would wait on a GPU.
 
 import pytest
 import torch
+from lanes import every_case
 from rules import ROWS
 
 from defenses import columns, geometry
@@ -25,7 +26,7 @@ def cloud(n=13, d=40_000):
     return rows
 
 
-@pytest.mark.parametrize("name", ROWS)
+@every_case("name", ROWS)
 def test_rules_give_the_same_wherever_rows_lie(name, device):
     rows, few = cloud(), cloud(d=6)
     few[3] = torch.inf  # left out
@@ -63,7 +64,7 @@ def test_small_matrices_lie_on_the_cpu(device):
     assert broken.norms.device.type == "cpu"
 
 
-@pytest.mark.parametrize("width", [5, 8192, 3 * 8192 + 17])
+@every_case("width", [5, 8192, 3 * 8192 + 17])
 def test_batched_products_are_those_of_chunks(width):
     rows = cloud(n=90, d=width)
     upper = torch.zeros(90, 90, dtype=torch.float64)
@@ -118,7 +119,7 @@ def test_sparse_weights_on_the_cpu_weigh_rows_elsewhere(device):
     assert torch.equal(columns.product(fifth_alone, rows.to(device), None).cpu()[0], rows[4])
 
 
-@pytest.mark.parametrize("rule", [GeometricMedian(), NearestNeighbourMixing()])
+@every_case("rule", [GeometricMedian(), NearestNeighbourMixing()])
 def test_weights_are_made_on_the_cpu(rule, device):
     made = geometry.Geometry.of(cloud(d=50).to(device))
     given = () if isinstance(rule, GeometricMedian) else (None,)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from by_definition import check, cloud, sizes
+from lanes import every_case
 
 from defenses.before.arc import AdaptiveClipping
 from defenses.before.clipping import Clipping
@@ -63,8 +64,8 @@ def caf(rows, f):
     return best
 
 
-@pytest.mark.parametrize("n, f", [(5, 0), (5, 2), (9, 1), (12, 5), (20, 6)])
-@pytest.mark.parametrize("copies", [False, True])
+@every_case("n, f", [(5, 0), (5, 2), (9, 1), (12, 5), (20, 6)])
+@every_case("copies", [False, True])
 def test_caf(n, f, copies):
     for seed in range(5):
         rows = cloud(n, seed=seed)
@@ -93,7 +94,7 @@ def test_a_row_that_is_removed_is_in_no_bound_of_caf():
     assert np.linalg.norm(with_it) < 3
 
 
-@pytest.mark.parametrize("n, f", [(4, 0), (5, 1), (6, 2), (9, 4), (10, 3), (40, 1)])
+@every_case("n, f", [(4, 0), (5, 1), (6, 2), (9, 4), (10, 3), (40, 1)])
 def test_smea_has_the_least_leading_eigenvalue_of_all_subsets(n, f):
     for seed in range(5):
         rows = cloud(n, seed=seed)
@@ -102,7 +103,7 @@ def test_smea_has_the_least_leading_eigenvalue_of_all_subsets(n, f):
         check(SmallestEigenvalue(), rows, f, rows[subsets[np.argmin(leading)]].mean(0))
 
 
-@pytest.mark.parametrize(("n", "most"), [(7, 3), (18, 8), (20, 6), (40, 3), (100, 2)])
+@every_case(("n", "most"), [(7, 3), (18, 8), (20, 6), (40, 3), (100, 2)])
 def test_smea_tolerates_as_many_as_it_can_search(n, most):
     rule = SmallestEigenvalue()
     assert rule.most(n) == most
@@ -146,8 +147,8 @@ def lasa(rows, layers, sparsity, magnitude, direction):
     return np.concatenate(out)
 
 
-@pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.6])
-@pytest.mark.parametrize("radii", [(1.0, 1.0), (2.0, 1.0), (0.05, 0.05)])
+@every_case("sparsity", [0.0, 0.3, 0.6])
+@every_case("radii", [(1.0, 1.0), (2.0, 1.0), (0.05, 0.05)])
 def test_lasa(sparsity, radii):
     layers, rng = [12, 3, 25], np.random.default_rng(0)
     rule = LayerAdaptive(sparsity=sparsity, magnitude_radius=radii[0], direction_radius=radii[1])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from by_definition import foolsgold_weights
+from lanes import every_case
 from rules import NNM
 
 from defenses.history import Histories
@@ -200,7 +201,7 @@ def test_fldetector_removes_who_contradict_themselves_for_good():
     assert removed(server, d)[:4] == [True] * 4, "whatever they send later"
 
 
-@pytest.mark.parametrize("byzantine", [0, 1, 8])
+@every_case("byzantine", [0, 1, 8])
 def test_with_nobody_attacking_no_more_than_byzantine_are_ever_out(byzantine):
     """Gap statistics find two groups again and again; the published test removes all but a few."""
     n, d = 40, 30

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from lanes import every_case
 from torch import nn
 
 from defenses.before.nnm import NearestNeighbourMixing
@@ -54,8 +55,8 @@ def convolutional():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("start", ["another network", "a network like it"])
-@pytest.mark.parametrize(
+@every_case("start", ["another network", "a network like it"])
+@every_case(
     "make, shape",
     [(lambda: network(1), (6, 3)), (convolutional, (6, 1, 8, 8))],
     ids=["dense", "convolutions"],
@@ -105,7 +106,7 @@ def test_networks_in_the_models_order_are_averaged_as_they_are():
     assert not nobody.any()
 
 
-@pytest.mark.parametrize(
+@every_case(
     "layers, fits",
     [
         ((6, 2), True),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from lanes import every_case
 
 from defenses.before.arc import AdaptiveClipping
 from defenses.before.clipping import Clipping
@@ -29,8 +30,8 @@ def cloud(n=11, d=7, seed=0):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("f", [0, 2, 4])
+@every_case("seed", range(4))
+@every_case("f", [0, 2, 4])
 def test_the_same_aggregates(seed, f):
     rows = cloud(seed=seed)
     pairs = [
@@ -59,21 +60,21 @@ def test_the_same_aggregates(seed, f):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@every_case("seed", range(4))
 def test_krum_counts_one_neighbour_less(seed):
     """Theirs sums n - f - 1 distances, the paper's n - f - 2: ours with f - 1."""
     rows = cloud(seed=seed)
     torch.testing.assert_close(Krum()(rows, 2), aggregators.Krum(3)(rows))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@every_case("seed", range(4))
 def test_the_subset_of_least_diameter_where_there_is_but_one(seed):
     rows = cloud(9, seed=seed)
     rows[[1, 4, 6]] += torch.tensor([[30.0], [-20.0], [50.0]])
     torch.testing.assert_close(MinimumDiameter()(rows, 3), aggregators.MDA(3)(rows))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@every_case("seed", range(4))
 def test_monna_of_a_server_that_is_one_of_the_nodes(seed):
     """Theirs averages the trusted row, too, which is one of the n; ours is the server's."""
     rows = cloud(seed=seed)
@@ -82,8 +83,8 @@ def test_monna_of_a_server_that_is_one_of_the_nodes(seed):
     torch.testing.assert_close((7 * ours + rows[0]) / 8, theirs)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("f", [1, 3])
+@every_case("seed", range(4))
+@every_case("f", [1, 3])
 def test_smea_where_one_power_iteration_gives_the_eigenvalue(seed, f):
     """Theirs takes one from a random vector, which ranks subsets at random but in one dimension."""
     rows = cloud(9, 1, seed=seed).double()
@@ -91,7 +92,7 @@ def test_smea_where_one_power_iteration_gives_the_eigenvalue(seed, f):
     torch.testing.assert_close(SmallestEigenvalue()(rows, f), theirs, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@every_case("seed", range(4))
 def test_caf_where_nothing_removed_stays_in_the_bound(seed):
     """With one hostile row, in one dimension, as theirs takes one power iteration from a random
     vector. With more, theirs compares with rows that it removed already; far out, one stalls it.

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from contracts.test_rule import refuses_more_byzantine_rows_than_it_tolerates
+from lanes import every_case
 from rules import MIXED, NNM, ROWS
 
 from defenses.before.bucketing import Bucketing
@@ -49,7 +50,7 @@ def test_a_mixing_before_another_rule_keeps_the_tolerance_that_both_have():
     torch.testing.assert_close(composed(rows, 4), expected)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "name",
     ["krum", "multi_krum", "mda", "nnm, trimmed_mean", "geometric_median", "caf", "smea", "monna"],
 )
@@ -63,7 +64,7 @@ def test_hostile_rows_cannot_hide_behind_one_another(name):
         torch.testing.assert_close(ROWS[name](rows, 4), ROWS[name](turned, 4), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-3, 1e-5, 1e-7, 1e-23, 1e-30, 1e-38])
+@every_case("size", [0.0, 1e-3, 1e-5, 1e-7, 1e-23, 1e-30, 1e-38])
 def test_short_rows_do_not_silence_rules_that_look_at_directions(size):
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
@@ -126,6 +127,6 @@ def test_pre_aggregators_follow_one_another():
     assert rule.most(12) == 2, "six buckets, fewer than half of them spoiled"
 
 
-@pytest.mark.parametrize("name", MIXED)
+@every_case("name", MIXED)
 def test_more_hostile_rows_than_a_composition_tolerates_are_refused(name):
     refuses_more_byzantine_rows_than_it_tolerates(MIXED[name].part)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from defenses.by_sums.centered_clipping import CenteredClipping
 from defenses.by_sums.geometric_median import GeometricMedian
@@ -36,7 +37,7 @@ def test_the_mean_by_its_sum_form():
     torch.testing.assert_close(rule.step(center, rule.terms(rows, center).mean(0)), rows.mean(0))
 
 
-@pytest.mark.parametrize("smoothing", [0.05, 0.5, 5.0])
+@every_case("smoothing", [0.05, 0.5, 5.0])
 def test_passes_over_sums_reach_the_median_of_rows(smoothing):
     rows = torch.cat([cloud(9), 30 + cloud(3)])
     by_sums = GeometricMedian(passes=1000, smoothing=smoothing).on_rows(rows)
@@ -103,7 +104,7 @@ def test_the_sensitivity_is_reached():
     assert float((opposite - far).norm()) == pytest.approx(rule.sensitivity(REPLACED))
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@every_case("bad", [torch.nan, torch.inf, -torch.inf])
 def test_a_row_that_is_not_finite_pulls_nothing(bad):
     rows = torch.tensor([[1.0, bad], [3.0, 4.0]])
     ways, parts = pull(rows, torch.zeros(2), 1.0)
@@ -126,9 +127,9 @@ def passed(rule, rows, center):
     return center
 
 
-@pytest.mark.parametrize("name", ROW_BY_ROW)
-@pytest.mark.parametrize("bad", [None, torch.nan, -torch.inf, 1e30, 1e15])
-@pytest.mark.parametrize("away", [None, 0.0, 3.0])
+@every_case("name", ROW_BY_ROW)
+@every_case("bad", [None, torch.nan, -torch.inf, 1e30, 1e15])
+@every_case("away", [None, 0.0, 3.0])
 def test_rows_in_one_place_give_what_their_terms_give(name, bad, away):
     rule, rows = ROW_BY_ROW[name], cloud(21, 40).float()
     rows[3], rows[4] = 0.0, rows[4] / 100

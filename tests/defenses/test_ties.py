@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 from rules import NNM, ROWS
 
 from defenses.on_rows.bulyan import Bulyan
@@ -149,7 +150,7 @@ def test_of_tied_values_the_nearest_to_the_median_are_averaged(case):
     np.testing.assert_allclose(aggregate(MeanAroundMedian(), rows, f), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "values, count, expected",
     [
         ([-1, -1, -1, 0, 0, 0, 1], 5, -0.4),

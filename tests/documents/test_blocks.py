@@ -11,6 +11,7 @@ from documents.lookups import wrong_names
 from documents.outputs import difference, for_a_page
 from documents.page import check, parse, play
 from documents.shell import commands
+from lanes import every_case
 
 GOOD = """
 # A page
@@ -133,7 +134,7 @@ def test_what_is_wrong_in_a_page_is_caught(page, before):
         check(page)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "shown, printed, shape, same",
     [
         ("a\n…\nd", "a\nb\nc\nd\n", False, True),
@@ -173,7 +174,7 @@ def test_lines_of_a_shell_are_commands():
     assert command.environment == (("A", "1"), ("B_C", "2 3"))
 
 
-@pytest.mark.parametrize("line", ["$ privfed list", "privfed list | cat", "cat < a", "(ls)"])
+@every_case("line", ["$ privfed list", "privfed list | cat", "cat < a", "(ls)"])
 def test_what_this_shell_does_not_know_is_refused(line):
     with pytest.raises(ValueError):
         list(commands(line))
@@ -186,7 +187,7 @@ def test_keys_of_a_command_that_is_not_run_are_looked_up_together():
         assert wrong_overrides([wrong]) != ""
 
 
-@pytest.mark.parametrize(
+@every_case(
     "span, wrong",
     [
         ("privfed train --workers N", False),

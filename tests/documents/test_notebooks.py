@@ -7,9 +7,10 @@ import nbformat
 import pytest
 from documents import pages
 from documents.notebooks import execute, outputs, read, shipped_wrongly, text_to_ship
+from lanes import every_case
 
 
-@pytest.mark.parametrize("path", pages.notebooks(), ids=pages.name)
+@every_case("path", pages.notebooks(), ids=pages.name)
 def test_notebooks_are_shipped_with_what_they_print(path):
     notebook = read(path)
     assert list(shipped_wrongly(notebook)) == []
@@ -17,7 +18,7 @@ def test_notebooks_are_shipped_with_what_they_print(path):
     assert text_to_ship(notebook) == path.read_text("utf-8")
 
 
-@pytest.mark.parametrize("path", pages.notebooks(), ids=pages.name)
+@every_case("path", pages.notebooks(), ids=pages.name)
 def test_what_notebooks_link_is_there(path):
     problem = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
     targets = [link for text in problem for link in re.findall(r"\]\(([^)#]+)", text)]

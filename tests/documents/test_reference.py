@@ -11,6 +11,7 @@ from pkgutil import walk_packages
 import click
 import pytest
 from house import ROOT
+from lanes import every_case
 from pages import (
     GENERATED,
     MAKERS,
@@ -117,7 +118,7 @@ def test_every_part_is_listed_with_what_its_kind_declares():
             assert len(cells) == 1 + len(parts.COLUMNS.get(kind, ()))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("kind", "name", "column", "words"),
     [
         ("objective", "scaffold", "sends", "2 d"),
@@ -208,7 +209,7 @@ def test_every_package_that_is_depended_on_is_said_to_be_for_something():
     assert extras == []
 
 
-@pytest.mark.parametrize("package", ["accounting", "attacks", "defenses"])
+@every_case("package", ["accounting", "attacks", "defenses"])
 def test_every_public_module_is_documented(package):
     page = api.modules(package)
     folder = import_module(package)

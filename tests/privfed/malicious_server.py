@@ -20,11 +20,10 @@ from privfed.secure import primitives
 from privfed.secure.identities import client_identity, verifying_key
 from privfed.secure.limits import Limits
 from privfed.secure.masked import client as masking_client
-from privfed.secure.masked import derived_keys
 from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.evidence import WrongShare
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages import roster, unmasking
+from privfed.secure.masked.messages import roster, sealed_shares, unmasking
 from privfed.secure.masked.messages.roster import Advertise, Attestation, Roster
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.sealed_shares import acknowledged, read_shares, share_text
@@ -70,7 +69,7 @@ class Pen:
 def idealise(monkeypatch):
     """Replaces the slowest primitives by hashes, which permits several times as many sessions."""
     monkeypatch.setattr(masking_client, "KeyPair", Ideal)
-    monkeypatch.setattr(derived_keys, "derive", lambda *texts: hashed(b"".join(texts)))
+    monkeypatch.setattr(sealed_shares, "derive", lambda *texts: hashed(b"".join(texts)))
     for module in (primitives, unmasking, roster):
         monkeypatch.setattr(
             module, "verified", lambda who, signature, text: Pen(who).sign(text) == signature

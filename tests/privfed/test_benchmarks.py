@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from tolerance import assert_same_sums
 
 from experiments.benchmarks import device, pictures, sites
@@ -248,7 +249,7 @@ def test_seconds_count_to_the_innermost_phase(monkeypatch):
 LEAN = sorted(name for name, each in RULES.items() if each.lean)
 
 
-@pytest.mark.parametrize("name", LEAN)
+@every_case("name", LEAN)
 def test_lean_references_compute_what_rules_do(name):
     rows = 50 * torch.randn(11, 40, generator=torch.Generator().manual_seed(0))
     rows[-2:] += 300.0

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from fixed_draws import SAMPLE, assert_rate, dealt
-from helpers import Rounds
+from helpers import Rounds, set_fields
+from lanes import every_case
 
 from attacks.updates.simple import SignFlip
 from privfed.auditing.canaries import clients as canaries
@@ -86,7 +87,7 @@ def dropout(size, clients, folder):
 
 def stragglers(size, clients, folder):
     executor = Rounds(folder).world.executor
-    object.__setattr__(executor, "stragglers", size / clients)
+    set_fields(executor, stragglers=size / clients)
     assert_rate(lambda: executor._epochs(IDS, 1) != executor.trainer.epochs, size / clients)
 
 
@@ -173,7 +174,7 @@ DRAWS = [poisson, truncated, by_size, byzantine, dropout, stragglers, availabili
 DRAWS += [rounding, rounding_in_single_precision, poisson_at_sites]
 
 
-@pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: draw.__name__)
+@every_case("draw", DRAWS, ids=lambda draw: draw.__name__)
 def test_a_coin_is_true_for_as_many_words_as_its_rate_and_no_more(draw, tmp_path):
     at_every_rate(draw, tmp_path)
 
@@ -223,7 +224,7 @@ NO_FAULT = (rounding_in_single_precision, rounded_up)
 """A fraction in single precision has few bits, so that there is nothing to round up."""
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("draw", "fault"),
     [(draw, fault) for draw in DRAWS for fault in FAULTS if (draw, fault) != NO_FAULT],
     ids=lambda part: part.__name__,
@@ -315,7 +316,7 @@ DRAWS = [
 ]
 
 
-@pytest.mark.parametrize("check", DRAWS, ids=lambda check: check.__name__)
+@every_case("check", DRAWS, ids=lambda check: check.__name__)
 def test_draws_are_exact(check):
     check()
 
@@ -354,13 +355,13 @@ def more_are_byzantine(monkeypatch):
     real = Attackers.byzantine
 
     def byzantine_rows(self, round):
-        object.__setattr__(self, "fraction", self.fraction * 1.02)
+        set_fields(self, fraction=self.fraction * 1.02)
         return real(self, round)
 
     monkeypatch.setattr(Attackers, "byzantine", byzantine_rows)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "fault, check",
     [
         (one_more_is_drawn, the_smallest_words_are_drawn),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from lanes import every_case
 
 from experiments.bounded_rows.cheats import Cheat, answers, passes, wrapping_row
 from experiments.bounded_rows.cohort import Projected, deal, opened, opened_answer
@@ -46,7 +47,7 @@ def pair():
     return left, right
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("ours", "exact"),
     [
         (add, lambda a, b: a + b),
@@ -126,7 +127,7 @@ def exactly(square):
     return row
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("square", "verdict"),
     [(0, True), (10**6 - 1, True), (10**6, True), (10**6 + 1, None), (10**8, None)],
 )
@@ -134,8 +135,8 @@ def test_an_honest_client_is_accepted_up_to_the_bound(square, verdict):
     assert played(exactly(square)) is verdict
 
 
-@pytest.mark.parametrize("square", [10**6, 10**6 + 1, 10**8], ids=["bound", "above", "ten times"])
-@pytest.mark.parametrize(
+@every_case("square", [10**6, 10**6 + 1, 10**8], ids=["bound", "above", "ten times"])
+@every_case(
     "cheat",
     [Cheat(), Cheat(bits=True), Cheat(balanced=True), Cheat(bits=True, balanced=True)],
     ids=["bits cut", "large bits", "balanced", "both"],
@@ -178,7 +179,7 @@ def test_a_row_that_wraps_around_passes_where_its_second_sign_is_zero():
     assert trials[0].accepted == 2
 
 
-@pytest.mark.parametrize("changed", ["row", "bits", "proof"])
+@every_case("changed", ["row", "bits", "proof"])
 def test_a_changed_message_is_refused(changed):
     row, chosen = elements(exactly(10**6)), signs(key(8), SMALL.tests, SMALL.length)
     weights, point = Weights.of(SMALL, key(9)), Point.at(SMALL, 3**30)
@@ -288,7 +289,7 @@ def drawn():
     return signs(key(60), COHORT.projections, COHORT.length)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("lengths", "claims", "verdict"),
     [
         ((1, 1, 1), (1, 1, 1), True),

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 
 from experiments.federated_evaluation.cases import (
     ARMS,
@@ -120,7 +121,7 @@ def gains(case, arm, by, patience):
     return [100 * (end.accuracy - run[-1].accuracy) for end, run in zip(ends, of, strict=True)]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("case", "arm"), [("digits", END), ("table", END), ("large table", END), ("large table", TENS)]
 )
 def test_charged_accuracy_is_within_two_points_in_95_of_100_runs(case, arm):
@@ -128,7 +129,7 @@ def test_charged_accuracy_is_within_two_points_in_95_of_100_runs(case, arm):
     assert np.mean([abs(row.estimate - row.truth) <= 0.02 for row in rows]) >= 0.95
 
 
-@pytest.mark.parametrize("case", CASES)
+@every_case("case", CASES)
 def test_intervals_cover(case):
     rows = [row for row in RESULTS if row.case == case and not math.isnan(row.truth)]
     assert 0.93 <= np.mean([row.low <= row.truth <= row.high for row in rows]) <= 0.98
@@ -136,7 +137,7 @@ def test_intervals_cover(case):
     assert np.mean(halved) < 0.8
 
 
-@pytest.mark.parametrize("case", ["digits", "table", "large table"])
+@every_case("case", ["digits", "table", "large table"])
 def test_stopping_is_no_worse_than_none_where_it_cannot_help(case):
     for by, arm in (("accuracy", TENS), ("loss", TENS_BY_LOSS)):
         lost = gains(case, arm, by, 3)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lanes import every_case
 
 from accounting.events import ADD_REMOVE, ZERO_OUT
 from experiments.less_noise.accounting_time import (
@@ -93,7 +94,7 @@ def test_what_is_written_is_read(small, tmp_path):
         )
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("rounds", "apart", "epsilon", "method", "known"),
     [
         ("500", "10", "1", ROOT, 0.390),
@@ -126,7 +127,7 @@ def test_every_cell_was_run_within_its_budget(grid):
         assert 0.99 < float(row["epsilon"]) / float(row["privacy.epsilon"]) <= 1
 
 
-@pytest.mark.parametrize("grid", ["less_noise/digits", "less_noise/mnist", "banded"])
+@every_case("grid", ["less_noise/digits", "less_noise/mnist", "banded"])
 def test_bands_of_the_square_root_are_given(grid):
     file = Path(HERE).parent / grid / "grid.toml"
     methods = tomllib.loads(file.read_text("utf-8"))["method"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from commands import run
+from lanes import every_case
 from small import SMALL, small
 from toys import Brier, Evens
 
@@ -105,7 +106,7 @@ def test_a_mechanism_is_tested_whatever_it_calls_its_noise():
     assert not audit_mechanism(small("privacy.mechanism=toys:Loud"), 400).refuted
 
 
-@pytest.mark.parametrize("kind", AXES)
+@every_case("kind", AXES)
 def test_the_matrix_proves_it_or_refuses_it_with_a_reason(kind):
     written = as_written(None, SMALL)
     for mechanism in ("gaussian", "none", "skellam", "local_gaussian"):
@@ -115,7 +116,7 @@ def test_the_matrix_proves_it_or_refuses_it_with_a_reason(kind):
             assert one.event is not None, one.reasons
 
 
-@pytest.mark.parametrize("kind", ["sampler", "mechanism", "protocol"])
+@every_case("kind", ["sampler", "mechanism", "protocol"])
 def test_budgets_are_solved_for_it(kind):
     drawn = ("--population", "1000", "--cohort", "300") if kind == "protocol" else ()
     drawn = drawn or ("--sampling-rate", "0.1")
@@ -125,7 +126,7 @@ def test_budgets_are_solved_for_it(kind):
     assert 0.5 < json.loads(solved.stdout)["noise_multiplier"] < 10
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BUILT_IN if kind not in LISTS])
+@every_case("kind", [kind for kind in BUILT_IN if kind not in LISTS])
 def test_one_registered_line_lists_it(kind, monkeypatch):
     monkeypatch.setitem(BUILT_IN[kind], "toy", name_of(kind))
     assert catalog.catalog()[kind]["toy"].startswith(("A ", "An "))
@@ -211,7 +212,7 @@ def test_what_a_hook_may_not_return_is_refused_by_its_part_and_name(
         train(load(None, config), tmp_path / "run")
 
 
-@pytest.mark.parametrize("kind", CONTRACTS)
+@every_case("kind", CONTRACTS)
 def test_every_hook_of_a_contract_says_what_it_returns(kind):
     """By an annotation that can be read, and in words: answers are held against both."""
     contract = answers.contract_of(kind)
@@ -221,7 +222,7 @@ def test_every_hook_of_a_contract_says_what_it_returns(kind):
             assert inspect.getdoc(hook), name
 
 
-@pytest.mark.parametrize("kind", CONTRACTS)
+@every_case("kind", CONTRACTS)
 def test_whatever_is_extended_says_what_its_hooks_return(kind):
     """A part from outside may extend any class of privfed's; no annotation may stop its run."""
     for name in BUILT_IN[kind]:

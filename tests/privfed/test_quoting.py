@@ -28,6 +28,7 @@ import pyarrow
 import pytest
 import torch
 from click.testing import CliRunner
+from lanes import every_case
 from printing_worker import SECRET, Unlike, says_much
 from pyarrow import parquet
 from small import trained
@@ -435,7 +436,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("kind", FOREIGN)
+@every_case("kind", FOREIGN)
 def test_texts_of_a_users_own_source_and_its_libraries_are_quoted_on_request(
     tmp_path, monkeypatch, kind
 ):
@@ -550,7 +551,7 @@ def test_all_commands_have_the_flag_but_those_that_read_nothing_private():
     }
 
 
-@pytest.mark.parametrize("error", [ValueError(SECRET), OSError(SECRET), Refused("odd", SECRET)])
+@every_case("error", [ValueError(SECRET), OSError(SECRET), Refused("odd", SECRET)])
 def test_a_cell_of_an_experiment_gives_no_private_reason(tmp_path, monkeypatch, error):
     def train(*_):
         raise error

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contracts.registered import examples
+from lanes import every_case
 from small import small
 from traced import assert_secret, tracing
 
@@ -139,8 +140,8 @@ def test_every_stream_is_listed_once_and_another_is_refused():
             keys.at("forgotten/0")
 
 
-@pytest.mark.parametrize("kind", sorted(PRIVATE))
-@pytest.mark.parametrize("kept", [None, bytes(range(32))])
+@every_case("kind", sorted(PRIVATE))
+@every_case("kept", [None, bytes(range(32))])
 def test_private_keys_have_no_seed_whatever_else_is_kept(kind, kept):
     keys = Streams(7, key=kept).at(f"{kind}/0", 3, np.arange(2))
     whole = [keys, keys.derived(b"x"), keys.derived(b"x").derived(b"y"), *keys.each()]
@@ -150,7 +151,7 @@ def test_private_keys_have_no_seed_whatever_else_is_kept(kind, kept):
     assert not np.array_equal(keys.per_client(4), keys.per_client(4))
 
 
-@pytest.mark.parametrize("kind", sorted(KEPT))
+@every_case("kind", sorted(KEPT))
 def test_kept_keys_follow_from_the_kept_key_and_not_from_the_seed_alone(kind):
     with pytest.raises(ValueError, match="kept key"):
         Streams(7).at(kind)
@@ -252,7 +253,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@every_case("name", FAULTS)
 def test_a_stream_that_follows_from_a_seed_is_caught(name, tmp_path, monkeypatch):
     plant, run = FAULTS[name]
     plant(monkeypatch)

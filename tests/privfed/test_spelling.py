@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from custom_parts import Curious
+from lanes import every_case
 from small import small, trained
 from spelling import spellings
 from tables import population
@@ -103,7 +104,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@every_case("case", CASES)
 def test_a_refusal_holds_in_every_spelling(case):
     keys, key, names, reason = CASES[case]
     for name in names:
@@ -167,7 +168,7 @@ def _looks_a_name_up(node):
     return table == "names" and by_kind
 
 
-@pytest.mark.parametrize(
+@every_case(
     "planted",
     [
         "if config.names['sampler'] == 'x': pass",
@@ -202,9 +203,7 @@ def test_a_sampler_that_does_not_say_whether_it_reads_sizes_is_refused():
         small("cohort.sampler=custom_parts:Silent")
 
 
-@pytest.mark.parametrize(
-    "key", ["server.optimizer", "server.schedule", "client.schedule", "model.name"]
-)
+@every_case("key", ["server.optimizer", "server.schedule", "client.schedule", "model.name"])
 def test_a_part_that_leaves_its_contract_out_is_refused(key):
     with pytest.raises(Refused, match="does not declare"):
         small(f"{key}=custom_parts:Bare")
@@ -233,7 +232,7 @@ def test_a_rule_on_rows_may_have_helpers_but_not_answer_for_sums(tmp_path):
         plan(small("aggregation.rule=custom_parts:Answering", *local))
 
 
-@pytest.mark.parametrize("kind", ["sampler", "mechanism", "objective", "protocol", "shift"])
+@every_case("kind", ["sampler", "mechanism", "objective", "protocol", "shift"])
 def test_every_built_in_part_declares_what_one_from_outside_has_to(kind):
     for target in BUILT_IN[kind].values():
         assert find(kind, target, kind)

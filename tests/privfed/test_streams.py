@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 from helpers import assert_normal
+from lanes import every_case
 from scipy import stats
 
 from privfed.core.streams import Streams
@@ -28,7 +29,7 @@ def test_no_two_pairs_of_stream_and_seed_collide():
     assert Streams(1, True).at("init", 23).seed != Streams(12, True).at("init", 3).seed
 
 
-@pytest.mark.parametrize("stream", ["noise", "noise/0", "noise/client/0", "cohort"])
+@every_case("stream", ["noise", "noise/0", "noise/client/0", "cohort"])
 def test_private_streams_read_the_operating_system_unless_simulated(stream, monkeypatch):
     assert SECRET.at(stream, 1).seed is None
     assert SEEDED.at(stream, 1).seed is not None
@@ -56,7 +57,7 @@ def test_normals_are_normal_far_into_the_tails(streams):
         assert_normal(sample * 1.02, 1.0)
 
 
-@pytest.mark.parametrize("rate", [0.0, 1e-3, 0.3, 1.0])
+@every_case("rate", [0.0, 1e-3, 0.3, 1.0])
 def test_coins_have_their_bias(rate):
     draws = SECRET.at("cohort").bernoulli(rate, 100_000)
     assert stats.binomtest(int(draws.sum()), len(draws), rate).pvalue > 1e-6
@@ -82,8 +83,8 @@ def test_words_per_client_are_uniform_along_and_across_clients():
         assert stats.kstest((means - 0.5) * np.sqrt(12 * units.shape[axis]), "norm").pvalue > 1e-6
 
 
-@pytest.mark.parametrize("keys", [SEEDED.at("noise", 1), Streams(7, key=b"k" * 32).at("matrix", 1)])
-@pytest.mark.parametrize("place", [0, 1, 2, 3, 4, 5, 17, 990])
+@every_case("keys", [SEEDED.at("noise", 1), Streams(7, key=b"k" * 32).at("matrix", 1)])
+@every_case("place", [0, 1, 2, 3, 4, 5, 17, 990])
 def test_keys_that_begin_later_give_the_same_words_from_there(keys, place):
     words = keys.bits(1001)
     assert np.array_equal(keys.beginning(place).bits(1001 - place), words[place:])

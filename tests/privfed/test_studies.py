@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 
 from experiments.fairness.two_cameras import TwoCameras
 from privfed.config.reading import load
@@ -46,7 +47,7 @@ def test_every_cell_of_a_study_is_a_run_that_can_be_meant(file):
     assert [cell.refusal for cell in expanded if cell.config is None] == []
 
 
-@pytest.mark.parametrize(
+@every_case(
     "name",
     [
         "benchmarks.work.made_up:Characters",

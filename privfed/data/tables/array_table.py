@@ -212,9 +212,13 @@ def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
     """`array`, if it is numeric. Raises `Refused` for another type."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "buif" or numbers.dtype.itemsize > 8:
-        words = "; declare words by labels=[…] instead of classes, or pass integers from 0"
+        or_labels = (
+            "declare words by labels=[…] instead of classes, or pass integers from 0"
+            if name == Y
+            else "expected some"
+        )
         raise Refused(
-            f"data: {called}: {name} holds no numbers{words if name == Y else '; expected some'}",
+            f"data: {called}: {name} holds no numbers; {or_labels}",
             private=f"it is of type {numbers.dtype.name}",
         )
     return numbers

@@ -9,6 +9,7 @@ import pytest
 import torch
 from commands import run
 from description_setup import CLIENTS, QUICK, SEEDED, folk, run_file
+from lanes import every_case, mostly_slow
 from scipy.stats import chi2
 from tables import written
 
@@ -54,7 +55,7 @@ def sets(overrides):
     return [word for override in overrides for word in ("--set", override)]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("overrides", "relation", "share"),
     [
         ((), ADD_REMOVE, 1.0),
@@ -110,7 +111,7 @@ def test_the_run_is_charged_once_and_audited(tmp_path):
     assert again == stated
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", mostly_slow(SHIPPED, "central", "skellam"))
 def test_noise_is_as_large_as_it_is_stated(tmp_path, name):
     """That of a release, beside one of the same rows without noise; and no other scale passes."""
     overrides = SHIPPED[name]
@@ -221,7 +222,7 @@ def test_a_declaration_follows_from_the_release(tmp_path):
     assert written_file.privacy.prior == [str(tmp_path / "out")]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("label", "keys"),
     [
         ("ill", {"classes": 2}),
@@ -249,7 +250,7 @@ def load_text(folder, text):
     return load(path)
 
 
-@pytest.mark.parametrize("classes", ['["0", "1"]', '"two"', "true", "1", "2.5", "{ 0 = 1 }"])
+@every_case("classes", ['["0", "1"]', '"two"', "true", "1", "2.5", "{ 0 = 1 }"])
 def test_classes_that_are_no_count_are_refused(tmp_path, classes):
     answer = described(tmp_path, file=run_file(tmp_path, 'label = "ill"', f"classes = {classes}"))
     assert answer.exit_code == 2
@@ -279,7 +280,7 @@ pair_noise = 0.5
 """
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("keys", "colluders"),
     [
         ("", 6),
@@ -363,7 +364,7 @@ def test_a_file_may_be_named(tmp_path):
     assert "exists" in again.output
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "reason"),
     [
         (("--column", "nobody"), "has no column 'nobody'"),
@@ -408,7 +409,7 @@ def test_a_taken_folder_is_left_alone(tmp_path):
     assert (tmp_path / "out" / "ledger.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "reason"),
     [
         ("", "cannot be read"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from description_setup import asked, vectors
+from lanes import every_case
 
 from privfed.analytics.count_model import CountModel
 from privfed.analytics.questions import SIZES, chosen_rows
@@ -16,7 +17,7 @@ CELLS = [
 ]
 
 
-@pytest.mark.parametrize("rows", [1, 3, 9])
+@every_case("rows", [1, 3, 9])
 def test_no_client_is_longer_than_one(rows):
     rng = np.random.default_rng(rows)
     for _ in range(20):

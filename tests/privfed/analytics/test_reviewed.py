@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from commands import run
 from description_setup import QUICK, SEEDED, folk, run_file, words
+from lanes import every_case
 
 from privfed.analytics.estimates import Sums
 from privfed.analytics.questions import OTHER_NODE, NumbersQuestion, Questions, as_values
@@ -13,7 +14,7 @@ from privfed.analytics.statistics_file import read_statistics
 from privfed.data.tables.delimited import Dialect
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("values", "cells"),
     [
         (["01", "02", "1"], ["01", "02", "1"]),
@@ -58,7 +59,7 @@ def test_a_mean_lies_in_its_interval(repeats):
         assert numbers.mean.low <= numbers.mean.value <= numbers.mean.high
 
 
-@pytest.mark.parametrize(
+@every_case(
     "words", [("--delta", "1e-7"), ("--rows-per-client", "9"), ("--buckets", "7"), ("--letters", 3)]
 )
 def test_a_folder_is_read_again_as_it_is(tmp_path, words):

@@ -8,6 +8,7 @@ import pytest
 import tomli_w
 import torch
 from commands import run as command
+from lanes import every_case
 from patients import DECLARED, SMALL, net, patients
 from toys import FirstRow, Signs
 
@@ -40,7 +41,7 @@ def test_a_run_file_is_read_and_changed(tmp_path):
     assert (config.names["optimizer"], config.run.rounds) == ("fedavg", 3)  # beta1 went with it
 
 
-@pytest.mark.parametrize(
+@every_case(
     "sections",
     [
         {"privacy": {"clip": -1}},
@@ -59,7 +60,7 @@ def test_bad_arguments_say_what_the_command_line_says(sections, tmp_path):
     assert shown.stderr.strip() == f"privfed: {refused.value}".strip()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("arguments", "expected"),
     [
         ({"privcy": {}}, "unknown argument 'privcy'; expected one of .*did you mean 'privacy'"),
@@ -146,7 +147,7 @@ def test_an_attack_that_overrides_nothing_is_told_what_to_override():
         privfed.check(attack={"name": Idle, "fraction": 0.1})
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("base", "declared"),
     [("Attack", "corrupts"), ("Rule", "remembers"), ("ServerOptimizer", "plain")],
 )
@@ -160,7 +161,7 @@ def step_alone(self, params, delta, state):
     return params + delta
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("init", "step", "expected"),
     [
         ({}, step_alone, r"Mine.step returns a tensor of .*, but \(a tensor, a dict of"),

@@ -5,6 +5,7 @@ import pandas as pd
 import pyarrow
 import pytest
 import torch
+from lanes import every_case
 from patients import DECLARED, SEEDED, SMALL, net, patients
 from small import model
 
@@ -123,7 +124,7 @@ def test_arrays_train_predict_and_score(tmp_path):
     assert run.config.source.squared_norm == 16.0
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("federation", "expected"),
     [
         (lambda: patients(3), 'privfed.Table(population, label="…"'),
@@ -146,7 +147,7 @@ def test_a_declaration_that_says_nothing_of_columns_is_refused():
         privfed.check(table)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("spoil", "where"),
     [
         ({"age": "secret-71"}, "row 2: column 'age' holds no number"),
@@ -177,7 +178,7 @@ def test_a_column_of_several_types_is_refused_without_quoting_it():
     assert "secret" in refused.value.private
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("federation", "expected"),
     [
         (
@@ -252,7 +253,7 @@ def test_a_stream_is_read_once_and_a_transform_is_not_skipped():
             ask()
 
 
-@pytest.mark.parametrize("rows", [patients(3)["age"], patients(3).groupby("sex"), 7])
+@every_case("rows", [patients(3)["age"], patients(3).groupby("sex"), 7])
 def test_what_is_no_table_is_refused_by_its_type(rows):
     with pytest.raises(privfed.Refused, match=f"is a {type(rows).__name__}; expected"):
         examples(privfed.Table(rows, **DECLARED))

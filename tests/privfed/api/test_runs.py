@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 import torch
 from commands import run as command
+from lanes import every_case
 from patients import DECLARED, SEEDED, SMALL, net, patients
 from small import same_run, small
 from torch import nn
@@ -441,7 +442,7 @@ def mlp(tmp_path_factory):
     return privfed.train(population(), model="mlp", out=out, **SMALL)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("swapped", "expected"),
     [
         ({"privacy": {"mechanism": Silent}}, "privacy.mechanism is 'gaussian' in this run"),
@@ -535,7 +536,7 @@ def test_rows_of_those_who_train_are_no_public_test_set():
         declared.table(FRAME, clients=60, holdout="clients")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("module", "expected"),
     [
         (nn.Linear(4, 1, device="meta"), "has no values"),
@@ -548,7 +549,7 @@ def test_networks_that_nobody_can_train_are_refused(module, expected):
         privfed.check(population(), model=module, **SMALL)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("ask", "expected"),
     [
         (lambda: privfed.load(3), "path is 3; expected a path"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from lanes import every_case
 from scipy import stats
 from scipy.signal import lfilter
 from small import same_run, small, trained
@@ -151,7 +152,7 @@ def test_an_honest_run_is_not_refuted_and_its_estimate_is_near_the_claim(tmp_pat
     assert audited.epsilon_lower_bound_most > audited.epsilon_lower_bound
 
 
-@pytest.mark.parametrize("slack", [0.0, 1e-3, 0.4, 1.0])
+@every_case("slack", [0.0, 1e-3, 0.4, 1.0])
 def test_what_a_run_may_deviate_by_is_added_to_its_p_value(slack):
     """All of 60 coins are guessed right: impossible under the claim, and not beside it."""
     inclusion = np.arange(60) < 30
@@ -231,7 +232,7 @@ def test_canaries_in_secret_slots_are_told_from_others(drawn, coefficients):
     assert auc > of_everywhere + 0.02
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides",
     [
         ("client.objective=scaffold", "data.setting=cross_silo"),
@@ -261,7 +262,7 @@ def test_canaries_go_with(overrides, tmp_path):
     assert audited.canaries.p_value == 1.0
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("overrides", "why"),
     [
         (("privacy.mechanism=none",), "there is no claim"),

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from scipy import stats
 from small import small, trained
 
@@ -212,7 +213,7 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize("kind", SAME)
+@every_case("kind", SAME)
 def test_real_clients_are_charged_as_without(kind):
     keys = KINDS[kind][1]
     with_them, without = (
@@ -222,7 +223,7 @@ def test_real_clients_are_charged_as_without(kind):
     assert with_them.guarantee.epsilon == without.guarantee.epsilon
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in (*SAME, "poisson")])
+@every_case("kind", [kind for kind in KINDS if kind not in (*SAME, "poisson")])
 def test_where_canaries_cost_anything_it_is_charged(kind):
     """Noise, rate and divisor as without, and no less of epsilon."""
     keys, none = KINDS[kind][1], ("audit.canaries=0",)
@@ -241,7 +242,7 @@ def test_a_cut_draw_is_charged_for_all_who_may_be_there():
     assert planned.algorithm().event(1) == planned.event
 
 
-@pytest.mark.parametrize(
+@every_case(
     "name",
     ["truncated_poisson", "privfed.sampling.samplers:CappedPoisson", "custom_parts:MyCapped"],
 )
@@ -250,7 +251,7 @@ def test_in_every_spelling(name):
     assert planned.event.release.clients == 160
 
 
-@pytest.mark.parametrize("kind", ["cut", "masks, cut", "layers"])
+@every_case("kind", ["cut", "masks, cut", "layers"])
 def test_a_mechanism_is_tested_without_canaries(kind):
     with_them, without = (
         plan_of_mechanism(small(*FEW, *more, *KINDS[kind][1]))
@@ -260,7 +261,7 @@ def test_a_mechanism_is_tested_without_canaries(kind):
     assert with_them.cost.limits == without.cost.limits
 
 
-@pytest.mark.parametrize("clients, cohort", [(101, 40), (160, 40), (200, 40), (100, 39), (100, 8)])
+@every_case("clients, cohort", [(101, 40), (160, 40), (200, 40), (100, 39), (100, 8)])
 def test_a_smaller_share_of_a_draw_without_replacement_costs_less(clients, cohort):
     """By which m of N bounds m of N + K, and m - j of N."""
     for noise_multiplier in (0.4, 1.0, 7.0):
@@ -273,7 +274,7 @@ def test_a_smaller_share_of_a_draw_without_replacement_costs_less(clients, cohor
             assert next(bounds) <= next(bounds)
 
 
-@pytest.mark.parametrize("entered", [0, 4, 12])
+@every_case("entered", [0, 4, 12])
 def test_aborts_are_charged_for_whoever_may_have_entered(entered):
     """Of 11 to 24 clients each drawn by a coin of a third, sums of 2 to 8."""
     summation = MaskedSums(threshold=0.2).over(Limits(8, 2, arithmetic=True))
@@ -350,9 +351,9 @@ class Nobody:
         return iter(())
 
 
-@pytest.mark.parametrize("within", [None, 0.5], ids=["fixed clip", "moving clip"])
-@pytest.mark.parametrize("parts", [1, 2], ids=["one site", "two sites"])
-@pytest.mark.parametrize("relation", RELATIONS)
+@every_case("within", [None, 0.5], ids=["fixed clip", "moving clip"])
+@every_case("parts", [1, 2], ids=["one site", "two sites"])
+@every_case("relation", RELATIONS)
 def test_a_coin_decides_between_two_neighbours_and_nothing_else(relation, parts, within):
     canaries = drawn(relation, parts=parts)
     before = entries(canaries, within)
@@ -375,7 +376,7 @@ def test_a_coin_decides_between_two_neighbours_and_nothing_else(relation, parts,
                 assert sum(not any(row) for _, row in pair) == 1
 
 
-@pytest.mark.parametrize("name", rules_by_sums())
+@every_case("name", rules_by_sums())
 def test_tails_add_zero_by_every_rule_of_sums(name):
     """Also where a row of zeros adds its way from the center, or is counted."""
     rule = find("rule", name, "rule")().within(0.4)
@@ -396,7 +397,7 @@ def test_a_canary_never_has_a_clients_own_number():
     assert client_number("canary 1") >= 0
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@every_case("parts", [1, 2, 3])
 def test_canaries_are_dealt_to_sites_in_turn(parts):
     canaries = drawn(ZERO_OUT, parts=parts)
     population = canaries.among(PEOPLE)
@@ -406,8 +407,8 @@ def test_canaries_are_dealt_to_sites_in_turn(parts):
     assert len(set(population.identities.tolist())) == 5 + 6 * parts
 
 
-@pytest.mark.parametrize("clip", [0.01, 0.4, 1e6])
-@pytest.mark.parametrize("within", [0.5, 0.9])
+@every_case("clip", [0.01, 0.4, 1e6])
+@every_case("within", [0.5, 0.9])
 def test_a_share_of_canaries_is_within_the_clip_of_the_round(within, clip):
     state = {"clip": torch.tensor(clip, dtype=torch.float64)}
     canaries = Canaries.drawn(100, 8, Streams(1, simulated=True), REPLACE_ONE)
@@ -419,10 +420,8 @@ def test_a_share_of_canaries_is_within_the_clip_of_the_round(within, clip):
     assert float(norms.min()) > 0.99 * clip
 
 
-@pytest.mark.parametrize("quantile", [0.3, 0.8])
-@pytest.mark.parametrize(
-    "sampler", [Full(size=60), FixedSize(size=60)], ids=["beside", "in places"]
-)
+@every_case("quantile", [0.3, 0.8])
+@every_case("sampler", [Full(size=60), FixedSize(size=60)], ids=["beside", "in places"])
 def test_the_clip_follows_the_quantile_that_it_followed(quantile, sampler):
     """Norms of 60 clients uniform on [0, 2]: the quantile g lies at 2 g. 60 canaries, in a cohort
     of a fixed size half of it in place of clients.
@@ -447,7 +446,7 @@ def test_the_clip_follows_the_quantile_that_it_followed(quantile, sampler):
     assert np.mean(clips[-50:]) == pytest.approx(2 * quantile, rel=0.15)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "kind, words, louder",
     [
         ("poisson", "60, half of them enter, 12 in a cohort", 12 / (2 * 4**2 * 39)),
@@ -480,7 +479,7 @@ def test_masks_between_clients_and_canaries_come_off(tmp_path):
     np.testing.assert_array_equal(observed[0].products, observed[1].products)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "witness, relation",
     [
         (Witness("fixed_size", 0.5, REPLACE_ONE, partial(WithoutReplacement, 4, 8)), REPLACE_ONE),

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from commands import run
+from lanes import every_case
 
 import privfed
 from experiments.audits_elsewhere import wrong_mechanisms
@@ -88,7 +89,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@every_case("name", RIGHT)
 def test_what_keeps_its_claim_is_not_refuted(name):
     result = audited(*RIGHT[name])
     assert result.p_value > 1e-3
@@ -174,7 +175,7 @@ def grows():
     return lambda member, rng: [0.0] * next(calls)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("function", "reason"),
     [
         (lambda member, rng: "many", "returned str, which are no numbers"),
@@ -218,7 +219,7 @@ def test_what_is_no_such_function_is_refused(function, reason):
         audited(function, releases=2000)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("stated", "reason"),
     [
         ({}, "no claim is stated"),
@@ -246,7 +247,7 @@ def test_half_a_claim_is_refused(stated, reason):
         claim_of(ReleasedFunction.of(noised(1.0)), **stated)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("claimed", "reason"),
     [
         (lambda delta: math.inf, "infinite at every delta"),
@@ -277,7 +278,7 @@ def test_the_command_ends_as_the_verdict_is(name, code):
     assert [each["score"] for each in answer["scores"]] == ["means", "spreads", "repetitions"]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "reason"),
     [
         (("--function", f"{MODULE}:nothing", "--delta", 0), "cannot be imported"),
@@ -308,7 +309,7 @@ def test_what_a_function_prints_is_no_part_of_the_answer(tmp_path, monkeypatch):
     assert "again" in answer.stderr
 
 
-@pytest.mark.parametrize("confidence", [0.0, 1.0, math.nan], ids=str)
+@every_case("confidence", [0.0, 1.0, math.nan], ids=str)
 def test_a_confidence_that_is_none_is_refused(confidence):
     with pytest.raises(Refused, match="confidence is"):
         audit_function(ReleasedFunction.of(noised(1.0)), GAUSSIAN, 20, confidence)

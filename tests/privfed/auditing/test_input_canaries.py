@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from lanes import every_case
 from small import same_run, small, trained
 
 from privfed.auditing.canaries import power
@@ -103,7 +104,7 @@ def test_a_canarys_row_is_that_of_local_training():
     assert torch.equal(chunk.weights, torch.ones(3, dtype=chunk.weights.dtype))
 
 
-@pytest.mark.parametrize("name", rules_by_sums())
+@every_case("name", rules_by_sums())
 def test_tails_add_zero_by_every_rule_of_sums(name):
     """Also where a row of zeros adds its way from the center, or is counted."""
     setup = prepare(small(*SEEDED))
@@ -280,7 +281,7 @@ def test_a_run_without_its_noise_or_its_clip_is_refuted(breaks, clip, tmp_path, 
     assert "from every release" not in " ".join(answer.output.split())
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides",
     [
         ("client.objective=feddane",),
@@ -324,7 +325,7 @@ def test_the_time_that_a_run_takes_includes_crafting(monkeypatch):
     assert "of the clip at the start" in " ".join(shown.output.split())
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("overrides", "why"),
     [
         (("client.objective=scaffold", "data.setting=cross_silo"), "keep state between rounds"),
@@ -351,7 +352,7 @@ CLASSES = torch.tensor([0, 1, 2, 1])
 TOKENS = torch.arange(20).reshape(4, 5)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("federation", "why"),
     [
         (population(torch.randn(4, 2), torch.randn(4, 3), 4), "numbers or columns"),

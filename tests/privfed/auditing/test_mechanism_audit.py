@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lanes import FULL, mostly_slow
+from lanes import FULL, every_case, mostly_slow
 
 from accounting.empirical import claimed_releases
 from accounting.empirical.claimed_releases import claimed_points
@@ -287,7 +287,7 @@ def played(slots_of_epochs, fewer_elsewhere, releases=20_000, rng=0, b=5, z=0.5)
     return sides
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("slots", "fewer", "refuted"),
     [
         (lambda rng, n: rng.integers(5, size=(n, 4)), False, False),

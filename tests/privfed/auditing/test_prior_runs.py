@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from lanes import every_case
 from safetensors.torch import save_file
 from small import SMALL, small, trained
 from tables import population
@@ -266,7 +267,7 @@ def copied(path, to):
 NAMELESS = 'data.population=""'
 
 
-@pytest.mark.parametrize(
+@every_case(
     "other",
     [
         (),
@@ -326,7 +327,7 @@ def said(*words):
 DIGITS = ("data.source=digits", "privacy.noise_multiplier=2.0", "privacy.delta=1e-3")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "there, here, same",
     [
         (DIGITS, ("run.seed=1",), True),

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
+from lanes import every_case
 from safetensors.torch import load_file, save_file
 from small import trained
 
@@ -296,7 +297,7 @@ def test_a_run_in_progress_with_a_torn_charge_counts_it(copy):
     assert audited.guarantee.rounds == 8
 
 
-@pytest.mark.parametrize(
+@every_case(
     "q, z, rounds, delta", [(0.1, 1.25, 100, 1e-4), (0.01, 0.9, 1000, 1e-6), (0.3, 3.0, 120, 1e-4)]
 )
 def test_opacus_agrees(q, z, rounds, delta):

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from lanes import every_case
 
 from accounting.errors import Misplaced
 from privfed.canary import Client, drawing, participants
@@ -51,9 +52,7 @@ def test_a_seed_draws_the_same_and_is_declared(tmp_path):
     assert drawn(tmp_path / "c", seed=2).manifest() != first.manifest()
 
 
-@pytest.mark.parametrize(
-    ("relation", "tails"), [("add/remove", None), ("zero-out", 0.0), ("replace-one", -1.0)]
-)
+@every_case(("relation", "tails"), [("add/remove", None), ("zero-out", 0.0), ("replace-one", -1.0)])
 def test_a_coin_means_what_the_relation_says(tmp_path, relation, tails):
     folder = drawn(tmp_path / "canaries", relation)
     inclusion, directions = folder.inclusion(), np.array(folder.directions(), dtype=float)
@@ -92,7 +91,7 @@ def test_an_interrupted_draw_leaves_nothing(tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("count", "dimension", "clip", "relation", "problem"),
     [
         (500, 10**7, 1.0, "zero-out", "at most 107"),

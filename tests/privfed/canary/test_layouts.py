@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from privfed.canary.layouts import flatten, shifted
 from privfed.core.errors import Refused
@@ -64,7 +65,7 @@ def test_tensors_of_low_precision_on_their_device_keep_it(precision):
     assert moved.tolist() == [1.0, 2.0, -4.0]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("parameters", "problem"),
     [
         ([1.0, 2.0], "of type float"),

@@ -10,6 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from lanes import every_case
 from small import SMALL, small, trained
 
 from privfed.cli.main import main
@@ -131,7 +132,7 @@ def judge():
 RUN = {"format": 1, "data": {"clients": 5}, "client": {"privacy": {"mechanism": "none"}}}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "sections, valid",
     [
         ({}, True),
@@ -197,7 +198,7 @@ def table(path, label, count=60):
     return path
 
 
-@pytest.mark.parametrize(
+@every_case(
     "label, loss, measure",
     [
         ("words", "binary_cross_entropy", "auc"),
@@ -272,7 +273,7 @@ def test_several_labels_are_predicted_by_name(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@every_case(
     "words, message",
     [
         (["evaluate", "nowhere"], "not a run directory"),

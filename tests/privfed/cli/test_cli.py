@@ -10,6 +10,7 @@ import sys
 import click
 import pytest
 from commands import run
+from lanes import every_case
 from small import SMALL, trained
 from waiting import LONG
 
@@ -143,7 +144,7 @@ def files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "words, message",
     [
         (["--set", "server.nothing=1"], "server.nothing is not a known key"),
@@ -255,7 +256,7 @@ def test_a_model_that_starts_from_elsewhere_is_said_to(finished, tmp_path):
     assert opened["terms"]["start"] == hashlib.sha256(content).hexdigest()
 
 
-@pytest.mark.parametrize(
+@every_case(
     "value, shown",
     [
         (3.99991, "4.0000"),
@@ -341,7 +342,7 @@ def test_audit_json_recomputes_what_was_claimed(finished):
     assert printed["arithmetic"] == "exact sums, Gaussian noise rounded to their grid"
 
 
-@pytest.mark.parametrize("accountant", ["rdp", "pld", "tightest"])
+@every_case("accountant", ["rdp", "pld", "tightest"])
 def test_audit_by_another_accountant(finished, accountant):
     printed = json.loads(run("audit", finished, "--accountant", accountant, "--json").stdout)
     expected = printed["accountants"].get(accountant, min(printed["accountants"].values()))
@@ -419,7 +420,7 @@ def test_calibrate_without_noise_is_infinite():
     assert json.loads(result.stdout)["epsilon"] == "inf"
 
 
-@pytest.mark.parametrize(
+@every_case(
     "words",
     [
         ["--epsilon", 4, "--noise-multiplier", 1],

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import click
 import pytest
 from click.testing import CliRunner
+from lanes import every_case
 from small import trained
 
 from accounting.errors import LedgerBroken
@@ -43,7 +44,7 @@ def finished(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize(
+@every_case(
     "words, kind, key",
     [
         (["train", "--set", "client.lr=x"], "refused", "client.lr"),
@@ -86,7 +87,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("kind", ENDS)
+@every_case("kind", ENDS)
 def test_every_end_has_its_kind_and_code(kind):
     error, code = ENDS[kind]
 
@@ -122,7 +123,7 @@ def test_a_broken_ledger_keeps_what_json_said_of_it(finished, tmp_path):
             assert found["error"]["message"] == "\n".join(found["problems"])
 
 
-@pytest.mark.parametrize(
+@every_case(
     "failed, tuned, code, kind",
     [
         (2, True, 1, "failed"),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from lanes import every_case
 from small import trained
 from waiting import LONG
 
@@ -146,7 +147,7 @@ def test_the_default_run_computes_no_more_than_it_needs_before_its_first_round(a
     assert at_first_round["trained"] == [128, 128]
 
 
-@pytest.mark.parametrize("kind", BUILT_IN)
+@every_case("kind", BUILT_IN)
 def test_the_list_says_what_the_parts_themselves_say(kind):
     """It reads their source, so that a part has to document itself and not by inheritance."""
     told = catalog.catalog()[kind]

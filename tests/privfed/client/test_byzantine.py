@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import Rounds, attackers, population
+from helpers import Rounds, attackers, population, set_fields
+from lanes import every_case
 from small import model, same_run, small, trained
 
 from accounting.ledger import Ledger
@@ -62,7 +63,7 @@ def world_of(folder, attack, *, unbounded=False, fraction=0.25, **changes):
     return Rounds(folder, SIZES, **changes).attacked_by(byzantine)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@every_case("name", ATTACKS)
 def test_every_attack_runs_and_the_ledger_says_what_it_was(name, tmp_path):
     keys = KEYS.get(name, ())
     outcome = train(attacked(name, "run.rounds=2", *keys), tmp_path / "run")
@@ -198,8 +199,8 @@ def test_an_honest_row_has_the_same_identity_in_every_cohort():
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("unbounded", [False, True])
-@pytest.mark.parametrize("rule", [Mean(), NormBound(), CenteredClipping(), GeometricMedian()])
+@every_case("unbounded", [False, True])
+@every_case("rule", [Mean(), NormBound(), CenteredClipping(), GeometricMedian()])
 def test_what_attackers_foresee_is_what_the_run_does(tmp_path, rule, unbounded):
     """On the rows that are then sent, at the same center, but for the noise, which is none here."""
     seen.clear()
@@ -219,8 +220,8 @@ def test_what_attackers_foresee_is_what_the_run_does(tmp_path, rule, unbounded):
     torch.testing.assert_close(after.params - start, foreseen, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 8])
-@pytest.mark.parametrize("rule", ["sums", "rows"])
+@every_case("chunk", [1, 3, 8])
+@every_case("rule", ["sums", "rows"])
 def test_hostile_rows_are_replaced_whatever_the_chunk(tmp_path, chunk, rule):
     made = {"rows": Median(), "sums": GeometricMedian(passes=3, smoothing=0.2)}[rule]
     plain = world_of(tmp_path / "a", InnerProduct(strength=2.0), rule=made, chunk=8).run(2)
@@ -234,13 +235,13 @@ def test_what_is_sent_is_what_the_formula_says(tmp_path):
     honest = world_of(tmp_path / "a", FreeRider(), **weighs)
     turned = world_of(tmp_path / "b", InnerProduct(strength=2.0), **weighs)
     for rounds in (honest, turned):
-        object.__setattr__(rounds.world.executor, "by_examples", False)
+        set_fields(rounds.world.executor, by_examples=False)
         rounds.run(1)
     zeros, sent = honest.store.releases[1][0], turned.store.releases[1][0]
     torch.testing.assert_close(sent, zeros / 3, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("summation", ["plain", "masks", "arithmetic"])
+@every_case("summation", ["plain", "masks", "arithmetic"])
 def test_the_stage_says_whether_attackers_keep_to_the_bound(tmp_path, summation):
     """Scaled a thousandfold: within the clip before the bound, far beyond it after."""
     sums = {}
@@ -263,8 +264,8 @@ def test_the_stage_says_whether_attackers_keep_to_the_bound(tmp_path, summation)
     assert moved(True) > 10.0
 
 
-@pytest.mark.parametrize("protocol", ["masks", "bfv", "ckks"])
-@pytest.mark.parametrize("mechanism", ["gaussian", "local_gaussian", "skellam"])
+@every_case("protocol", ["masks", "bfv", "ckks"])
+@every_case("mechanism", ["gaussian", "local_gaussian", "skellam"])
 def test_attackers_ignore_the_bound_under_every_mechanism_and_protocol(
     protocol, mechanism, tmp_path
 ):
@@ -330,7 +331,7 @@ def test_a_void_run_counts_for_nothing_as_a_prior(tmp_path):
     assert "is void" in result.output
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         ("attack.name=mimic", "attack.selection=round"),
@@ -420,7 +421,7 @@ def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):
     assert accuracy(*robust) > 0.8
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         (

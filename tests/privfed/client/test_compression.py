@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 
 from privfed.client.compression.compressed import compressed
 from privfed.client.compression.compression import NoCompression, Sending, Space
@@ -173,8 +174,8 @@ def test_a_collision_lengthens_a_sketch_so_that_a_clip_before_it_bounds_nothing(
     assert sent.norm() > 2.0
 
 
-@pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("before", [False, True])
+@every_case("fails", [False, True])
+@every_case("before", [False, True])
 def test_a_sketch_is_added_up_in_one_order_and_nothing_else_is_asked_to_be(
     before, fails, monkeypatch
 ):
@@ -322,7 +323,7 @@ def test_top_k_and_signs_send_what_they_say_and_remember_the_rest():
     assert (sent + left).tolist() == row.tolist()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("part", "bits"),
     [
         (RandomMask(), None),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import population, trainer
+from lanes import every_case
 from toys import Turns
 
 from privfed.client.batches import plan_batches
@@ -50,8 +51,8 @@ def on_the_course(made, client, models):
     return -made.lr * total / batches.steps[0]
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("order", [[4, 1, 3, 0, 2], [2, 0, 3, 1, 4]], ids=["by work", "against"])
+@every_case("way", ["stacked", "loop"])
+@every_case("order", [[4, 1, 3, 0, 2], [2, 0, 3, 1, 4]], ids=["by work", "against"])
 def test_it_goes_as_its_objective_says_whoever_else_is_in_the_stack(way, order):
     made = local(Turns(), way=way)
     params = made.network.initial_params

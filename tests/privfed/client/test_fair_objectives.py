@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import D, Rounds, population
+from lanes import every_case
 from papers import full_batches, gradients
 
 from privfed.client.exchange import Exchange
@@ -59,7 +60,7 @@ def at_rest(q):
     return ratio / (1 + ratio)
 
 
-@pytest.mark.parametrize("q", [0.0, 1.0, 4.0])
+@every_case("q", [0.0, 1.0, 4.0])
 def test_qfedavg_rests_where_its_objective_is_least(q):
     assert resting_place(QFedAvg(q=q), 300)[0] == pytest.approx(at_rest(q), abs=1e-3)
     assert abs(at_rest(q) - 2 / 3) < abs(at_rest(0.0) - 2 / 3) or q == 0.0
@@ -164,7 +165,7 @@ def test_what_no_honest_client_could_send_is_cut_off():
     assert torch.equal(afl[:, :3], delta)
 
 
-@pytest.mark.parametrize("noised", [-1.0, 0.0, 1e-9])
+@every_case("noised", [-1.0, 0.0, 1e-9])
 def test_noise_on_a_divisor_makes_no_step_longer_than_declared(noised):
     """A loss_floor of a tenth of the cap, and a least_part of 1 / 50."""
     ratio, _ = QFedAvg(loss_floor=1.0).conclude({}, torch.tensor([1.0, noised]), {}, COHORTS)
@@ -306,7 +307,7 @@ def test_or_in_that_of_its_site():
     assert groups.of(nowhere, np.array([0])).tolist() == [-1]
 
 
-@pytest.mark.parametrize("column, sites", [("site", 0), ("colour", 3), ("", 3)])
+@every_case("column, sites", [("site", 0), ("colour", 3), ("", 3)])
 def test_what_makes_no_groups_is_refused(column, sites):
     with pytest.raises(Refused, match=r"client\.group is"):
         ClientGroups.by(column, Form.of(population((3,)).examples), sites)

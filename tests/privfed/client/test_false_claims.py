@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import D, Rounds, attackers
+from helpers import D, Rounds, attackers, set_fields
+from lanes import every_case
 from small import model, same_run, small, trained
 
 from accounting.ledger import Ledger
@@ -90,7 +91,7 @@ def released(folder, attack, false_claims=None, **changes):
 UPDATES = FalseClaims(everything=False)
 
 
-@pytest.mark.parametrize("name", EXTRA)
+@every_case("name", EXTRA)
 def test_attackers_replace_every_part_of_a_row(name, tmp_path):
     objective, part = EXTRA[name]
     layout, push = objective.layout(D), Scaling(strength=50.0)
@@ -104,7 +105,7 @@ def test_attackers_replace_every_part_of_a_row(name, tmp_path):
     assert away > 5 * layout.view(honest, part).norm()
 
 
-@pytest.mark.parametrize("name", FIRST)
+@every_case("name", FIRST)
 def test_attackers_replace_gradients_that_are_asked_first(name, tmp_path):
     keys = {"objective": FIRST[name]}
     honest = released(tmp_path / "a", None, **keys)
@@ -115,15 +116,15 @@ def test_attackers_replace_gradients_that_are_asked_first(name, tmp_path):
     assert (whole[0] - honest[0]).norm() > 5 * honest[0].norm()
 
 
-@pytest.mark.parametrize("name", ALONE)
+@every_case("name", ALONE)
 def test_where_an_update_is_all_there_is_both_are_the_same(name, tmp_path):
     (whole,) = released(tmp_path / "a", SignFlip(), objective=ALONE[name])
     (alone,) = released(tmp_path / "b", SignFlip(), UPDATES, objective=ALONE[name])
     assert torch.equal(whole, alone)
 
 
-@pytest.mark.parametrize("name", PROVEN)
-@pytest.mark.parametrize("unbounded", [False, True])
+@every_case("name", PROVEN)
+@every_case("unbounded", [False, True])
 def test_what_they_send_is_clipped_jointly_in_every_exchange(name, unbounded, tmp_path):
     """Two clients move no sum by more than two clips each, unless nothing bounds them."""
     clip = 0.05
@@ -188,16 +189,14 @@ class Spy(UpdateAttack):
         return -3 * view.byzantine, {"asked": state.get("asked", torch.tensor(0)) + 1}
 
 
-@pytest.mark.parametrize(
-    "false_claims", [FalseClaims(), FalseClaims(weight=6.0)], ids=["true", "claims"]
-)
-@pytest.mark.parametrize("name", [*EXTRA, *FIRST])
+@every_case("false_claims", [FalseClaims(), FalseClaims(weight=6.0)], ids=["true", "claims"])
+@every_case("name", [*EXTRA, *FIRST])
 def test_views_are_of_whole_messages_and_foresee_what_is_released(name, false_claims, tmp_path):
     """But for the weights of honest clients, which are alike here."""
     seen.clear()
     objective = FIRST.get(name) or EXTRA[name][0]
     rounds = world(tmp_path, Spy(), false_claims, objective=objective)
-    object.__setattr__(rounds.world.executor, "by_examples", False)
+    set_fields(rounds.world.executor, by_examples=False)
     rounds.run(1)
     outputs = rounds.store.releases[1]
     assert len(seen) == objective.exchanges == len(outputs)
@@ -211,7 +210,7 @@ def test_views_are_of_whole_messages_and_foresee_what_is_released(name, false_cl
 def test_updates_alone_are_shown_alone(tmp_path):
     seen.clear()
     rounds = world(tmp_path, Spy(), UPDATES, objective=MimeLite())
-    object.__setattr__(rounds.world.executor, "by_examples", False)
+    set_fields(rounds.world.executor, by_examples=False)
     rounds.run(1)
     ((view, _, _),) = seen
     assert view.byzantine.shape == (2, D)
@@ -245,7 +244,7 @@ def test_a_resumed_run_with_two_exchanges_attacks_identically(tmp_path):
     same_run(whole, again)
 
 
-@pytest.mark.parametrize("claim", [0.0, 1.0, 10.0, 1e9])
+@every_case("claim", [0.0, 1.0, 10.0, 1e9])
 def test_a_claimed_weight_counts_as_claimed(claim, tmp_path):
     """Two of eight hold h of all e examples: their part is w h / (w h + e - h)."""
     sizes, bad = np.array(SIZES), world(tmp_path / "x", SignFlip()).world.attackers.byzantine(1)
@@ -281,7 +280,7 @@ def test_no_more_is_admitted_than_can_be_checked():
 
 def test_honest_weights_keep_to_the_bound(tmp_path):
     rounds = world(tmp_path, None)
-    object.__setattr__(rounds.world.executor, "most_examples", 5)
+    set_fields(rounds.world.executor, most_examples=5)
     ids = np.arange(8)
     assert rounds.world.executor._weights(ids).tolist() == [min(size, 5) for size in SIZES]
 
@@ -296,9 +295,9 @@ def test_a_weight_inside_a_secure_sum_is_what_fits_its_range(tmp_path):
         unbounded=True,
         summation=MaskedSums(bits=40).over(limits),
     )
-    object.__setattr__(rounds.world.executor, "by_examples", False)
+    set_fields(rounds.world.executor, by_examples=False)
     honest = world(tmp_path / "h", FreeRider(), FalseClaims(weight=0.0))
-    object.__setattr__(honest.world.executor, "by_examples", False)
+    set_fields(honest.world.executor, by_examples=False)
     rounds.run(1)
     honest.run(1)
     small_part = float(rounds.store.releases[1][0].norm() / honest.store.releases[1][0].norm())
@@ -351,8 +350,8 @@ def settled(fraction, within, quantile=0.5, start=1.0, rounds=200):
     return float(np.mean(clips[-60:])) / 2
 
 
-@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.2, 0.3])
-@pytest.mark.parametrize("within", [True, False], ids=["within", "beyond"])
+@every_case("fraction", [0.0, 0.1, 0.2, 0.3])
+@every_case("within", [True, False], ids=["within", "beyond"])
 def test_how_far_a_fraction_of_liars_moves_the_quantile(fraction, within):
     """It rests where (1 - f) F(C) + f b = q, b what liars tell: F(C) = (q - f b) / (1 - f)."""
     expected = (0.5 - fraction * within) / (1 - fraction)
@@ -377,7 +376,7 @@ def test_in_a_run_liars_drive_the_clip(told, falls, tmp_path):
     assert (lying < honest) == falls
 
 
-@pytest.mark.parametrize("within", [None, True, False])
+@every_case("within", [None, True, False])
 def test_one_client_more_moves_a_release_by_the_joint_bound_whoever_lies(within, tmp_path):
     """Liars that read nobody's rows are as many rows more: the sensitivity is that of one row."""
     clip = 0.1
@@ -422,7 +421,7 @@ def test_a_run_says_what_attackers_claim(tmp_path):
     assert json.loads((tmp_path / "report/attackers.json").read_text())["fraction"] == 0.25
 
 
-@pytest.mark.parametrize("name", ["scaffold", "mimelite", "feddane", "mime", "fednova"])
+@every_case("name", ["scaffold", "mimelite", "feddane", "mime", "fednova"])
 def test_every_attack_runs_on_every_objective(name, tmp_path):
     keys = OPEN if name == "fednova" else ()
     keys += ("data.setting=cross_silo",) if name == "scaffold" else ()
@@ -432,7 +431,7 @@ def test_every_attack_runs_on_every_objective(name, tmp_path):
         assert trained(tmp_path / attack, *keys, *keys_of_attack).updates == 2
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         (("attack.weight=3",), "no client reports its weight"),
@@ -451,7 +450,7 @@ def test_lies_that_nobody_asks_for_are_refused(keys, said):
         plan(small(*keys, "attack.fraction=0.25"))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         (

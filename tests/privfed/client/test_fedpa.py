@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import population, trainer
+from helpers import population, set_fields, trainer
+from lanes import every_case
 from papers import full_batches, quadratics
 
 from privfed.client.batches import plan_batches
@@ -47,8 +48,8 @@ def chain(steps, seed=0):
     return rng.normal(size=(steps, 3)) @ np.diag([0.2, 1.0, 3.0]) + [1.0, -1.0, 0.5]
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.01, 5.0])
-@pytest.mark.parametrize("samples", [1, 2, 5, 9])
+@every_case("rho", [0.0, 0.01, 5.0])
+@every_case("samples", [1, 2, 5, 9])
 def test_the_dynamic_programme_is_the_product_with_the_inverse(samples, rho):
     iterates = chain(samples)
     row = sent(FedPa(window=1, samples=samples, rho=rho), iterates)
@@ -145,6 +146,6 @@ def test_it_ends_nearer_to_the_optimum_of_heterogeneous_quadratics_than_fedavg(t
     for objective in (FedPa(window=3, samples=10, rho=0.1), Sgd()):
         rounds, best = quadratics(tmp_path / objective.__class__.__name__, objective, 8)
         rounds.algorithm = replace(rounds.algorithm, server=FedAvg())
-        object.__setattr__(rounds.local, "batch_size", 2)
+        set_fields(rounds.local, batch_size=2)
         ends[type(objective)] = float((rounds.run(20).params - best).norm() / best.norm())
     assert ends[FedPa] < 0.8 * ends[Sgd]

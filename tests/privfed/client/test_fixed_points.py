@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, population, trainer
+from helpers import Rounds, population, set_fields, trainer
+from lanes import every_case
 from papers import full_batches, gradients, quadratics
 
 from privfed.client.batches import plan_batches
@@ -65,8 +66,8 @@ def test_under_fedlin_clients_go_as_far_whatever_their_number_of_steps():
     assert spread[Sgd] > 1.5
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("s", [0.5, 4.0])
+@every_case("way", ["stacked", "loop"])
+@every_case("s", [0.5, 4.0])
 def test_fedsplit_is_its_papers_algorithm(tmp_path, way, s):
     """With proximal steps of two gradient steps from the broadcast model, in plain loops."""
     rounds = full_batches(tmp_path, FedSplit(proximal_step=s), way=way, server=FedAvg())
@@ -108,11 +109,11 @@ def distance(folder, objective, size, empty, count):
     """How far from the optimum the model is after so many rounds, as a part of the optimum."""
     rounds, best = quadratics(folder, objective, size + empty, empty=empty)
     if isinstance(objective, FedLin):
-        object.__setattr__(rounds.local, "lr", 1.0)  # of ten steps together
+        set_fields(rounds.local, lr=1.0)  # of ten steps together
     return float((rounds.run(count).params - best).norm() / best.norm())
 
 
-@pytest.mark.parametrize(
+@every_case(
     "objective, size, empty, count",
     [(FedLin(), 8, 0, 20), (FedSplit(), 8, 0, 20), (FedSplit(), 4, 0, 50), (FedSplit(), 8, 2, 20)],
     ids=["fedlin", "fedsplit", "fedsplit of a cohort", "fedsplit with empty clients"],
@@ -130,7 +131,7 @@ def test_another_server_rests_there_too(tmp_path, objective):
     assert float((rounds.run(60).params - best).norm() / best.norm()) < 1e-3
 
 
-@pytest.mark.parametrize(
+@every_case(
     "broken, size, empty",
     [(Unreflected(), 8, 0), (ForgetfulServer(), 4, 0), (Idle(), 8, 2)],
     ids=["not reflected", "mean of the cohort", "idle empty clients"],

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CLASSES, FEATURES, built, population, trainer
+from lanes import every_case
 from papers import full_batches
 from torch.nn import functional as F
 from toys import Smoothed
@@ -44,7 +45,7 @@ def by_definition(objective, outputs, y, counts):
 
 
 @WAYS
-@pytest.mark.parametrize("objective", [FedLc(tau=0.7), FedRs(alpha=0.3), Smoothed(strength=2.0)])
+@every_case("objective", [FedLc(tau=0.7), FedRs(alpha=0.3), Smoothed(strength=2.0)])
 def test_a_round_descends_along_the_papers_loss(tmp_path, objective, way):
     rounds = full_batches(tmp_path, objective, way=way)
     federation, network = rounds.local.federation, rounds.local.network
@@ -69,7 +70,7 @@ def test_a_round_descends_along_the_papers_loss(tmp_path, objective, way):
 
 
 @WAYS
-@pytest.mark.parametrize("objective", [FedLc(tau=0.0), FedRs(alpha=1.0), Moon(mu=0.0)])
+@every_case("objective", [FedLc(tau=0.0), FedRs(alpha=1.0), Moon(mu=0.0)])
 def test_without_their_term_they_are_fedavg(tmp_path, objective, way):
     ends = [
         full_batches(tmp_path / str(place), each, way=way).run(2).params
@@ -114,7 +115,7 @@ def test_moon_is_its_papers_loss(tmp_path, way):
 
 
 @WAYS
-@pytest.mark.parametrize("objective", [FedLc(), FedRs(), Moon(), Smoothed()])
+@every_case("objective", [FedLc(), FedRs(), Moon(), Smoothed()])
 def test_a_clients_row_follows_from_its_own_examples(objective, way):
     """So it is bounded by the clip; also beside clients with more examples, or with none."""
     sizes = (3, 0, 7, 5)
@@ -134,7 +135,7 @@ def test_a_clients_row_follows_from_its_own_examples(objective, way):
         torch.testing.assert_close(row[0], rows[place], **CLOSE)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, says",
     [
         (("client.objective=fedlc", "model.loss=multi_label"), "changes the logits of classes"),
@@ -172,7 +173,7 @@ class Marked(Objective):
     grouping = "everyone"
 
 
-@pytest.mark.parametrize("name", sorted(HOOKS))
+@every_case("name", sorted(HOOKS))
 def test_an_objective_around_another_declares_and_does_what_that_does(name, monkeypatch):
     """Every one of them: also one that is added to the contract later."""
     inner = Marked()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import CLASSES, FEATURES, Rounds, built, population, trainer
+from lanes import every_case
 from torch import nn
 
 from privfed.client.batches import plan_batches
@@ -55,8 +56,8 @@ def batches(made, client):
 
 
 @WAYS
-@pytest.mark.parametrize("local", [HEAD, BODY], ids=["head stays", "body stays"])
-@pytest.mark.parametrize("local_epochs", [0, 2], ids=["at once", "in turn"])
+@every_case("local", [HEAD, BODY], ids=["head stays", "body stays"])
+@every_case("local_epochs", [0, 2], ids=["at once", "in turn"])
 def test_what_is_shared_is_sent_and_what_stays_is_kept(way, local, local_epochs):
     """FedPer and LG-FedAvg (at once), and FedRep (in turn), with autograd on the whole network."""
     made, d = partial(local, way=way, local_epochs=local_epochs)
@@ -265,7 +266,7 @@ def test_a_stack_of_batch_normalisations_is_refused_by_name():
     assert not partial(HEAD)[0].network.unstackable
 
 
-@pytest.mark.parametrize(
+@every_case(
     "local, frozen, says",
     [
         (["*"], [], "no trainable parameter that is sent"),

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import CLASSES, FEATURES, Rounds, built, population, trainer
-from lanes import mostly_slow
+from helpers import CLASSES, FEATURES, Rounds, built, population, set_fields, trainer
+from lanes import every_case, mostly_slow
 from papers import full_batches, gradients, quadratics
 
 from privfed.client.autotune import first_broadcast
@@ -58,7 +58,7 @@ def test_ditto_is_its_papers_algorithm(tmp_path, way):
 
 
 @WAYS
-@pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])
+@every_case("adaptive", [False, True], ids=["fixed", "adaptive"])
 def test_apfl_is_its_papers_algorithm(tmp_path, way, adaptive):
     lr = 0.5
     rounds = full_batches(tmp_path, Apfl(alpha=0.3, adaptive=adaptive), way=way)
@@ -100,7 +100,7 @@ def test_an_adaptive_mixture_stays_one(away, end):
     assert carried[0, -1] == end
 
 
-@pytest.mark.parametrize("objective", [Ditto(strength=0.7), Apfl(alpha=0.4)], ids=["ditto", "apfl"])
+@every_case("objective", [Ditto(strength=0.7), Apfl(alpha=0.4)], ids=["ditto", "apfl"])
 @WAYS
 def test_a_row_is_fedavgs_whatever_a_client_keeps(objective, way):
     """So a round is charged as FedAvg's: what is kept changes no number of what is sent."""
@@ -164,7 +164,7 @@ def test_at_its_ends_a_mixture_is_the_global_or_the_local_model():
 
 
 @WAYS
-@pytest.mark.parametrize("free", [False, True], ids=["first-order", "hessian-free"])
+@every_case("free", [False, True], ids=["first-order", "hessian-free"])
 def test_per_fedavg_is_its_papers_algorithm(way, free):
     """Steps by hand, over the batches that clients go through."""
     objective = HessianFree(inner_lr=0.2, difference=0.01) if free else PerFedAvg(inner_lr=0.2)
@@ -351,7 +351,7 @@ def test_on_quadratics_per_fedavg_ends_where_its_own_gradient_is_zero(tmp_path, 
     """Of mean f_k(w - a grad f_k(w)), or of its first-order part; and not where FedAvg ends."""
     a, kind = 0.05, HessianFree if free else PerFedAvg
     rounds, best = quadratics(tmp_path, kind(inner_lr=a), size=8)
-    object.__setattr__(rounds.local, "epochs", 3 if free else 2)
+    set_fields(rounds.local, epochs=3 if free else 2)
     net, federation = rounds.local.network, rounds.local.federation
     zero, eye = torch.zeros(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)
     left, right = torch.zeros_like(eye), torch.zeros_like(zero)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from waiting import LONG
 
 from privfed.client import batches, executor
@@ -65,7 +66,7 @@ def test_what_reading_raises_comes_in_the_place_of_its_piece():
     assert readers() == []
 
 
-@pytest.mark.parametrize("how", [KeyboardInterrupt, RuntimeError, GeneratorExit])
+@every_case("how", [KeyboardInterrupt, RuntimeError, GeneratorExit])
 def test_nothing_is_read_once_it_is_interrupted(how):
     read = []
 

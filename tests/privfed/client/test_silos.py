@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import assert_normal, population, trainer
+from helpers import assert_normal, population, set_fields, trainer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 from small import same_run, small, trained
 
 from accounting.accountants import epsilon
@@ -99,7 +100,7 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize("one", CHECKS)
+@every_case("one", CHECKS)
 def test_a_step_is_what_its_event_says(one):
     one()
 
@@ -129,7 +130,7 @@ def realised_divisor(monkeypatch):
     monkeypatch.setattr(DpSgd, "gradient", gradient)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "fault, one",
     list(zip([halved, unclipped, fixed_batches, realised_divisor], CHECKS, strict=True)),
 )
@@ -397,7 +398,7 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypa
         assert [c.round for c in other.charges] == [c.round for c in Ledger.load(path).charges]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides, reason",
     [
         (["data.setting=cross_device"], "cross_silo"),
@@ -439,8 +440,7 @@ def test_declared_weights_are_the_aggregations(tmp_path):
 def test_a_model_that_mixes_examples_is_refused():
     local = trainer(population((4,)))
     mixing = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
-    object.__setattr__(local.network, "module", mixing)
-    object.__setattr__(local.network, "shapes", Shapes.of(mixing))
+    set_fields(local.network, module=mixing, shapes=Shapes.of(mixing))
     with pytest.raises(Refused, match="single examples"):
         PerExample(local.network)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Rounds, Seen, population
+from lanes import every_case
 from small import model, same_run, small, trained
 
 from accounting.ledger import Ledger
@@ -61,8 +62,8 @@ def rows_by_round(folder, attack, rounds=2, *, way="stacked", **changes):
     return rows, torch.from_numpy(byzantine.byzantine(1)), params
 
 
-@pytest.mark.parametrize("attack", STEERED, ids=lambda attack: type(attack).__name__)
-@pytest.mark.parametrize("objective", [None, FedProx(mu=0.5)], ids=["sgd", "fedprox"])
+@every_case("attack", STEERED, ids=lambda attack: type(attack).__name__)
+@every_case("objective", [None, FedProx(mu=0.5)], ids=["sgd", "fedprox"])
 def test_steered_attackers_train_alike_in_both_ways(attack, objective, tmp_path):
     changes = {"objective": objective} if objective else {}
     stacked, byzantine, _ = rows_by_round(tmp_path / "a", attack, **changes)
@@ -224,7 +225,7 @@ def test_attackers_pool_their_examples_and_nobody_elses():
     assert not alone.learned, "who does not declare it is not shown others' examples"
 
 
-@pytest.mark.parametrize("name", ["tail", "semantic", "clean_label"])
+@every_case("name", ["tail", "semantic", "clean_label"])
 def test_attackers_who_pool_their_examples_are_the_same_in_every_round(name):
     keys = (f"attack.name={name}", "attack.fraction=0.25")
     with pytest.raises(Refused, match=r"pool their .* use attack\.selection = \"once\""):

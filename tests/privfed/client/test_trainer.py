@@ -10,6 +10,7 @@ import torch
 from helpers import CLASSES, FEATURES, Rounds, population, trainer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 from torch import nn
 
 from privfed.client import autotune
@@ -55,7 +56,7 @@ def test_every_epoch_is_a_permutation_cut_into_batches(sizes, epochs, batch_size
             assert per_epoch == 0 or counts[-1] == size - (per_epoch - 1) * batch_size
 
 
-@pytest.mark.parametrize("most", [1, 3, 5, 100])
+@every_case("most", [1, 3, 5, 100])
 def test_at_most_so_many_steps_are_the_first_of_all(most):
     federation = population([3, 9, 0, 4])
     ids = np.arange(4)
@@ -113,9 +114,9 @@ def by_torch(local, module, ids, params):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("model", [None, Mlp(hidden=[7, 4])])
-@pytest.mark.parametrize("batch_size", [1, 4, 50])
+@every_case("way", ["stacked", "loop"])
+@every_case("model", [None, Mlp(hidden=[7, 4])])
+@every_case("batch_size", [1, 4, 50])
 def test_training_equals_torch_optim_one_client_at_a_time(way, model, batch_size):
     changes = {"model": model} if model else {}
     local = trainer(population(SIZES), way=way, batch_size=batch_size, epochs=3, **changes)
@@ -153,7 +154,7 @@ def test_one_clients_bad_example_reaches_no_other_client(bad):
     assert not rows[1][0].isfinite().all()
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 5, 100])
+@every_case("chunk", [1, 2, 5, 100])
 def test_chunks_do_not_matter(tmp_path, chunk):
     reference = Rounds(tmp_path, SIZES, noise=0.0, size=8, chunk=3).released()
     other = Rounds(tmp_path, SIZES, noise=0.0, size=8, chunk=chunk).released()

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, population, rows_of, trainer
+from helpers import Rounds, population, rows_of, set_fields, trainer
+from lanes import every_case
 from scipy import stats
 from small import same_run, small, stop_after, trained
 
@@ -62,8 +63,7 @@ def test_with_one_step_a_round_it_is_the_published_momentum_of_gradients(tmp_pat
     beta, lr = 0.9, 0.5
     rounds = Rounds(tmp_path, SIZES, size=4, objective=WorkerMomentum(momentum=beta),
                     mechanism=NoPrivacy(), rule=Median())  # fmt: skip
-    for name, value in (("epochs", 1), ("batch_size", 9), ("way", way)):
-        object.__setattr__(rounds.local, name, value)
+    set_fields(rounds.local, epochs=1, batch_size=9, way=way)
     federation, net = rounds.local.federation, rounds.local.network
     x, momenta = rounds.state.params.clone(), [None] * 4
     for _ in range(3):
@@ -130,7 +130,7 @@ def test_every_rule_takes_momenta(rule, tmp_path):
     assert trained(tmp_path / "run", *keys).updates == 2
 
 
-@pytest.mark.parametrize("objective", ["scaffold", "feddyn", "fedcurv"])
+@every_case("objective", ["scaffold", "feddyn", "fedcurv"])
 def test_rules_on_rows_refuse_what_the_server_sums(objective):
     keys = (f"client.objective={objective}", "data.setting=cross_silo", "aggregation.rule=median")
     with pytest.raises(Refused, match="sum more than an update"):
@@ -151,7 +151,7 @@ def test_attackers_have_a_momentum_too_and_runs_resume_exactly(attack, tmp_path,
     same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         ("cohort.availability=groups", "cohort.groups=2"),
@@ -168,7 +168,7 @@ def test_who_is_absent_waits_and_rows_may_weigh_what_they_like(keys, tmp_path):
 # What it costs privacy.
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, why",
     [
         (("client.objective=worker_momentum",), "same clients have to return"),
@@ -183,7 +183,7 @@ def test_what_has_no_proof_is_refused(keys, why):
         plan(small(*keys))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         (),
@@ -201,7 +201,7 @@ def test_its_event_is_that_of_plain_local_sgd(keys):
 def test_nobodys_momentum_depends_on_who_else_is_there():
     """Given what was broadcast: the ground on which a memory of one's own costs no privacy."""
     local = trainer(population(SIZES))
-    object.__setattr__(local, "objective", WorkerMomentum())
+    set_fields(local, objective=WorkerMomentum())
     params = local.network.initial_params
     own = torch.randn(4, len(params), generator=torch.Generator().manual_seed(0))
 
@@ -322,8 +322,8 @@ def claimed(delta):
     return epsilon({Event(PoissonSampled(RATE, Gaussian(NOISE)), "poisson"): 2}, delta, "pld")
 
 
-@pytest.mark.parametrize("updates", UPDATES)
-@pytest.mark.parametrize("delta", [1e-1, 1e-2, 1e-4])
+@every_case("updates", UPDATES)
+@every_case("delta", [1e-1, 1e-2, 1e-4])
 def test_two_rounds_of_any_momentum_cost_no_more_than_two_of_any_update(updates, delta):
     assert max(deltas(updates, claimed(delta))) <= delta * (1 + 1e-3)
 

@@ -4,6 +4,7 @@ import math
 from typing import ClassVar
 
 import pytest
+from lanes import every_case
 from pydantic import Field
 
 from accounting.choosing.repetitions import Repetitions
@@ -104,7 +105,7 @@ def test_the_interfaces_own_example_is_a_run(run_file):
     assert plan(config).guarantee.epsilon <= 4.0
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides",
     [
         [],
@@ -137,7 +138,7 @@ def test_every_section_and_key_has_a_default():
     assert values["privacy"]["epsilon"] == 4.0
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides, message",
     [
         (["server.momentm=0.5"], r"server\.momentm is not a known key.*did you mean 'momentum'"),
@@ -285,7 +286,7 @@ def test_the_digest_covers_all_that_a_resume_may_not_change():
         assert load(None, [change]).digest() != base.digest(), change
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides, message",
     [
         (["cohort.size=501"], r"cohort\.size is 501, but data\.clients is 500"),

@@ -6,6 +6,7 @@ import tomllib
 import pytest
 import torch
 from click.testing import CliRunner
+from lanes import every_case
 from small import small
 
 from experiments.first_run.study import first_run
@@ -50,8 +51,8 @@ def numbers(config):
     return tuple(values[key.split(".")[0]].get(key.split(".")[1]) for key in NUMBERS)
 
 
-@pytest.mark.parametrize("sampler", ["poisson", "fixed_size", "truncated_poisson"])
-@pytest.mark.parametrize(
+@every_case("sampler", ["poisson", "fixed_size", "truncated_poisson"])
+@every_case(
     ("clients", "cohort"),
     [(1, 1), (2, 1), (3, 1), (5, 1), (60, 18), (149, 44), (500, 150), (10_000, 150)],
 )
@@ -83,7 +84,7 @@ def test_the_defaults_learn_diabetes(tmp_path, private):
     assert not found.diverged
 
 
-@pytest.mark.parametrize("squared_norm", [1.0, 3.0, 64.0])
+@every_case("squared_norm", [1.0, 3.0, 64.0])
 def test_a_squared_error_never_grows_along_a_local_step(squared_norm):
     """At the corners of the cube, where the bound is met: every step is a contraction."""
     rate = SquaredError().defaults(Task(squared_norm, 10.0))["client.lr"]
@@ -126,7 +127,7 @@ def test_the_default_run_is_what_it_was():
     assert numbers(load(None)) == (0.5, 0.5, 0.9, 0.4)
 
 
-@pytest.mark.parametrize("cohort, clip", [(15, 0.04), (75, 0.2), (150, 0.4), (300, 0.4), (1, 0.01)])
+@every_case("cohort, clip", [(15, 0.04), (75, 0.2), (150, 0.4), (300, 0.4), (1, 0.01)])
 def test_a_clip_lets_in_no_more_noise_than_that_of_the_default_run(cohort, clip):
     config = load(None, [f"cohort.size={cohort}"])
     assert config.mechanism.clip == clip

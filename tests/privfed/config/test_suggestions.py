@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from lanes import every_case
 
 import privfed
 from privfed.cli.main import main
@@ -26,7 +27,7 @@ COLUMNS = ["mean_radius", "mean_texture", "mean perimeter", "worst_perimeter", "
 SHORT = st.text("ab_ C", max_size=6)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "written, known, meant",
     [
         ("mean_perimeter", COLUMNS, "mean perimeter"),
@@ -65,7 +66,7 @@ def test_one_slip_counts_one(name, data):
 TABLE = ("source=table", "path=t.csv", "client=c", "label=y", "classes=2", "clients=3")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "given, message",
     [
         ("missing=no", r"data\.missing is 'no'; expected .*'refuse'.* or "),
@@ -102,7 +103,7 @@ OWN = {
 LINES = {"build": (2, 6), "forward": (10,), "module": (1,)}
 
 
-@pytest.mark.parametrize("where", OWN)
+@every_case("where", OWN)
 def test_an_error_in_a_users_model_shows_their_frames_and_no_others(tmp_path, monkeypatch, where):
     (tmp_path / f"own_{where}.py").write_text(OWN[where])
     monkeypatch.chdir(tmp_path)
@@ -147,7 +148,7 @@ def test_frames_of_libraries_are_nobodys_own():
 UNKNOWN = "\n".join(f"unknown_{number} = {number}" for number in range(5000))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "read, table",
     [
         (load, "[client]"),

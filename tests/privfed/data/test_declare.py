@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 from pyarrow import parquet
 
 from privfed.cli.main import main
@@ -224,7 +225,7 @@ def test_parquet_columns_of_every_type_are_declared(tmp_path):
     assert accepted(path, text).x.shape == (ROWS, 2 + 2 + 4)
 
 
-@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+@every_case("mark", [",", ";", "\t", "|"])
 def test_the_delimiter_is_found_by_the_rows_not_by_the_header_alone(tmp_path, mark):
     path = sample(tmp_path, {"a": X, "b, c": ["x; y\nz"] * ROWS}, mark)
     assert delimiter_of(path, "utf-8") == mark
@@ -233,7 +234,7 @@ def test_the_delimiter_is_found_by_the_rows_not_by_the_header_alone(tmp_path, ma
     assert delimiter_of(single, "utf-8") is None
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
+@every_case("encoding", ["utf-8", "utf-16", "cp1252"])
 def test_the_encoding_of_a_sample_is_found_and_that_of_private_data_declared(tmp_path, encoding):
     path = sample(tmp_path, {"x": X, "é": ["ä", "ö"] * (ROWS // 2)}, encoding=encoding)
     assert encoding_of(path) == encoding
@@ -309,7 +310,7 @@ def test_sites_of_a_table_in_python_are_declared_alike(tmp_path):
     assert ours.section()["site"] == "hospital"
 
 
-@pytest.mark.parametrize(
+@every_case(
     "words, message",
     [
         (("--site", "hospital"), "no column names each row's client"),

@@ -3,6 +3,7 @@
 import pyarrow
 import pytest
 import torch
+from lanes import every_case
 
 from privfed.core.errors import Refused
 from privfed.data.sources.declared_examples import declared_example
@@ -29,7 +30,7 @@ ROWS = {
 VALUES = {"names": ["yes", "no"], "classes": [2, 0], "number": [3.0, 4.0], "columns": [1, 0]}
 
 
-@pytest.mark.parametrize("kind", LABELS)
+@every_case("kind", LABELS)
 def test_it_has_the_form_of_real_ones(kind):
     source = Table.model_validate({"path": "nowhere.csv", **COLUMNS, **LABELS[kind]})
     label = LABELS[kind]["label"]

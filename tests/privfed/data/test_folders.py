@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from PIL import Image
 
 from privfed.config.reading import load
@@ -100,7 +101,7 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, most):
         Folders(path=str(tmp_path), resize=True, **DECLARED).load(1, STREAMS)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "broken, message",
     [
         (
@@ -145,9 +146,7 @@ def test_a_link_to_an_image_is_not_followed(tmp_path):
         Folders(path=str(tmp_path / "people"), **DECLARED).load(1, STREAMS)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"no image", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\x89PNG\r\n\x1a\n cut"]
-)
+@every_case("content", [b"", b"no image", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"\x89PNG\r\n\x1a\n cut"])
 def test_what_is_no_image_is_refused(tmp_path, content):
     folder = stored(tmp_path, "ann/dog/1.png")
     (folder / "ann/dog/1.png").write_bytes(content)
@@ -170,7 +169,7 @@ def test_what_a_library_warns_of_is_not_shown(tmp_path):
         Folders(path=str(tmp_path), **DECLARED).load(1, STREAMS)
 
 
-@pytest.mark.parametrize("shape", [[2, 3], [2, 2, 3], [1, 2, 3, 4], [1, 10**10, 10**10]])
+@every_case("shape", [[2, 3], [2, 2, 3], [1, 2, 3, 4], [1, 10**10, 10**10]])
 def test_a_shape_is_an_images(shape):
     with pytest.raises(ValueError, match="expected that of an image"):
         Folders(path=".", shape=shape, classes=2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import rows_of, trainer
+from lanes import every_case
 from numbered import Numbered, numbered
 
 from privfed.client.exchange import Exchange
@@ -126,7 +127,7 @@ def test_a_public_test_file_that_holds_clients_who_train_is_refused():
     assert fine.clients == 60
 
 
-@pytest.mark.parametrize(
+@every_case(
     "pool, holdout, fraction, message",
     [
         (owned(NAMES), "test", 0.2, "clients' own data"),

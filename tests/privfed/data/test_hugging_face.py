@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+from lanes import every_case
 from PIL import Image
 from pyarrow import parquet
 
@@ -68,7 +69,7 @@ def saved(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("form", ["one", "splits", "files", "one.parquet"])
+@every_case("form", ["one", "splits", "files", "one.parquet"])
 def test_images_are_read_from_every_form(saved, form):
     examples = HuggingFace(path=str(saved / form), **NAMED).load(2, STREAMS)
     assert examples.clients == ("bo", "ann")
@@ -181,7 +182,7 @@ GOOD = {"image": [png(PICTURES[0])] * 2, "label": [0, 1], "who": ["a", "b"], "te
 OUTSIDE = [{"bytes": None, "path": "/elsewhere.png"}] * 2
 
 
-@pytest.mark.parametrize(
+@every_case(
     "columns, changes, message",
     [
         ({"image": [b"no image", b""]}, {}, "row 1 is no image that can be read"),
@@ -240,7 +241,7 @@ def test_other_folders_are_refused(tmp_path):
         refused(r"state\.json cannot be read")
 
 
-@pytest.mark.parametrize("column", ["text", "mood", "who"])
+@every_case("column", ["text", "mood", "who"])
 def test_what_is_no_utf_8_is_refused(tmp_path, column):
     columns = {"text": ["a", "b"], "mood": ["sad", "glad"], "who": ["a", "b"]}
     columns[column] = ["spoilt", columns[column][1]]

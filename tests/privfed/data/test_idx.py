@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import DATA
+from lanes import every_case
 
 from experiments.benchmarks.work.memory import forget_peak, peak
 from privfed.config.reading import load
@@ -71,7 +72,7 @@ def test_one_of_several_pairs_is_named_by_its_prefix(tmp_path):
 WHOLE = gzipped(idx(np.zeros((12, 4, 5))))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "content, message",
     [
         (WHOLE[:-9], "an incomplete gzip file"),
@@ -101,7 +102,7 @@ def test_a_fifo_in_the_place_of_images_is_refused_and_not_waited_for(tmp_path):
         Idx(path=str(tmp_path / "data")).load(3, STREAMS)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "changes, message",
     [
         ({"labels": idx(np.zeros(11))}, "expected \\[N, height, width\\] and \\[N\\]"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 
 from privfed.data.pieces import Mapped, Pieces
 
@@ -11,7 +12,7 @@ def pieces_of(array, *bounds):
     return Pieces(tuple(np.split(array, bounds)))
 
 
-@pytest.mark.parametrize("kind", ["u1", "u2", "u4", "i8", "f4", "f8", "?"])
+@every_case("kind", ["u1", "u2", "u4", "i8", "f4", "f8", "?"])
 def test_rows_are_those_of_the_joined_array_in_any_order(kind):
     array = (np.arange(40).reshape(10, 4) % 7).astype(kind)
     pieces = pieces_of(array, 3, 3, 9)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 from numbered import Numbered, numbered
 
 from privfed.config.reading import load
@@ -177,9 +178,7 @@ def test_synthetic_beta_sets_how_much_the_clients_data_differ():
     assert spread(3.0) > 2 * spread(0.5)
 
 
-@pytest.mark.parametrize(
-    "how", ["data.source=synthetic", "data.source=digits", "aggregation.root=9"]
-)
+@every_case("how", ["data.source=synthetic", "data.source=digits", "aggregation.root=9"])
 def test_a_check_takes_no_longer_for_however_many_made_up_clients(monkeypatch, how):
     """None of a hundred million is made: a few stand for all, at the sizes that are expected."""
     made, whole = [], Synthetic._sizes

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lanes import every_case
 from numbered import Numbered, numbered
 
 import privfed
@@ -91,7 +92,7 @@ def rows_of(federation):
     return dict(zip(x, zip(persons[entry], federation.sites[entry], strict=True), strict=True))
 
 
-@pytest.mark.parametrize("clients, count", [(60, 7), (60, 1), (3, 10)])
+@every_case("clients, count", [(60, 7), (60, 1), (3, 10)])
 def test_sites_of_even_size_differ_by_one_client_at_most(clients, count):
     federation = assigned(Sites(count), clients)
     held = np.bincount(federation.sites, minlength=count)
@@ -171,7 +172,7 @@ def test_sites_by_label_are_refused_where_examples_have_no_class_each():
     assert assigned(Sites(3), source=Several()).clients == 60
 
 
-@pytest.mark.parametrize("rule", ["even", "size", "label"])
+@every_case("rule", ["even", "size", "label"])
 def test_sites_change_nobodys_examples_nor_who_is_who(rule):
     plain, sited = assigned(Sites(0)), assigned(Sites(7, partition=rule))
     assert torch.equal(plain.examples.x, sited.examples.x)
@@ -181,8 +182,8 @@ def test_sites_change_nobodys_examples_nor_who_is_who(rule):
     assert sited.identities is None
 
 
-@pytest.mark.parametrize("rule", ["even", "size", "label"])
-@pytest.mark.parametrize("several", [2, 5])
+@every_case("rule", ["even", "size", "label"])
+@every_case("several", [2, 5])
 def test_a_made_up_client_is_at_so_many_different_sites(rule, several):
     plain = assigned(Sites(0), 50)
     federation = assigned(Sites(5, several, rule), 50)
@@ -405,7 +406,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@every_case("case", REFUSED)
 def test_what_is_not_as_declared_is_refused_and_names_stay_private(case):
     frame, sites, message, private = REFUSED[case]
     with pytest.raises(Refused, match=message) as refused:
@@ -443,7 +444,7 @@ def test_a_source_that_knows_sites_and_no_clients_is_refused():
             assigned(Sites(3), source=Bare(), partition=partition)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "changes, message",
     [
         ({"site": "patient"}, "'patient' is both the site column and the client column"),
@@ -463,7 +464,7 @@ def test_a_column_of_sites_that_is_not_there_is_refused():
         given(site="hospitl").load(4, STREAMS)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "settings, message",
     [
         (["data.sites_per_client=2"], "sites_per_client is 2, but sites is 0"),

@@ -11,6 +11,7 @@ import pyarrow
 import pytest
 import torch
 from click.testing import CliRunner
+from lanes import every_case
 from pyarrow import parquet
 
 from privfed.cli.main import main
@@ -81,7 +82,7 @@ def test_bounds_not_the_data_decide_the_scale(tmp_path):
     assert (calm.counts["clipped_values"], wild.counts["clipped_values"]) == (0, 3)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "tsv", "csv.gz", "bom", "quoted"])
+@every_case("kind", ["parquet", "tsv", "csv.gz", "bom", "quoted"])
 def test_other_files_hold_the_same(tmp_path, kind):
     rows = [line.split(",") for line in CSV.splitlines()]
     path, changes = tmp_path / f"patients.{kind}", {}
@@ -153,7 +154,7 @@ def test_a_columns_own_name_goes_before_a_pattern_and_no_pattern_means_the_label
         assert load(table(tmp_path, text, features=features, **keys)).x[0].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "column",
     [
         pyarrow.array([0, 1], pyarrow.timestamp("s")),
@@ -292,7 +293,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
+@every_case("case", BAD)
 def test_a_bad_table_is_refused_by_row_and_column(tmp_path, case):
     content, changes, message, *private = BAD[case]
     path = tmp_path / "patients.csv"
@@ -305,7 +306,7 @@ def test_a_bad_table_is_refused_by_row_and_column(tmp_path, case):
         assert quoted not in str(refused.value).replace(str(tmp_path), "")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "name, content, message",
     [
         ("t.csv.gz", gzipped(CSV.encode() * 9)[:-20], "t.csv.gz cannot be read"),
@@ -341,7 +342,7 @@ def test_python_objects_are_never_unpickled(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
-@pytest.mark.parametrize(
+@every_case(
     "changes, message",
     [
         ({"labels": None}, "exactly one of labels"),
@@ -423,7 +424,7 @@ def test_one_client_and_one_of_ten_thousand_examples_train(tmp_path):
     assert "simulation: scored on examples of clients that train" in result.stdout
 
 
-@pytest.mark.parametrize(
+@every_case(
     "lines, message",
     [
         (['holdout = "clients"'], "data.clients is missing"),
@@ -477,7 +478,7 @@ def damaged(path, how):
             archive.writestr("y.npy", out.getvalue())
 
 
-@pytest.mark.parametrize("how", ["encrypted", "changed", "shorter"])
+@every_case("how", ["encrypted", "changed", "shorter"])
 def test_a_broken_member_of_an_archive_is_named(tmp_path, how):
     damaged(tmp_path / "t.npz", how)
     keys = {"label": "y", "labels": None, "classes": 2, "categories": {}, "client": ""}
@@ -511,7 +512,7 @@ def test_empty_cells_count_as_what_was_declared_for_their_column(tmp_path):
         )
 
 
-@pytest.mark.parametrize(
+@every_case(
     "changes, message",
     [
         ("missing='x'", "data.missing is 'x'; expected 'refuse', a number or a table of keys"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import DATA
+from lanes import every_case
 from rich.console import Console
 
 from privfed.config.reading import load
@@ -87,7 +88,7 @@ def test_a_folder_of_plays_joins_speakers(tmp_path):
     assert speeches(tmp_path)["FIRST WITCH"][-1] == "Hail!"
 
 
-@pytest.mark.parametrize(
+@every_case(
     "content, message",
     [
         (b"No speech at all.\n", "holds no speech"),
@@ -282,7 +283,7 @@ def test_sentences_of_a_field_are_classified(tmp_path):
     assert shares.squared_norm == 1
 
 
-@pytest.mark.parametrize(
+@every_case(
     "changes, message",
     [
         ({"field": 7}, "user 1, example 1 there is no text"),
@@ -299,7 +300,7 @@ def test_sentences_that_are_not_as_declared_are_refused(tmp_path, changes, messa
         )
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         {"classes": 2, "labels": ["0", "1"]},
@@ -319,7 +320,7 @@ def test_users_who_train_are_no_public_test_set(tmp_path):
         populate(Leaf(path=str(path), classes=4, bounds=[]), Natural(), 3, 0.2, STREAMS)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "users, changes, message",
     [
         ({}, {"user_data": [1, 2]}, "no object 'user_data'"),

@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 
 from privfed.config.reading import load
 from privfed.core.errors import Refused
@@ -50,7 +51,7 @@ def test_images_keep_their_clients(tmp_path):
     assert x.shape == (3, 1, 2, 3)
 
 
-@pytest.mark.parametrize("kind", ["?", "u1", "u2", "u4", "u8", "i1", ">i2", "f2", ">f4", "f8"])
+@every_case("kind", ["?", "u1", "u2", "u4", "u8", "i1", ">i2", "f2", ">f4", "f8"])
 def test_numbers_of_every_type_are_read(tmp_path, kind):
     fields = {"pixels": np.array([[[0, 1]], [[1, 0]]], dtype=kind), "label": LABELS}
     path = published(tmp_path / "train.h5", {"a": fields})
@@ -58,7 +59,7 @@ def test_numbers_of_every_type_are_read(tmp_path, kind):
     assert x.flatten().tolist() == [-1.0, 1.0, 1.0, -1.0]
 
 
-@pytest.mark.parametrize("labels", [LABELS, LABELS.astype("f4"), np.array([b"2", b"0"])])
+@every_case("labels", [LABELS, LABELS.astype("f4"), np.array([b"2", b"0"])])
 def test_labels_are_named_as_they_are_written(tmp_path, labels):
     path = published(tmp_path / "train.h5", {"a": {"pixels": PIXELS, "label": labels}})
     named = {**DIGITS, "classes": 0, "labels": ["2", "0"]}
@@ -144,7 +145,7 @@ def test_the_published_test_file_is_of_clients_who_train(tmp_path):
     assert outcome.test_examples == 16
 
 
-@pytest.mark.parametrize(
+@every_case(
     "clients, changes, message",
     [
         ({"a": {"label": LABELS}}, {}, "client 1 has no array 'pixels'"),
@@ -230,7 +231,7 @@ def test_other_files_are_refused(tmp_path):
         Tff(path=path, **DIGITS).load(1, STREAMS)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "changes, message",
     [
         ({"classes": 0}, "declare the classes"),

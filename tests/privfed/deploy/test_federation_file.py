@@ -1,6 +1,7 @@
 """Who takes part: read, written, told apart, and agreed on."""
 
 import pytest
+from lanes import every_case
 
 from privfed.core.errors import Refused
 from privfed.deploy.files.federation_file import FederationFile, add_site, agreed
@@ -62,7 +63,7 @@ def test_every_mistake_is_in_one_message(tmp_path):
     assert SITES["paris"] not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "reason"),
     [
         ("format = 2\n", "update privfed"),
@@ -97,7 +98,7 @@ def test_a_site_is_added_where_sites_are_not_last(tmp_path):
     assert federation.sites == {"berlin": SITES["berlin"], "a.b": SITES["rome"]}
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("name", "key", "reason"),
     [
         ("rome", str(SiteKey.draw("x").public), "a site rome already"),
@@ -144,7 +145,7 @@ def test_shares_are_the_fewest_that_may_open_a_secret():
         agreed({**STATED, "threshold": 2}).least_shares(1, "malicious")
 
 
-@pytest.mark.parametrize(("sites", "colluders"), [(0, 0), (1, 0), (3, 3), (3, -1)])
+@every_case(("sites", "colluders"), [(0, 0), (1, 0), (3, 3), (3, -1)])
 def test_too_few_sites_hide_nobody(sites, colluders):
     federation = agreed({**STATED, "sites": dict(list(SITES.items())[:sites])})
     with pytest.raises(Refused, match="expected at least 2"):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from faulty_loopback import Asking
 from hospitals import hospitals
+from lanes import every_case
 from waiting import BRIEF, LONG
 
 from privfed.core.errors import Busy, Refused
@@ -69,7 +70,7 @@ def test_who_was_proved_to_lie_is_not_even_told_of_a_run(made):
     assert not asking.ledger.charges
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("says", "reason"),
     [
         (None, "h2: no answer"),

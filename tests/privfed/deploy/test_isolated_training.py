@@ -8,6 +8,7 @@ import pytest
 import torch
 from faulty_loopback import Asking, Watched
 from hospitals import hospitals
+from lanes import every_case
 
 from privfed.deploy.messages.envelope import Reply, read_answer
 from privfed.deploy.site import site_work
@@ -58,7 +59,7 @@ def training(made):
     return executor, question.exchange, cohort
 
 
-@pytest.mark.parametrize("bad", [{0}, {11}, {3, 4}, {0, 2, 5, 7, 11}, {*range(12)}])
+@every_case("bad", [{0}, {11}, {3, 4}, {0, 2, 5, 7, 11}, {*range(12)}])
 def test_exactly_those_who_fail_count_zero(training, bad):
     executor, exchange, cohort = training
     assert len(cohort.clients) == 12

@@ -6,6 +6,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lanes import every_case
 
 from privfed.core.errors import Refused
 from privfed.deploy.files.keys import _SMALL_ORDER, KeyUnusable, PublicKey, SiteKey, UnknownKey
@@ -86,7 +87,7 @@ def test_any_other_letter_spells_another_key_or_none(raw):
     assert len(spelt) == len({*spelt}) <= 16
 
 
-@pytest.mark.parametrize(
+@every_case(
     "text", ["", "ed25519:", "x25519:" + "a" * 43, "ed25519:" + "é" * 43, "ed25519:" + "A" * 44]
 )
 def test_what_spells_no_key_is_named(text):
@@ -94,7 +95,7 @@ def test_what_spells_no_key_is_named(text):
         PublicKey.parse(text)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "mistake"),
     [
         ("a" * 42, "found 42 characters: compare its length"),
@@ -109,7 +110,7 @@ def test_a_mistyped_key_is_of_another_length_or_has_another_character(text, mist
         PublicKey.parse(f"ed25519:{text}")
 
 
-@pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "a" * 65, 'a"'])
+@every_case("name", ["", "a b", "-a", "a/b", "a" * 65, 'a"'])
 def test_names_are_words(name):
     with pytest.raises(Refused, match="expected a word"):
         SiteKey.draw(name)

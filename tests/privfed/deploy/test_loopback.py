@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from hospitals import POLICY, data_text, hospitals
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from small import model
 
 from accounting.ledger import Ledger
@@ -555,7 +555,7 @@ OTHER_FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", OTHER_FORMS)
+@every_case("form", OTHER_FORMS)
 def test_questions_of_another_form_are_refused_before_anybody_is_drawn(tables, form, monkeypatch):
     """Whoever is drawn would fail on some of them, and so show that somebody was."""
     monkeypatch.setattr(SiteWork, "_cohort", lambda *_: pytest.fail("somebody was drawn"))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from lanes import every_case
 
 from privfed.config.reading import load
 from privfed.core.errors import Refused
@@ -150,7 +151,7 @@ BOTH_WAYS = {
 }
 
 
-@pytest.mark.parametrize("case", BOTH_WAYS)
+@every_case("case", BOTH_WAYS)
 def test_what_asks_for_more_is_declined_unless_the_policy_allows_it(tmp_path, case):
     code, overrides, allowing = BOTH_WAYS[case]
     assert declined(policy(tmp_path), *overrides) is code
@@ -292,7 +293,7 @@ def test_a_module_that_hands_on_another_ones_function_is_refused(tmp_path, monke
     assert declined(policy(tmp_path, both), named) is Code.MODEL
 
 
-@pytest.mark.parametrize(
+@every_case(
     "text",
     [
         "from torch import load",
@@ -317,7 +318,7 @@ def test_a_listed_file_is_listed_for_what_it_defines_itself(tmp_path, monkeypatc
     assert unlisted_model(listed, f"{path.stem}:load") is None
 
 
-@pytest.mark.parametrize(
+@every_case(
     "model",
     ["os:system", "subprocess:run", "privfed.models.recipes:Mlp", "sys:exit", "no_such:x", "own"],
 )
@@ -325,7 +326,7 @@ def test_modules_of_others_are_no_models(model):
     assert outside_part(LocalPolicy(), run_text(model)).code is Code.MODEL
 
 
-@pytest.mark.parametrize(
+@every_case(
     "sections",
     [
         {"client": 'objective = "own:Part"'},

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lanes import every_case
 
 from accounting.durable import create
 from accounting.errors import LedgerBroken
@@ -299,7 +300,7 @@ def test_after_a_write_that_failed_nothing_is_charged(path, monkeypatch):
     Receipts.recover(path).charged(receipt(1), PLENTY)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "change",
     [{"run": ""}, {"round": -1}, {"exchange": 0.5}, {"federation": "b"}, {"prepaid_rounds": True}],
 )

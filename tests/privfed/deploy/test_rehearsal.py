@@ -4,6 +4,7 @@ import builtins
 
 import pytest
 from hospitals import POLICY, hospitals
+from lanes import every_case
 from scipy import stats
 from waiting import LONG
 
@@ -23,7 +24,7 @@ def accepted(made, *keys):
     return made.member(0).accepted(declaration.text, declaration.examples, None)
 
 
-@pytest.mark.parametrize("clients", [1, 7, 20, 500, 100_000])
+@every_case("clients", [1, 7, 20, 500, 100_000])
 def test_a_larger_cohort_has_a_probability_below_1e_12(made, clients):
     _, setup = accepted(made)
     rate, largest = setup.plan.cost.witness.rate, largest_cohort(setup, clients)
@@ -104,7 +105,7 @@ def test_a_rehearsal_leaves_denormals_flushed_in_an_agent_that_flushes_them(made
     assert not flushes_denormals()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("rehearsed", "deadline", "fits"),
     [(1.0, 2.0, True), (1.0, 1.99, False), (0.1, 0.0, False), (0.0, 0.0, False), (1e-9, 1, True)],
 )

@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 from grids import in_process
+from lanes import every_case
 
 from privfed.cli.main import main
 from privfed.core.errors import Refused
@@ -39,7 +40,7 @@ def grid(tmp_path, losses, rest=""):
     return path
 
 
-@pytest.mark.parametrize("loss, measure, lower", [
+@every_case("loss, measure, lower", [
     ("binary_cross_entropy", "auc", False),
     ("squared_error", "mae", True),
     ("cross_entropy", "accuracy", False),
@@ -96,7 +97,7 @@ def test_tuning_does_not_compare_different_measures(tmp_path):
         load_grid(path)
 
 
-@pytest.mark.parametrize("loss, measure, lower", [
+@every_case("loss, measure, lower", [
     (SquaredError(), "mae", True),
     (SquaredError(), "mae_best", True),
     (CrossEntropy(), "accuracy_last_100", False),
@@ -108,7 +109,7 @@ def test_which_way_is_better(loss, measure, lower):
     assert less_is_better(loss, measure) is lower
 
 
-@pytest.mark.parametrize("table, key, message", [
+@every_case("table, key, message", [
     ("[[figure]]\nname = 'a'\nx = 'round'\n", "mesure", "number 1.*did you mean 'measure'"),
     ("[tune]\n", "lower_is_beter", r"\[tune\].*did you mean 'lower_is_better'"),
     ("[[method]]\nname = 'a'\n[[method]]\nname = 'b'\n", "sett", "number 2.*did you mean 'set'"),

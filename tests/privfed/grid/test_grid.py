@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from grids import BASE, GRID, in_process, of, table, write
+from lanes import every_case
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as Matplotlib
 from pool_jobs import job
@@ -72,7 +73,7 @@ def test_naming_another_part_drops_the_keys_of_the_former_one(tmp_path):
     assert all(cell.refusal is None for cell in found)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "grid, message",
     [
         ('[grid]\n"client.lr" = []', "'client.lr' is an empty list"),
@@ -277,7 +278,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["curves", "heat", "bars"])
+@every_case("kind", ["curves", "heat", "bars"])
 def test_figures_are_drawn_the_same_each_time(kind):
     figure = Figure(name="f", measure="accuracy", kind=kind, x="a", by="b", panels="c")
     first, again = (draw(figure, ROWS, ["a", "b", "c"]) for _ in range(2))
@@ -355,7 +356,7 @@ def test_a_map_of_a_backdoor_grid_has_the_attacks_success(title):
     assert "brackets" not in draw(alone, rows, ["a", "b"])["f.svg"].decode()
 
 
-@pytest.mark.parametrize(
+@every_case(
     "changes, message",
     [
         ({"x": "z"}, "names 'z', which the grid does not vary"),
@@ -546,7 +547,7 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path, monkeypatch):
     assert {row["status"] for row in table(path)} == {"done"}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "content",
     ["[]", "{}", "null", '{"status":"stopped"}', '{"status":"done"}', '{"status":[1]}', ""],
 )
@@ -592,7 +593,7 @@ def test_values_that_no_table_can_hold_are_written_as_text(tmp_path, quick):
     assert run(write(tmp_path, "seeds = [-1]")).exit_code == 2
 
 
-@pytest.mark.parametrize(
+@every_case(
     "figure, message",
     [
         ('x = "server.lr"', "which the grid does not vary"),

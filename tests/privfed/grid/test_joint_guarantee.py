@@ -3,9 +3,9 @@
 import json
 from collections import Counter
 
-import pytest
 from click.testing import CliRunner
 from grids import BASE, in_process, of, table, write
+from lanes import every_case
 from rich.console import Console
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
@@ -169,7 +169,7 @@ def test_charges_count_however_a_cell_ended_and_a_run_counts_once(tmp_path):
     assert found.columns(cells[0].name)["joint_epsilon"] == found.epsilon
 
 
-@pytest.mark.parametrize(
+@every_case(
     "edit",
     [lambda text: text[5:], lambda text: text.replace(b"charge", b"\xff", 1), lambda _: b"{}\n"],
 )
@@ -188,7 +188,7 @@ REPLACED = Event(Gaussian(2.0), "full", REPLACE_ONE)
 ZEROED = Event(Gaussian(2.0), "full", ZERO_OUT)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "event, terms, differ",
     [
         (REPLACED, {}, "adjacency relation"),
@@ -234,7 +234,7 @@ def printed(path, *found, width=80):
     return " ".join(" ".join(lines).split())
 
 
-@pytest.mark.parametrize(
+@every_case(
     "event, terms, why",
     [
         (Event(Unprotected("no noise"), "poisson"), {}, "no noise"),
@@ -380,7 +380,7 @@ def test_runs_of_other_grids_are_named_and_not_counted(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         {"cohort.sampler": ["cyclic"], "cohort.separation": [3]},

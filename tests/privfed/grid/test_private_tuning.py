@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 from grids import BASE, in_process, write
+from lanes import every_case
 from private_tunings import BUDGET, TUNED, number, proposed, public, scored, tuned
 from scipy.stats import binom, chi2
 from waiting import until
@@ -164,7 +165,7 @@ def test_a_tuning_that_was_cut_off_goes_on_with_the_same_candidates(tmp_path, mo
     )
 
 
-@pytest.mark.parametrize(
+@every_case(
     "cut",
     [Died(-9), {"status": STOPPED, "reason": "disk"}, {"status": "waiting", "reason": "busy"}],
     ids=["killed", "stopped", "waiting"],
@@ -178,7 +179,7 @@ def test_the_machines_trouble_chooses_nothing(tmp_path, monkeypatch, cut):
     assert not (tmp_path / "best").exists()
 
 
-@pytest.mark.parametrize(
+@every_case(
     "error",
     [MemoryError(), RuntimeError("CUDA out of memory."), OSError(errno.ENOMEM, "x")],
     ids=["python", "torch", "system"],

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from grids import in_process, write
+from lanes import every_case
 from private_tunings import BUDGET, TUNED, number, proposed, scored, tuned
 
 from accounting.ledger import Ledger
@@ -55,7 +56,7 @@ def test_a_run_that_is_put_in_the_place_of_the_best_is_refused(tmp_path, monkeyp
         tuned(path)
 
 
-@pytest.mark.parametrize("lost", ["private", "private/key", "private/candidates"])
+@every_case("lost", ["private", "private/key", "private/candidates"])
 def test_one_charge_never_releases_two_winners(tmp_path, monkeypatch, lost):
     number(monkeypatch, 1)
     path = write(tmp_path, TUNED, BUDGET)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from grids import write
+from lanes import every_case
 from private_tunings import BUDGET, TUNED, proposed, tuned
 
 from accounting.choosing.repetitions import Repetitions
@@ -27,7 +28,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("keys, over, why", REFUSED.values(), ids=REFUSED)
+@every_case("keys, over, why", REFUSED.values(), ids=REFUSED)
 def test_what_has_no_proof_is_refused_before_it_is_charged(tmp_path, keys, over, why):
     grid = TUNED if not over else TUNED[: TUNED.index('"client.lr"')] + over
     base = BUDGET.replace("epsilon = 4.0", keys) if keys else BUDGET
@@ -36,7 +37,7 @@ def test_what_has_no_proof_is_refused_before_it_is_charged(tmp_path, keys, over,
     assert not (tmp_path / "tuning.jsonl").exists()
 
 
-@pytest.mark.parametrize(
+@every_case(
     "section, why",
     [
         ('[data]\nholdout = "examples"\n', "holdout"),
@@ -66,7 +67,7 @@ def test_what_the_charge_leaves_out_is_refused(tmp_path, section, why):
     assert any(why in reason for reason in choice_refusals(config))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "grid, why",
     [
         (TUNED + '[grid]\n"privacy.epsilon" = [1.0]\n', "is about several"),

@@ -6,6 +6,7 @@ import json
 import pytest
 from click.testing import CliRunner
 from grids import BASE, in_process, table, write
+from lanes import every_case
 
 from privfed.cli.main import main
 from privfed.grid import engine as experiment
@@ -131,7 +132,7 @@ def test_higher_is_better_unless_it_says_otherwise(tmp_path):
     assert choose(True) == {"client.lr": 0.1}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "old, new, message",
     [
         ("seeds = [7, 8]", "seeds = [1, 8]", "used for both tuning and measurement"),
@@ -194,7 +195,7 @@ def test_tuned_keys_are_set_before_the_seeds(tmp_path):
     assert all("client.lr" not in cell.values for cell in found)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "key, options, at_edge",
     [
         ("privacy.clip", [0.1, 0.3, 1.0], [0.1, 1.0]),
@@ -230,8 +231,8 @@ def graded(scores, lower=False):
     return best_options(grid, tried, results, {})
 
 
-@pytest.mark.parametrize("bad", [float("nan"), None])
-@pytest.mark.parametrize("lower", [True, False])
+@every_case("bad", [float("nan"), None])
+@every_case("lower", [True, False])
 def test_what_is_no_number_is_never_chosen_wherever_it_stands(bad, lower):
     for order in ([0.1, 0.2, 0.3], [0.3, 0.1, 0.2], [0.2, 0.3, 0.1]):
         scores = {0.1: bad, 0.2: 1.0, 0.3: 2.0}

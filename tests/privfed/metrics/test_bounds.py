@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 from scorings import MEASURES, PAIRS, SCORINGS, SUITED, labels, outputs_shape
 
 from privfed.metrics.measure import within_unit
@@ -53,7 +54,7 @@ def test_no_client_weighs_more_than_one(kind, data):
     assert not rows[np.diff(offsets) == 0].any()
 
 
-@pytest.mark.parametrize("kind, name", PAIRS)
+@every_case("kind, name", PAIRS)
 def test_the_bound_is_tight(kind, name):
     """Somebody's row is as long as it may be: the noise is not for a bound that nobody reaches."""
     row = MeasureRow.of([MEASURES[name]], SCORINGS[kind])
@@ -63,7 +64,7 @@ def test_the_bound_is_tight(kind, name):
     assert float(rows.norm()) == pytest.approx(1, abs=0.002)
 
 
-@pytest.mark.parametrize("kind, name", PAIRS)
+@every_case("kind, name", PAIRS)
 def test_answers_that_are_no_numbers_are_the_worst(kind, name):
     measure, scoring = MEASURES[name], SCORINGS[kind]
     row = MeasureRow.of([measure], scoring)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from scorings import DIGITS, MEASURES, SCORINGS, SUITED, population
 
 from privfed.core.parts import find
@@ -15,7 +16,7 @@ def test_500_clients_know_the_accuracy_to_two_points():
     assert half_widths(row, 5000, 5.4)["accuracy"] == pytest.approx(0.0019, abs=0.0001)
 
 
-@pytest.mark.parametrize("kind", SUITED)
+@every_case("kind", SUITED)
 def test_a_width_is_near_what_comes(kind):
     row = MeasureRow.of([MEASURES[name] for name in SUITED[kind]], SCORINGS[kind])
     expected = half_widths(row, 2000, 5.0)

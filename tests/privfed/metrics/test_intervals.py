@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from scorings import DIGITS, MEASURES, SCORINGS, population
 
 from privfed.metrics.mean_measure import EVERY, Variances, ratio_interval, widest
@@ -113,7 +113,7 @@ def test_a_row_of_accuracies_alone_has_the_worst_case_of_its_weights():
     assert estimates[:, 0].std() == pytest.approx(5.4 / 500 * math.hypot(p, 1 - p), rel=0.1)
 
 
-@pytest.mark.parametrize("kind, name", CASES)
+@every_case("kind, name", CASES)
 def test_without_clients_everything_is_possible(kind, name):
     row = MeasureRow.of([MEASURES[name]], SCORINGS[kind])
     rng = np.random.default_rng(0)

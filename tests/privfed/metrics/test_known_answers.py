@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from scorings import BINARY, DIGITS, MEASURES, NUMBER, TAGS, TEXT, Population, population
 from sklearn.metrics import roc_auc_score
 
@@ -51,7 +52,7 @@ def test_accuracy_of_positions():
     assert value("accuracy", TEXT, crowd) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kind, scoring", [("binary", BINARY), ("digits", DIGITS), ("tags", TAGS)])
+@every_case("kind, scoring", [("binary", BINARY), ("digits", DIGITS), ("tags", TAGS)])
 def test_loss_is_cut(kind, scoring):
     crowd = population(kind, 50)
     bound = 2 * math.log(10 if kind == "digits" else 2)

@@ -1,6 +1,7 @@
 """A measure that does not suit the labels is refused, with what it needs."""
 
 import pytest
+from lanes import every_case
 from scorings import BINARY, DIGITS, MEASURES, NUMBER, SCORINGS, SUITED, TAGS, TEXT
 
 from privfed.core.errors import Refused
@@ -14,7 +15,7 @@ UNSUITED = [
 ]
 
 
-@pytest.mark.parametrize("kind, name", UNSUITED)
+@every_case("kind, name", UNSUITED)
 def test_an_unsuited_measure_is_refused(kind, name):
     with pytest.raises(Refused, match=f"'{name}', which needs .*; leave it out"):
         MeasureRow.of([MEASURES[name]], SCORINGS[kind])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import built
+from lanes import every_case
 from safetensors.torch import load_file, save_file
 from small import SMALL, model, trained
 from torch import nn
@@ -103,7 +104,7 @@ def rows(net, way, ids=(0, 1, 2), federation=None, epochs=2, round=1):
 population = federation()
 
 
-@pytest.mark.parametrize("module", [Tied(), Positions(), Parameter(torch.zeros(2))])
+@every_case("module", [Tied(), Positions(), Parameter(torch.zeros(2))])
 def test_tied_parameters_and_constant_buffers_train_as_torch_trains_them(module):
     reference = list(module.parameters())
     net = built(foreign(module), (4,))
@@ -245,7 +246,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@every_case("case", REFUSED)
 def test_what_cannot_be_trained_is_refused_by_name(case):
     module, message = REFUSED[case]
     with pytest.raises(Refused, match=message):

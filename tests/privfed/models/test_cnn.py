@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import built as build
+from lanes import every_case
 from torch import nn
 
 from privfed.client.objectives.sgd import Sgd
@@ -20,7 +21,7 @@ def built(**changes):
     return build(Cnn(**changes), (1, 9, 7))
 
 
-@pytest.mark.parametrize("channels", [[4], [4, 8], [4, 4, 4, 4]])
+@every_case("channels", [[4], [4, 8], [4, 4, 4, 4]])
 def test_it_maps_images_to_logits_whatever_its_depth(channels):
     net = built(channels=channels)
     assert net.outputs(net.initial_params, torch.zeros(5, 1, 9, 7)).shape == (5, 3)

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from helpers import built
+from lanes import every_case
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -78,8 +79,8 @@ def changed_by_hand(module, tensors):
     return module
 
 
-@pytest.mark.parametrize("case", LAYERS)
-@pytest.mark.parametrize("mode", ["train", "eval"])
+@every_case("case", LAYERS)
+@every_case("mode", ["train", "eval"])
 def test_a_layer_computes_with_its_weight_and_the_product(case, mode):
     """Called, read from a file, and merged; merged it is the class that it was.
 
@@ -153,7 +154,7 @@ TRAINED = {
 }
 
 
-@pytest.mark.parametrize("case", TRAINED)
+@every_case("case", TRAINED)
 def test_what_is_trained_is_what_is_stated(case):
     """All else is a constant; the batch normalisation uses what it came with."""
     keys, names = TRAINED[case]
@@ -194,7 +195,7 @@ def test_a_is_drawn_by_the_seed_and_for_each_weight():
     assert float(first.square().mean()) == pytest.approx(1 / 400, rel=0.2)
 
 
-@pytest.mark.parametrize("case", ["linear", "convolution", "packed attention"])
+@every_case("case", ["linear", "convolution", "packed attention"])
 def test_stacked_models_are_those_one_by_one(case):
     layer, shape = LAYERS[case]
     net = with_lora(nn.Sequential(layer, nn.Flatten(), nn.LazyLinear(3)), shape[1:], trained=[])
@@ -207,8 +208,8 @@ def test_stacked_models_are_those_one_by_one(case):
     torch.testing.assert_close(together, torch.stack(apart), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("freeze_a", [True, False], ids=["b alone", "both factors"])
-@pytest.mark.parametrize("case", ["linear", "in groups"])
+@every_case("freeze_a", [True, False], ids=["b alone", "both factors"])
+@every_case("case", ["linear", "in groups"])
 def test_single_examples_have_gradients(case, freeze_a):
     """As Opacus takes them, they are autograd's; those of another change are not."""
     layer, shape = LAYERS[case]
@@ -266,7 +267,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@every_case("case", REFUSED)
 def test_what_cannot_be_adapted_is_refused_with_a_reason(case):
     keys, message = REFUSED[case]
     with pytest.raises(Refused, match=message):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import built
+from lanes import every_case
 from torch import nn
 from torch.nn import functional as F
 
@@ -42,7 +43,7 @@ def test_an_example_without_any_label_has_no_loss():
     assert losses[1] > 0
 
 
-@pytest.mark.parametrize("width", [2, 10, 15, 16, 30])
+@every_case("width", [2, 10, 15, 16, 30])
 def test_the_cross_entropy_of_stacked_models_and_its_gradient(width):
     count = 60
     outputs = torch.randn(count, width, generator=torch.Generator().manual_seed(1)) * 5
@@ -114,7 +115,7 @@ MANY = Examples(torch.zeros(2, 3), torch.zeros(2, 4), 4)
 NUMBER = Examples(torch.zeros(2, 3), torch.zeros(2, 1), 1)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "loss, examples, width",
     [
         (CrossEntropy(), WORDS, 3),
@@ -128,7 +129,7 @@ def test_each_loss_knows_how_many_outputs_it_needs(loss, examples, width):
     assert loss.width(examples) == width
 
 
-@pytest.mark.parametrize(
+@every_case(
     "loss, examples, message",
     [
         (CrossEntropy(), MANY, "use model.loss = 'multi_label'"),
@@ -167,10 +168,8 @@ def reference(loss, outputs, y):
     return F.mse_loss(outputs, y)
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize(
-    "loss", [CrossEntropy(), BinaryCrossEntropy(), MultiLabel(), SquaredError()]
-)
+@every_case("way", ["stacked", "loop"])
+@every_case("loss", [CrossEntropy(), BinaryCrossEntropy(), MultiLabel(), SquaredError()])
 def test_local_training_descends_the_mean_loss(loss, way):
     """One step on all of a client's examples is one step of torch's own gradient descent."""
     sizes = np.array([3, 5, 1])

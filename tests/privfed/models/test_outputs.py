@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import CPU, built
+from lanes import every_case
 from small import model, small, trained
 from torch import nn
 
@@ -50,7 +51,7 @@ def network(as_, output, **start):
 HELD = [("dict", "logits"), ("tuple", 1), ("namedtuple", 1), ("object", "logits")]
 
 
-@pytest.mark.parametrize("as_, output", [*HELD, ("namedtuple", "logits")])
+@every_case("as_, output", [*HELD, ("namedtuple", "logits")])
 def test_outputs_are_taken_from_wherever_a_model_holds_them(as_, output):
     plain, held = network("tensor", ""), network(as_, output)
     assert held.shapes == plain.shapes, "parameters keep their names"
@@ -65,7 +66,7 @@ def test_outputs_are_taken_from_wherever_a_model_holds_them(as_, output):
     assert torch.allclose(stacked[1], plain.gradient(plain.initial_params, x, y), atol=1e-6)
 
 
-@pytest.mark.parametrize("as_, output", HELD)
+@every_case("as_, output", HELD)
 def test_without_a_key_the_refusal_names_them_and_says_what_to_set(as_, output):
     written = output if isinstance(output, int) else f'"{output}"'
     likely = 0 if isinstance(output, int) else written  # of places none is likelier
@@ -77,7 +78,7 @@ def test_without_a_key_the_refusal_names_them_and_says_what_to_set(as_, output):
     assert f"model.output = {likely}" in message
 
 
-@pytest.mark.parametrize(
+@every_case(
     "as_, output, message",
     [
         ("dict", "logit", r"model.output is 'logit', but .* 'logits' \(3, 3\); .*\"logits\""),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import built, population, trainer
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from small import model, small, trained
 from torch import nn
 
@@ -30,8 +30,8 @@ ROWS = ("model.name=mlp", "client.batch_size=40", "data.size_min=40")
 """Enough rows for products that are rounded."""
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("model", ["mlp", f"{__name__}:residual"])
+@every_case("way", ["stacked", "loop"])
+@every_case("model", ["mlp", f"{__name__}:residual"])
 def test_gradients_are_rougher_but_parameters_scores_rows_and_charges_are_not(way, model):
     full, rough = (
         prepare(
@@ -170,7 +170,7 @@ def stated(run):
     return tomllib.loads((run / "config.toml").read_text())["run"]["precision"]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("ratio", "precision", "words"),
     [
         (2.0, "mixed", "in mixed precision, 2.00 x as fast here"),

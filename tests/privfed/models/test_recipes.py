@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from helpers import built
+from lanes import every_case
 from safetensors.torch import save_file
 from small import model, trained
 
@@ -58,7 +59,7 @@ def test_a_model_starts_from_another_runs_checkpoint(tmp_path):
             assert torch.equal(tensor, model(tmp_path / "first")[name])
 
 
-@pytest.mark.parametrize(
+@every_case(
     "tensors, message",
     [
         ({"1.weight": torch.ones(3, 4)}, "'1.bias', which is missing there"),

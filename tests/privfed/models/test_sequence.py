@@ -3,9 +3,9 @@
 import copy
 from dataclasses import replace
 
-import pytest
 import torch
-from helpers import built
+from helpers import built, set_fields
+from lanes import every_case
 from torch import nn
 
 from privfed.models.recipes import Mlp
@@ -75,11 +75,11 @@ def network(module):
 
 def left_to_pytorch(net):
     other = replace(net)
-    object.__setattr__(other, "sequence", None)
+    set_fields(other, sequence=None)
     return other
 
 
-@pytest.mark.parametrize("module", KNOWN.values(), ids=KNOWN)
+@every_case("module", KNOWN.values(), ids=KNOWN)
 def test_gradients_are_those_of_functional_call_to_the_bit(module):
     net, (x, y) = network(module), examples()
     assert net.sequence
@@ -89,7 +89,7 @@ def test_gradients_are_those_of_functional_call_to_the_bit(module):
     assert torch.equal(net.gradient(params, x, y), expected)
 
 
-@pytest.mark.parametrize("module", KNOWN.values(), ids=KNOWN)
+@every_case("module", KNOWN.values(), ids=KNOWN)
 def test_a_step_goes_along_the_gradient(module):
     net, (x, y) = network(module), examples()
     flat = net.initial_params.clone()
@@ -150,7 +150,7 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize("module", LEFT.values(), ids=LEFT)
+@every_case("module", LEFT.values(), ids=LEFT)
 def test_what_is_not_known_exactly_is_left_to_pytorch(module):
     assert sequence(module) is None
 
@@ -175,9 +175,9 @@ def test_in_mixed_precision_convolutions_are_rounded_and_norms_and_thin_products
     assert all(p.dtype == torch.float32 for p in parameters.values())
 
 
-@pytest.mark.parametrize("way", ["alone", "stacked"])
-@pytest.mark.parametrize("rows", [1, FEWEST_ROWS])
-@pytest.mark.parametrize("batch_size", [FEWEST_ROWS - 1, FEWEST_ROWS])
+@every_case("way", ["alone", "stacked"])
+@every_case("rows", [1, FEWEST_ROWS])
+@every_case("batch_size", [FEWEST_ROWS - 1, FEWEST_ROWS])
 def test_linear_layers_are_rounded_where_a_full_batch_has_enough_rows(way, rows, batch_size):
     """Whatever the batch at hand: how wide that is depends on who else is trained."""
     full = built(Mlp(hidden=[7]), (5,), CLASSES)

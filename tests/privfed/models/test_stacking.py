@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import built
+from lanes import every_case
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -51,7 +52,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("module", KNOWN.values(), ids=KNOWN)
+@every_case("module", KNOWN.values(), ids=KNOWN)
 def test_outputs_and_gradients_are_those_of_vmap(module):
     for ours, theirs in zip(*both(module, torch.randn(CLIENTS, BATCH, WIDTH)), strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -112,7 +113,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("module", OTHERS.values(), ids=OTHERS)
+@every_case("module", OTHERS.values(), ids=OTHERS)
 def test_what_is_not_known_exactly_is_left_to_vmap(module):
     assert known(module) is None
 

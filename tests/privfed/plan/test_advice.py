@@ -5,6 +5,7 @@ import math
 
 import pytest
 from click.testing import CliRunner
+from lanes import every_case
 from small import SMALL
 
 from privfed.cli.main import main
@@ -56,7 +57,7 @@ def test_the_least_noise_is_first_and_what_is_not_comparable_apart(at_four):
     assert relative(at_four.apart[0], at_four.reference) is None
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("sampler", "mechanism"),
     [("poisson", "gaussian"), ("cyclic", "blt"), ("allocation", "banded")],
 )
@@ -107,7 +108,7 @@ def test_a_run_is_advised_beside_its_own_noise_and_its_own_refusals():
     assert "exchanges" in refused["blt"]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "why"),
     [
         (("privacy.mechanism=none",), "server adds none"),
@@ -140,7 +141,7 @@ def test_the_command_prints_least_noise_first_and_says_what_it_rests_on():
     assert {each["sampler"] for each in json.loads(given)["alternatives"]} == {"cyclic"}
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "why"),
     [
         (("--epsilon", "2"), "one expected cohort"),

@@ -11,6 +11,7 @@ import pytest
 from commands import run
 from description_setup import QUICK, SEEDED, run_file
 from grids import write
+from lanes import every_case
 from private_tunings import BUDGET, TUNED, proposed
 from small import SMALL, small, trained
 
@@ -141,7 +142,7 @@ def without(monkeypatch, *names):
 EVERY = [each.name for each in COMPARED]
 
 
-@pytest.mark.parametrize("case", CHARGED)
+@every_case("case", CHARGED)
 def test_an_earlier_run_is_charged_for_the_later_runs_adversary(case, tmp_path, monkeypatch):
     """In the plan, the run, its audit and the joint audit; no comparison may be dropped."""
     both, earlier, later = CHARGED[case]
@@ -168,7 +169,7 @@ def test_an_earlier_run_is_charged_for_the_later_runs_adversary(case, tmp_path, 
         resume(tmp_path / "mutant", lambda stored: stored.with_run(rounds=3))
 
 
-@pytest.mark.parametrize("case", CHARGED)
+@every_case("case", CHARGED)
 def test_an_earlier_run_with_stronger_assumptions_costs_what_it_cost(case, tmp_path):
     both, later, earlier = CHARGED[case]
     trained(tmp_path / "first", *both, *earlier)
@@ -176,7 +177,7 @@ def test_an_earlier_run_with_stronger_assumptions_costs_what_it_cost(case, tmp_p
     assert prior.spending == Prior.of("", Ledger.load(tmp_path / "first/ledger.jsonl")).spending
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@every_case("case", REFUSED)
 def test_what_no_bound_is_known_for_is_refused(case, tmp_path, monkeypatch):
     both, earlier, later, reason = REFUSED[case]
     trained(tmp_path / "first", *both, *earlier)
@@ -193,7 +194,7 @@ def test_what_no_bound_is_known_for_is_refused(case, tmp_path, monkeypatch):
         resume(tmp_path / "mutant", lambda stored: stored.with_run(rounds=3))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@every_case("name", EVERY)
 def test_dropping_any_one_comparison_is_noticed(name, tmp_path, monkeypatch):
     both, earlier, later, reason = REFUSED[name]
     trained(tmp_path / "first", *both, *earlier)
@@ -206,7 +207,7 @@ def test_dropping_any_one_comparison_is_noticed(name, tmp_path, monkeypatch):
     assert priors(counting).runs
 
 
-@pytest.mark.parametrize("case", CHARGED)
+@every_case("case", CHARGED)
 def test_cells_of_a_grid_that_assume_different_things_have_no_one_epsilon(case):
     both, earlier, later = CHARGED[case]
     entries = [planned_charges(Cell({}, 0, small(*both, *keys), None)) for keys in (earlier, later)]
@@ -314,8 +315,8 @@ def test_a_ledger_that_does_not_state_its_assumptions_bounds_nothing_against_tha
     )
 
 
-@pytest.mark.parametrize("protocol", ["masks", "committee", "bfv"])
-@pytest.mark.parametrize("colluders", [0.0, 0.1, 0.13])
+@every_case("protocol", ["masks", "committee", "bfv"])
+@every_case("colluders", [0.0, 0.1, 0.13])
 def test_the_runs_own_numbers_give_what_it_was_charged_for(protocol, colluders):
     keys = (*MASKED, f"secure.protocol={protocol}", f"secure.colluders={colluders}")
     planned = plan_with_length(small(*keys, "data.clients=19", "aggregation.byzantine=2"))
@@ -353,7 +354,7 @@ CLIENTS = NoiseOfClients(
 WEAK = Assumed(colluders=0.0, byzantine=0, noise=(CLIENTS,))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "noise, more, part",
     [
         (ROUND.release, {"colluders": 0.4}, 0.5),
@@ -424,7 +425,7 @@ def test_noise_of_sites_and_of_pairs_by_hand():
 CENTRAL = Assumed((OWN_SITE, SERVER), sites_per_client=1)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "release, sites, assumed, wanted, times",
     [
         (PoissonSampled(0.1, Gaussian(2.0)), 1, CENTRAL, SeveralSites(0.1, 3, Gaussian(2.0)), 1),
@@ -483,7 +484,7 @@ FREE = {
 """Pairs that may differ: each run is charged by its own events."""
 
 
-@pytest.mark.parametrize("name", FREE)
+@every_case("name", FREE)
 def test_what_is_a_fact_of_each_run_is_charged_in_its_own_events(name, tmp_path):
     both, earlier, later = FREE[name]
     trained(tmp_path / "first", *both, *earlier)
@@ -512,7 +513,7 @@ EQUAL = {
 """Rows in which runs have to be equal: keys of both, of each, and the reason."""
 
 
-@pytest.mark.parametrize("name", EQUAL)
+@every_case("name", EQUAL)
 def test_what_has_to_be_equal_is_refused_where_it_differs(name, tmp_path):
     both, earlier, later, reason = EQUAL[name]
     later = [key.format(first=json.dumps(str(tmp_path / "first"))) for key in later]

@@ -8,6 +8,7 @@ import pytest
 from commands import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from privfed.config.reading import load
 from privfed.core.errors import Refused
@@ -110,7 +111,7 @@ def test_alternatives_change_one_number_each(asked):
 CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 100, "cohort": 5}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "wrong, reason",
     [
         ({"noise_multiplier": 1.0}, "nothing is left"),
@@ -118,7 +119,7 @@ CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 1
         ({"population": 10}, "either it or these"),
         ({"cap": 5}, "cap: not for gaussian"),
         ({"separation": 5}, "separation: not for"),
-        ({"bands": 5}, "bands is for"),
+        ({"bands": 5}, "bands needs mechanism banded"),
         ({"epsilon": None, "noise_multiplier": math.nan}, "expected a number"),
         ({"epsilon": None, "noise_multiplier": 1e12}, "expected a number"),
         ({"sampling_rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from commands import run
+from lanes import every_case
 
 import privfed
 from privfed.config.reading import load
@@ -29,7 +30,7 @@ OWN_NOISE = replace(CENTRAL, mechanism="local_gaussian")
 FLAGS = ["--delta", 1e-4, "--population", 3000, "--cohort", 300, "--rounds", 60, "--epsilon", 2]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "flags, keys",
     [
         ({"colluders": 2, "minimum": 4}, {"secure.colluders": 0.4, "secure.minimum": 4}),
@@ -58,7 +59,7 @@ def test_it_is_the_plan_of_such_a_run(flags, keys):
     assert ours.cost.limits == theirs.cost.limits
 
 
-@pytest.mark.parametrize("sites", [2, 3, 7, 10, 30, 1000, 9999])
+@every_case("sites", [2, 3, 7, 10, 30, 1000, 9999])
 def test_colluders_are_whole_sites(sites):
     """So many as are asked for, whatever the quotient's last bits; by default a tenth, rounded up.
 
@@ -118,7 +119,7 @@ def test_each_number_follows_from_the_others():
     assert 290 <= solve(replace(noised, cohort=None)).question.cohort <= 305
 
 
-@pytest.mark.parametrize(
+@every_case(
     "wrong, reason",
     [
         ({"colluders": 0.2}, r"number of sites \(secure.colluders = 0.2 would be 1\)"),
@@ -146,7 +147,7 @@ def test_what_cannot_be_meant_of_sites_is_refused(wrong, reason):
         solve(replace(ONE_NOISE, **wrong))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "wrong, reason",
     [
         ({"colluders": 1}, "colluders: for mechanism skellam"),

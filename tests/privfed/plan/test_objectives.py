@@ -2,6 +2,7 @@
 
 import pytest
 from html_page import Document
+from lanes import every_case
 from small import small, trained
 
 from privfed.core.errors import Refused
@@ -44,20 +45,20 @@ def said(row, *keys):
     return dict(zip(names, texts, strict=True)).get(row)
 
 
-@pytest.mark.parametrize("server", list(SERVERS))
+@every_case("server", list(SERVERS))
 def test_clusters_beside_a_server_that_steps_otherwise_are_refused(server):
     """The run's model would be none of them."""
     with pytest.raises(Refused, match=r'set server\.optimizer = "fedavg" and server\.lr = 1\.0'):
         plan(small("client.objective=ifca", *SERVERS[server]))
 
 
-@pytest.mark.parametrize("server", list(SAME))
+@every_case("server", list(SAME))
 def test_clusters_under_the_plain_step_are_planned(server):
     evaluating = ("evaluation.by=clients", "evaluation.every=7")
     assert plan(small("client.objective=ifca", *evaluating, *SAME[server])).evaluation
 
 
-@pytest.mark.parametrize("objective", ["fedsplit", "feddyn", "mime", "mimelite"])
+@every_case("objective", ["fedsplit", "feddyn", "mime", "mimelite"])
 def test_a_server_that_makes_another_algorithm_is_told_of(objective):
     keys = (RETURNING, f"client.objective={objective}")
     assert f"another algorithm than the published {objective}" in said("server", *keys)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import Rounds, Seen, population
+from lanes import every_case
 from small import model, small, trained
 from torch import nn
 
@@ -344,7 +345,7 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
 # what is refused
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         (("aggregation.rule=krum",), 'needs every client.*"geometric_median"'),
@@ -449,7 +450,7 @@ def test_a_rule_from_outside_has_to_be_one():
         plan(small("aggregation.rule=privfed.server.fedopt:FedAvg"))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         (("aggregation.rule=median",), "on every client's row; .* tolerated: 1 of 4"),
@@ -480,7 +481,7 @@ def unbiased(features, width):
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(features), width, bias=False))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, why",
     [
         ((), "needs every client's row, but a function of rows has no proven sensitivity"),

@@ -1,11 +1,11 @@
 """Searches by trying give what fits, and nothing where nothing does."""
 
-import pytest
+from lanes import every_case
 
 from privfed.plan.calibration.solving import large_scanned, largest_rate
 
 
-@pytest.mark.parametrize("most", [1, 7, 100, 4321])
+@every_case("most", [1, 7, 100, 4321])
 def test_a_large_count_is_found_whatever_small_ones_do(most):
     fits = range(most // 2 + 1, 3 * most // 4 + 2)
     assert large_scanned(lambda n: n in fits and n <= most, most) == min(fits[-1], most)

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from click.testing import CliRunner
+from lanes import every_case
 from sites import AT_SITES
 from small import SMALL, small
 
@@ -62,7 +63,7 @@ def test_where_a_site_adds_all_noise_there_is_one_guarantee():
     assert site_guarantee(run, 7).bound.epsilon == run.guarantee.epsilon
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, answers, reason",
     [
         ((), 0, "expected from 1 to run.rounds = 7"),

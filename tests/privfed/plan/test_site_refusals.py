@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from lanes import every_case
 from sites import AT_SITES
 from small import small
 
@@ -14,7 +15,7 @@ TWO = ("data.sites_per_client=2",)
 CENTRAL = ("privacy.mechanism=gaussian",)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, reason",
     [
         (("data.sites=0", "secure.parties=sites"), "data.sites is 0"),
@@ -65,7 +66,7 @@ def test_what_has_no_proof_is_refused(keys, reason):
         plan(config, length=10)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         (),

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, assert_normal
+from helpers import Rounds, assert_normal, set_fields
+from lanes import every_case
 from small import model, same_run, small, trained
 
 from accounting.noises import Gaussian
@@ -30,7 +31,7 @@ def adaptive(clip=0.3, noise=1.0, count=2.0, **changes):
     )
 
 
-@pytest.mark.parametrize("noise, count", [(1.0, 5.0), (3.0, 2.0), (0.5, 0.3), (10.0, 5.1)])
+@every_case("noise, count", [(1.0, 5.0), (3.0, 2.0), (0.5, 0.3), (10.0, 5.1)])
 def test_the_split_spends_exactly_the_multiplier(noise, count):
     split = Split.of(noise, count)
     assert split.update**-2 + (2 * split.count) ** -2 == pytest.approx(noise**-2, rel=1e-12)
@@ -71,8 +72,8 @@ def test_its_event_is_that_of_the_whole_multiplier():
     assert plan(small(ON, "privacy.count_noise=9")).event == plan(small()).event
 
 
-@pytest.mark.parametrize("start", [0.1, 10.0])
-@pytest.mark.parametrize("quantile", [0.3, 0.8])
+@every_case("start", [0.1, 10.0])
+@every_case("quantile", [0.3, 0.8])
 def test_it_finds_the_quantile_from_ten_times_too_low_and_too_high(start, quantile):
     """Norms uniform on [0, 2]: the quantile g lies at 2 g. Cohorts of 200, their count noised."""
     mechanism = adaptive(start * 2 * quantile, 1.0, 10.0, clip_quantile=quantile)
@@ -101,7 +102,7 @@ def test_the_clip_moves_as_in_the_paper():
 def test_noise_follows_the_clip_that_was_applied_and_a_wrong_scale_is_rejected(tmp_path):
     """Nobody holds an example, so that what is released is the noise: z_delta C / divisor."""
     rounds = Rounds(tmp_path, [0] * 40, size=8, mechanism=adaptive(0.3, 1.0, 0.6, clip_rate=1.0))
-    object.__setattr__(rounds.state, "mechanism", rounds.algorithm.mechanism.init())
+    set_fields(rounds.state, mechanism=rounds.algorithm.mechanism.init())
     seen, clips = [], []
     from privfed.round.round import run_round
 

@@ -13,6 +13,7 @@ import torch
 from helpers import Rounds, assert_normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 from small import model, same_run, small, stop_after, trained
 
 from accounting.accountants import epsilon
@@ -154,7 +155,7 @@ BOTH = pytest.mark.parametrize("toeplitz", [SOLVED, OLDER], ids=["on-grid", "old
 
 
 @BOTH
-@pytest.mark.parametrize("check", [noise_is_what_the_ledger_says, rows_are_clipped])
+@every_case("check", [noise_is_what_the_ledger_says, rows_are_clipped])
 def test_it_does_what_its_event_says(check, toeplitz, tmp_path):
     check(tmp_path, toeplitz)
 
@@ -223,7 +224,7 @@ def unclipped(monkeypatch):
 
 
 @BOTH
-@pytest.mark.parametrize(
+@every_case(
     "fault, check",
     [
         (halved, noise_is_what_the_ledger_says),
@@ -283,7 +284,7 @@ def test_a_run_spends_one_gaussian_per_participation(tmp_path):
     assert not audited.problems
 
 
-@pytest.mark.parametrize("cut", [2, 4, 5])
+@every_case("cut", [2, 4, 5])
 def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, cut, monkeypatch):
     words = (*CYCLIC, "run.randomness=seeded")
     trained(tmp_path / "whole", *words)

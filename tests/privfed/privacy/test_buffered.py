@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Rounds, assert_normal
+from lanes import every_case
 from small import SMALL, model, same_run, stop_after, trained
 
 from accounting.accountants import epsilon
@@ -91,9 +92,7 @@ def rows_are_clipped(tmp_path):
     assert (torch.linalg.vector_norm(bounded.rows, dim=1) <= bounded.bound).all()
 
 
-@pytest.mark.parametrize(
-    "check", [noise_is_what_the_ledger_says, noise_has_the_charged_scale, rows_are_clipped]
-)
+@every_case("check", [noise_is_what_the_ledger_says, noise_has_the_charged_scale, rows_are_clipped])
 def test_it_does_what_its_event_says(check, tmp_path):
     check(tmp_path)
 
@@ -130,7 +129,7 @@ def counted_as_disjoint(monkeypatch):
     monkeypatch.setattr(BufferedToeplitz, "growth", lambda self, rounds: (-(-rounds // 3)) ** 0.5)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "fault, check",
     [
         (halved, noise_is_what_the_ledger_says),
@@ -224,7 +223,7 @@ def test_more_rounds_later_keep_the_buffers(tmp_path):
     assert model(tmp_path / "run")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "why"),
     [
         (("privacy.decays=[0.5]",), "belong together"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import assert_normal
+from lanes import every_case
 
 import privfed
 from accounting.noises import Gaussian
@@ -40,7 +41,7 @@ def test_another_sampler_is_refused_with_what_would_work():
         CentralGaussian(noise_multiplier=1.0).event(BySize(size=1).witness(0, 10), 1)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "total",
     [
         torch.zeros(3),

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from lanes import every_case
 
 from privfed.core.errors import Refused
 from privfed.privacy.clipping import clip_rows, on_grid, toward_zero
@@ -57,7 +58,7 @@ def test_short_rows_are_left_alone_and_long_ones_keep_their_direction():
     torch.testing.assert_close(bounded[2], rows[2], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e31])
+@every_case("bad", [torch.nan, torch.inf, -torch.inf, 1e31])
 def test_a_row_that_is_not_usable_contributes_zero_and_spoils_no_other(bad):
     rows = torch.tensor([[1.0, 2.0], [bad, 1.0], [0.1, 0.1]])
     bounded = clip_rows(rows, 1.0).rows
@@ -71,7 +72,7 @@ def test_float64_rows_keep_their_type():
     assert (bounded == 0).all()
 
 
-@pytest.mark.parametrize("clip", [0.0, -1.0, 1e-7, 1e21, float("nan"), float("inf")])
+@every_case("clip", [0.0, -1.0, 1e-7, 1e21, float("nan"), float("inf")])
 def test_a_clip_without_proof_is_refused(clip):
     with pytest.raises(Refused, match="clip"):
         clip_rows(torch.ones(1, 2), clip)
@@ -117,8 +118,8 @@ def test_whole_numbers_lie_toward_zero(numbers):
     assert found.tolist() == [math.trunc(number) for number in numbers]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("length", [1, 700, (1 << 16) + 3, 200_003])
+@every_case("dtype", [torch.float32, torch.float64])
+@every_case("length", [1, 700, (1 << 16) + 3, 200_003])
 def test_clipping_onto_a_grid_in_one_pass_is_both_in_turn(dtype, length):
     """No number is left off the grid, and none grows: the norm stays within the clip."""
     rows = torch.randn(4, length, generator=torch.Generator().manual_seed(1), dtype=dtype)

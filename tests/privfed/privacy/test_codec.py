@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
@@ -68,7 +69,7 @@ def test_sums_within_capacity_never_wrap(count, bits, seed):
     assert np.array_equal(codec.unwrap(summed), sum(whole))
 
 
-@pytest.mark.parametrize("bits", [8, 16, 32, 40, 64])
+@every_case("bits", [8, 16, 32, 40, 64])
 def test_every_residue_is_lifted_to_the_nearest_number(bits):
     codec = Codec(clip=1.0, step=1.0, length=5, bits=bits)
     edge = 2 ** (bits - 1)
@@ -76,8 +77,8 @@ def test_every_residue_is_lifted_to_the_nearest_number(bits):
     assert np.array_equal(codec.unwrap(codec.wrap(numbers)), numbers)
 
 
-@pytest.mark.parametrize("count", [1, 7, 32, 33, 1000])
-@pytest.mark.parametrize("bits", [16, 24, 32])
+@every_case("count", [1, 7, 32, 33, 1000])
+@every_case("bits", [16, 24, 32])
 def test_the_finest_step_is_the_finest_that_cannot_wrap(count, bits):
     codec = Codec.finest(1.0, math.inf, 10, bits, count, 2.0**30)
     assert count * codec.largest < 2 ** (bits - 1)
@@ -85,7 +86,7 @@ def test_the_finest_step_is_the_finest_that_cannot_wrap(count, bits):
     assert count * finer.largest >= 2 ** (bits - 1) or finer.bound > 2.0**30
 
 
-@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 1e150, 2.0**47])
+@every_case("number", [np.inf, -np.inf, np.nan, 1e150, 2.0**47])
 def test_numbers_beyond_whole_ones_of_64_bits_are_never_encoded(number):
     """A row without a bound or a reach, too: cast, they would be other numbers."""
     codec = Codec(np.inf, 1.0, 2, 62)
@@ -99,7 +100,7 @@ def test_a_capacity_that_would_wrap_is_refused_with_the_bits_that_do():
         Codec.finest(1.0, math.inf, 10, 8, 1000, 2.0**30)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "row",
     [np.ones(3), np.full(4, np.nan), np.full(4, np.inf), np.full(4, 0.6), np.ones((2, 4)) / 9],
     ids=["short", "nan", "inf", "beyond the clip", "two rows"],
@@ -118,7 +119,7 @@ def test_a_fraction_finer_than_the_first_bits_of_a_coin_is_kept():
     assert codec.encode(-row, Keys(None)).min() >= -1
 
 
-@pytest.mark.parametrize("step", [1.0, 0.3, 2.0**-30])
+@every_case("step", [1.0, 0.3, 2.0**-30])
 def test_whole_steps_are_sent_as_they_are(step):
     codec = Codec(clip=1e4, step=step, length=20_000, bits=62)
     whole = np.arange(-10_000, 10_000) % 71 - 35

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from distributed_noise import SETTING, STREAMS, fits, skellam_cdf
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from scipy import stats
 
 from privfed.core.streams import Keys, Streams
@@ -214,8 +214,8 @@ def test_an_answer_with_a_share_of_a_layer_that_stays_is_refused():
     assert channel.faults == ["wrong shares: of layers of noise that the survivors have to keep"]
 
 
-@pytest.mark.parametrize("colluders", [0, 3])
-@pytest.mark.parametrize("waste", [0.0, WASTE, 0.3])
+@every_case("colluders", [0, 3])
+@every_case("waste", [0.0, WASTE, 0.3])
 def test_layers_add_up_to_what_is_asked_for_and_waste_little(waste, colluders):
     """Whoever is gone or colludes: v at least of those who count, little more of all."""
     layers = Layers(100.0, 0.4, colluders, waste)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from distributed_noise import DISTRIBUTED, KINDS, LAYERED, SETTING, calibrated, events
+from lanes import every_case
 from scipy import stats
 from small import small
 
@@ -136,7 +137,7 @@ class Amplified:
         return {**found, "server": replace(found["server"], release=sampled, relation=ADD_REMOVE)}
 
 
-@pytest.mark.parametrize("kind, keys", KINDS.values(), ids=KINDS.keys())
+@every_case("kind, keys", KINDS.values(), ids=KINDS.keys())
 def test_the_real_mechanism_passes_and_planted_faults_are_caught(kind, keys):
     setting = replace(SETTING, bits=12, noise=ClientShares(16, 16, 0.75, 0.875))
     honest_charge(kind(noise_multiplier=1.5, **keys).resolved(setting))
@@ -153,7 +154,7 @@ def test_the_real_mechanism_passes_and_planted_faults_are_caught(kind, keys):
             honest_charge(broken.resolved(setting))
 
 
-@pytest.mark.parametrize("kind, keys", KINDS.values(), ids=KINDS.keys())
+@every_case("kind, keys", KINDS.values(), ids=KINDS.keys())
 def test_exchanges_over_one_cohort_cost_as_much_as_each_by_itself(kind, keys):
     mechanism = kind(noise_multiplier=2.0, **keys).resolved(SETTING)
     together = {events(mechanism, Full(), exchanges=3)["server"]: 1}
@@ -185,10 +186,10 @@ def accepted(part, limits):
     return found
 
 
-@pytest.mark.parametrize("byzantine", [0, 4])
-@pytest.mark.parametrize("threshold", [0.5, 0.6, 0.9])
-@pytest.mark.parametrize("tolerance", [0.05, 0.2, 0.5])
-@pytest.mark.parametrize("protocol", ["masks", "masks in layers", "committee", "bfv"])
+@every_case("byzantine", [0, 4])
+@every_case("threshold", [0.5, 0.6, 0.9])
+@every_case("tolerance", [0.05, 0.2, 0.5])
+@every_case("protocol", ["masks", "masks in layers", "committee", "bfv"])
 def test_honest_noise_is_never_less_than_is_charged(threshold, tolerance, protocol, byzantine):
     """By all cohorts and survivors that a protocol accepts, with as many colluders as may be."""
     size, colluders, layered = 40, 0.08, protocol == "masks in layers"

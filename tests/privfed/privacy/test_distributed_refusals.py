@@ -10,6 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from distributed_noise import DISTRIBUTED, SEEDED, SETTING, calibrated, events
+from lanes import every_case
 from small import SMALL, small, trained
 
 from accounting.events import ADD_REMOVE, ZERO_OUT
@@ -33,7 +34,7 @@ from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         (("secure.protocol=none",), "adds its noise within a secure sum"),
@@ -151,7 +152,7 @@ def test_layers_can_be_drawn_for_the_smallest_cohort_that_clients_accept():
         assert len(layers.layer(clients, max(layers.count(clients), 1)).draw(Keys(None), 2)) == 2
 
 
-@pytest.mark.parametrize("bits", [14, 20, 32])
+@every_case("bits", [14, 20, 32])
 def test_ciphertexts_carry_sums_that_masks_would_wrap(tmp_path, bits):
     trained(tmp_path, SEEDED, *DISTRIBUTED, "secure.protocol=bfv", f"secure.bits={bits}")
     assert audit(tmp_path).guarantee.rounds == 7

@@ -9,7 +9,7 @@ import torch
 from helpers import assert_normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from scipy import stats
 
 from privfed.core.errors import Refused
@@ -55,8 +55,8 @@ def test_any_bits_give_what_60_digits_give(words, scale):
     assert [int(one) for one in drawn_values] == [exactly(word, scale) for word in words]
 
 
-@pytest.mark.parametrize("low", [0, 1, 2, 1000, 2**24 - 1, 2**24, 2**40, 2**62, 2**63 - 1])
-@pytest.mark.parametrize("sign", [0, 1])
+@every_case("low", [0, 1, 2, 1000, 2**24 - 1, 2**24, 2**40, 2**62, 2**63 - 1])
+@every_case("sign", [0, 1])
 def test_tails_and_the_middle_too(low, sign):
     word = low << 1 | sign
     for scale in (1.0, 2.0**20, 2.0**31):
@@ -98,7 +98,7 @@ def test_doubt_is_settled_by_further_bits(monkeypatch):
     assert set(alone) == {0.0, 1.0}
 
 
-@pytest.mark.parametrize("scale", [0.0, 0.3, 1.0, 37.5, 2.0**30, 2.0**32])
+@every_case("scale", [0.0, 0.3, 1.0, 37.5, 2.0**30, 2.0**32])
 def test_no_doubt_is_overlooked(scale):
     """The bound by which most draws are passed over is above the slack of each of them."""
     words = SEEDED.at("noise", 4).bits(100_000)
@@ -325,7 +325,7 @@ MECHANISMS = {
 }
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@every_case("name", MECHANISMS)
 def test_what_a_mechanism_sends_lies_on_the_grid_of_its_noise(name):
     """Exactness rests on it: a number between two points of the grid would show through the sum."""
     mechanism, std = MECHANISMS[name]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Rounds, assert_normal
+from lanes import every_case
 from small import small, trained
 
 from accounting.accountants import epsilon
@@ -63,7 +64,7 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@every_case("check", CHECKS)
 def test_a_message_is_what_its_event_says(check):
     check()
 
@@ -85,7 +86,7 @@ def charged_for_one_clip(monkeypatch):
     monkeypatch.setitem(local.CHANGE, REPLACE_ONE, 1)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "fault, check",
     [
         (halved, CHECKS[0]),
@@ -121,8 +122,8 @@ def test_a_rule_sees_noised_rows_only(tmp_path):
     assert_normal(torch.cat(seen).numpy(), 1.0)
 
 
-@pytest.mark.parametrize("sampler, times", [("poisson", 7), ("full", 7), ("cyclic", 3)])
-@pytest.mark.parametrize("rule", ["mean", "median"])
+@every_case("sampler, times", [("poisson", 7), ("full", 7), ("cyclic", 3)])
+@every_case("rule", ["mean", "median"])
 def test_every_round_in_which_a_client_may_be_drawn_is_charged(tmp_path, sampler, times, rule):
     size = "4" if sampler == "poisson" else "0"
     separation = ["cohort.separation=3"] if sampler == "cyclic" else []

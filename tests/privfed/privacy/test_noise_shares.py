@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from distributed_noise import fits, gaussian_cdf, skellam_cdf
+from lanes import every_case
 from scipy import stats
 
 from privfed.core.streams import Keys
@@ -19,15 +20,15 @@ from privfed.privacy.noise.table_sampler import (
 )
 
 
-@pytest.mark.parametrize("variance", [0.3, 4.0, 1500.0])
+@every_case("variance", [0.3, 4.0, 1500.0])
 def test_skellam_has_its_distribution_and_a_wrong_scale_is_rejected(variance):
     sample, spread = SkellamShare(variance).draw(Keys(None), 200_000), 3 * math.sqrt(variance) + 2
     assert fits(sample, skellam_cdf(variance), -spread, spread) > 1e-6
     assert fits(sample, skellam_cdf(variance * 1.05), -spread, spread) < 1e-6
 
 
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("std", [2.0, 7.0, 60.0])
+@every_case("exact", [False, True])
+@every_case("std", [2.0, 7.0, 60.0])
 def test_discrete_gaussians_have_their_distribution_and_a_wrong_scale_is_rejected(std, exact):
     sample = DiscreteGaussianShare(std, exact).draw(Keys(None), 150_000)
     assert fits(sample, gaussian_cdf(std), -3 * std, 3 * std) > 1e-6
@@ -90,7 +91,7 @@ def test_further_bits_decide_where_the_leading_tie():
     assert stats.binomtest(int((below == 0).sum()), 40_000, 0.75).pvalue > 1e-6
 
 
-@pytest.mark.parametrize("variance", [0.3, 900.0, 900.0**2, 5000.0**2])
+@every_case("variance", [0.3, 900.0, 900.0**2, 5000.0**2])
 def test_each_draw_is_where_its_number_falls_among_all_192_bits(variance):
     """At every value of the distribution, beside it, and anywhere: by the guide and without."""
     table = skellam_table(variance)
@@ -140,10 +141,7 @@ def kept(layers, clients, gone):
 LAYERS = [Layers(100.0, 0.3), Layers(100.0, 0.3, waste=WASTE), Layers(100.0, 0.4, 2, WASTE)]
 
 
-@pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("clients", [5, 12, 40])
-def test_layers_leave_the_whole_variance_whoever_is_gone(layers, clients):
-    """Never less, and with a waste of 0 and no colluders exactly as much."""
+def leave_the_whole_variance(layers, clients):
     for gone in range(layers.most_dropouts(clients) + 1):
         left = kept(layers, clients, gone)
         assert left >= 1 - 1e-12
@@ -154,6 +152,13 @@ def test_layers_leave_the_whole_variance_whoever_is_gone(layers, clients):
             layers.layer(clients, i + 1).variance for i in range(layers.staying(clients, gone))
         )
         assert parts == pytest.approx(one, rel=1e-12)
+
+
+@every_case("layers", LAYERS)
+@every_case("clients", [5, 12, 40])
+def test_layers_leave_the_whole_variance_whoever_is_gone(layers, clients):
+    """Never less, and with a waste of 0 and no colluders exactly as much."""
+    leave_the_whole_variance(layers, clients)
 
 
 def base_three_percent_low(monkeypatch):
@@ -173,8 +178,8 @@ def a_layer_short(monkeypatch):
     monkeypatch.setattr(Layers, "staying", lambda self, n, gone: max(real(self, n, gone) - 1, 0))
 
 
-@pytest.mark.parametrize("fault", [base_three_percent_low, one_more_comes_off, a_layer_short])
+@every_case("fault", [base_three_percent_low, one_more_comes_off, a_layer_short])
 def test_layers_that_leave_less_are_noticed(fault, monkeypatch):
     fault(monkeypatch)
     with pytest.raises(AssertionError):
-        test_layers_leave_the_whole_variance_whoever_is_gone(LAYERS[0], 12)
+        leave_the_whole_variance(LAYERS[0], 12)

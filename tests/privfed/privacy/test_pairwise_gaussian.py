@@ -5,6 +5,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from helpers import Rounds, assert_normal
+from lanes import every_case
 from small import SMALL, small, trained
 
 from accounting.accountants import epsilon
@@ -131,7 +132,7 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@every_case("check", CHECKS)
 def test_messages_are_what_their_event_says(check):
     check()
 
@@ -193,7 +194,7 @@ def one_noise_for_all(monkeypatch):
     monkeypatch.setattr(Keys, "each", lambda self: (Keys(bytes(16)) for _ in self.clients))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "fault, check",
     [
         (halved, CHECKS[0]),
@@ -221,7 +222,7 @@ def assert_covariance(rows, expected):
     assert (np.abs(rows @ rows.T / columns - expected) <= 6 * std).all()
 
 
-@pytest.mark.parametrize("ratio", [0.01, 1.0, 10.0])
+@every_case("ratio", [0.01, 1.0, 10.0])
 def test_the_joint_law_is_that_of_pairs(ratio):
     noise = PairwiseNoise(6, 0.7, 0.7 * ratio)
     expected = noise.alone**2 * np.eye(6) + noise.shared**2 * (6 * np.eye(6) - 1)
@@ -230,7 +231,7 @@ def test_the_joint_law_is_that_of_pairs(ratio):
     assert_covariance(drawn_by_pairs(noise, 20_000)[0], expected)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3, 2.0])
+@every_case("ratio", [0.0, 0.3, 2.0])
 def test_with_what_colluders_know_taken_off_a_row_is_as_hidden_as_claimed(ratio):
     part = mechanism(ratio)
     noise = part.noise()
@@ -242,7 +243,7 @@ def test_with_what_colluders_know_taken_off_a_row_is_as_hidden_as_claimed(ratio)
     assert whole == pytest.approx(Z * CLIP, rel=0.05)
 
 
-@pytest.mark.parametrize(("ratio", "honest"), [(0.0, 9), (1.0, 1), (1.0, 94), (7.0, 40)])
+@every_case(("ratio", "honest"), [(0.0, 9), (1.0, 1), (1.0, 94), (7.0, 40)])
 def test_the_closed_form_is_the_inverse_covariance(ratio, honest):
     own = part_alone(ratio, honest)
     pair = ratio * own
@@ -304,7 +305,7 @@ def test_a_rule_sees_noised_rows_only_all_at_once(tmp_path):
     assert_normal(noise.sum(0)[None], part.noise().of_sum(20))
 
 
-@pytest.mark.parametrize("rule", ["mean", "geometric_median", "median"])
+@every_case("rule", ["mean", "geometric_median", "median"])
 def test_every_round_is_charged_and_a_run_states_whom_it_counts_on(tmp_path, rule):
     trained(tmp_path / "run", *FULL, f"aggregation.rule={rule}", "privacy.colluders=2")
     audited = audit(tmp_path / "run")
@@ -320,7 +321,7 @@ def test_a_mean_is_taken_over_rows():
     assert rule_of(small(*FULL)) == Composed(before=(), rule=Mean())
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, why",
     [
         (("cohort.sampler=poisson", "cohort.size=4"), "all clients take part"),
@@ -376,7 +377,7 @@ def test_an_audit_sees_all_rows_and_finds_the_noise_that_was_charged(releases):
     assert tested.noise == pytest.approx(1.0, abs=0.12)
 
 
-@pytest.mark.parametrize("fault", [halved, nothing_shared, own_noise_left_out])
+@every_case("fault", [halved, nothing_shared, own_noise_left_out])
 def test_an_audit_refutes_too_little_noise(fault, monkeypatch):
     keys = (*FULL, "data.clients=12", "privacy.noise_multiplier=1.0", "privacy.clip=0.4")
     algorithm, scenarios = scenarios_of(plan_of_mechanism(load(None, [*keys, "run.rounds=3"])))
@@ -386,7 +387,7 @@ def test_an_audit_refutes_too_little_noise(fault, monkeypatch):
     assert tested.noise < 0.8
 
 
-@pytest.mark.parametrize(
+@every_case(
     "earlier, why",
     [
         (("privacy.colluders=1",), None),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import assert_normal
+from lanes import every_case
 from sites import FIVE, KINDS, LENGTH, opened, setting
 from small import small
 
@@ -42,8 +43,8 @@ def totals(mechanism, leaves=(), rounds=ROUNDS, noise=FIVE):
     return np.stack(sums)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("leaves", [(), GONE])
+@every_case("kind", KINDS)
+@every_case("leaves", [(), GONE])
 def test_sites_add_their_shares_also_where_nobody_was_drawn(kind, leaves):
     """Of m survivors the total is z^2 m / 3 by minimum, z^2 m / (m - 1) in layers (§9.5)."""
     z, survivors = 1.5, 5 - (Leaves.BEFORE_MASKING in leaves)
@@ -57,7 +58,7 @@ def test_sites_add_their_shares_also_where_nobody_was_drawn(kind, leaves):
         assert_normal(drawn, z * math.sqrt(survivors / counted) / 1.1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_case("kind", KINDS)
 def test_what_is_charged_is_the_noise_of_honest_sites_alone(kind):
     """The noise of H on an encoded row: (z C / step)^2 in all, against one share for the others."""
     z = 1.5
@@ -83,9 +84,7 @@ def test_with_everybody_taking_part_nothing_is_amplified():
     assert isinstance(event.release, Skellam)
 
 
-@pytest.mark.parametrize(
-    "sampler", [CappedPoisson(size=20), FixedSize(size=20), Cyclic(separation=4)]
-)
+@every_case("sampler", [CappedPoisson(size=20), FixedSize(size=20), Cyclic(separation=4)])
 def test_other_draws_inside_sites_have_no_proof(sampler):
     mechanism = KINDS["minimum"](1.0).resolved(setting())
     with pytest.raises(Refused, match="sites sample their own clients"):

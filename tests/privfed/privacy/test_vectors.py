@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import Rounds, population
+from lanes import every_case
 
 from privfed.client.objectives.mime import MimeLite
 from privfed.client.objectives.scaffold import Scaffold
@@ -55,13 +56,13 @@ def one_client_moves_all_its_vectors_by_one_clip(folder, objective, clip=0.02):
         assert moved[0] > 0.9 * clip, "nothing was clipped: this client proves nothing"
 
 
-@pytest.mark.parametrize("name", SEVERAL)
+@every_case("name", SEVERAL)
 def test_each_objectives_vectors_share_one_clip(name, tmp_path):
     one_client_moves_all_its_vectors_by_one_clip(tmp_path, objective_of(name))
 
 
-@pytest.mark.parametrize("clip", [0.05, 0.3])
-@pytest.mark.parametrize("objective", [Scaffold(control_scale=5.0), MimeLite(gradient_scale=5.0)])
+@every_case("clip", [0.05, 0.3])
+@every_case("objective", [Scaffold(control_scale=5.0), MimeLite(gradient_scale=5.0)])
 def test_a_scale_only_weighs_the_vectors(objective, clip, tmp_path):
     one_client_moves_all_its_vectors_by_one_clip(tmp_path, objective, clip)
 
@@ -84,7 +85,7 @@ def each_vector_alone(monkeypatch, kind):
     monkeypatch.setattr(kind, "bound", bound)
 
 
-@pytest.mark.parametrize("name", SEVERAL)
+@every_case("name", SEVERAL)
 def test_a_clip_for_each_vector_is_caught(name, tmp_path, monkeypatch):
     each_vector_alone(monkeypatch, CentralGaussian)
     with pytest.raises(AssertionError, match="moved its vectors by"):
@@ -111,12 +112,12 @@ def a_row_of_several_vectors_is_bounded_once(name):
         assert (norms > 0.99 * clip).all()
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@every_case("name", PRIVATE)
 def test_every_mechanism_bounds_a_row_of_several_vectors_once(name):
     a_row_of_several_vectors_is_bounded_once(name)
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@every_case("name", PRIVATE)
 def test_a_mechanism_that_clips_each_vector_is_caught(name, monkeypatch):
     each_vector_alone(monkeypatch, find("mechanism", name, "mechanism"))
     with pytest.raises(AssertionError, match="for a clip of"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from helpers import population, trainer
+from lanes import every_case
 from small import SMALL, trained
 
 from privfed.cli.main import main
@@ -53,8 +54,8 @@ def attack(*words):
     return CliRunner().invoke(main, ["attack", *(str(word) for word in words)])
 
 
-@pytest.mark.parametrize("way", ["stacked", "loop"])
-@pytest.mark.parametrize("model", [Logistic(), Mlp(hidden=[7])])
+@every_case("way", ["stacked", "loop"])
+@every_case("model", [Logistic(), Mlp(hidden=[7])])
 def test_a_simulated_update_is_the_trainers(way, model):
     federation = population((6, 4, 9))
     local = trainer(
@@ -223,7 +224,7 @@ def test_commands_on_a_run_directory(tmp_path):
     assert "run directory" in refused.output
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "said"),
     [
         (["--client", "999"], "--client 999"),

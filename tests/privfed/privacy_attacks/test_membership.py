@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from lanes import every_case
 from small import small, trained
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
@@ -89,7 +90,7 @@ def exposure(level, relation, epsilon, examples=None, attacked=9):
     return Exposure(None, level, {}, 1, attacked, 1, 0, bound, examples, "accuracy", 0.5, "")
 
 
-@pytest.mark.parametrize("relation", [ADD_REMOVE, ZERO_OUT, REPLACE_ONE])
+@every_case("relation", [ADD_REMOVE, ZERO_OUT, REPLACE_ONE])
 def test_one_client_is_one_step_and_one_example_is_two_unless_it_replaces(relation):
     assert claim(exposure("user", relation, 1.5))[:2] == (1.5, 1e-5)
     expected = (1.5, 1e-5) if relation == REPLACE_ONE else two_steps_apart(1.5, 1e-5)
@@ -133,7 +134,7 @@ def test_a_dealt_test_set_makes_up_clients_of_the_same_sizes(tmp_path):
     assert 1 <= curve.nonmembers <= 12
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides, reason",
     [
         (("data.partition=dirichlet",), "the clients of the public test examples are unknown"),
@@ -166,7 +167,7 @@ def test_the_command_draws_tabulates_and_answers_in_json(tmp_path):
     assert "at most, by ε" in (out / "roc.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "words, reason",
     [
         (("missing.toml",), "does not exist"),

@@ -4,6 +4,7 @@ import io
 import re
 
 import pytest
+from lanes import every_case
 from small import small, trained
 
 from privfed.report.console import SteadyConsole
@@ -60,7 +61,7 @@ def test_warnings_are_always_shown_and_the_last_evaluation_wherever_a_run_stops(
     assert "round 42: WARNING: diverges" in shown(screen)
 
 
-@pytest.mark.parametrize("width", [20, 60, 100, 200])
+@every_case("width", [20, 60, 100, 200])
 def test_a_terminal_shows_one_line_that_fits(tmp_path, width):
     screen = console(width, terminal=True)
     play(LiveProgress(screen), tmp_path / "run")

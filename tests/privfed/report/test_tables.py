@@ -2,7 +2,7 @@
 
 import math
 
-import pytest
+from lanes import every_case
 
 from accounting.guarantee import Guarantee
 from accounting.statement import each_epsilon
@@ -32,7 +32,7 @@ def test_a_fresh_start_and_no_disjoint_runs_are_not_mentioned():
     assert "runs/a, runs/b" in disjoint_row(["runs/a", "runs/b"])["disjoint"]
 
 
-@pytest.mark.parametrize("count, words", [(0, "0 processes"), (1, "1 process"), (2, "2 processes")])
+@every_case("count, words", [(0, "0 processes"), (1, "1 process"), (2, "2 processes")])
 def test_things_are_counted(count, words):
     assert counted(count, "process", "es") == words
 

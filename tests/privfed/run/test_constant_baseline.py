@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from lanes import every_case
 
 from privfed.data.federation import Examples, Meaning
 from privfed.models.losses.cross_entropy import BinaryCrossEntropy, CrossEntropy, MultiLabel
@@ -61,7 +62,7 @@ def test_of_numbers_it_is_the_median_and_the_variance():
     assert best["loss"] == pytest.approx(torch.tensor(y).var(correction=0).item())
 
 
-@pytest.mark.parametrize("loss, y, classes", [
+@every_case("loss, y, classes", [
     (CrossEntropy(), [0, 2, 2, 1, 0, 2], 3),
     (BinaryCrossEntropy(), [0, 1, 1, 1], 2),
     (MultiLabel(k=1), [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], 2),
@@ -99,7 +100,7 @@ def after(*losses, constant=1.0):
     return state
 
 
-@pytest.mark.parametrize("losses, established", [
+@every_case("losses, established", [
     ((1.5, 1.6, 1.7), False),
     ((1.5, 1.6, 1.7, 1.8), True),
     ((0.5, 1.6, 1.7, 1.8), True),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import Rounds
 from html_page import Document
+from lanes import every_case
 from masked_sums import signed, tampering
 from rich.console import Console
 from small import same_run, small, stop_after, trained
@@ -213,7 +214,7 @@ def test_as_many_liars_as_were_declared_take_nothing_away_and_others_do(tmp_path
     assert "they prove nothing to third parties" in flat(page, "ul")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("keys", "limit", "words"),
     [
         ((), None, "excluded from all later rounds, and the run goes on"),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import Rounds, population, trainer
+from helpers import Rounds, population, set_fields, trainer
+from lanes import every_case
 from scipy import stats
 from small import model, same_run, small, trained
 
@@ -73,7 +74,7 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize("partition", EVERY, ids=repr)
+@every_case("partition", EVERY, ids=repr)
 def test_every_example_is_given_away_once_in_equal_or_zipf_shares(partition):
     examples = labelled()
     table = per_client(partition, examples, 20)
@@ -384,7 +385,7 @@ def test_a_tally_adds_up_until_it_is_asked():
     assert tally.totals()["examples"] == 0
 
 
-@pytest.mark.parametrize(
+@every_case(
     "objective, passes",
     [(Sgd(), 2), (FedDane(), 4), (Mime(), 5), (FedCurv(), 3), (Ifca(clusters=3), 5)],
 )
@@ -408,8 +409,7 @@ def test_work_counts_the_steps_that_are_taken(tmp_path):
     """At most three of 2 + 2, 5 + 5 and 2 + 2, of at most two examples each; Mime's twice."""
     for objective, twice, beside in ((Sgd(), 1, 0), (Mime(), 2, 1)):
         rounds = Rounds(tmp_path / str(twice), (3, 9, 4), objective=objective, size=3)
-        for name, value in (("batch_size", 2), ("most_steps", 3)):
-            object.__setattr__(rounds.local, name, value)
+        set_fields(rounds.local, batch_size=2, most_steps=3)
         steps, examples = rounds.world.executor.work(1, np.arange(3))
         assert steps.tolist() == [3 * twice + beside * each for each in (2, 5, 2)]
         assert examples.tolist() == [

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from small import same_run, small, stop_after, trained
 
 from privfed.plan.plan import plan
@@ -146,8 +146,8 @@ def test_a_p_value_that_forgets_the_client_itself_is_refuted():
     assert conformal(np.arange(n, 0, -1.0), suspected)[0] == 1 / n
 
 
-@pytest.mark.parametrize("character", [0.0, 2.0])
-@pytest.mark.parametrize("push", [0.0, 1.0, 5.0])
+@every_case("character", [0.0, 2.0])
+@every_case("push", [0.0, 1.0, 5.0])
 def test_of_those_named_no_more_are_honest_than_declared_in_any_run(character, push):
     rng = np.random.default_rng(5)
     for _ in range(40):
@@ -219,7 +219,7 @@ def test_an_attack_after_the_last_round_is_nobodys(tmp_path):
     assert {line["rounds"] for line in table(tmp_path / "run")} == {"7"}
 
 
-@pytest.mark.parametrize("last", [2, 4, 6])
+@every_case("last", [2, 4, 6])
 def test_a_run_that_was_killed_says_the_same(tmp_path, monkeypatch, last):
     trained(tmp_path / "whole", *WATCHED, *ATTACKED)
     with monkeypatch.context() as patch:
@@ -233,7 +233,7 @@ def test_a_run_that_was_killed_says_the_same(tmp_path, monkeypatch, last):
     assert table(tmp_path / "whole") == table(tmp_path / "cut")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [
         ("run.simulation_metrics=false",),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from devices import require_device
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from small import model, same_run, small, stop_after, trained
 
 from privfed.client.device_memory import memory_of, need_of
@@ -37,7 +37,7 @@ def rows_of(way, device, *overrides):
     return rows.cpu()
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@every_case("kind", MODELS)
 def test_stacked_and_one_by_one_train_the_same_rows(kind, device):
     reference = rows_of("loop", "cpu", *MODELS[kind])
     assert reference.norm() > 0.01
@@ -65,7 +65,7 @@ def test_blocks_elsewhere_are_larger_and_bounded():
     assert [(b.start, b.stop) for b in blocks(wide)] == [(0, 1 << 24), (1 << 24, 1 << 25)]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "mechanism", [(), ("cohort.sampler=cyclic", "cohort.separation=3", "privacy.mechanism=banded")]
 )
 def test_noise_has_the_same_bits_wherever_rows_lie(mechanism, device, tmp_path):
@@ -80,7 +80,7 @@ def test_noise_has_the_same_bits_wherever_rows_lie(mechanism, device, tmp_path):
         assert torch.equal(tensor, there[name]), name
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides",
     [
         ("secure.protocol=masks", "cohort.sampler=fixed_size"),
@@ -110,7 +110,7 @@ def test_a_seeded_run_repeats_bit_for_bit(kind, way, device, tmp_path):
     same_run(tmp_path / "first", tmp_path / "second")
 
 
-@pytest.mark.parametrize("override", ["run.trainer=stacked", "run.trainer=loop"])
+@every_case("override", ["run.trainer=stacked", "run.trainer=loop"])
 def test_a_run_that_is_killed_goes_on_to_the_same_end(override, device, tmp_path, monkeypatch):
     settings = (SEEDED, f"run.device={device}", override)
     trained(tmp_path / "whole", *settings)

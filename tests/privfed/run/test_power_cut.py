@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lanes import every_case
 from small import small, trained
 
 from accounting.ledger import Ledger
@@ -103,7 +104,7 @@ def goes_on(path):
     assert not [*path.rglob(".*.tmp")], "half a file is left"
 
 
-@pytest.mark.parametrize("kind", RUNS)
+@every_case("kind", RUNS)
 def test_all_that_a_charge_relies_on_is_durable_before_it(tmp_path, monkeypatch, kind):
     path = tmp_path / "run"
     assert cut_run(path, monkeypatch, charged(path), *RUNS[kind], *SHORT)
@@ -150,7 +151,7 @@ LOST = {
 }
 
 
-@pytest.mark.parametrize("kind", LOST)
+@every_case("kind", LOST)
 def test_a_run_without_its_private_folder_says_what_is_lost_and_what_can_be_done(tmp_path, kind):
     path = tmp_path / "run"
     trained(path, *RUNS[kind], *SHORT)

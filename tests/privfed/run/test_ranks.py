@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from helpers import Rounds
+from lanes import every_case
 from small import SMALL, same_but_for_rounding, same_run, small, trained
 from waiting import LONG
 
@@ -144,7 +145,7 @@ def test_who_is_counted_twice_or_not_at_all_stops_the_round(tmp_path, others):
     assert not rounds.store.releases
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("override", "exact"),
     [
         ("privacy.noise_multiplier=1.0", True),
@@ -188,7 +189,7 @@ def test_a_rank_that_dies_ends_the_run_cleanly_and_it_resumes(tmp_path, monkeypa
     same_but_for_rounding(tmp_path / "whole", tmp_path / "run")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("override", "why"),
     [
         ("secure.protocol=masks", "a secure sum is simulated in one process"),
@@ -295,7 +296,7 @@ def test_a_release_without_all_of_its_noise_is_refused(tmp_path):
     assert not rounds.store.releases
 
 
-@pytest.mark.parametrize("count", range(1, 9))
+@every_case("count", range(1, 9))
 def test_parts_are_all_of_a_vector_and_each_number_lies_in_one(count):
     parts = [module.Together(rank, count, None, "now", bool).part for rank in range(count)]
     for length in {0, 1, count - 1, count, count + 1, 19, 1000}:
@@ -319,7 +320,7 @@ class Halved(CentralGaussian):
         return half.noised(total, keys, state, part)
 
 
-@pytest.mark.parametrize("part", [CentralGaussian, Doubled, Halved])
+@every_case("part", [CentralGaussian, Doubled, Halved])
 def test_a_mechanism_that_extends_another_has_the_same_noise_over_ranks(part, tmp_path):
     """Who redefines the release or the noise of parts alone is asked for the release at once."""
     mechanism = part(clip=0.3, noise_multiplier=1.0)
@@ -355,7 +356,7 @@ def test_a_sum_with_noise_of_some_ranks_alone_is_refused(tmp_path):
     assert not rounds.store.releases
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("cards", "backend"),
     [
         (["a", "b"], "nccl"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from small import model, small, trained
 
 from privfed.core.errors import Refused
@@ -16,7 +17,7 @@ def setup(*overrides):
     return prepare(small(*overrides))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides",
     [
         (),

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from click.testing import CliRunner
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from safetensors.torch import save_file
 from small import SMALL, about, model, same_run, small, trained
 from waiting import LONG, until
@@ -149,7 +149,7 @@ def test_more_rounds_than_the_budget_stop_at_the_budget(tmp_path):
     assert audit(path).problems == ()
 
 
-@pytest.mark.parametrize(
+@every_case(
     "change, named",
     [
         ("privacy.clip=0.9", "privacy.clip was 0.4 and is now 0.9"),
@@ -178,7 +178,7 @@ def test_a_ledger_behind_the_checkpoint_is_broken(tmp_path):
         resume(path, keep)
 
 
-@pytest.mark.parametrize("left", ["releases", "metrics.jsonl", "report/summary.json"])
+@every_case("left", ["releases", "metrics.jsonl", "report/summary.json"])
 def test_a_used_run_without_its_ledger_is_never_begun_again(tmp_path, monkeypatch, left):
     """Else its rounds would be drawn twice and charged once."""
     path = tmp_path / "run"
@@ -401,7 +401,7 @@ def of_another_format(tensors, about):
     about["format"] = 2
 
 
-@pytest.mark.parametrize(
+@every_case(
     "spoil",
     [
         not_finite,

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from lanes import every_case
 from scipy import stats
 from small import same_run, small, stop_after, trained
 
@@ -94,7 +95,7 @@ def test_groups_keep_a_clients_possible_rounds_apart():
     assert (np.diff(alone, axis=0) == 1).any()
 
 
-@pytest.mark.parametrize("bound", [1, 2, 3, 10, 1_000_000])
+@every_case("bound", [1, 2, 3, 10, 1_000_000])
 def test_numbers_below_a_bound_reject_what_is_beyond_its_multiples(bound):
     largest = (1 << 64) // bound * bound
     beyond = np.uint64(min(largest, 2**64 - 1))
@@ -136,7 +137,7 @@ def test_its_event_and_relation():
 ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides, reason",
     [
         (("cohort.slots=5",), "cohort.slots that divides the clients"),

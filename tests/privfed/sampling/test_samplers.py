@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixed_draws import assert_rate
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from scipy import stats
 from small import same_run, small, trained
 
@@ -118,7 +118,7 @@ def test_everybody_takes_part_in_full():
 NOISE = CentralGaussian(noise_multiplier=3.0)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "sampler, relation, release",
     [
         (Poisson(size=10), ADD_REMOVE, PoissonSampled(0.25, Gaussian(3.0))),
@@ -154,7 +154,7 @@ def test_sampling_by_size_has_no_event():
         NOISE.event(BySize(size=10).witness(1, 40), 1)
 
 
-@pytest.mark.parametrize("sampler", [FixedSize(size=3), Full(), Cyclic(separation=2)])
+@every_case("sampler", [FixedSize(size=3), Full(), Cyclic(separation=2)])
 def test_a_public_number_of_clients_has_to_be_the_number(sampler):
     sampler.fits(40, 40)
     for population in (39, 41):
@@ -169,7 +169,7 @@ def test_a_bound_on_the_clients_has_to_bound_them():
         CappedPoisson(size=3).fits(41, 40)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "overrides, reason",
     [
         (["cohort.sampler=full", "cohort.size=3"], "takes all"),
@@ -307,8 +307,8 @@ def entering(present, at_sites):
     return entered
 
 
-@pytest.mark.parametrize("at_sites", [False, True])
-@pytest.mark.parametrize("present", [3, 8, 11])
+@every_case("at_sites", [False, True])
+@every_case("present", [3, 8, 11])
 def test_clients_enter_at_the_declared_rate_whoever_is_present(present, at_sites):
     """To the last of 2^64 words: 2 of 8 declared, whether fewer or more of them are there."""
     assert_rate(entering(present, at_sites), 0.25)
@@ -332,8 +332,8 @@ def five_percent_too_often(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("fault", [rate_of_the_present, five_percent_too_often])
-@pytest.mark.parametrize("at_sites", [False, True])
+@every_case("fault", [rate_of_the_present, five_percent_too_often])
+@every_case("at_sites", [False, True])
 def test_another_rate_is_noticed(fault, at_sites, monkeypatch):
     fault(monkeypatch)
     with pytest.raises(AssertionError):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields, make_dataclass, replace
 
 import numpy as np
 import pytest
+from lanes import every_case
 from masked_sums import codec
 
 from privfed.core.streams import Keys
@@ -65,7 +66,7 @@ def test_who_is_configured_alike_is_invited():
     assert client.handle(invitation).context == invitation.context
 
 
-@pytest.mark.parametrize("other", OTHERWISE.values(), ids=OTHERWISE.keys())
+@every_case("other", OTHERWISE.values(), ids=OTHERWISE.keys())
 def test_who_is_configured_otherwise_completes_no_sum(other):
     _, invitation = guest(SETTINGS)
     client, theirs = guest({**SETTINGS, **other})
@@ -91,7 +92,7 @@ def test_another_version_completes_no_sum(monkeypatch):
 NAMESAKE = make_dataclass("SkellamShare", [("variance", float)], frozen=True)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "one, other",
     [
         (NAMESAKE(4.0), SkellamShare(4.0)),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from byzantine_clients import DEVIATIONS, ByzantineBehaviour, Trial, drawn, idealise, played
+from lanes import every_case
 from masked_sums import Fixed, session
 
 from privfed.privacy.noise.shares import Layers
@@ -95,7 +96,7 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("lie", DEVIATIONS)
+@every_case("lie", DEVIATIONS)
 def test_each_lie_alone(lie):
     """What it is called, where it is called anything: who only stays away is not named."""
     layers = Layers(50.0, 0.5)
@@ -140,7 +141,7 @@ def complainers(byzantine=2, policy=None):
     return replace(one, policy=policy or one.policy)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("byzantine", "policy"),
     [
         pytest.param(2, None, id="fewer-than-open"),
@@ -199,7 +200,7 @@ def anything(monkeypatch):
     monkeypatch.setattr(unmasking, "gives_its_secret", lambda *_: True)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "fault, deviations",
     [
         (a_complaint_too_few, ("complaints", "wrong seed")),

@@ -8,6 +8,7 @@ import pytest
 from committed_parties import STEPS, Setting, everybody, key_of, played
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.masked.client import MaskingClient
@@ -27,7 +28,7 @@ def restored(data, setting=SETTING, site=8):
     return setting.client(site, None, data)
 
 
-@pytest.mark.parametrize("state", STATES, ids=range(1, 7))
+@every_case("state", STATES, ids=range(1, 7))
 def test_a_state_is_its_clients_bytes(state):
     client = restored(state)
     assert client.to_bytes() == state
@@ -59,7 +60,7 @@ def test_secrets_are_in_it_as_long_as_they_are_needed():
         assert answer in state
 
 
-@pytest.mark.parametrize("state", STATES, ids=range(1, 7))
+@every_case("state", STATES, ids=range(1, 7))
 def test_every_damaged_byte_is_seen(state):
     for at in [*range(HEAD + 31), *range(HEAD + 31, len(state), 7)]:
         damaged = state[:at] + bytes([state[at] ^ 1]) + state[at + 1 :]
@@ -96,7 +97,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("refused", FOREIGN.values(), ids=FOREIGN.keys())
+@every_case("refused", FOREIGN.values(), ids=FOREIGN.keys())
 def test_the_state_of_another_party_or_sum_is_refused_by_name(refused):
     with pytest.raises(BadState, match=r"^foreign: .*leave the sum"):
         refused()
@@ -173,7 +174,7 @@ MADE_UP = {
 """After which commit, and what is changed."""
 
 
-@pytest.mark.parametrize("commit, change", MADE_UP.values(), ids=MADE_UP.keys())
+@every_case("commit, change", MADE_UP.values(), ids=MADE_UP.keys())
 def test_a_state_that_no_client_comes_to_is_refused(commit, change):
     """Though its hash is right: parts that do not fit together, or in another form."""
     data = STATES[commit - 1]

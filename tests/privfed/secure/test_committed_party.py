@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from committed_parties import STEPS, Killed, Setting, Site, everybody, played
+from lanes import every_case
 
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.frames import BadMessage
@@ -33,8 +34,8 @@ def seeded(monkeypatch):
     monkeypatch.setattr(masking_client, "share", drawn)
 
 
-@pytest.mark.parametrize("leave", [(), ((8, "Inbox"),), ((8, "Survivors"),), ((8, "Roster"),)])
-@pytest.mark.parametrize("setting", [Setting(), LAYERED], ids=["bare", "layers"])
+@every_case("leave", [(), ((8, "Inbox"),), ((8, "Survivors"),), ((8, "Roster"),)])
+@every_case("setting", [Setting(), LAYERED], ids=["bare", "layers"])
 def test_parties_that_are_rebuilt_before_every_message_say_the_same(monkeypatch, setting, leave):
     """All messages and the noised sum, bit for bit."""
     outcomes = []
@@ -51,8 +52,8 @@ def test_parties_that_are_rebuilt_before_every_message_say_the_same(monkeypatch,
     assert not first.faults
 
 
-@pytest.mark.parametrize("commit, when", MOMENTS, ids=str)
-@pytest.mark.parametrize("setting", [Setting(), LAYERED], ids=["bare", "layers"])
+@every_case("commit, when", MOMENTS, ids=str)
+@every_case("setting", [Setting(), LAYERED], ids=["bare", "layers"])
 def test_a_party_that_is_killed_goes_on_or_has_dropped_out(setting, commit, when):
     """Alone, and with another that drops out: then too few are left where its row was lost."""
     lost = (commit, when) in LOST

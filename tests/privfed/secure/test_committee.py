@@ -17,6 +17,7 @@ from committee_sums import (
     spoiled,
     terms,
 )
+from lanes import every_case
 from masked_sums import codec, rows, sent
 
 from privfed.core.errors import Refused
@@ -75,7 +76,7 @@ def test_each_client_sends_one_message_and_only_the_committee_more():
     assert wire.count == {who: 3 if who in inside else 1 for who in NAMES}
 
 
-@pytest.mark.parametrize("seed", range(25))
+@every_case("seed", range(25))
 def test_a_sum_is_exact_or_aborts_where_its_arithmetic_does(seed):
     rng = np.random.default_rng(seed)
     leaves = rng.choice(4, 9, p=[0.8, 0.05, 0.05, 0.1])
@@ -107,7 +108,7 @@ def test_both_sides_of_the_threshold_occur_in_those_patterns():
     assert min(outcomes["sums"], outcomes["aborts"]) > 2
 
 
-@pytest.mark.parametrize("clients", [3, 9, 16])
+@every_case("clients", [3, 9, 16])
 def test_the_estimate_of_bytes_is_that_of_messages(clients):
     wire = Changing()
     ready, of = channel(clients=clients, policy=CommitteePolicy(0.75, 0.1, 6, clients), wire=wire)
@@ -153,7 +154,7 @@ def test_more_wrong_shares_than_may_be_missing_abort_and_all_are_named():
     assert named(ready) == dict.fromkeys(byzantine, "wrong share")
 
 
-@pytest.mark.parametrize("count", range(7))
+@every_case("count", range(7))
 def test_a_client_that_deals_nothing_to_more_than_may_lie_is_named(count):
     """And stops the sum only where fewer than the threshold can open its shares."""
     ready, expected = summed(Changing(Contribution, garbled(count), {8}))
@@ -234,7 +235,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("fault", REFUSED)
+@every_case("fault", REFUSED)
 def test_a_call_to_another_sum_is_refused_and_no_row_asked_for(fault):
     mine = client(3, terms(NAMES), lambda: pytest.fail("the row was asked for"))
     with pytest.raises(BadMessage, match=fault):
@@ -243,7 +244,7 @@ def test_a_call_to_another_sum_is_refused_and_no_row_asked_for(fault):
         mine.handle(terms(NAMES).call(NAMES))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("clients", "reason"),
     [
         ((3, 8, 8, 13), "duplicate"),
@@ -277,7 +278,7 @@ MEMBERS = {
 }
 
 
-@pytest.mark.parametrize("fault", MEMBERS)
+@every_case("fault", MEMBERS)
 def test_a_member_refuses_other_survivors_and_votes(fault):
     kind, name, change = MEMBERS[fault]
     wire = Changing(kind, lambda message: below(message, name, change), set(NAMES), upward=False)
@@ -308,7 +309,7 @@ SENT = {
 }
 
 
-@pytest.mark.parametrize("fault", SENT)
+@every_case("fault", SENT)
 def test_a_contribution_that_is_none_counts_as_dropped(fault):
     ready, of = channel(wire=Changing(Contribution, SENT[fault], {8}))
     sent_rows = rows(codec(), 9)
@@ -351,7 +352,7 @@ def test_every_message_is_what_its_bytes_are_and_no_more_or_less():
                 assert message_bytes(read_message(changed)) == changed
 
 
-@pytest.mark.parametrize("spoil", ["run", "public", "nonce", "short", "signature", "alike"])
+@every_case("spoil", ["run", "public", "nonce", "short", "signature", "alike"])
 def test_a_book_with_a_card_that_is_no_clients_is_refused(spoil):
     book = run_of(NAMES, 1, 0).book
     card = book.cards[8]
@@ -389,7 +390,7 @@ def test_as_many_shares_as_the_threshold_give_a_secret_back_and_fewer_fit_any():
     assert dealt.corrections != other.corrections
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 9])
+@every_case("count", [1, 2, 5, 9])
 def test_a_tree_opens_its_leaves_and_no_others(count):
     leaves = [bytes([at]) * DIGEST for at in range(count)]
     levels = tree(leaves)
@@ -405,8 +406,8 @@ def test_a_tree_opens_its_leaves_and_no_others(count):
 # --- policy ---
 
 
-@pytest.mark.parametrize("colluders", [0.0, 0.1, 0.3])
-@pytest.mark.parametrize("threshold", [0.7, 0.9])
+@every_case("colluders", [0.0, 0.1, 0.3])
+@every_case("threshold", [0.7, 0.9])
 def test_of_every_cohort_the_committee_keeps_what_the_theorem_asks_for(threshold, colluders):
     policy = CommitteePolicy(threshold, colluders, 6, 40)
     taken = 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from committee_sums import client, ring_of, terms
+from lanes import every_case
 from masked_sums import codec
 
 from privfed.secure.committee import client as committee_client
@@ -81,7 +82,7 @@ def test_a_member_draws_another_number_for_each_secret():
 # --- bindings ---
 
 
-@pytest.mark.parametrize(
+@every_case(
     "derived",
     [
         lambda agreed: run_secret(agreed, b"s" * 32, 3, 8),

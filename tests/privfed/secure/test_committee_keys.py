@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from committee_sums import POLICY, client, terms
+from lanes import every_case
 from masked_sums import codec
 
 from privfed.secure.committee.channel import SimulatedRun, simulated_keys
@@ -154,8 +155,8 @@ def asked(rows, at):
 EXCHANGES = [(round, exchange) for round in (1, 2, 4) for exchange in (0, 1)]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("dies", [1, 2, 5])
+@every_case("when", ["before", "after"])
+@every_case("dies", [1, 2, 5])
 def test_a_client_that_is_killed_sends_once_in_an_exchange_or_not_at_all(run, dies, when):
     """Before its commit it has sent nothing, and may; after it that exchange is left."""
     _, sent, rows = lives(run, dies, when)

@@ -5,6 +5,7 @@ from math import comb, floor, log2
 
 import numpy as np
 import pytest
+from lanes import every_case
 from scipy import stats
 
 from privfed.core.errors import Refused
@@ -16,8 +17,8 @@ from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.summation import Aborted
 
 
-@pytest.mark.parametrize("clients", [2, 3, 4, 10, 57, 200])
-@pytest.mark.parametrize("threshold, colluders", [(0.6, 0.1), (0.67, 0.0), (0.9, 0.3), (1.0, 0.5)])
+@every_case("clients", [2, 3, 4, 10, 57, 200])
+@every_case("threshold, colluders", [(0.6, 0.1), (0.67, 0.0), (0.9, 0.3), (1.0, 0.5)])
 def test_thresholds_of_the_complete_graph(clients, threshold, colluders):
     policy, corrupt = Policy(threshold, colluders, "malicious"), int(colluders * clients + 1e-9)
     if corrupt + 2 > clients:
@@ -31,8 +32,8 @@ def test_thresholds_of_the_complete_graph(clients, threshold, colluders):
     assert graph.threshold >= threshold * clients - 1e-9
 
 
-@pytest.mark.parametrize("clients", [201, 333, 600])
-@pytest.mark.parametrize("threshold, colluders", [(0.6, 0.1), (0.9, 0.05), (2 / 3, 1 / 3)])
+@every_case("clients", [201, 333, 600])
+@every_case("threshold, colluders", [(0.6, 0.1), (0.9, 0.05), (2 / 3, 1 / 3)])
 def test_a_sparse_graph_is_the_smallest_that_keeps_the_four_conditions(
     clients, threshold, colluders
 ):
@@ -55,8 +56,8 @@ def test_a_sparse_graph_is_the_smallest_that_keeps_the_four_conditions(
     assert (graph.degree, graph.threshold) == (smallest, kept(smallest))
 
 
-@pytest.mark.parametrize("threat", ["curious", "malicious"])
-@pytest.mark.parametrize("byzantine", [0, 15, 60])
+@every_case("threat", ["curious", "malicious"])
+@every_case("byzantine", [0, 15, 60])
 def test_of_no_honest_clients_neighbours_do_more_lie(threat, byzantine):
     """Who colludes opens nothing, as thresholds see to; with hostile clients there may be more."""
     graph, corrupt = Policy(0.7, 0.1, threat, size=300).graph(300), 30
@@ -83,7 +84,7 @@ def test_everybody_is_a_neighbour_of_its_neighbours_and_has_as_many():
     assert any(neighbours(b"t" * 32, clients, 8, who) != near[who] for who in clients)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         ({"threshold": 0.1, "colluders": 0.2}, "would suffice to unmask"),
@@ -126,8 +127,8 @@ def test_the_share_of_survivors_is_kept_on_sparse_graphs_too():
     assert stops(300, 0.5) == 1.0
 
 
-@pytest.mark.parametrize("threat", ["curious", "malicious"])
-@pytest.mark.parametrize(
+@every_case("threat", ["curious", "malicious"])
+@every_case(
     "clients, colluders", [(3, 0.34), (5, 0.2), (10, 0.1), (150, 0.1), (300, 0.1), (10, 0.4)]
 )
 def test_safety_from_lies_is_promised_where_it_is_proved(threat, clients, colluders):

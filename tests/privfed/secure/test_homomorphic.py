@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from encrypted_sums import BOTH, SESSION, Parties, holding, rows, total_of
+from lanes import every_case
 
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
@@ -22,7 +23,7 @@ pytest.importorskip("tenseal")
 
 
 @BOTH
-@pytest.mark.parametrize("length", [1, 4096, 4097, 10000])
+@every_case("length", [1, 4096, 4097, 10000])
 def test_sums_are_exact(protocol, length):
     largest = (2 ** (protocol.bits - 1) - 1) // 5
     codec = holding(largest, length, protocol.bits)
@@ -37,10 +38,10 @@ def test_sums_are_exact(protocol, length):
     assert np.array_equal(total, sent.sum(0))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "protocol", [Bfv(), Bfv(bits=8), Ckks(), Ckks(bits=28)], ids=lambda p: f"{type(p)}{p.bits}"
 )
-@pytest.mark.parametrize("sign", [1, -1])
+@every_case("sign", [1, -1])
 def test_sums_are_exact_at_the_end_of_their_range(protocol, sign):
     """All alike, which is a single coefficient: where CKKS would wrap first, without a trace."""
     capacity = 3
@@ -52,9 +53,7 @@ def test_sums_are_exact_at_the_end_of_their_range(protocol, sign):
     assert np.array_equal(total, np.full(3000, sign * capacity * codec.largest))
 
 
-@pytest.mark.parametrize(
-    "protocol, cohort", [(Bfv(), 4000), (Ckks(), 4000), (Ckks(bits=28), 1887)], ids=str
-)
+@every_case("protocol, cohort", [(Bfv(), 4000), (Ckks(), 4000), (Ckks(bits=28), 1887)], ids=str)
 def test_large_sums_are_exact_though_their_noise_is_correlated(protocol, cohort):
     """Each of 100 encrypted rows is sent by many clients: worse than noise that is independent."""
     codec = holding((2 ** (protocol.bits - 1) - 1) // cohort, 2048, protocol.bits)
@@ -95,7 +94,7 @@ def test_the_noise_of_a_bfv_sum_is_below_its_bound():
     assert np.array_equal(scheme.decrypt(alike), np.full(4096, 1024))
 
 
-@pytest.mark.parametrize("bits", [16, 24, 28])
+@every_case("bits", [16, 24, 28])
 def test_the_noise_of_a_ckks_sum_is_below_its_bound(bits):
     scheme = Ckks(bits=bits).scheme
     keys = scheme.keys()
@@ -154,7 +153,7 @@ def test_more_rows_than_the_capacity_are_refused(protocol):
 
 
 @BOTH
-@pytest.mark.parametrize("value", [51, -51, 2**40, np.iinfo(np.int64).min])
+@every_case("value", [51, -51, 2**40, np.iinfo(np.int64).min])
 def test_what_is_beyond_the_codec_is_never_encrypted(protocol, value, monkeypatch):
     parties = Parties(protocol)
     row = np.full(5, 50)
@@ -176,7 +175,7 @@ def test_sums_that_do_not_fit_the_bits_are_refused_before_encryption(protocol):
         protocol.channel(SESSION, codec, Limits(5))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "protocol, most", [(Bfv(), 3_485_740), (Ckks(), 53_752), (Ckks(bits=28), 1887)], ids=str
 )
 def test_capacities_beyond_the_noise_are_refused(protocol, most):
@@ -187,9 +186,7 @@ def test_capacities_beyond_the_noise_are_refused(protocol, most):
         protocol.channel(SESSION, holding(2, 5, protocol.bits), Limits(most + 1))
 
 
-@pytest.mark.parametrize(
-    "protocol, bits", [(Bfv, 33), (Bfv, 7), (Ckks, 29), (Ckks, 7)], ids=lambda x: str(x)
-)
+@every_case("protocol, bits", [(Bfv, 33), (Bfv, 7), (Ckks, 29), (Ckks, 7)], ids=lambda x: str(x))
 def test_bits_beyond_the_schemes_are_refused(protocol, bits):
     with pytest.raises(ValueError, match="bits"):
         protocol(bits=bits)
@@ -226,7 +223,7 @@ def test_a_sum_that_is_too_large_for_its_rows_is_noticed():
 
 
 @BOTH
-@pytest.mark.parametrize("length", [1, 4097])
+@every_case("length", [1, 4097])
 def test_what_a_client_sends_has_the_size_that_is_told(protocol, length):
     parties = Parties(protocol, length)
     sent, opening = len(parties.row(1)), len(parties.holder.opening)

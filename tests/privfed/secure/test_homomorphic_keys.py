@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from encrypted_sums import BOTH, SESSION, Parties, context, holding, total_of
+from lanes import every_case
 
 from privfed.secure.frames import BadMessage
 from privfed.secure.homomorphic import schemes
@@ -143,7 +144,7 @@ CONFIGURED = {
 }
 
 
-@pytest.mark.parametrize("changed", CONFIGURED)
+@every_case("changed", CONFIGURED)
 def test_parties_that_are_configured_differently_refuse_each_other(changed):
     parties, change = Parties(Bfv()), CONFIGURED[changed]
     name = "codec" if hasattr(parties.codec, changed) else "limits"
@@ -167,7 +168,7 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("other", OTHER)
+@every_case("other", OTHER)
 def test_keys_of_other_parameters_are_refused_by_everybody(other, monkeypatch):
     """Under the right name, and signed: the proof is of one N, q and t."""
     name, handed, change = OTHER[other]

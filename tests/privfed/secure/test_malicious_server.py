@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from lanes import every_case
 from malicious_server import Broken, Setting, World, idealise, judge
 
 from privfed.privacy.noise.shares import Layers
@@ -460,7 +461,7 @@ def without(check, by="False"):
     return names["MaskingClient"]
 
 
-@pytest.mark.parametrize("script, check", CHECKS.values(), ids=CHECKS.keys())
+@every_case("script, check", CHECKS.values(), ids=CHECKS.keys())
 def test_the_judge_finds_what_a_client_gives_away_without_one_of_its_checks(ideal, script, check):
     with pytest.raises(Broken):
         judged(range(300), without(check), [script])

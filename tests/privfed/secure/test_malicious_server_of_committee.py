@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from lanes import every_case
 from malicious_committee_server import World, left_kernel, setting
 
 from privfed.secure.committee import client as committee_client
@@ -205,7 +206,7 @@ def caught(**keys):
     return False
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys",
     [{"kind": Unchecked}, {"kind": Uncounted}, {"kind": Unsteady, "again": True}],
     ids=["votes unchecked", "survivors uncounted", "duplicate votes"],
@@ -245,7 +246,7 @@ def test_pairs_that_mask_alike_in_two_exchanges_are_caught(monkeypatch):
     assert caught(ring=Still)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("matrix", "kernel"),
     [
         ([[1, 0], [-1, 0], [0, 1]], [[1, 1, 0]]),

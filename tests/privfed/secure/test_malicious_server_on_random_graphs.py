@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from lanes import every_case
 from malicious_server import Broken, Setting, World, idealise, judge
 from sets_of_clients import closed_parts, cut_off
 
@@ -212,7 +213,7 @@ def unbound(monkeypatch):
     monkeypatch.setattr(Attestation, "text", staticmethod(lambda _, *rest: whole(b"", *rest)))
 
 
-@pytest.mark.parametrize(
+@every_case(
     "how, weaken",
     [
         ({"client": Unattested, "scripts": (starved,)}, None),

@@ -17,7 +17,6 @@ from privfed.secure.channel import Wire
 from privfed.secure.identities import client_identity
 from privfed.secure.limits import SENDS, Leaves, Limits, leaving
 from privfed.secure.masked.channel import MaskedChannel
-from privfed.secure.masked.circle import neighbours
 from privfed.secure.masked.graph import graph_seed
 from privfed.secure.masked.messages import wire
 from privfed.secure.masked.policy import Policy
@@ -61,7 +60,7 @@ def _enough(of, policy):
     graph = policy.graph(len(of.clients))
     gone = dict(zip(of.clients.tolist(), of.leaves.tolist(), strict=True))
     seed = graph_seed(of)
-    near = {who: neighbours(seed, tuple(gone), graph.degree, who) for who in gone}
+    near = {who: graph.neighbours(seed, tuple(gone), who) for who in gone}
     shared = {who for who in gone if gone[who] != Leaves.BEFORE_SHARING}
     sends = {who for who in gone if gone[who] in SENDS}
     stays = {who for who in gone if gone[who] == Leaves.NEVER}

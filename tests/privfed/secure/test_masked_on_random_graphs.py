@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from lanes import every_case
 from masked_sums import codec, rows, sent, session, signed, tampering
 
 from privfed.privacy.noise.shares import Layers
@@ -50,7 +51,7 @@ def test_a_sum_goes_through_whoever_drops_out():
     assert survivors == np.isin(leaves, SENDS).sum() == 10
 
 
-@pytest.mark.parametrize("minimum, goes", [(0, True), (7, True), (8, False)])
+@every_case("minimum, goes", [(0, True), (7, True), (8, False)])
 def test_one_vote_more_is_asked_for_than_the_limits_do(minimum, goes):
     """As one voter may be in no sum: eight of them, for seven; the ninth is missing."""
     leaves = [Leaves.BEFORE_UNMASKING] * 4 + [0] * 8
@@ -74,7 +75,7 @@ UP = {
 }
 
 
-@pytest.mark.parametrize("change", UP.values(), ids=UP.keys())
+@every_case("change", UP.values(), ids=UP.keys())
 def test_a_server_refuses_what_neighbours_would_not_take(change):
     channel, expected = played(wire=tampering(wire.Masked, change))
     total, survivors = channel.total()
@@ -114,7 +115,7 @@ DOWN = {
 }
 
 
-@pytest.mark.parametrize("kind, change, fault", DOWN.values(), ids=DOWN.keys())
+@every_case("kind, change, fault", DOWN.values(), ids=DOWN.keys())
 def test_a_client_refuses_what_does_not_prove_that_its_neighbours_masked_with_it(
     kind, change, fault
 ):

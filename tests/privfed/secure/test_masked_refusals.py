@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lanes import every_case
 from masked_sums import Fixed, codec, rows, sent, session, signed, tampering
 
 from privfed.secure.channel import Wire
@@ -123,7 +124,7 @@ UP = {
 }
 
 
-@pytest.mark.parametrize("kind, change, fault", UP.values(), ids=UP.keys())
+@every_case("kind, change, fault", UP.values(), ids=UP.keys())
 def test_a_clients_malformed_message_is_refused_by_name_and_harms_nobody_else(kind, change, fault):
     """It counts as dropped; the others' sum is exact."""
     of, encoder = session(6), codec(bits=BITS)
@@ -280,7 +281,7 @@ DOWN = {
 }
 
 
-@pytest.mark.parametrize("kind, change, fault", DOWN.values(), ids=DOWN.keys())
+@every_case("kind, change, fault", DOWN.values(), ids=DOWN.keys())
 def test_a_client_refuses_what_a_server_may_not_say_and_answers_nothing_more(kind, change, fault):
     of, encoder = session(6), codec(bits=BITS)
     channel = MaskedChannel(of, encoder, Fixed(4), wire=tampering(kind, change, upward=False))

@@ -14,8 +14,9 @@ from privfed.secure.channel import Channel, Wire
 from privfed.secure.homomorphic.protocol import Bfv, Ckks
 from privfed.secure.homomorphic.schemes import BfvScheme, CkksScheme
 from privfed.secure.limits import Limits
-from privfed.secure.masked import client, derived_keys, shamir, unmasking
+from privfed.secure.masked import client, shamir, unmasking
 from privfed.secure.masked.channel import MaskedChannel
+from privfed.secure.masked.messages import sealed_shares
 from privfed.secure.masked.protocol import MaskedSums
 from privfed.secure.operations import UNIT_SECONDS, Operations
 from privfed.secure.primitives import Expander, KeyPair, SignedMessage, verified
@@ -62,7 +63,7 @@ def counted(monkeypatch):
     count(Expander, "apply", "masked", lambda self, total, *_: total.nbytes)
     count(Expander, "pack", "packed", lambda self, _: self.size)
     count(KeyPair, "agree", "agreements", lambda pair, public: public not in pair._agreed)
-    count(derived_keys, "derive", "derived")
+    count(sealed_shares, "derive", "derived")
     count(client, "seal", "sealed")
     count(client, "unseal", "sealed")
     count(SignedMessage, "signed", "signatures")

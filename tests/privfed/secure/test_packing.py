@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from privfed.secure import packing
 from privfed.secure.packing import PackedRows
@@ -57,7 +58,7 @@ def test_rows_are_packed_as_defined_and_unpacked_again(bits, data):
     assert np.array_equal(rows.reduce(total), rows.reduce(numbers - rows.word.type(3)))
 
 
-@pytest.mark.parametrize("bits", [9, 20, 31, 33, 62])
+@every_case("bits", [9, 20, 31, 33, 62])
 def test_other_lengths_and_bits_that_are_no_numbers_are_refused_and_change_nothing(bits):
     rows = PackedRows(201, bits)
     packed = bytes(rows.pack(np.arange(201).astype(rows.word)))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from lanes import every_case
 
 from privfed.secure.primitives import (
     Expander,
@@ -28,7 +29,7 @@ def test_x25519_of_rfc_7748_section_6_1():
     assert bob.agree(alice).hex() == shared
 
 
-@pytest.mark.parametrize(
+@every_case(
     "public",
     [
         "00" * 32,
@@ -95,8 +96,8 @@ def test_what_is_sealed_opens_with_its_key_and_its_purpose_only():
     assert unseal(key, b"", b"from 1 to 2") is None
 
 
-@pytest.mark.parametrize("bits, size", [(8, 2), (16, 2), (17, 4), (32, 4), (33, 8), (62, 8)])
-@pytest.mark.parametrize("length", [0, 1, 7, 131_072, 300_001])
+@every_case("bits, size", [(8, 2), (16, 2), (17, 4), (32, 4), (33, 8), (62, 8)])
+@every_case("length", [0, 1, 7, 131_072, 300_001])
 def test_masks_cancel_at_every_word_size_and_length(bits, size, length):
     expander = Expander(length, bits)
     words = expander.zeros()

@@ -4,7 +4,7 @@ import itertools
 import math
 
 import numpy as np
-import pytest
+from lanes import every_case
 from scipy import stats
 from sets_of_clients import closed_parts, cut_off
 
@@ -29,7 +29,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("clients, corrupt, lost", CASES)
+@every_case("clients, corrupt, lost", CASES)
 def test_a_shape_keeps_its_promises_by_exact_binomials(clients, corrupt, lost):
     """What Chernoff's inequality bounds, SciPy computes; and one neighbour less does not do."""
     shape = sparsest_shape(clients, corrupt, lost)
@@ -48,7 +48,7 @@ def test_a_shape_keeps_its_promises_by_exact_binomials(clients, corrupt, lost):
     assert split <= -120 * math.log(2)
 
 
-@pytest.mark.parametrize("clients, corrupt, lost", [(30, 3, 9), (400, 150, 160), (300, 0, 299)])
+@every_case("clients, corrupt, lost", [(30, 3, 9), (400, 150, 160), (300, 0, 299)])
 def test_there_is_no_shape_where_the_complete_graph_asks_for_less(clients, corrupt, lost):
     assert sparsest_shape(clients, corrupt, lost) is None
 
@@ -77,7 +77,7 @@ def every_graph(clients, corrupt):
     return near, edges.sum(1), len(pairs)
 
 
-@pytest.mark.parametrize("clients, corrupt, votes", [(6, 1, 5), (6, 1, 6), (5, 0, 4), (6, 2, 6)])
+@every_case("clients, corrupt, votes", [(6, 1, 5), (6, 1, 6), (5, 0, 4), (6, 2, 6)])
 def test_bounds_hold_of_all_graphs_of_a_few_clients(clients, corrupt, votes):
     """By the probability of each graph, and of each all sets of voters."""
     near, edges, pairs = every_graph(clients, corrupt)

@@ -4,6 +4,7 @@ import inspect
 import random
 
 import pytest
+from lanes import every_case
 
 from privfed.secure.masked import shamir
 from privfed.secure.masked.shamir import PRIME, corrected, share
@@ -60,7 +61,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("right, wrong", FAULTS.values(), ids=FAULTS.keys())
+@every_case("right, wrong", FAULTS.values(), ids=FAULTS.keys())
 def test_a_decoder_that_is_off_by_one_is_found(right, wrong):
     source, names = inspect.getsource(shamir), {}
     assert source.count(right) == 1

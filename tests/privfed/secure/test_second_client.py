@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import second_client
+from lanes import every_case
 from masked_sums import Fixed
 from mixed_sums import CLIENTS, SECONDS, Table, settings, shape_of
 from second_client import LABELS, Refusal
@@ -43,8 +44,8 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("policy, bits, layers", SUMS.values(), ids=SUMS)
-@pytest.mark.parametrize("seconds", [SECONDS, CLIENTS], ids=["some", "all"])
+@every_case("policy, bits, layers", SUMS.values(), ids=SUMS)
+@every_case("seconds", [SECONDS, CLIENTS], ids=["some", "all"])
 def test_sums_are_exact_whoever_drops_out(policy, bits, layers, seconds):
     table = Table(policy, bits, layers, seconds).play(GONE)
     assert table.faults == []
@@ -77,7 +78,7 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("keys", KEYS, ids=range(len(KEYS)))
+@every_case("keys", KEYS, ids=range(len(KEYS)))
 def test_what_settings_make_of_a_cohort_is_the_pages(keys):
     """Also where a fraction of n is a whole number but for the last bits of a double."""
     policy, limits = Policy(**keys), Limits(220, 7, tolerance=0.3)
@@ -160,7 +161,7 @@ def few(inbox, most):
     return {"sealed": inbox.sealed[:most], "hashes": inbox.hashes[:most]}
 
 
-@pytest.mark.parametrize("policy, kind, lie, fault", DEVIATIONS.values(), ids=DEVIATIONS)
+@every_case("policy, kind, lie, fault", DEVIATIONS.values(), ids=DEVIATIONS)
 def test_what_the_page_refuses_is_refused(policy, kind, lie, fault):
     def change(who, message):
         lies = who == 8 and isinstance(message, kind)
@@ -220,7 +221,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("label, missed", REFUSED.items(), ids=REFUSED)
+@every_case("label, missed", REFUSED.items(), ids=REFUSED)
 def test_a_byte_of_a_label_is_missed_by_name(label, missed, monkeypatch):
     policy, layers, refused = missed
     _change(label, monkeypatch)
@@ -235,7 +236,7 @@ def test_a_byte_of_a_label_is_missed_by_name(label, missed, monkeypatch):
 WRONG_ROWS = {"self": None, "pair": None, "layer draws": LAYERS}
 
 
-@pytest.mark.parametrize("label, layers", WRONG_ROWS.items(), ids=WRONG_ROWS)
+@every_case("label, layers", WRONG_ROWS.items(), ids=WRONG_ROWS)
 def test_masks_and_layers_of_other_labels_are_as_a_wrong_row(label, layers, monkeypatch):
     """Nobody sees a row, so nobody sees that it has another mask than its secrets give."""
     _change(label, monkeypatch)

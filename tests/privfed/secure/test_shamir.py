@@ -6,6 +6,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import every_case
 
 from privfed.secure.masked.shamir import PRIME, reconstruct, share
 
@@ -67,7 +68,7 @@ def test_a_frozen_vector():
     assert line == {1: 15, 3: 35}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "call",
     [
         lambda: share(bytes(31), 2, (1, 2)),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from small import model, small, trained
 
 from accounting.events import ADD_REMOVE
@@ -30,7 +31,7 @@ def charges(path):
     return [charge.event for charge in Ledger.load(path / "ledger.jsonl").charges]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@every_case("name", RUNS)
 def test_arithmetic_alone_gives_the_same_run(tmp_path, name):
     """Bit for bit, aborts too: the noise of each site follows from the same stream."""
     trained(tmp_path / "messages", *RUNS[name])
@@ -73,7 +74,7 @@ def test_noise_of_sites_is_added_by_one_process():
         refuse_ranks(config, 2)
 
 
-@pytest.mark.parametrize("sites", [1, 2, 4])
+@every_case("sites", [1, 2, 4])
 def test_the_grid_has_room_for_every_row_of_a_clients_sites(sites):
     """Though all of an expected cohort pull alike: four deviations of a rotated coordinate."""
     drawn, length = 400, 16

@@ -4,6 +4,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from lanes import every_case
 from scipy import stats
 
 from accounting.events import ADD_REMOVE, Event
@@ -80,8 +81,8 @@ def exceeds(pair, event):
     )
 
 
-@pytest.mark.parametrize("length", [1, 2])
-@pytest.mark.parametrize("sites", SITES)
+@every_case("length", [1, 2])
+@every_case("sites", SITES)
 def test_what_is_left_without_colluders_is_as_claimed(sites, length):
     """For every set of honest survivors that may be left, and readers see all of their noise."""
     mechanism = skellam(sites, length)
@@ -92,9 +93,9 @@ def test_what_is_left_without_colluders_is_as_claimed(sites, length):
                 assert not exceeds(seen([share] * left, (0, *others), row), event)
 
 
-@pytest.mark.parametrize("length", [1, 2])
-@pytest.mark.parametrize("sizing", ["minimum", "layers"])
-@pytest.mark.parametrize("sites", SITES)
+@every_case("length", [1, 2])
+@every_case("sizing", ["minimum", "layers"])
+@every_case("sites", SITES)
 def test_who_trusts_one_site_alone_has_its_noise_and_its_coins(sites, sizing, length):
     """All others collude: of layers they hold enough shares to know all but the base."""
     mechanism = skellam(sites, length, sizing)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from helpers import Rounds, assert_normal
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from scipy import stats
 from small import model, same_run, small, trained
 
@@ -72,7 +72,7 @@ def test_without_privacy_a_run_equals_the_plain_one_up_to_rounding(tmp_path, pro
     assert any(not torch.equal(plain[name], secure[name]) for name in plain)
 
 
-@pytest.mark.parametrize("protocol", ["masks", "bfv", "ckks"])
+@every_case("protocol", ["masks", "bfv", "ckks"])
 def test_with_central_noise_a_run_equals_the_plain_one_up_to_rounding(tmp_path, protocol):
     keys = (SEEDED, *EVERYBODY)
     bits = "secure.bits=20" if protocol == "ckks" else "secure.bits=32"
@@ -226,9 +226,9 @@ def brute(summation, sampler, clients, dropout):
     )
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1, 0.4])
-@pytest.mark.parametrize("keys", [{}, {"minimum": 12}, {"capacity": 25}])
-@pytest.mark.parametrize("cap", [None, 22])
+@every_case("dropout", [0.0, 0.1, 0.4])
+@every_case("keys", [{}, {"minimum": 12}, {"capacity": 25}])
+@every_case("cap", [None, 22])
 def test_the_probability_of_an_abort_covers_every_permitted_population(dropout, keys, cap):
     sampler = CappedPoisson(size=20, cap=cap) if cap else Poisson(size=20)
     summation = sums(**({"capacity": 60} | keys))
@@ -276,7 +276,7 @@ def test_aborts_are_charged_where_the_draw_is_a_secret_and_free_where_it_is_not(
     assert fixed.event.slack == fixed.cost.aborts > 0
 
 
-@pytest.mark.parametrize(
+@every_case(
     "keys, said",
     [
         ((), "nothing remains"),

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers import Rounds
+from lanes import every_case
 from small import small
 
 from privfed.core.schedules import CONSTANT, Cosine, Staircase
@@ -40,7 +41,7 @@ def test_lookahead_is_its_papers_algorithm():
     assert path(server) == pytest.approx(models)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "server, same",
     [
         (Lookahead(lr=0.3, momentum=0.6, alpha=1.0), FedAvgM(lr=0.3, momentum=0.6)),

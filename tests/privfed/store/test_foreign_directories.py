@@ -1,6 +1,7 @@
 """A run directory from anybody: no code that it names runs unless its ledger vouches for it."""
 
 import functools
+import itertools
 import json
 import shutil
 import tomllib
@@ -8,6 +9,7 @@ import tomllib
 import pytest
 import tomli_w
 from click.testing import CliRunner
+from lanes import mostly_slow
 from safetensors import safe_open
 from safetensors.torch import save_file
 from small import SMALL, trained
@@ -168,8 +170,16 @@ NESTED = "[" * 900 + "]" * 900
 FILES = ("ledger.jsonl", "config.toml", "metrics.jsonl", "aborts.jsonl", "report/summary.json")
 
 
-@pytest.mark.parametrize("name", [*FILES, "report/public_clients.json", "checkpoint.safetensors"])
-@pytest.mark.parametrize("content", [NESTED, "[]"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    mostly_slow(
+        itertools.product(
+            [*FILES, "report/public_clients.json", "checkpoint.safetensors"], [NESTED, "[]"]
+        ),
+        *((name, NESTED) for name in (*FILES, "checkpoint.safetensors")),
+        ("report/public_clients.json", "[]"),
+    ),
+)
 def test_no_file_of_a_directory_ends_in_a_traceback(copy, name, content):
     if name == "checkpoint.safetensors":
         with safe_open(copy / name, "pt") as file:

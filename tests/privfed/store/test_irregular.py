@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import run as command
+from lanes import every_case
 from small import trained
 
 import accounting
@@ -195,7 +196,7 @@ def is_a_look(call):
     return called(call.func) == "is_file" or called(getattr(call.func, "value", None)) == "regular"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("source", "lines"),
     [
         ("path.read_text()", [1]),

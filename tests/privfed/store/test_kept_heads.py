@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
+from lanes import every_case
 from small import SMALL, small, trained
 
 from accounting.heads import HeadsFile
@@ -114,7 +115,7 @@ def test_a_run_and_its_audit_end_with_the_head(tmp_path):
     assert last_object(unknown)["ledger_ok"] is False
 
 
-@pytest.mark.parametrize("head", ["", "abc", "f" * 11, "f" * 65, "g" * 12])
+@every_case("head", ["", "abc", "f" * 11, "f" * 65, "g" * 12])
 def test_what_is_no_head_is_refused(killed, head):
     ended = run("audit", killed / "run", "--head", head)
     assert ended.exit_code == 2

@@ -5,6 +5,7 @@ import stat
 
 import pytest
 from grids import in_process, write
+from lanes import every_case
 from patients import DECLARED, SMALL, patients
 from private_tunings import BUDGET, TUNED, number, tuned
 from small import trained
@@ -50,7 +51,7 @@ def assert_as_stated(run):
         assert listed or path.is_dir() or name.startswith("."), name
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_case("kind", KINDS)
 def test_modes_of_a_run_are_those_that_the_reference_states(tmp_path, kind):
     trained(tmp_path / "run", *KINDS[kind], "run.rounds=1")
     assert_as_stated(tmp_path / "run")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from commands import run as command
-from lanes import FULL, mostly_slow
+from lanes import FULL, every_case, mostly_slow
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from small import stop_after, trained
@@ -87,7 +87,7 @@ def restate(path, lineage):
     save_file(load_file(path), path, {"privfed": json.dumps(about)})
 
 
-@pytest.mark.parametrize("lineage", [3, "x", [[1]]], ids=str)
+@every_case("lineage", [3, "x", [[1]]], ids=str)
 def test_an_export_of_a_checkpoint_with_another_lineage_is_refused(finished, tmp_path, lineage):
     run = shutil.copytree(finished, tmp_path / "run")
     restate(run / "checkpoint.safetensors", lineage)
@@ -283,8 +283,8 @@ def test_receipts_that_were_forged_are_broken(tmp_path):
         assert result.exit_code == 0 or len(result.stderr.splitlines()) <= 2
 
 
-@pytest.mark.parametrize("header", [*HEADERS, *ODD_HEADERS], ids=str)
-@pytest.mark.parametrize("kind", ["npy", "npz"])
+@every_case("header", [*HEADERS, *ODD_HEADERS], ids=str)
+@every_case("kind", ["npy", "npz"])
 def test_a_judged_model_with_another_header_is_refused(tmp_path, header, kind):
     content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(100)
     path = tmp_path / f"1.{kind}"
@@ -313,8 +313,8 @@ def test_memory_that_is_free_is_known(tmp_path, monkeypatch):
     assert free_memory() is None
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
-@pytest.mark.parametrize("name", ["inclusion.npy", "directions.npy"])
+@every_case("header", HEADERS, ids=range(len(HEADERS)))
+@every_case("name", ["inclusion.npy", "directions.npy"])
 def test_canaries_whose_header_does_not_parse_are_broken(tmp_path, name, header):
     folder = Drawing(4, 3, 0.5, "zero-out", 1).write(tmp_path / "canaries")
     length = len(header).to_bytes(2, "little")

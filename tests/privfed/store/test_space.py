@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from lanes import every_case
 from small import same_run, trained
 
 from accounting.ledger import Ledger
@@ -30,7 +31,7 @@ def settled(path):
     return [*(path / "private").rglob("settled.f32")]
 
 
-@pytest.mark.parametrize("kind", REMEMBERING)
+@every_case("kind", REMEMBERING)
 def test_a_full_disk_refuses_a_run_before_its_first_charge(tmp_path, monkeypatch, kind):
     words, full = (*REMEMBERING[kind], "run.rounds=2", "run.randomness=seeded"), tmp_path / "full"
 
@@ -47,7 +48,7 @@ def test_a_full_disk_refuses_a_run_before_its_first_charge(tmp_path, monkeypatch
     same_run(full, tmp_path / "roomy")
 
 
-@pytest.mark.parametrize("kind", REMEMBERING)
+@every_case("kind", REMEMBERING)
 def test_what_is_mapped_has_all_its_blocks(tmp_path, kind):
     trained(tmp_path, *REMEMBERING[kind], "run.rounds=1")
     for path in settled(tmp_path):

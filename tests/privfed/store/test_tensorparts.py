@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from safetensors.torch import save
 
 from privfed.store import tensorfile
@@ -18,7 +19,7 @@ def every_type():
     return {**tensors, "true": torch.tensor([True, False]), "one number": torch.tensor(2.5)}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "tensors",
     [
         {},

@@ -14,6 +14,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from helpers import built
+from lanes import every_case
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tables import AGE, FAST, ILL, SEX, WHO, written
@@ -227,7 +228,7 @@ def test_what_differs_from_the_runs_own_predictions_is_never_written(run, tmp_pa
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "fault",
     [
         lambda how: how.model_copy(update={"onto": (-1.0, 1.01)}),
@@ -265,7 +266,7 @@ HOW = Preprocessing(
 )
 
 
-@pytest.mark.parametrize(
+@every_case(
     "changes, refused",
     [
         ({}, [False, True, False, False]),
@@ -363,7 +364,7 @@ def test_the_screen_and_the_json_say_what_the_file_takes_gives_and_promises(run,
     assert "t.csv" not in json.dumps(facts), "paths of this machine are nobody's business"
 
 
-@pytest.mark.parametrize(
+@every_case(
     "to, message",
     [
         ("model.pkl", "ends in .safetensors, .pt2, .onnx"),

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from rich.console import Console
 from small import same_run, small, stop_after, trained
 
@@ -68,7 +68,7 @@ def test_adapters_stay_beside_a_shared_body():
     assert (forecast.parameters, forecast.remembered) == (6 * 5 + 5, 4 * 2 * 3)
 
 
-@pytest.mark.parametrize("name", ["ditto", "apfl", "per_fedavg", "per_fedavg_hf", "ifca"])
+@every_case("name", ["ditto", "apfl", "per_fedavg", "per_fedavg_hf", "ifca"])
 def test_a_round_is_charged_as_fedavgs_is(name):
     plain = plan(small("data.setting=cross_silo"))
     keys = CLUSTERS if name == "ifca" else (f"client.objective={name}",)
@@ -115,7 +115,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", list(REFUSED))
+@every_case("case", list(REFUSED))
 def test_what_has_no_proof_or_no_meaning_is_refused(case):
     keys, says = REFUSED[case]
     with pytest.raises(Refused) as refused:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from lanes import every_case
 from pyarrow import parquet
 from safetensors.torch import load_file
 from small import trained
@@ -135,7 +136,7 @@ def number(path):
     return several(path, label="y", label_bounds=[0.0, 10.0])
 
 
-@pytest.mark.parametrize(
+@every_case(
     "columns, source, message",
     [
         ({"x": [1], "cold": [1]}, several, "has 1 of the 2 label columns; expected all"),
@@ -185,7 +186,7 @@ def test_columns_of_a_pattern_are_taken_in_the_files_order_and_that_is_said(tmp_
     assert "columns that 'p*' means: in the file's order" in shown.stderr
 
 
-@pytest.mark.parametrize(
+@every_case(
     "words, message",
     [
         (["--data", "t.csv", "--out", "t.csv"], "--out t.csv is the data file itself"),

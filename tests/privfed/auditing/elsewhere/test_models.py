@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from lanes import every_case
 from safetensors.torch import save_file
 
 from privfed.auditing.judged_models import model_files, models
@@ -36,7 +37,7 @@ def save_tensors(path):
     save_file(STATE, path)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("save", "suffix", "given"),
     [
         (save_npz_list, "npz", ARRAYS),
@@ -64,7 +65,7 @@ def test_files_are_in_the_order_of_their_last_numbers(tmp_path):
     assert names == ["v2-round0.npy", "v2-round9.npy", "v2-round10.npy"]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("names", "problem"),
     [
         (["1.npy"], "has 1 models"),
@@ -86,8 +87,8 @@ class Evil:
         return print, ("run",)
 
 
-@pytest.mark.parametrize("suffix", ["npy", "npz", "pt", "safetensors"])
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"garbage" * 9], ids=len)
+@every_case("suffix", ["npy", "npz", "pt", "safetensors"])
+@every_case("content", [b"", b"PK\x03\x04", b"garbage" * 9], ids=len)
 def test_a_damaged_file_is_a_plain_error(tmp_path, suffix, content):
     path = tmp_path / f"1.{suffix}"
     path.write_bytes(content)
@@ -104,7 +105,7 @@ def test_code_in_a_file_is_not_run(tmp_path, capsys):
     assert not capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("model", "problem"),
     [
         (np.zeros(4), "has 4 floating-point numbers"),

@@ -8,6 +8,7 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from lanes import every_case
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -48,7 +49,7 @@ def installed(extra):
                 yield name, each.specifier
 
 
-@pytest.mark.parametrize("extra", ["", *sorted(EXTRAS.keys() - {"flower"})])
+@every_case("extra", ["", *sorted(EXTRAS.keys() - {"flower"})])
 def test_whatever_an_extra_installs_is_pinned_to_a_version_that_all_of_it_allow(extra):
     """So each resolves where `dev` does, which has all of them: that CI installs afresh."""
     pins = pinned("constraints.txt")

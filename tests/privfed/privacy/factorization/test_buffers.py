@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from lanes import mostly_slow
+from lanes import every_case, mostly_slow
 from scipy.special import logit
 
 from accounting.bounds.toeplitz_sensitivity import buffered_sensitivity, refuse_unproven
@@ -35,7 +35,7 @@ def geometric(decays, outputs, rounds):
     return np.array([1.0, *(outputs @ decays**lag for lag in range(rounds - 1))])
 
 
-@pytest.mark.parametrize(
+@every_case(
     "rounds, separation, known",
     [(500, 10, 0.372), (500, 50, 0.230), (500, 100, 0.202), (2000, 10, 0.344), (2000, 100, 0.151)],
 )
@@ -45,9 +45,7 @@ def test_the_noise_of_two_buffers_is_the_known_one(rounds, separation, known):
     assert solved.noise(rounds, separation) == pytest.approx(known, abs=6e-4)
 
 
-@pytest.mark.parametrize(
-    "rounds, separation, known", [(5, 2, 0.83268), (100, 3, 0.63728), (300, 20, 0.31354)]
-)
+@every_case("rounds, separation, known", [(5, 2, 0.83268), (100, 3, 0.63728), (300, 20, 0.31354)])
 def test_a_search_over_decays_and_outputs_themselves_ends_no_lower(rounds, separation, known):
     """`known`: the best of six searches by Nelder & Mead, which need no layout, and no gradient.
 
@@ -57,7 +55,7 @@ def test_a_search_over_decays_and_outputs_themselves_ends_no_lower(rounds, separ
     assert noise == pytest.approx(known, rel=5e-4)
 
 
-@pytest.mark.parametrize("buffers", DEGENERATE, ids=range(len(DEGENERATE)))
+@every_case("buffers", DEGENERATE, ids=range(len(DEGENERATE)))
 def test_the_inverse_in_closed_form_is_the_numeric_one(buffers):
     inverse = np.linalg.inv(matrix(buffers.column(40)))
     decays, outputs = buffers.inverse()
@@ -68,8 +66,8 @@ def test_the_inverse_in_closed_form_is_the_numeric_one(buffers):
     assert not any(buffers.outputs) or np.abs(wrong - inverse[:, 0]).max() > 5e-4
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 8])
-@pytest.mark.parametrize("spread", [1.0, 7.0])
+@every_case("count", [1, 2, 5, 8])
+@every_case("spread", [1.0, 7.0])
 def test_interlacing_decays_are_those_of_a_column_and_its_inverse(count, spread):
     layout = _layout(spread * np.random.default_rng(count).normal(size=2 * count))
     hat = 1 - layout.distances
@@ -95,7 +93,7 @@ def test_at_the_edges_of_the_search_the_proof_holds_on_the_floats(side):
         refuse_unproven(layout.decays.tolist(), layout.outputs.tolist())
 
 
-@pytest.mark.parametrize("buffers", DEGENERATE, ids=range(len(DEGENERATE)))
+@every_case("buffers", DEGENERATE, ids=range(len(DEGENERATE)))
 def test_the_recursion_of_buffers_solves_c_y_is_z(buffers):
     z = np.random.default_rng(0).normal(size=(25, 3))
     rows, held = [], np.zeros((len(buffers.decays), 3))
@@ -105,7 +103,7 @@ def test_the_recursion_of_buffers_solves_c_y_is_z(buffers):
     np.testing.assert_allclose(matrix(buffers.column(25)) @ np.array(rows), z, atol=1e-12)
 
 
-@pytest.mark.parametrize("separation", [1, 4, 7, 40, 100])
+@every_case("separation", [1, 4, 7, 40, 100])
 def test_the_noise_by_matrices(separation):
     rounds = 40
     prefix, c = np.tril(np.ones((rounds, rounds))), matrix(TWO.column(rounds))
@@ -185,7 +183,7 @@ def test_without_proof_there_are_no_buffers():
             Buffers(decays, outputs)
 
 
-@pytest.mark.parametrize("count, rounds, separation", [(0, 5, 1), (9, 5, 1), (1, 0, 1), (1, 5, 0)])
+@every_case("count, rounds, separation", [(0, 5, 1), (9, 5, 1), (1, 0, 1), (1, 5, 0)])
 def test_what_cannot_be_asked(count, rounds, separation):
     with pytest.raises(ValueError, match="expected 1 to 8 buffers"):
         optimal_buffers(count, rounds, separation)

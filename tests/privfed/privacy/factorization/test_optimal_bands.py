@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from lanes import every_case
 
 from privfed.privacy.noise.factorization import UNIT, loss, optimal_bands, prefix_noise, square_root
 
@@ -12,14 +13,14 @@ def noise(bands, rounds):
     return prefix_noise(np.array(optimal_bands(bands, rounds)), rounds)
 
 
-@pytest.mark.parametrize("bands, rounds, known", FIGURES)
+@every_case("bands, rounds, known", FIGURES)
 def test_the_noise_is_the_known_one(bands, rounds, known):
     """FACTS, section 12 B1: equal to an independent solver's; the square root's is further off."""
     assert noise(bands, rounds) == pytest.approx(known, abs=6e-4)
     assert prefix_noise(square_root(bands), rounds) > known + 5e-3
 
 
-@pytest.mark.parametrize("bands, rounds", [(2, 5), (5, 30), (30, 30), (12, 200)])
+@every_case("bands, rounds", [(2, 5), (5, 30), (30, 30), (12, 200)])
 def test_the_gradient_is_that_of_differences(bands, rounds):
     free = square_root(bands)[1:] * np.random.default_rng(bands).uniform(0.8, 1.1, bands - 1)
     value, gradient = loss(free, rounds)
@@ -51,8 +52,8 @@ def test_nothing_near_is_less_noisy():
         assert prefix_noise(near / near[0], 300) > noise(8, 300)
 
 
-@pytest.mark.parametrize("bands", [1, 2, 3, 7, 20, 64])
-@pytest.mark.parametrize("rounds", [1, 2, 3, 8, 20, 500])
+@every_case("bands", [1, 2, 3, 7, 20, 64])
+@every_case("rounds", [1, 2, 3, 8, 20, 500])
 def test_never_noisier_than_the_square_root_and_always_exact_in_integers(bands, rounds):
     coefficients = np.array(optimal_bands(bands, rounds))
     assert len(coefficients) == min(bands, rounds)
@@ -88,7 +89,7 @@ def test_noise_beyond_all_numbers_is_a_large_loss_and_no_warning():
     assert not gradient.any()
 
 
-@pytest.mark.parametrize("bands, rounds", [(0, 5), (5, 0), (-1, -1)])
+@every_case("bands, rounds", [(0, 5), (5, 0), (-1, -1)])
 def test_at_least_one_band_and_round(bands, rounds):
     with pytest.raises(ValueError, match="at least one of each"):
         optimal_bands(bands, rounds)

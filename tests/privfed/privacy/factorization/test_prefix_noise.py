@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from lanes import every_case
 
 from privfed.privacy.noise.factorization import (
     inverse_sums,
@@ -23,7 +24,7 @@ def test_the_square_root_squares_to_prefix_sums():
     assert square_root(1).tolist() == [1.0]
 
 
-@pytest.mark.parametrize("bands", [1, 2, 5, 40, 60])
+@every_case("bands", [1, 2, 5, 40, 60])
 def test_the_noise_by_matrices(bands):
     coefficients, rounds = square_root(bands), 40
     prefix = np.tril(np.ones((rounds, rounds)))
@@ -36,7 +37,7 @@ def test_the_noise_by_matrices(bands):
     assert rows_below(3).tolist() == [3.0, 2.0, 1.0]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "bands, rounds, known",
     [
         (10, 1000, 0.385),

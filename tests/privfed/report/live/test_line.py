@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from lanes import every_case
 from rich.cells import cell_len
 
 from privfed.report.console import sparkline, written
@@ -27,8 +28,8 @@ def test_a_narrow_one_has_the_same_facts():
     assert line(MIDDLE, 60) == "48/120 ▁▂▄▆▇████ at 45: 91.23% ε 2.4123 of 4 41.2/s 0:02"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii", "cp1252"])
-@pytest.mark.parametrize(
+@every_case("encoding", ["utf-8", "latin-1", "ascii", "cp1252"])
+@every_case(
     "status",
     [
         MIDDLE,
@@ -66,7 +67,7 @@ def test_slow_runs_and_long_ones_are_said_in_words():
     assert line(ended, 200).endswith("ε 2.4123 of 4  in 1.2 s")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("values", "width", "expected"),
     [
         ([], 8, ""),

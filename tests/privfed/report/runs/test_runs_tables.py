@@ -4,7 +4,7 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from lanes import every_case
 
 from privfed.report.console import SteadyConsole
 from privfed.report.runs.compared import Comparison, Difference, Evaluated, Side
@@ -53,7 +53,7 @@ def shown(table, width):
     return printed.get()
 
 
-@pytest.mark.parametrize("width", [60, 80, 160])
+@every_case("width", [60, 80, 160])
 def test_a_line_says_all_of_an_epsilon(width):
     text = shown(RunsTable(listing(ROW)), width)
     assert max(map(len, text.splitlines())) <= width
@@ -102,7 +102,7 @@ def test_many_runs_about_the_same_people_are_counted():
     assert "and 5 populations more" in text
 
 
-@pytest.mark.parametrize("field", ["population", "mechanism", "note", "measure", "unit", "against"])
+@every_case("field", ["population", "mechanism", "note", "measure", "unit", "against"])
 def test_what_files_state_does_nothing_to_the_terminal(field):
     row = replace(ROW, nominal=field == "note", **{field: HOSTILE})
     broken = replace(ROW, run="runs/" + HOSTILE, state="broken", reason=HOSTILE)

@@ -11,6 +11,7 @@ import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from lanes import every_case
 from scipy import stats
 from small import SMALL, model, same_run, small, trained
 
@@ -372,7 +373,7 @@ def test_who_trains_once_in_three_rounds_does_so_among_rounds_that_train():
         assert (np.diff(turns) == 3).all()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("keys", "reason"),
     [
         (("evaluation.every=3",), "expected a multiple"),

@@ -3,7 +3,7 @@
 import csv
 import json
 
-import pytest
+from lanes import every_case
 from small import small, trained
 
 from privfed.run.train import resume
@@ -37,7 +37,7 @@ def test_what_no_epsilon_covers_has_a_file_of_its_own(tmp_path):
     assert len(public) == len(beside) == 4
 
 
-@pytest.mark.parametrize("torn", ["8,0.5,", "99,0.5,0.1,3\n", "nonsense\n", "\x00\n"])
+@every_case("torn", ["8,0.5,", "99,0.5,0.1,3\n", "nonsense\n", "\x00\n"])
 def test_a_resume_repeats_no_row_and_removes_what_a_crash_left(tmp_path, torn):
     trained(tmp_path / "run", WATCH)
     path = tmp_path / "run/report/metrics.csv"

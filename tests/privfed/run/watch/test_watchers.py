@@ -5,6 +5,7 @@ import json
 import pytest
 import watching
 from commands import run
+from lanes import every_case
 from small import SMALL, same_run, small, trained
 
 import privfed
@@ -50,7 +51,7 @@ def test_it_changes_nothing_that_the_run_computes(tmp_path):
     ).read_bytes()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("watch", "message"),
     [
         ('["cvs"]', r"run\.watch is 'cvs'; expected one of csv, tensorboard \(did you mean 'csv'"),
