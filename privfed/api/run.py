@@ -77,10 +77,10 @@ def _readable(rows: Any, source: DeclaredTable) -> Readable:
     """The table of `rows`. Raises `Refused`."""
     if isinstance(rows, str | Path):
         return TableFile(Path(rows), source.dialect)
-    if isinstance(source, GivenTable) and source.shape:
+    if isinstance(source, GivenTable) and (shapes := source.array_shapes):
         if isinstance(rows, tuple) or array_table.is_dataset(rows):
-            return array_table.of_pair(rows, source.shape, _CALLED)
-        return array_table.of_inputs(rows, source.shape, _CALLED)
+            return array_table.of_pair(rows, shapes, _CALLED)
+        return array_table.of_inputs(rows, shapes, _CALLED)
     return TableObject(settled(rows), _CALLED, tuple(source.missing_words))
 
 
@@ -172,13 +172,13 @@ class Run(InProgress):
     def model(self) -> nn.Module:
         """The trained network, on the CPU and in evaluation mode, with trainable weights.
 
-        Its input is the preprocessed form of raw rows; `predict` and `export` include the
-        preprocessing. The weights depend on this run's clients: a run that starts from them counts
-        this run's spending.
+        Its input is the preprocessed form of raw rows (`predict` and `export` preprocess), or its
+        own named inputs. A run that starts from these weights counts this run's spending.
         """
         import torch
 
         from privfed.models.adapters import merge_model
+        from privfed.models.calling import with_own_calls
         from privfed.trained.stored_model import stored_model
 
         self._save()
@@ -190,7 +190,7 @@ class Run(InProgress):
             tensors = dict(network.module.named_parameters())
             for name, view in network.shapes.views(params).items():
                 tensors[name].copy_(view)
-        trained = merge_model(network.module, network.shapes.names)
+        trained = merge_model(with_own_calls(network.module), network.shapes.names)
         for name in trained:
             network.module.get_parameter(name).requires_grad_(True)
         lineage = {**self._directory.checkpoint.lineage(), "path": str(self.path)}
@@ -254,7 +254,7 @@ class Run(InProgress):
         """Writes the model, with its preprocessing, to a file for other programs.
 
         Args:
-          to: a .safetensors, .pt2 or .onnx file.
+          to: a .safetensors, .pt2 or .onnx file, or a folder for adapters in peft's format.
           adapters: whether to write only the weights that `[model.lora]` trained.
         """
         from privfed.report.trained_model import export_table

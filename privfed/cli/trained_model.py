@@ -174,7 +174,11 @@ def predict_command(
 @click.command("export")
 @RUN_DIRECTORY
 @click.option("--to", type=FILE, required=True, help=".safetensors, .pt2 or .onnx.")
-@click.option("--adapters", is_flag=True, help="Only the adapters of [model.lora], .safetensors.")
+@click.option(
+    "--adapters",
+    is_flag=True,
+    help="Only the adapters of [model.lora]: .safetensors, or a folder for peft.",
+)
 @JSON
 @quotes_on_request
 def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
 from privfed.core.vector import Indices
+from privfed.data.inputs import Inputs, made_up_inputs
 from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
 from privfed.sampling.cohort import Population
@@ -47,6 +48,7 @@ class Examples:
       typical: Expected number of examples per client, if the source synthesises them.
       sites: The site `[N]` of each example, an index into `site_names`, if the source knows it.
       site_names: Names of the sites.
+      inputs: Inputs of the model by name, if the source declares them.
     """
 
     x: Tensor | Mapped
@@ -61,6 +63,7 @@ class Examples:
     typical: float | None = None
     sites: Indices | None = None
     site_names: tuple[str, ...] = ()
+    inputs: Inputs = field(default_factory=dict, hash=False)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -77,7 +80,9 @@ class Examples:
         """Features and labels of `count` synthetic examples of the same form."""
         generator, device = torch.Generator().manual_seed(0), self.y.device
         shape = (count, *self.x.shape[1:])
-        if self.x.dtype.is_floating_point:
+        if self.inputs:
+            x = made_up_inputs(self.inputs, count)
+        elif self.x.dtype.is_floating_point:
             x = torch.randn(shape, generator=generator)
         else:
             x = torch.randint(0, 2, shape, generator=generator)

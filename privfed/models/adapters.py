@@ -28,6 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys
+from privfed.models.peft_format import is_conv1d
 from privfed.models.pretrained import is_named
 from privfed.models.start import Lora, factors, is_factor
 
@@ -42,7 +43,7 @@ def adaptable(layer: nn.Module) -> dict[str, int]:
         return packed if layer.in_proj_weight is not None else apart
     if isinstance(layer, nn.Conv2d):
         return {"weight": layer.groups}
-    return {"weight": 1} if isinstance(layer, nn.Linear) else {}
+    return {"weight": 1} if isinstance(layer, nn.Linear) or is_conv1d(layer) else {}
 
 
 def adapted_weights(layer: nn.Module) -> tuple[str, ...]:
@@ -65,11 +66,17 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 
 def merge(layer: nn.Module) -> None:
     """Reverts `adapt` on `layer`, with the change merged into its weights, which are frozen."""
+    changed = {each: getattr(layer, each).detach().clone() for each in adapted_weights(layer)}
+    unadapt(layer)
+    for weight, value in changed.items():
+        layer._parameters[weight] = nn.Parameter(value, requires_grad=False)
+
+
+def unadapt(layer: nn.Module) -> None:
+    """Reverts `adapt` on `layer`, without the change."""
     for weight in adapted_weights(layer):
-        changed = getattr(layer, weight).detach().clone()
         for factor in factors(weight):
             del layer._parameters[factor]
-        layer._parameters[weight] = nn.Parameter(changed, requires_grad=False)
     layer.__class__ = _plain(type(layer))
 
 

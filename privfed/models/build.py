@@ -19,8 +19,9 @@ from privfed.core.errors import Broken, Refused
 from privfed.core.streams import Keys, drawing_alone, seed_draws
 from privfed.core.vector import Shapes
 from privfed.data.federation import Examples
+from privfed.data.inputs import made_up_inputs
 from privfed.models.adapters import adapt_model
-from privfed.models.calling import errors_as_refusals, refuse_part
+from privfed.models.calling import errors_as_refusals, name_inputs, refuse_part, select_output
 from privfed.models.form import Form
 from privfed.models.local_part import local_shapes
 from privfed.models.loss import Loss
@@ -28,7 +29,7 @@ from privfed.models.network import Network
 from privfed.models.pretrained import is_named, load_start, origins_of
 from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
-from privfed.models.vetting import select_output, try_module
+from privfed.models.vetting import try_module
 
 
 def build_network(
@@ -63,6 +64,7 @@ def build_network(
     with drawing_alone():
         seed_draws(seed)
         module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
+        name_inputs(module, examples.inputs)
         select_output(module, start.output)
         made_up = _made_up_features(examples)
         if any(is_lazy(p) for p in module.parameters()):
@@ -88,7 +90,8 @@ def build_network(
     flat = shapes.flatten(dict(module.named_parameters()))
     if not bool(flat.isfinite().all()):
         raise Refused("model: its parameters at the start are not all finite")
-    trial = try_module(module, shapes, made_up, _output_shape(made_up, examples, loss), seed)
+    expected = _output_shape(made_up, examples, loss)
+    trial = try_module(module, shapes, made_up, expected, seed, examples.inputs)
     module.to(device).requires_grad_(False)
     constants = _constants(module, shapes)
     return Network(
@@ -114,6 +117,8 @@ def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
 def _made_up_features(examples: Examples) -> Tensor:
     """Three synthetic examples of the right shape and type."""
     shape = (3, *examples.x.shape[1:])
+    if examples.inputs:
+        return made_up_inputs(examples.inputs, 3)
     if examples.x.dtype == torch.int64:
         return torch.randint(0, examples.classes, shape)
     return torch.randn(shape)

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from accounting import regular
 from privfed.core.deferred import Tensor, nn, torch
 from privfed.core.errors import Refused
+from privfed.models.peft_format import WEIGHTS, add_adapters, is_adapter_folder
 from privfed.models.start import with_changes
 
 
@@ -98,8 +99,10 @@ _PROGRAMS = {".pt2", ".onnx"}
 
 
 def start_files(init: str) -> list[Path]:
-    """The files that `model.init` names: one, or those of a run directory."""
+    """The files that `model.init` names: one, or those of a run directory or of adapters."""
     path = Path(init)
+    if is_adapter_folder(init):
+        return [path / WEIGHTS]
     if path.is_dir():
         return [path / CHECKPOINT, *([path / CONSTANTS] if (path / CONSTANTS).exists() else [])]
     return [path]
@@ -108,8 +111,13 @@ def start_files(init: str) -> list[Path]:
 def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
     """Copies the start into `module`, by name; tensors that match `fresh` are unchanged.
 
+    Adapters in peft's format are added to the module's own weights.
+
     Raises `Refused` for a file that cannot be read, and for names and shapes that do not match.
     """
+    if is_adapter_folder(init):
+        add_adapters(module, init)
+        return
     stored = {name: t for name, t in _read(init).items() if not _is_fresh(name, fresh)}
     targets = _targets(module, stored.keys(), fresh)
     expected = {name: tuple(tensor.shape) for name, tensor in targets.items()}

@@ -133,7 +133,8 @@ def _set(row: Sequence[bool], names: Sequence[str]) -> str:
 
 def _sequence(row: Sequence[int], names: Sequence[str]) -> str:
     """The concatenated labels of a row, of the positions that have one."""
-    return "".join(names[label] if names else str(label) for label in row if label != -1)
+    between = "" if names else " "
+    return between.join(names[label] if names else str(label) for label in row if label != -1)
 
 
 def _numbers(row: Sequence[Any], names: Sequence[str]) -> str:

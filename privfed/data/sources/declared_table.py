@@ -20,6 +20,7 @@ from privfed.core.errors import Refused
 from privfed.core.parts import Part
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples
+from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.tables import missing
 from privfed.data.tables.cells import CellRules, as_text
@@ -80,14 +81,17 @@ class DeclaredTable(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not self.features and not self.dates and not self.categories:
-            raise ValueError("name at least one column in features, dates or categories")
+        self._refuse_undeclared_inputs()
         self._refuse_empty_ranges()
         self._declared_label.refuse_contradictions()
         self._refuse_repeated_values()
         self._refuse_columns_declared_twice()
         missing.refuse_misplaced(self.missing, self.features, self.dates, self.categories)
         return self
+
+    def _refuse_undeclared_inputs(self) -> None:
+        if not self.features and not self.dates and not self.categories:
+            raise ValueError("name at least one column in features, dates or categories")
 
     def _refuse_empty_ranges(self) -> None:
         if len(self.label_bounds) == 1:
@@ -181,17 +185,14 @@ class DeclaredTable(Part):
         rules = CellRules(str(table), self.outside, self.missing_words)
         labelled = not label_free or (bool(labels) and has_labels(columns, labels, str(table)))
         encoded = label.encoded(columns if labelled else label.with_placeholders(columns), rules)
-        features = {name: (feature, columns.numbers[name]) for name, feature in numbers.items()}
-        features |= self._date_features(columns, table)
-        categories = {n: (self._category_feature(n), columns.words[n]) for n in self.categories}
-        x, clipped = feature_matrix(columns.rows, features, categories, rules)
+        x, clipped, how = self._features(columns, numbers, table, rules)
         examples = Examples(
             x,
             encoded.y,
             encoded.classes,
             meaning=encoded.meaning,
             counts={"clipped_values": clipped, "clipped_labels": encoded.clipped},
-            preprocessing=declared_preprocessing(x, features, categories, self.outside == "clip"),
+            preprocessing=how,
             labelled=labelled,
         )
         if client:
@@ -201,6 +202,21 @@ class DeclaredTable(Part):
             places, sites = rules.sites(columns.words[site], repr(site))
             examples = replace(examples, sites=places, site_names=sites)
         return examples
+
+    def _features(
+        self,
+        columns: Columns,
+        numbers: dict[str, NumberFeature],
+        table: Readable,
+        rules: CellRules,
+    ) -> tuple[torch.Tensor | Mapped, int, Preprocessing | None]:
+        """The features `[N, *]`, the number of values clipped, and the computation of both."""
+        features = {name: (feature, columns.numbers[name]) for name, feature in numbers.items()}
+        features |= self._date_features(columns, table)
+        categories = {n: (self._category_feature(n), columns.words[n]) for n in self.categories}
+        x, clipped = feature_matrix(columns.rows, features, categories, rules)
+        how = declared_preprocessing(x, features, categories, self.outside == "clip")
+        return x, clipped, how
 
     @property
     def _declared_label(self) -> LabelDeclaration:
