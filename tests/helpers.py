@@ -131,12 +131,12 @@ def attackers(
     *,
     afresh: bool = False,
     unbounded: bool = False,
-    dataset: int = 8,
+    clients: int = 8,
     **details,
 ) -> Attackers:
-    """Returns attackers among `dataset` clients, selected by a seed."""
-    identities, streams = np.arange(dataset), Streams(0, simulated=True)
-    return Attackers(attack, fraction, afresh, unbounded, identities, streams, dataset, **details)
+    """Returns attackers among `clients` clients, selected by a seed."""
+    identities, streams = np.arange(clients), Streams(0, simulated=True)
+    return Attackers(attack, fraction, afresh, unbounded, identities, streams, clients, **details)
 
 
 class Rounds:

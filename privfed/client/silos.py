@@ -59,7 +59,7 @@ class PerExample:
         problems += GradSampleModule.validate(copied)
         if problems:
             layers = [
-                f"{name!r} ({type(layer).__name__})"
+                f"{name!r} ({type(layer).__name__}{', with buffers' * bool([*layer.buffers()])})"
                 for name, layer in copied.named_modules()
                 if not [*layer.children()]
                 and ModuleValidator.validate(layer, strict=False) + GradSampleModule.validate(layer)

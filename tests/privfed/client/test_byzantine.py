@@ -81,10 +81,10 @@ def test_every_attack_runs_and_the_ledger_says_what_it_was(name, tmp_path):
 
 
 def test_who_attacks_is_a_fixed_part_of_all_once_or_afresh():
-    once = attackers(SignFlip(), 0.3, population=1000)
+    once = attackers(SignFlip(), 0.3, clients=1000)
     assert once.byzantine(1).sum() == 300
     assert np.array_equal(once.byzantine(1), once.byzantine(7))
-    afresh = attackers(SignFlip(), 0.3, population=1000, afresh=True)
+    afresh = attackers(SignFlip(), 0.3, clients=1000, afresh=True)
     assert afresh.byzantine(1).sum() == 300
     both = (afresh.byzantine(1) & afresh.byzantine(2)).sum()
     assert 50 < both < 130, "another 300 each round"

@@ -449,8 +449,8 @@ def test_a_source_that_knows_sites_and_no_clients_is_refused():
     [
         ({"site": "patient"}, "'patient' is both the site column and the client column"),
         ({"site": "ill"}, "'ill' is both the site column and the label"),
-        ({"site": "x"}, "'x' is the site column, and a feature"),
-        ({"categories": {"hospital": ["north"]}}, "'hospital' is the site column, and a feature"),
+        ({"site": "x"}, "'x' is the site column and a feature"),
+        ({"categories": {"hospital": ["north"]}}, "'hospital' is the site column and a feature"),
         ({"client": ""}, "no column names each row's client.*name the client column"),
     ],
 )

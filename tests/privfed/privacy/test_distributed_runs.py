@@ -175,10 +175,9 @@ def test_without_a_ledger_that_states_it_no_joint_bound_exists(skellam, tmp_path
     (said,) = stated(bound)
     assert said["against"] == "readers"
     assert (
-        "no ledger states what was charged against readers of the releases by runs/a"
-        in said["meaning"]
+        "no ledger states the charges against readers of the releases of runs/a" in said["meaning"]
     )
-    assert "by runs/a" in two_sided("server", bound)["also"]
+    assert "of runs/a" in two_sided("server", bound)["also"]
 
 
 def test_a_chain_that_an_older_version_wrote_is_completed_by_the_runs_themselves(
