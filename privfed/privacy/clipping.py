@@ -63,13 +63,14 @@ class Split:
         left = noise_multiplier**-2 - (2 * count) ** -2
         if left <= 0:
             raise Refused(
-                f"privacy.count_noise is {count:g} clients, but has to be above half of the "
-                f"noise multiplier {noise_multiplier:g}; raise it, the cohort, or epsilon"
+                f"privacy.count_noise is {count:g} clients, but has to be above half of the noise "
+                f"multiplier {noise_multiplier:g}; raise privacy.count_noise, the cohort, or "
+                "epsilon"
             )
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """The factor on the count's coordinate for which both parts have one standard deviation."""
+        """The factor on the count's coordinate that gives both parts one standard deviation."""
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:

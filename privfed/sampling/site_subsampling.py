@@ -34,11 +34,11 @@ def sampled_at_sites(witness: Witness, noised: Noise | Unprotected, slack: float
             return replace(event, release=at_several_sites(rate, sites, noised))
         case SeveralSites(rate=rate, sites=sites), Gaussian():
             return replace(event, release=Repeated(sites, PoissonSampled(rate, noised)))
-        case SeveralSites(), _:
+        case SeveralSites(sites=sites), _:
             raise Refused(
-                "data.sites_per_client is above 1, but sums of discrete Gaussians cannot be "
-                'divided among a client\'s sites; use privacy.mechanism = "skellam" or '
-                '"gaussian"'
+                f"data.sites_per_client is {sites}, but sums of discrete "
+                "Gaussians cannot be divided among a client's sites; use privacy.mechanism = "
+                '"skellam" or "gaussian"'
             )
     raise Refused(
         f"cohort.sampler = {witness.sampler!r} has no proof if sites sample their own clients; "

@@ -106,9 +106,9 @@ class CentralGaussian(NoisedMechanism):
             )
         if self.adaptive_clip and exchanges > 1:
             raise Refused(
-                "privacy.adaptive_clip is true, but it follows the norms of one exchange and "
-                f"this round has {exchanges}; set it to false, or use an objective with one "
-                "exchange"
+                "privacy.adaptive_clip is true, but the clip adapts to the norms of one exchange "
+                f"and a round has {exchanges}; set privacy.adaptive_clip to false, or use an "
+                "objective with one exchange"
             )
         noise = same_cohort(multiplier / CHANGE[witness.relation], exchanges)
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
@@ -155,7 +155,7 @@ class CentralGaussian(NoisedMechanism):
     def _noised_blocks(
         self, total: BoundedSum, keys: Keys, part: slice
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yields the places of blocks of the sum in `part`, and their noised numbers."""
+        """Yields the blocks of the sum in `part`: each block's place and noised numbers."""
         std, batch = self._noise() * total.bound, _BATCH_SIZE * torch.get_num_threads()
         for start in range(part.start, part.stop, batch):
             block = slice(start, min(start + batch, part.stop))
@@ -212,7 +212,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
     @abstractmethod
     def std(self) -> float:
-        """The standard deviation of Z, which is that of the first round's noise, in clips."""
+        """The standard deviation of Z in clips, equal to that of the first round's noise."""
 
     def noise_on_update(self, size: int = 1) -> float:
         return self.std()
@@ -237,6 +237,6 @@ def refuse_exchanges(exchanges: int) -> None:
     if exchanges > 1:
         raise Refused(
             f"noise that is correlated over rounds has no proof for rounds of {exchanges} "
-            "exchanges; use an objective and a rule with one (aggregation.passes), or "
+            "exchanges; use an objective and a rule with one exchange (aggregation.passes), or "
             'privacy.mechanism = "gaussian"'
         )

@@ -41,7 +41,7 @@ from privfed.secure.summation import Session
         (("secure.protocol=bfv", "privacy.sizing=layers"), "secrets that masked sums share"),
         (("secure.protocol=ckks",), "recover the key"),
         (("cohort.sampler=truncated_poisson", "cohort.size=4"), "no proof with distributed"),
-        (("secure.bits=8", "data.clients=5000", "secure.threshold=0.5"), "too few for the noise"),
+        (("secure.bits=8", "data.clients=5000", "secure.threshold=0.5"), "but the noise of"),
         (("privacy.mechanism=gaussian", "privacy.against=readers"), "which has two guarantees"),
         (("aggregation.rule=median",), "median"),
         (("privacy.accountant=pld",), "pld"),
@@ -112,12 +112,12 @@ def test_calibrate_solves_for_noise_and_for_what_few_bits_leave():
 
 def test_calibrate_says_what_distributed_noise_needs():
     cases = {
-        "needs --bits and --dimension": (*FOR_SKELLAM, "--rounds", "9", "--epsilon", "6"),
+        "--bits or --dimension is missing": (*FOR_SKELLAM, "--rounds", "9", "--epsilon", "6"),
         "raise secure.bits": (
             *(*FOR_SKELLAM, "--rounds", "100", "--epsilon", "1"),
             *("--bits", "10", "--dimension", "100000"),
         ),
-        "for --mechanism skellam": (
+        "only with --mechanism skellam": (
             *("--sampling-rate", "0.1", "--rounds", "9"),
             *("--bits", "20", "--epsilon", "6"),
         ),
@@ -216,9 +216,9 @@ def test_shares_below_two_steps_have_no_proof_and_more_noise_helps():
     assert 0.4 < solved["epsilon"] <= 0.5
     given = calibrated(*flags, "--noise-multiplier", "0.5")
     assert given.exit_code == 2, "as check refuses it"
-    assert "too few for the noise" in given.output
+    assert "but the noise of" in given.output
     keys = ("privacy.mechanism=discrete_gaussian", "privacy.noise_multiplier=0.02", "secure.bits=9")
-    with pytest.raises(Refused, match="too few for the noise"):
+    with pytest.raises(Refused, match="but the noise of"):
         plan_with_length(small(*DISTRIBUTED, *keys))
 
 
