@@ -68,9 +68,15 @@ def of_clients(clients: Mapping[Any, Any], shape: Sequence[int], called: str) ->
         pairs.append((x, y))
         names += [str(name)] * len(x)
     if len({str(name) for name in clients}) < len(clients):
-        raise Refused(f"data: {called}: two clients have one name as text; expected different ones")
+        raise Refused(
+            f"data: {called}: two clients have the same name when written as text; give clients "
+            "different names"
+        )
     if not names:
-        raise Refused(f"data: {called} holds no example")
+        raise Refused(
+            f"data: {called} holds no example; give every client at least one, or leave the "
+            "client out"
+        )
     x, y = (np.concatenate(each) for each in zip(*pairs, strict=True))
     return ArrayTable(x, y, np.array(names), called)
 
@@ -95,11 +101,14 @@ def _pair(held: Any, shape: Sequence[int], called: str) -> tuple[np.ndarray, np.
         return np.zeros((0, *shape), np.float32), np.zeros(0, np.int64)
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise Refused(
-            f"data: {called} has not as many labels as examples; expected one for each",
+            f"data: {called} has another number of labels than of examples; give every example "
+            "one label",
             private=f"x is of shape {x.shape} and y of shape {y.shape}",
         )
     if y.ndim != 1:
-        raise Refused(f"data: {called} has labels of several numbers; expected one per example")
+        raise Refused(
+            f"data: {called} has labels of several numbers each; expected one number per example"
+        )
     _refuse_other_shape(x, shape, called)
     return x, y
 
@@ -145,7 +154,8 @@ def _array(held: Any, called: str) -> np.ndarray:
         return np.asarray(detached)
     except Exception as error:  # likewise
         raise Refused(
-            f"data: {called} holds an object that is no array: {public_text(error)}",
+            f"data: {called} holds an object that is no array ({public_text(error)}); pass NumPy "
+            "arrays or torch tensors",
             private=" ".join(str(error).split()),
         ) from None
 
