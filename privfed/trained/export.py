@@ -61,7 +61,7 @@ class Adapters:
         if not factors:
             raise Refused(
                 "--adapters is given, but the run adapted no weight by a low rank (model.lora); "
-                "leave it out"
+                "leave --adapters out"
             )
         base = {name: t for name, t in network.constants.items() if name not in factors}
         return cls({**factors, **network.shapes.views(params)}, base)
@@ -136,10 +136,16 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     """
     file_format = _format_of(to)
     if adapters and not isinstance(file_format, Safetensors):
-        raise Refused(f"--to is {to}, but adapters are weights by name; expected .safetensors")
+        raise Refused(
+            f"--to is {to}, but adapters are weights by name; expected a name that ends in "
+            ".safetensors"
+        )
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
-        raise Refused(f"{directory.path} has no checkpoint: its run has not begun")
+        raise Refused(
+            f"{directory.path} has no checkpoint, because its run has not begun; train the run "
+            "first"
+        )
     with directory.locked(reads=True):  # a run in progress would spend more than stated
         provenance = _provenance(directory)
         config = directory.config.read()
@@ -187,10 +193,11 @@ def _format_of(to: Path) -> Format:
     if to.suffix.lower() not in FORMATS:
         raise Refused(f"--to is {to}; expected a name that ends in {', '.join(FORMATS)}")
     if not to.parent.is_dir():
-        raise Refused(f"--to is {to}, but the folder {to.parent} is missing; make it")
+        raise Refused(f"--to is {to}, but the folder {to.parent} is missing; make the folder")
     if to.exists():
         raise Refused(
-            f"--to is {to}, which exists; nothing was changed. Remove it, or name another file"
+            f"--to is {to}, which exists, and nothing was changed; remove that file, or name "
+            "another"
         )
     return FORMATS[to.suffix.lower()]
 
@@ -223,8 +230,8 @@ def _refuse_without_expectation(config: Config) -> None:
     """Raises `Refused` if a user's own loss does not define the meaning of its outputs."""
     if not hasattr(config.loss, "expectation"):
         raise Refused(
-            f"the loss {config.names['loss']!r} has no method `expectation`, which turns outputs "
-            "into probabilities or numbers; without it an export would give bare outputs"
+            f"model.loss is {config.names['loss']!r}, which has no method `expectation` that turns "
+            "outputs into probabilities or numbers; add this method to the loss"
         )
 
 
@@ -236,7 +243,7 @@ def _provenance(directory: RunDirectory) -> dict[str, Any]:
     audited = audit(directory.path)
     refuted = ["its canaries refute its claimed epsilon"] if audited.refuted else []
     for problem in (*audited.problems, *refuted):
-        raise Broken(f"{directory.path} proves nothing: {problem}")
+        raise Broken(f"{directory.path} proves no guarantee: {problem}")
     stated = audited.to_json()
     keys = ("epsilon", "delta", "unit", "relation", "meaning", "guarantees", "uncovered", "note")
     return {
@@ -270,7 +277,7 @@ def _largest_difference(predict: Predict, made_up: MadeUp, form: Form, to: Path)
         if predicted.shape != part.expected.shape or not close:
             raise Refused(
                 f"--to is {to}, but the export gives other predictions than the run for {count} "
-                "synthetic rows; nothing was written. Export to another format"
+                "synthetic rows; nothing was written; export to another format"
             )
         gap = (predicted - part.expected).nan_to_num().abs().max()
         difference = max(difference, float(gap))
