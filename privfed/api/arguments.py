@@ -87,7 +87,10 @@ def passed_again(model: Any, population: Any, sections: Mapping[str, Any]) -> di
             passed[naming[key][0]] = part
     for kind, part in passed.items():
         if isinstance(part, str):
-            raise Refused(f"{part!r} was passed for the {kind}; a run knows its parts by name")
+            raise Refused(
+                f"the {kind} is passed as {part!r}, but a run already knows its parts by name; "
+                "leave it out, or pass the part itself"
+            )
     return passed
 
 
@@ -97,7 +100,9 @@ def _source_again(population: Any) -> type[Any]:
         raise Refused(_undeclared(population))
     source = population.section["source"]
     if not isinstance(source, type):
-        raise Refused("data is a table in a file, which a run finds by itself; leave it out")
+        raise Refused(
+            "data is a table in a file, but a run finds such a file by itself; leave data out"
+        )
     return source
 
 
@@ -168,7 +173,10 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
         assign(raw, f"{name}.{key}", plain(named))
         for field, value in further.items():
             if field in keys:
-                raise Refused(f"{name}.{field} is given twice, also in {name}.{key}; give it once")
+                raise Refused(
+                    f"{name}.{field} is given by itself and in {name}.{key}, but must be given "
+                    "once; remove one of the two"
+                )
             assign(raw, f"{name}.{field}", plain(value))
 
 
@@ -222,4 +230,7 @@ def _place(thing: Any) -> str:
 def _refuse_twice(sections: Mapping[str, Any], argument: str, key: str) -> None:
     section, _, name = key.partition(".")
     if name in sections.get(section, {}):
-        raise Refused(f"{argument} and {key} are both given; expected one of them", key=key)
+        raise Refused(
+            f"{argument} and {key} are both given, but set the same value; give one of them",
+            key=key,
+        )

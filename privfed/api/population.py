@@ -137,7 +137,9 @@ class Arrays(DeclaredPopulation):
             expected = 'each client\'s arrays by its name, {"a": (x, y), "b": (x, y)}'
             raise Refused(f"population is a {type(population).__name__}; expected {expected}")
         if not isinstance(shape, Sequence):
-            raise Refused(f"shape is {shape!r}; expected that of one example, as (28, 28)")
+            raise Refused(
+                f"shape is {shape!r}; expected the shape of one example, for example (28, 28)"
+            )
         keys: dict[str, Any] = plain({"label": array_table.Y, "clients": clients, **declared})
         if tokens:
             unknown = {"unknown": keys.pop("unknown")} if "unknown" in keys else {}
@@ -247,10 +249,9 @@ class Declaration:
         """
         if rows is self._sample or self._is_sample(rows):
             raise Refused(
-                "rows is the sample itself, but a sample is public and has no clients to "
-                "protect; bounds and categories derived from private rows are a further "
-                "release. Use a sample of other clients, or declare by hand: "
-                "privfed.Table(rows, …)"
+                "rows is the sample itself, but a sample has to be public: bounds and categories "
+                "derived from private rows would be a further release. Use a sample of other "
+                "clients, or declare by hand: privfed.Table(rows, …)"
             )
         kind = FileTable if isinstance(rows, str | Path) else GivenTable
         keys = {k: v for k, v in self.keys.items() if k in kind.model_fields and k != "path"}

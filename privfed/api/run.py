@@ -50,8 +50,8 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
             return reassembled(raw, config)
         if not isinstance(source, DeclaredTable):
             raise Refused(
-                f"the run's clients come from the source {config.names['source']!r}; expected "
-                "the path of other data of that form"
+                "data is no path, but this run reads its clients from the source "
+                f"{config.names['source']!r}; pass the path of other data of that form"
             )
         of_tables = {key for part in (GivenTable, Table) for key in part.model_fields}
         kind: type[DeclaredTable] = Table
@@ -165,7 +165,7 @@ class Run(InProgress):
         """
         summary = RunRecord(self._directory).summary
         if not summary:
-            raise Refused(f"{self.path} has not ended; resume it by resume()")
+            raise Refused(f"{self.path} has not ended; continue the run by resume()")
         return dict(summary)
 
     @property
@@ -184,7 +184,7 @@ class Run(InProgress):
         self._save()
         form = self._directory.checkpoint.form()
         if form is None:
-            raise Refused(f"{self.path}: an older version wrote it; load its model by evaluate()")
+            raise Refused(f"{self.path} is of an older version; load the model by evaluate()")
         network, params, _ = stored_model(self._directory, form.empty())
         with torch.no_grad():
             tensors = dict(network.module.named_parameters())

@@ -166,8 +166,8 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
         full = _joined(name, weight)
         if full in trained:
             raise Refused(
-                f"model.lora.trained: {full!r} is adapted; a weight is adapted or trained as it "
-                "is: leave it out of model.lora.trained or of model.lora.targets"
+                f"model.lora.trained: {full!r} is adapted, but a weight is either adapted or "
+                f"trained; leave {full!r} out of model.lora.trained or of model.lora.targets"
             )
         shape = layer.get_parameter(weight).shape
         _refuse_rank(full, lora.rank, shape[0] // blocks, math.prod(shape[1:]))
@@ -197,8 +197,9 @@ def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
     for name, gradient in gradients.items():
         if is_factor(name) and not bool(gradient.any()):
             raise Refused(
-                f"model.lora.targets: the model's output does not depend on {name!r}; it is "
-                "unused, or its module's code holds its weight elsewhere. Leave this module out"
+                f"model.lora.targets: {name!r} is listed, but the model's output does not depend "
+                "on the module's weight, which is unused or held elsewhere in the module's code; "
+                f"leave {name!r} out"
             )
 
 
@@ -235,8 +236,9 @@ def _refuse_targets(what: str, places: list[Place]) -> None:
     """Raises `Refused`, with the names of the modules that can be adapted."""
     names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
     raise Refused(
-        f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or "
-        f"an attention, or a module that contains one: here {names or 'the model has none'}"
+        f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or an "
+        "attention, or a module that contains one; use "
+        f"{names or 'another model: this one has none'}"
     )
 
 
@@ -244,7 +246,10 @@ def _refuse_factors(module: nn.Module) -> None:
     """Raises `Refused` for a model that already has factors."""
     for name, _ in module.named_parameters():
         if is_factor(name):
-            raise Refused(f"model.lora: the model's {name!r} has the name of a factor; rename it")
+            raise Refused(
+                f"model.lora: the model has a parameter {name!r}, but that is the name of a "
+                "factor; rename the parameter"
+            )
 
 
 def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
@@ -254,16 +259,16 @@ def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
     for name, layer, weight, _ in places:
         if holders[id(layer._parameters[weight])] > 1:
             raise Refused(
-                f"model.lora.targets: {_joined(name, weight)!r} is tied to another parameter, "
-                "which a change of this one alone would untie; leave this module out"
+                f"model.lora.targets: {_joined(name, weight)!r} is tied to another parameter, but "
+                "adapting one of the two would untie both; leave this module out"
             )
 
 
 def _refuse_rank(name: str, rank: int, rows: int, columns: int) -> None:
     if rank > min(rows, columns):
         raise Refused(
-            f"model.lora.rank is {rank}, but {name!r} is {rows} by {columns}"
-            f"; expected at most {min(rows, columns)}, above which every change is of lower rank"
+            f"model.lora.rank is {rank}, but {name!r} is {rows} by {columns}; expected at most "
+            f"{min(rows, columns)}, the largest rank of such a matrix"
         )
 
 

@@ -84,12 +84,15 @@ def build_network(
     shapes = Shapes.of(module)
     if not shapes.names:
         raise Refused(
-            "model.name: the model has no trainable parameter that is sent; freeze fewer of them, "
-            "or keep fewer of them local"
+            "model.name: the model has no trainable parameter that is sent; freeze fewer "
+            "parameters (model.freeze), or keep fewer local (model.local)"
         )
     flat = shapes.flatten(dict(module.named_parameters()))
     if not bool(flat.isfinite().all()):
-        raise Refused("model: its parameters at the start are not all finite")
+        raise Refused(
+            "model.name is a model whose initial parameters are not all finite; correct its "
+            "initialisation, or model.init"
+        )
     expected = _output_shape(made_up, examples, loss)
     trial = try_module(module, shapes, made_up, expected, seed, examples.inputs)
     module.to(device).requires_grad_(False)
@@ -127,7 +130,10 @@ def _made_up_features(examples: Examples) -> Tensor:
 def _refuse_parameters(module: nn.Module) -> None:
     """Raises `Refused` for parameters that cannot be elements of one float32 vector."""
     if isinstance(module, torch.jit.ScriptModule):
-        raise Refused("model.name: a TorchScript module cannot be trained here; give its source")
+        raise Refused(
+            "model.name: a TorchScript module cannot be trained; name the Python class or "
+            "function that makes the model"
+        )
     storages: dict[int, str] = {}
     for name, parameter in module.named_parameters():
         if parameter.is_complex():
@@ -146,9 +152,9 @@ def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
     """
     if not isinstance(model, Weighted) and origins_of(module):
         raise Refused(
-            "model.name: this function gives a network with weights that a run of privfed "
-            "trained; they reveal information about its clients, so that run has to be "
-            "counted. Pass the network itself (model=net), or name the run in model.init",
+            "model.name: this function returns a network with weights that a run of privfed "
+            "trained, but they reveal information about that run's clients, so that the run has "
+            "to be counted; pass the network itself (model=net), or name the run in model.init",
             key="model.name",
         )
 
@@ -184,9 +190,7 @@ def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
     for parameter in local.values():
         parameter.requires_grad_(False)
     if patterns and not local:
-        raise Refused(
-            "model.local: all parameters that it names are frozen; expected trainable ones"
-        )
+        raise Refused("model.local names only frozen parameters; name trainable parameters")
     norms = [name for name, part in _batch_norms(module) if _is_whole(name, part, patterns)]
     return local_shapes(module, local, norms)
 
@@ -232,8 +236,8 @@ def _restore(module: nn.Module, constants: Mapping[str, Tensor]) -> None:
     held = _constants(module, Shapes.of(module))
     if {name: t.shape for name, t in held.items()} != {n: t.shape for n, t in constants.items()}:
         raise Broken(
-            f"the run's constants are {sorted(constants)}; its model has {sorted(held)}: the run "
-            "directory or the model's code was changed"
+            f"the run's constants are {sorted(constants)}, but its model has {sorted(held)}; "
+            "restore the run directory or the model's code, one of which was changed"
         )
     with torch.no_grad():
         for name, tensor in held.items():

@@ -67,7 +67,7 @@ def errors_as_refusals(x: Tensor, module: nn.Module) -> Iterator[None]:
         where = f", in its layer {layer}" if layer else ""
         raise Refused(
             f"model.name: the model does not take these examples, {kind} of shape "
-            f"{tuple(x.shape[1:])}{where}: {type(error).__name__}: {reason}. For {kind} there is "
+            f"{tuple(x.shape[1:])}{where}: {type(error).__name__}: {reason}. For {kind}, use "
             f"{fitting}{in_own_code(error)}",
             key="model.name",
         ) from error

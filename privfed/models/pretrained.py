@@ -128,10 +128,10 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
         )
         first = differ[0]
         raise Refused(
-            f"model.init: {init} holds another model: {len(differ)} names or shapes differ, "
-            f"first {first!r}, which is {shapes.get(first, 'missing')} there and "
-            f"{expected.get(first, 'missing')} in the model. Name the parameters to initialise "
-            "afresh in model.fresh"
+            f"model.init: {init} holds another model: {len(differ)} names or shapes differ, first "
+            f"{first!r}, which is {shapes.get(first, 'missing')} there and "
+            f"{expected.get(first, 'missing')} in the model. List in model.fresh the parameters to "
+            "initialise afresh"
         )
     with torch.no_grad():
         for name, tensor in targets.items():
@@ -171,15 +171,16 @@ def _read(init: str) -> dict[str, Tensor]:
     for path in start_files(init):
         if path.suffix.lower() in _PROGRAMS:
             raise Refused(
-                f"model.init: {path} is a program, not weights by name; start from an export to "
-                ".safetensors"
+                f"model.init: {path} is a program, but a model starts from weights by name; use an "
+                "export to .safetensors"
             )
         try:
             regular.refuse_irregular(path)
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:
             raise Refused(
-                f"model.init: {path} cannot be read as a safetensors file: {error}"
+                f"model.init: {path} cannot be read as a safetensors file: {error}; write the "
+                "weights again"
             ) from error
         # A run's own files hold the model under this prefix, next to other state.
         of_run = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
@@ -188,6 +189,6 @@ def _read(init: str) -> dict[str, Tensor]:
         return with_changes(stored)
     except KeyError as missing:
         raise Refused(
-            f"model.init: {init} holds factors of a weight without {missing}; start from the run "
+            f"model.init: {init} holds factors of a weight, but not {missing}; start from the run "
             "or from an export of the whole model"
         ) from missing

@@ -157,8 +157,8 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
     if shape != expected:
         raise Refused(
             f"model.name: for {len(x)} examples of shape {tuple(x.shape[1:])} the model gives "
-            f"{shape}; expected {expected}: by these data and "
-            f"model.loss the number of outputs is {expected[-1]}{_of_two_classes(shape, expected)}"
+            f"{shape}; expected {expected}, since these data and model.loss need {expected[-1]} "
+            f"outputs{_of_two_classes(shape, expected)}"
         )
     if not bool(outputs.isfinite().all()):
         refuse_model("gives numbers that are not finite, for three examples of ordinary size")

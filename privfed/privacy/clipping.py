@@ -66,13 +66,14 @@ class Split:
         left = noise_multiplier**-2 - (2 * count) ** -2
         if left <= 0:
             raise Refused(
-                f"privacy.count_noise is {count:g} clients, but has to be above half of the "
-                f"noise multiplier {noise_multiplier:g}; raise it, the cohort, or epsilon"
+                f"privacy.count_noise is {count:g} clients, but has to be above half of the noise "
+                f"multiplier {noise_multiplier:g}; raise privacy.count_noise, the cohort, or "
+                "epsilon"
             )
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """The factor on the count's coordinate for which both parts have one standard deviation."""
+        """The factor on the count's coordinate that gives both parts one standard deviation."""
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:
@@ -113,9 +114,9 @@ class AdaptiveClip(NoisedMechanism):
         """Raises `Refused` for rounds of several exchanges if the clip is adaptive."""
         if self.adaptive_clip and exchanges > 1:
             raise Refused(
-                "privacy.adaptive_clip is true, but it follows the norms of one exchange and "
-                f"this round has {exchanges}; set it to false, or use an objective with one "
-                "exchange"
+                "privacy.adaptive_clip is true, but the clip adapts to the norms of one exchange "
+                f"and a round has {exchanges}; set privacy.adaptive_clip to false, or use an "
+                "objective with one exchange"
             )
 
     def _norm(self, state: PublicState) -> float:

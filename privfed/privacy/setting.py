@@ -44,7 +44,7 @@ class SiteNoise:
 
     @property
     def most_dropouts(self) -> int:
-        """Largest number of sites that may drop out, which layers compensate."""
+        """Largest number of sites that may drop out, for which layers of noise compensate."""
         return self.sites - self.minimum
 
     def shares(self, layered: bool) -> int:

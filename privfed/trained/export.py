@@ -106,7 +106,7 @@ class Adapters:
         if not factors:
             raise Refused(
                 "--adapters is given, but the run adapted no weight by a low rank (model.lora); "
-                "leave it out"
+                "leave --adapters out"
             )
         base = {name: t for name, t in network.constants.items() if name not in factors}
         return cls({**factors, **network.shapes.views(params)}, base)
@@ -182,7 +182,10 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     file_format = _format_of(to, adapters)
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
-        raise Refused(f"{directory.path} has no checkpoint: its run has not begun")
+        raise Refused(
+            f"{directory.path} has no checkpoint, because its run has not begun; train the run "
+            "first"
+        )
     with directory.locked(reads=True):  # a run in progress would spend more than stated
         provenance = _provenance(directory)
         config = directory.config.read()
@@ -241,10 +244,11 @@ def _format_of(to: Path, adapters: bool) -> Format:
             "of a folder, without a suffix, for peft's format"
         )
     if not to.parent.is_dir():
-        raise Refused(f"--to is {to}, but the folder {to.parent} is missing; make it")
+        raise Refused(f"--to is {to}, but the folder {to.parent} is missing; make the folder")
     if to.exists():
         raise Refused(
-            f"--to is {to}, which exists; nothing was changed. Remove it, or name another file"
+            f"--to is {to}, which exists, and nothing was changed; remove that file, or name "
+            "another"
         )
     return file_format
 
@@ -286,8 +290,8 @@ def _refuse_without_expectation(config: Config) -> None:
     """Raises `Refused` if a user's own loss does not define the meaning of its outputs."""
     if not hasattr(config.loss, "expectation"):
         raise Refused(
-            f"the loss {config.names['loss']!r} has no method `expectation`, which turns outputs "
-            "into probabilities or numbers; without it an export would give bare outputs"
+            f"model.loss is {config.names['loss']!r}, which has no method `expectation` that turns "
+            "outputs into probabilities or numbers; add this method to the loss"
         )
 
 
@@ -299,7 +303,7 @@ def _provenance(directory: RunDirectory) -> dict[str, Any]:
     audited = audit(directory.path)
     refuted = ["its canaries refute its claimed epsilon"] if audited.refuted else []
     for problem in (*audited.problems, *refuted):
-        raise Broken(f"{directory.path} proves nothing: {problem}")
+        raise Broken(f"{directory.path} proves no guarantee: {problem}")
     stated = audited.to_json()
     keys = ("epsilon", "delta", "unit", "relation", "meaning", "guarantees", "uncovered", "note")
     return {
@@ -333,7 +337,7 @@ def _largest_difference(predict: Predict, made_up: MadeUp, form: Form, to: Path)
         if predicted.shape != part.expected.shape or not close:
             raise Refused(
                 f"--to is {to}, but the export gives other predictions than the run for {count} "
-                "synthetic rows; nothing was written. Export to another format"
+                "synthetic rows; nothing was written; export to another format"
             )
         gap = (predicted - part.expected).nan_to_num().abs().max()
         difference = max(difference, float(gap))

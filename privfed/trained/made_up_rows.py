@@ -142,6 +142,6 @@ def _prepared(preprocessing: Preprocessing, source: Any, inputs: tuple[Tensor, .
             rows
         ]
     raise Refused(
-        f"the source {type(source).__name__} states how it prepares columns, but has no method "
-        "`prepared` that prepares synthetic rows; nothing can be exported unchecked"
+        f"the source {type(source).__name__} states how columns are prepared, but has no method "
+        "`prepared` for synthetic rows, by which an export is checked; add this method"
     )

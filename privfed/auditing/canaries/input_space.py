@@ -166,8 +166,8 @@ def space_of(federation: Federation) -> InputSpace:
     public = federation.test if len(federation.test) and not federation.shared else None
     if not form.classified:
         raise Refused(
-            'audit.kind = "input" creates examples with a wrong class each, but labels here '
-            'are numbers or columns; use audit.kind = "update"'
+            'audit.kind = "input" creates examples with a wrong class each, but the labels are '
+            'numbers or columns; use audit.kind = "update"'
         )
     if not by_position(form.inputs):
         raise Refused(

@@ -107,16 +107,20 @@ class DeclaredTable(Part):
         lists: dict[str, Sequence[object]] = {"labels": self.labels, **self.categories}
         for key, values in lists.items():
             if len({as_text(value) for value in values}) < len(values):
-                raise ValueError(f"{key} names a value twice: {values}")
+                raise ValueError(
+                    f"{key} is {values}, but names a value twice; name each value once"
+                )
 
     def _refuse_columns_declared_twice(self) -> None:
         """Raises `ValueError` for a column declared in two roles."""
         label = {*self._declared_label.columns}
         if self.client and self.client in label:
-            raise ValueError(f"{self.client!r} is both the client column and the label")
+            raise ValueError(
+                f"{self.client!r} is both the client column and the label; name two columns"
+            )
         if self.site and self.site in label | {self.client}:
             other = "the label" if self.site in label else "the client column"
-            raise ValueError(f"{self.site!r} is both the site column and {other}")
+            raise ValueError(f"{self.site!r} is both the site column and {other}; name two columns")
         if self.site and not self.client:
             raise ValueError(
                 f"site is {self.site!r}, but no column names each row's client, so rows are "
@@ -126,19 +130,19 @@ class DeclaredTable(Part):
         undated = {*self.features, *self.categories}
         if twice := sorted(undated & {*self.dates}):
             raise ValueError(
-                f"{twice[0]!r} is listed in dates and as a feature or category; expected one of "
-                "these"
+                f"{twice[0]!r} is listed in dates and as a feature or category; list each column "
+                "once"
             )
         reserved = label | ({self.client} if self.client else set())
         if leaked := sorted(reserved & {*undated, *self.dates}):
             raise ValueError(
-                f"{leaked[0]!r} is the label or the client column; a feature that holds it would "
-                "give the answer away"
+                f"{leaked[0]!r} is the label or the client column, but is also listed as a "
+                "feature, which would reveal the label; remove the column from the features"
             )
         if self.site and self.site in {*undated, *self.dates}:
             raise ValueError(
-                f"{self.site!r} is the site column and a feature, date or category; use it once: "
-                "a table to predict for may have no column of sites"
+                f"{self.site!r} is the site column, but is also a feature, date or category; list "
+                "it once, since a table to predict may have no column of sites"
             )
 
     @property
@@ -252,7 +256,7 @@ class DeclaredTable(Part):
         numbers |= {label: repr(label) for label in labels if label not in named_labels}
         columns = table.read(numbers, {name: repr(name) for name in words})
         if not columns.rows:
-            raise Refused(f"data: {table} holds no row")
+            raise Refused(f"data: {table} holds no row; expected one row or more")
         return columns
 
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:

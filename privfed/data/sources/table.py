@@ -190,7 +190,7 @@ class GivenTable(DeclaredTable):
         if self.rows is None:
             raise Refused(
                 "the data of this run were passed as an object, which a run directory does not "
-                "store: in Python, pass them again, privfed.load(path, data=population)"
+                "store; in Python, pass the object again by privfed.load(path, data=population)"
             )
         return self.rows
 

@@ -89,9 +89,15 @@ def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> 
         pairs.append((x, y))
         names += [str(name)] * len(y)
     if len({str(name) for name in clients}) < len(clients):
-        raise Refused(f"data: {called}: two clients have one name as text; expected different ones")
+        raise Refused(
+            f"data: {called}: two clients have the same name when written as text; give clients "
+            "different names"
+        )
     if not names:
-        raise Refused(f"data: {called} holds no example")
+        raise Refused(
+            f"data: {called} holds no example; give every client at least one, or leave the "
+            "client out"
+        )
     inputs = {name: np.concatenate([x[name] for x, _ in pairs]) for name in shapes.inputs}
     labels = np.concatenate([y for _, y in pairs]) if shapes.labelled else None
     return ArrayTable(inputs, labels, np.array(names), called)
@@ -123,7 +129,8 @@ def _examples(
     x = _inputs(pair[0], shapes, called)
     if y.ndim == 0 or {len(each) for each in x.values()} != {len(y)}:
         raise Refused(
-            f"data: {called} has not as many labels as examples; expected one for each",
+            f"data: {called} has another number of labels than of examples; give every example "
+            "one label",
             private=f"x is of shape {[each.shape for each in x.values()]} and y of {y.shape}",
         )
     if y.shape[1:] != tuple(shapes.label):
@@ -203,7 +210,8 @@ def _array(held: Any, called: str) -> np.ndarray:
         return np.asarray(detached)
     except Exception as error:  # likewise
         raise Refused(
-            f"data: {called} holds an object that is no array: {public_text(error)}",
+            f"data: {called} holds an object that is no array ({public_text(error)}); pass NumPy "
+            "arrays or torch tensors",
             private=" ".join(str(error).split()),
         ) from None
 

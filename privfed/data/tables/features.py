@@ -205,8 +205,8 @@ def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
     if empty.any():
         row = int(empty.any(1).argmax()) + 1
         raise Refused(
-            f"data: {called}, row {row}: its label is empty, but others are not; give every row "
-            "its label, or leave the labels out"
+            f"data: {called}, row {row}: the label is empty, but other rows have labels; give "
+            "every row a label, or leave out all labels"
         )
     return True
 
@@ -271,7 +271,10 @@ class LabelDeclaration:
                 "(integers from 0) and label_bounds (a number to predict)"
             )
         if not self.single and (any(kinds) or len(set(self.columns)) < 2):
-            raise ValueError("several label columns hold 0 or 1 each; name two or more of them")
+            raise ValueError(
+                "label is a list of columns that hold 0 or 1 each; name two or more columns, and "
+                "remove labels, classes and label_bounds"
+            )
         if len(self.values) == 1 or self.classes == 1:
             raise ValueError("a label of one class leaves nothing to learn; expected two or more")
 

@@ -121,7 +121,7 @@ class CentralGaussian(AdaptiveClip):
     def _noised_blocks(
         self, total: BoundedSum, keys: Keys, part: slice
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yields the places of blocks of the sum in `part`, and their noised numbers."""
+        """Yields the blocks of the sum in `part`: each block's place and noised numbers."""
         std, batch = self._noise() * total.bound, _BATCH_SIZE * torch.get_num_threads()
         for start in range(part.start, part.stop, batch):
             block = slice(start, min(start + batch, part.stop))
@@ -163,7 +163,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
     @abstractmethod
     def std(self) -> float:
-        """The standard deviation of Z, which is that of the first round's noise, in clips."""
+        """The standard deviation of Z in clips, equal to that of the first round's noise."""
 
     def noise_on_update(self, size: int = 1) -> float:
         return self.std()
@@ -188,6 +188,6 @@ def refuse_exchanges(exchanges: int) -> None:
     if exchanges > 1:
         raise Refused(
             f"noise that is correlated over rounds has no proof for rounds of {exchanges} "
-            "exchanges; use an objective and a rule with one (aggregation.passes), or "
+            "exchanges; use an objective and a rule with one exchange (aggregation.passes), or "
             'privacy.mechanism = "gaussian"'
         )

@@ -292,8 +292,8 @@ class DistributedNoise(NoisedMechanism):
     def _too_few_bits(self) -> Refused:
         setting = self._planned_setting()
         return Refused(
-            f"secure.bits is {setting.bits}, too few for the noise of "
-            f"{setting.cohort.likely_largest} clients in integer steps; raise secure.bits"
+            f"secure.bits is {setting.bits}, but the noise of {setting.cohort.likely_largest} "
+            "clients in integer steps needs more; raise secure.bits"
         )
 
 

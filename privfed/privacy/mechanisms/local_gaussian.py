@@ -83,9 +83,9 @@ class LocalGaussian(NoisedMechanism):
         return self._noise() * math.sqrt(self._sites or size)
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns rows clipped and noised, which have no norm bound and need none.
+        """Returns rows clipped and noised, which neither have nor need a norm bound.
 
-        If sites add the noise, to their sums, rows are only clipped.
+        If sites add the noise to their sums, rows are only clipped.
         """
         std = self._noise() * self.clip
         clipped = clip_rows(rows, self.clip, grid_of(std))

@@ -121,7 +121,7 @@ class Guide:
     """Number of entries `[2^18]` below each bucket."""
 
     def draw(self, bits: Leading, scratch: Scratch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns draws `[n]` by their leading `bits` `[n]`, and the places of uncertain ones."""
+        """Returns draws `[n]` by their leading `bits` `[n]`, and the places of uncertain draws."""
         size = len(bits)
         buckets, drawn, marks = (
             each[:size] for each in (scratch.buckets, scratch.drawn, scratch.marks)

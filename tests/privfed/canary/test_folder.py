@@ -214,7 +214,7 @@ def test_a_client_needs_numpy_alone(folder):
 
 @pytest.mark.parametrize("number", ["1", 1.0, True], ids=repr)
 def test_a_number_that_is_none_is_refused(folder, number):
-    with pytest.raises(Refused, match="expected its number"):
+    with pytest.raises(Refused, match="expected the number of a canary"):
         Client(folder.path, number)
 
 

@@ -434,15 +434,15 @@ def test_every_attack_runs_on_every_objective(name, tmp_path):
 @every_case(
     "keys, said",
     [
-        (("attack.weight=3",), "no client reports its weight"),
+        (("attack.weight=3",), "no client reports a weight"),
         (
             ("attack.weight=3", *OPEN, "aggregation.weights=uniform"),
-            "no client reports its weight",
+            "no client reports a weight",
         ),
-        (("attack.weight=3", *OPEN, "aggregation.rule=median"), "no client reports its weight"),
-        (("attack.weight=3", *OPEN, "client.objective=scaffold"), "no client reports its weight"),
-        (("attack.clip_count=within",), "no client reports whether it is within the clip"),
-        (("attack.clip_count=beyond", *OPEN), "no client reports whether it is within the clip"),
+        (("attack.weight=3", *OPEN, "aggregation.rule=median"), "no client reports a weight"),
+        (("attack.weight=3", *OPEN, "client.objective=scaffold"), "no client reports a weight"),
+        (("attack.clip_count=within",), "only under privacy.adaptive_clip"),
+        (("attack.clip_count=beyond", *OPEN), "only under privacy.adaptive_clip"),
         (
             (
                 *("attack.clip_count=beyond", "secure.protocol=masks", "aggregation.rule=mean"),
@@ -466,8 +466,11 @@ def test_lies_that_nobody_asks_for_are_refused(keys, said):
         ),
         (("attack.clip_count=beyond",), r"attack\.clip_count 'beyond' and attack\.fraction 0"),
         (("attack.replaces=updates",), "none is configured"),
-        (("aggregation.most_examples=5",), "no client weighs by its examples"),
-        ((*OPEN, "aggregation.most_examples=5", "aggregation.rule=median"), "no client weighs"),
+        (("aggregation.most_examples=5",), "no client's weight depends on its number of examples"),
+        (
+            (*OPEN, "aggregation.most_examples=5", "aggregation.rule=median"),
+            "no client's weight depends",
+        ),
     ],
 )
 def test_keys_that_say_nothing_are_refused(keys, said):

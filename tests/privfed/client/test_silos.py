@@ -406,7 +406,7 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypa
         (["client.objective=feddane"], "outside its local steps"),
         (["client.objective=fedprox_adaptive"], "outside its local steps"),
         (["client.objective=fedcurv"], "outside its local steps"),
-        (["client.steps=3"], "the steps that its own keys determine"),
+        (["client.steps=3"], "charged steps that its own keys determine"),
         (["aggregation.weights=examples"], "silo_weights"),
         (["cohort.sampler=by_size", "cohort.size=3"], "a silo's number of examples"),
         (["aggregation.silo_weights=[1.0, 2.0]"], "one for each"),

@@ -133,7 +133,7 @@ def test_every_rule_takes_momenta(rule, tmp_path):
 @every_case("objective", ["scaffold", "feddyn", "fedcurv"])
 def test_rules_on_rows_refuse_what_the_server_sums(objective):
     keys = (f"client.objective={objective}", "data.setting=cross_silo", "aggregation.rule=median")
-    with pytest.raises(Refused, match="sum more than an update"):
+    with pytest.raises(Refused, match="sends more than an update"):
         plan(small("privacy.mechanism=none", *keys))
 
 

@@ -134,12 +134,14 @@ def test_each_number_follows_from_the_others():
 @every_case(
     "wrong, reason",
     [
-        ({"colluders": 0.2}, r"number of sites \(secure.colluders = 0.2 would be 1\)"),
+        ({"colluders": 0.2}, r"use 1, which is secure.colluders = 0.2 of 5 sites$"),
+        ({"colluders": 0.95}, "number of sites; use an integer from 1 to 4$"),
+        ({"colluders": 1.5}, "number of sites; use an integer from 1 to 4$"),
         ({"colluders": 0}, "every site is curious"),
         ({"colluders": 5}, "at most 4, so that the noise of at least one"),
         ({"sites": None, "colluders": 1}, "a fraction of a cohort below 1, or with sites"),
         ({"sites": 0}, "sites is 0; expected one or more"),
-        ({"sites": None, "sites_per_client": 2}, "say with sites how many"),
+        ({"sites": None, "sites_per_client": 2}, "but sites is missing"),
         ({"sites_per_client": 6}, "sites_per_client is 6, but there are 5 sites"),
         ({"against": "server"}, "one guarantee holds against both"),
         ({"byzantine": 2}, "Byzantine sites are among colluders"),
@@ -162,7 +164,7 @@ def test_what_cannot_be_meant_of_sites_is_refused(wrong, reason):
     [
         ({"colluders": 1}, "colluders: for mechanism discrete_gaussian or"),
         ({"minimum": 4}, "minimum: for mechanism discrete_gaussian or"),
-        ({"protocol": "masks"}, "needs no protocol"),
+        ({"protocol": "masks"}, "secure.protocol has no effect"),
     ],
 )
 def test_noise_of_each_site_takes_no_sums(wrong, reason):

@@ -24,7 +24,7 @@ SHARES = "privacy.mechanism=discrete_gaussian"
         (("data.sites=0", "secure.parties=sites"), "data.sites is 0"),
         (
             (*CENTRAL, "secure.protocol=none", "secure.parties=sites"),
-            "there is no secure sum with parties",
+            "no secure sum has parties",
         ),
         (("secure.simulate=arithmetic", "cohort.dropout=0.6"), "would abort in"),
         (("data.sites=2", "secure.colluders=0.9"), "would have to survive"),
@@ -48,14 +48,14 @@ SHARES = "privacy.mechanism=discrete_gaussian"
             ("attack.name=sign_flip", "attack.fraction=0.2", "data.site_partition=elsewhere"),
             "simulate no attackers",
         ),
-        (("privacy.mechanism=local_gaussian",), "needs no protocol"),
+        (("privacy.mechanism=local_gaussian",), "secure.protocol has no effect"),
         ((*TWO, "cohort.sampler=full", "cohort.size=0"), "several sites"),
         ((*TWO, "secure.parties=clients"), "clients are the parties of sums"),
-        ((*TWO, "aggregation.rule=norm_bound"), "takes each row as a whole client"),
+        ((*TWO, "aggregation.rule=norm_bound"), "takes each row for the row of a whole client"),
         ((*TWO, "attack.name=sign_flip", "attack.fraction=0.2"), "attackers are whole clients"),
         (
             ("privacy.mechanism=local_gaussian", "secure.protocol=none", "aggregation.rule=median"),
-            "sites show sums of these",
+            "sites send only sums",
         ),
     ],
 )

@@ -50,7 +50,7 @@ LAYERS = "privacy.sizing=layers"
             ("privacy.mechanism=discrete_gaussian", "privacy.noise_sampler=exact", LAYERS),
             "layers are drawn from seeds",
         ),
-        (("secure.bits=8", "data.clients=5000", "secure.threshold=0.5"), "too few for the noise"),
+        (("secure.bits=8", "data.clients=5000", "secure.threshold=0.5"), "but the noise of"),
         (("privacy.mechanism=gaussian", "privacy.against=readers"), "which has two guarantees"),
         (("aggregation.rule=median",), "median"),
         (("privacy.accountant=pld",), "pld"),
@@ -121,12 +121,12 @@ def test_calibrate_solves_for_noise_and_for_what_few_bits_leave():
 
 def test_calibrate_says_what_distributed_noise_needs():
     cases = {
-        "needs --bits and --dimension": (*FOR_SKELLAM, "--rounds", "9", "--epsilon", "6"),
+        "--bits or --dimension is missing": (*FOR_SKELLAM, "--rounds", "9", "--epsilon", "6"),
         "raise secure.bits": (
             *(*FOR_SKELLAM, "--rounds", "100", "--epsilon", "1"),
             *("--bits", "10", "--dimension", "100000"),
         ),
-        "for --mechanism discrete_gaussian or skellam": (
+        "only with --mechanism discrete_gaussian or skellam": (
             *("--sampling-rate", "0.1", "--rounds", "9"),
             *("--bits", "20", "--epsilon", "6"),
         ),

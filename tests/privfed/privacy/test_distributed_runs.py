@@ -205,7 +205,7 @@ def test_epsilons_about_different_parties_are_never_summed(skellam, tmp_path):
     result = CliRunner().invoke(main, ["audit", str(tmp_path / "central"), str(skellam)])
     assert result.exit_code == 2
     assert "parties against which epsilon holds" in " ".join(result.output.split())
-    with pytest.raises(Refused, match="no sum of the two"):
+    with pytest.raises(Refused, match="no ledger states the earlier spending"):
         trained(tmp_path / "more", *SKELLAM, f'privacy.prior=["{tmp_path / "central"}"]')
 
 
