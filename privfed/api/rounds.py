@@ -46,7 +46,7 @@ class Round:
 
     @cached_property
     def epsilon(self) -> float:
-        """The ε spent until this round, at the run's δ."""
+        """The ε of the rounds until this one, at the run's δ; `run.guarantee` is the proved one."""
         return self._loop.recorder.epsilon(self._now)
 
     @property
