@@ -26,7 +26,7 @@ from small import same_run, small
 from torch import nn
 
 import privfed
-from accounting.guarantee import guarantee
+from accounting.guarantee import guarantee, large_delta
 from accounting.ledger import Ledger
 from privfed.client.objectives.fedprox import FedProx
 from privfed.core.own_code import sources_digest
@@ -62,13 +62,15 @@ def test_the_guarantee_is_the_audits(run):
     assert "<pre" in run.audit()._repr_html_()
 
 
-def test_a_delta_above_one_over_clients_is_warned_of_and_stays_stated(tmp_path):
-    large = {**NOISED, "delta": 0.5}
-    why = r"δ = 0.5 is above 1 / clients (1/60)"
+@pytest.mark.parametrize(("delta", "shown"), [(0.5, "0.5"), (1 / 60, "0.0166667")])
+def test_a_delta_of_at_least_one_over_clients_is_warned_of_and_stays_stated(delta, shown, tmp_path):
+    large = {**NOISED, "delta": delta}
+    why = f"δ = {shown} is not below 1 / clients (1/60)"
     with pytest.warns(UserWarning, match=re.escape(why)) as warned:
         run = privfed.train(population(), model="mlp", out=tmp_path / "run", **large)
     assert warned[0].filename == __file__
     assert why in run.guarantee.sentence
+    assert why in " ".join(str(run.guarantee).split())
     assert why in run.summary["warning"]
     assert why in run.audit()["meaning"]
     assert why in " ".join(str(run.audit()).split())
@@ -81,7 +83,7 @@ def test_a_delta_above_one_over_clients_is_warned_of_and_stays_stated(tmp_path):
 @pytest.mark.parametrize(
     ("delta", "keys"),
     [
-        (1 / 60, {}),  # at 1 / clients: not above
+        (1 / 61, {}),
         (0.5, {"privacy": {"mechanism": "none"}}),  # nothing is promised
     ],
 )
@@ -89,7 +91,12 @@ def test_no_other_delta_is_warned_of(delta, keys, tmp_path):
     run = privfed.train(population(), model="mlp", out=tmp_path / "run",
                         **{**NOISED, "delta": delta, **keys})  # fmt: skip
     assert "warning" not in run.summary
-    assert "above" not in run.guarantee.sentence
+    assert "1 / clients" not in run.guarantee.sentence
+
+
+def test_one_over_clients_is_too_large_whatever_its_rounding():
+    assert all(large_delta(1 / n, n) for n in range(1, 200))
+    assert not any(large_delta(1 / (n + 1), n) for n in range(200))
 
 
 def test_records_are_rows_that_pandas_takes(run):
