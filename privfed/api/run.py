@@ -176,8 +176,6 @@ class Run(InProgress):
         preprocessing. The weights depend on this run's clients: a run that starts from them counts
         this run's spending.
         """
-        import torch
-
         from privfed.models.adapters import merge_model
         from privfed.trained.stored_model import stored_model
 
@@ -186,15 +184,13 @@ class Run(InProgress):
         if form is None:
             raise Refused(f"{self.path}: an older version wrote it; load its model by evaluate()")
         network, params, _ = stored_model(self._directory, form.empty())
-        with torch.no_grad():
-            tensors = dict(network.module.named_parameters())
-            for name, view in network.shapes.views(params).items():
-                tensors[name].copy_(view)
-        trained = merge_model(network.module, network.shapes.names)
+        trained = merge_model(network.module, network.hold(params))
         for name in trained:
             network.module.get_parameter(name).requires_grad_(True)
         lineage = {**self._directory.checkpoint.lineage(), "path": str(self.path)}
-        mark(network.module, trained, lineage)
+        start = network.shapes.views(network.initial_params)
+        same = {n for n, view in network.shapes.views(params).items() if view.equal(start[n])}
+        mark(network.module, {*trained, *network.averaged.names} - same, lineage)
         return network.module.eval()
 
     def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:

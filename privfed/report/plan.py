@@ -96,6 +96,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
         **objective_rows(config),
+        **_statistics_row(forecast),
         **_groups_row(config),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
@@ -117,8 +118,18 @@ def _groups_row(config: Config) -> dict[str, str]:
 
 def _parameters(forecast: Forecast) -> str:
     """The number of parameters, and of those that stay with clients."""
-    count = f"{forecast.parameters:,} parameters"
+    count = f"{forecast.parameters - forecast.averaged:,} parameters"
     return f"{count} sent, {forecast.local:,} kept by clients" if forecast.local else count
+
+
+def _statistics_row(forecast: Forecast) -> dict[str, str]:
+    """The treatment of running statistics of batch normalisations, if they are averaged."""
+    if not forecast.averaged:
+        return {}
+    return {
+        "batch statistics": f"{forecast.averaged:,} running statistics of batch normalisations are "
+        "sent and averaged too, without a server optimizer (only without privacy)"
+    }
 
 
 def _local_work(config: Config) -> str:

@@ -70,6 +70,8 @@ class Forecast:
     """Reason why clients are trained one after the other, if that was not chosen for speed."""
     precision: str = ""
     """Training precision and the reason for it, if that is to be reported."""
+    averaged: int = 0
+    """Number of `parameters` that are running statistics of batch normalisations."""
     local: int = 0
     """Number of local parameters of each client's model, in addition to `parameters`."""
     canaries: CanaryUpdates | None = None
@@ -178,6 +180,7 @@ def forecast(setup: Setup) -> Forecast:
         down=exchange.down,
         up=exchange.up,
         remembered=setup.state_length * _NUMBER,
+        averaged=setup.network.averaged.length,
         local=setup.network.local.length,
         signal=exchange.signal,
         noise=exchange.noise,
