@@ -133,7 +133,9 @@ class InProgress:
     def __enter__(self) -> Self:
         if self._opened is None:
             raise Refused("this run was not started; with run.start() as run continues it")
-        self._loop = self._stack.enter_context(_to_end(self._opened()))
+        self._loop = loop = self._stack.enter_context(_to_end(self._opened()))
+        if loop.setup.clipped:
+            warnings.warn(loop.setup.clipped, stacklevel=self._frames)
         return self
 
     def __exit__(

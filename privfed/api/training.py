@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -173,6 +174,8 @@ def check(
     config = configuration(population, model, short, sections)
     with own_threads():
         checked = check_run(config)
+    if checked.forecast.clipped:
+        warnings.warn(checked.forecast.clipped, stacklevel=2)
     return answer_of(checked)
 
 

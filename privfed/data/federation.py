@@ -12,7 +12,7 @@ from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
 from privfed.core.vector import Indices
 from privfed.data.pieces import Mapped
-from privfed.data.preprocessing import Preprocessing
+from privfed.data.preprocessing import Outside, Preprocessing
 from privfed.sampling.cohort import Population
 
 NO_LABEL = -1
@@ -47,6 +47,7 @@ class Examples:
       typical: Expected number of examples per client, if the source synthesises them.
       sites: The site `[N]` of each example, an index into `site_names`, if the source knows it.
       site_names: Names of the sites.
+      outside: Numbers beyond their declared bounds, by column; of a public table only.
     """
 
     x: Tensor | Mapped
@@ -61,6 +62,7 @@ class Examples:
     typical: float | None = None
     sites: Indices | None = None
     site_names: tuple[str, ...] = ()
+    outside: tuple[Outside, ...] = ()
 
     def __len__(self) -> int:
         return len(self.y)

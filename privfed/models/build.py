@@ -20,7 +20,7 @@ from privfed.core.streams import Keys, drawing_alone, seed_draws
 from privfed.core.vector import Shapes
 from privfed.data.federation import Examples
 from privfed.models.adapters import adapt_model
-from privfed.models.calling import errors_as_refusals, refuse_part
+from privfed.models.calling import errors_as_refusals, refuse_part, scoring
 from privfed.models.form import Form
 from privfed.models.local_part import held_shapes
 from privfed.models.loss import Loss
@@ -28,7 +28,7 @@ from privfed.models.network import Network
 from privfed.models.pretrained import is_named, load_start, origins_of
 from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
-from privfed.models.vetting import select_output, try_module
+from privfed.models.vetting import Key, select_output, try_module
 
 
 def build_network(
@@ -109,6 +109,27 @@ def build_network(
         local,
         averaged,
     )
+
+
+def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
+    """Returns the number of outputs of `model` per example, when built for one; None if unknown.
+
+    Args:
+      model: the recipe.
+      examples: examples, of which only the form is read.
+      output: the key of the outputs in what the model returns.
+
+    Raises:
+      Refused: if the model cannot be built, or called.
+    """
+    with drawing_alone(), torch.no_grad():
+        seed_draws(0)
+        module, made_up = model.build(tuple(examples.x.shape[1:]), 1), _made_up_features(examples)
+        select_output(module, output)
+        with scoring(module), errors_as_refusals(made_up, module):
+            outputs = module(made_up)
+    known = isinstance(outputs, Tensor) and outputs.dim() == 2
+    return int(outputs.shape[-1]) if known else None
 
 
 def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def plan_table(
             **budget_rows(plan.budgets),
             **disjoint_row(config.privacy.disjoint),
             **nominal_rows(plan),
-            **_advice_rows(plan),
+            **_advice_rows(plan, forecast),
             **(_comparison_row(plan) if by_command else {}),
             **_file_rows(config, path),
         }
@@ -95,6 +95,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
+        "loss": names["loss"],
         **objective_rows(config),
         **_statistics_row(forecast),
         **_groups_row(config),
@@ -261,13 +262,15 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
     return f"one client after another{why}{precision}"
 
 
-def _advice_rows(plan: Plan) -> dict[str, str]:
-    """Warnings about an unused budget, and about a large delta."""
+def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """Warnings about an unused budget, a large delta, and narrow bounds."""
     pairs = {}
     if left := unspent(plan):
         pairs["unspent"] = str(left)
-    if weakness := plan.guarantee.weakness:
-        pairs["warning"] = f"{weakness}; choose a smaller privacy.delta"
+    weakness = plan.guarantee.weakness
+    delta = f"{weakness}; choose a smaller privacy.delta" if weakness else ""
+    if warning := "; ".join(filter(None, (delta, forecast.clipped))):
+        pairs["warning"] = warning
     return pairs
 
 

@@ -23,7 +23,7 @@ from privfed.config.config import Config
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Federation
-from privfed.data.holdout import with_held_back
+from privfed.data.holdout import bounds_warning, with_held_back
 from privfed.metrics.groups import ClientGroups, ExampleGroups
 from privfed.models.form import Form
 from privfed.models.local_part import full_network, local_start
@@ -90,6 +90,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         streams=streams,
         speed=speed,
         scoring_seconds=scoring_seconds,
+        clipped="" if federation.shared else bounds_warning(federation.test),
         attackers=attackers,
         targeted=targeted(attackers, federation.test) if attackers and public else None,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
+import torch
 from pydantic import Field, model_validator
 
 from privfed.core.errors import Refused
@@ -34,7 +36,8 @@ def declared_example(source: DeclaredTable) -> Examples:
             "unknown; name each column, or a public test set (data.test_path)",
             key="data.features",
         )
-    return declared_columns(source)
+    example, shape = declared_columns(source), getattr(source, "shape", [])
+    return replace(example, x=torch.zeros(1, *shape)) if shape else example
 
 
 def declared_columns(source: DeclaredTable) -> Examples:

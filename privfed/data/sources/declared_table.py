@@ -34,6 +34,7 @@ from privfed.data.tables.features import (
     declared_preprocessing,
     feature_matrix,
     has_labels,
+    outside_bounds,
     prepared_rows,
     present_labels,
 )
@@ -163,7 +164,7 @@ class DeclaredTable(Part):
         Args:
           table: the table to read.
           label_free: whether labels, owners and sites may be missing.
-          anybody: whether owners and sites may be missing.
+          anybody: whether owners and sites may be missing, as in a public test set.
 
         Raises:
           Refused: for columns or cells that differ from the declaration.
@@ -193,6 +194,7 @@ class DeclaredTable(Part):
             counts={"clipped_values": clipped, "clipped_labels": encoded.clipped},
             preprocessing=declared_preprocessing(x, features, categories, self.outside == "clip"),
             labelled=labelled,
+            outside=outside_bounds(features) if anybody and isinstance(x, torch.Tensor) else (),
         )
         if client:
             owners, clients = rules.owners(columns.words[client], repr(client))

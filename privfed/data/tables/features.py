@@ -16,7 +16,7 @@ import torch
 from privfed.core.errors import Refused
 from privfed.data.federation import Meaning
 from privfed.data.pieces import Mapped
-from privfed.data.preprocessing import Category, Numbers, Preprocessing, merged
+from privfed.data.preprocessing import Category, Numbers, Outside, Preprocessing, merged
 from privfed.data.tables.cells import CellRules, Words, native_order
 from privfed.data.tables.columns import Columns
 
@@ -115,6 +115,24 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
     count = _count_outside(feature, array, rules)
     store, rows = torch.from_numpy(native_order(array)), torch.arange(len(array))
     return Mapped(store, rows, (feature.low, feature.high), _ONTO, feature.missing), count
+
+
+def outside_bounds(
+    numbers: Mapping[str, tuple[NumberFeature, np.ndarray]],
+) -> tuple[Outside, ...]:
+    """The numbers beyond their bounds, by declaration; dates are not counted."""
+    declared: dict[str, list[tuple[NumberFeature, np.ndarray]]] = {}
+    for feature, array in numbers.values():
+        if not feature.days:
+            declared.setdefault(feature.column, []).append((feature, array.reshape(-1)))
+    found = []
+    for column, held in declared.items():
+        low, high = held[0][0].low, held[0][0].high
+        values = np.concatenate([array for _, array in held])
+        share = float(((values < low) | (values > high)).mean())
+        seen = np.append(values[~np.isnan(values)], [low, high])
+        found.append(Outside(column, (low, high), share, (float(seen.min()), float(seen.max()))))
+    return tuple(found)
 
 
 def _count_outside(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> int:
