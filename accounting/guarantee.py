@@ -110,7 +110,7 @@ class Guarantee:
         )
 
     def to_json(self, void: str | None = None) -> dict[str, Any]:
-        """Returns the guarantee as `--json` prints it; `void` is the reason if it is void."""
+        """Returns the guarantee as `--json` prints it; `void` is the reason if it is invalid."""
         keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
         remarks = {key: getattr(self, key) for key in ("against", "uncovered", "missing")}
         return {
@@ -153,7 +153,10 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
         raise Unaccountable(f"accountant is {accountant!r}; expected one of {', '.join(CHOICES)}")
     meanings = {(event.unit, event.relation) for event in spending}
     if len(meanings) > 1:
-        raise Unaccountable(f"events of different meaning cannot be composed: {sorted(meanings)}")
+        raise Unaccountable(
+            f"events have several units, relations or samplers, {sorted(meanings)}, but only "
+            "events of one meaning can be composed; compose each meaning by itself"
+        )
     unit, relation = meanings.pop() if meanings else ("client", "")
     sampler = ", ".join(sorted({event.sampler for event in spending}))
     by_accountant = {name: epsilon(spending, delta, name) for name in ACCOUNTANTS}
@@ -218,7 +221,7 @@ def refuse_unaccountable(event: Event, accountant: str) -> None:
     if not any(supports(event, name) for name in names):
         able = [name for name in ACCOUNTANTS if supports(event, name)]
         raise Unaccountable(
-            f"accountant {accountant!r} has no proof for {event.release.kind} under "
+            f"accountant is {accountant!r}, but has no proof for {event.release.kind} under "
             f"{event.relation}; use {' or '.join(able) if able else 'another mechanism'}"
         )
 

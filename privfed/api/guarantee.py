@@ -55,7 +55,7 @@ def audit_function(
     from privfed.report.audit import function_table
 
     if releases is not None and releases < 20:
-        raise Refused(f"releases is {releases}; expected at least 20")
+        raise Refused(f"releases is {releases}; expected at least 20 releases of each neighbour")
     released = ReleasedFunction.of(function)
     claim = claim_of(released, epsilon, delta, noise_multiplier, sampling_rate, rounds)
     audited = audited_function(released, claim, releases, confidence)

@@ -95,8 +95,9 @@ class Round:
         """Returns the raw rows. Raises `Refused` unless the run is a simulation that has them."""
         if self._rows is None:
             raise Refused(
-                f"round.{name} is private, and no epsilon covers it; start(…, simulation=True) "
-                "shows it, and marks the run as a simulation without a guarantee"
+                f"round.{name} is private, so that no epsilon covers this value; use start(…, "
+                "simulation=True) to read the value, in a run that is marked as a simulation "
+                "without a guarantee"
             )
         return self._rows
 
@@ -132,7 +133,9 @@ class InProgress:
 
     def __enter__(self) -> Self:
         if self._opened is None:
-            raise Refused("this run was not started; with run.start() as run continues it")
+            raise Refused(
+                "this run was not started; use `with run.start() as run` to continue the run"
+            )
         self._loop = loop = self._stack.enter_context(_to_end(self._opened()))
         if loop.setup.clipped:
             warnings.warn(loop.setup.clipped, stacklevel=self._frames)

@@ -19,8 +19,16 @@ from privfed.core.errors import Broken, Refused
 from privfed.core.streams import Keys, drawing_alone, seed_draws
 from privfed.core.vector import Shapes
 from privfed.data.federation import Examples
+from privfed.data.inputs import made_up_inputs
 from privfed.models.adapters import adapt_model
-from privfed.models.calling import errors_as_refusals, refuse_part, scoring
+from privfed.models.calling import (
+    Key,
+    errors_as_refusals,
+    name_inputs,
+    refuse_part,
+    scoring,
+    select_output,
+)
 from privfed.models.form import Form
 from privfed.models.local_part import held_shapes
 from privfed.models.loss import Loss
@@ -28,7 +36,7 @@ from privfed.models.network import Network
 from privfed.models.pretrained import is_named, load_start, origins_of
 from privfed.models.recipes import Model, Weighted
 from privfed.models.start import Start
-from privfed.models.vetting import Key, select_output, try_module
+from privfed.models.vetting import try_module
 
 
 def build_network(
@@ -66,6 +74,7 @@ def build_network(
     with drawing_alone():
         seed_draws(seed)
         module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
+        name_inputs(module, examples.inputs)
         select_output(module, start.output)
         made_up = _made_up_features(examples)
         if any(is_lazy(p) for p in module.parameters()):
@@ -86,14 +95,18 @@ def build_network(
         _restore(module, shapes, constants)
     if not trained.names:
         raise Refused(
-            "model.name: the model has no trainable parameter that is sent; freeze fewer of them, "
-            "or keep fewer of them local"
+            "model.name: the model has no trainable parameter that is sent; freeze fewer "
+            "parameters (model.freeze), or keep fewer local (model.local)"
         )
     flat = shapes.flatten({**dict(module.named_parameters()), **dict(module.named_buffers())})
     if not bool(flat.isfinite().all()):
-        raise Refused("model: its parameters at the start are not all finite")
+        raise Refused(
+            "model.name is a model whose initial parameters are not all finite; correct its "
+            "initialisation, or model.init"
+        )
     _reset_statistics(module, averaged)
-    trial = try_module(module, trained, made_up, _output_shape(made_up, examples, loss), seed)
+    expected = _output_shape(made_up, examples, loss)
+    trial = try_module(module, trained, made_up, expected, seed, examples.inputs)
     module.to(device).requires_grad_(False)
     constants = _constants(module, shapes)
     return Network(
@@ -125,6 +138,7 @@ def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
     with drawing_alone(), torch.no_grad():
         seed_draws(0)
         module, made_up = model.build(tuple(examples.x.shape[1:]), 1), _made_up_features(examples)
+        name_inputs(module, examples.inputs)
         select_output(module, output)
         with scoring(module), errors_as_refusals(made_up, module):
             outputs = module(made_up)
@@ -141,6 +155,8 @@ def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
 def _made_up_features(examples: Examples) -> Tensor:
     """Three synthetic examples of the right shape and type."""
     shape = (3, *examples.x.shape[1:])
+    if examples.inputs:
+        return made_up_inputs(examples.inputs, 3)
     if examples.x.dtype == torch.int64:
         return torch.randint(0, examples.classes, shape)
     return torch.randn(shape)
@@ -149,7 +165,10 @@ def _made_up_features(examples: Examples) -> Tensor:
 def _refuse_parameters(module: nn.Module) -> None:
     """Raises `Refused` for parameters that cannot be elements of one float32 vector."""
     if isinstance(module, torch.jit.ScriptModule):
-        raise Refused("model.name: a TorchScript module cannot be trained here; give its source")
+        raise Refused(
+            "model.name: a TorchScript module cannot be trained; name the Python class or "
+            "function that makes the model"
+        )
     storages: dict[int, str] = {}
     for name, parameter in module.named_parameters():
         if parameter.is_complex():
@@ -168,9 +187,9 @@ def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
     """
     if not isinstance(model, Weighted) and origins_of(module):
         raise Refused(
-            "model.name: this function gives a network with weights that a run of privfed "
-            "trained; they reveal information about its clients, so that run has to be "
-            "counted. Pass the network itself (model=net), or name the run in model.init",
+            "model.name: this function returns a network with weights that a run of privfed "
+            "trained, but they reveal information about that run's clients, so that the run has "
+            "to be counted; pass the network itself (model=net), or name the run in model.init",
             key="model.name",
         )
 
@@ -206,9 +225,7 @@ def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
     for parameter in local.values():
         parameter.requires_grad_(False)
     if patterns and not local:
-        raise Refused(
-            "model.local: all parameters that it names are frozen; expected trainable ones"
-        )
+        raise Refused("model.local names only frozen parameters; name trainable parameters")
     norms = [name for name, part in _batch_norms(module) if _is_whole(name, part, patterns)]
     return held_shapes(module, local, norms)
 
@@ -270,8 +287,8 @@ def _restore(module: nn.Module, shapes: Shapes, constants: Mapping[str, Tensor])
     held = _constants(module, shapes)
     if {name: t.shape for name, t in held.items()} != {n: t.shape for n, t in constants.items()}:
         raise Broken(
-            f"the run's constants are {sorted(constants)}; its model has {sorted(held)}: the run "
-            "directory or the model's code was changed"
+            f"the run's constants are {sorted(constants)}, but its model has {sorted(held)}; "
+            "restore the run directory or the model's code, one of which was changed"
         )
     with torch.no_grad():
         for name, tensor in held.items():

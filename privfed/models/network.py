@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -30,8 +31,8 @@ Leaves = dict[str, Tensor]
 """Parameters by name: of one model, or `[c, *shape]` of c models."""
 Losses = Callable[[Tensor, Tensor | None], Tensor]
 """Maps outputs `[c, B, ...]` and representations `[c, B, h]` to losses `[c, B]`."""
-_BATCH_SIZE = 1024
-"""Number of examples scored at once."""
+_BATCH_SIZE, _OUTPUTS = 1024, 2**25
+"""Largest number of examples, and about that of outputs, scored at once."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,11 @@ class Network:
             return (
                 "this model draws random numbers while it trains (dropout), which a stack of "
                 "models cannot repeat"
+            )
+        if any(getattr(part, "padding_idx", None) is not None for part in self.module.modules()):
+            return (
+                "this model has an embedding with padding_idx, which torch.func.vmap applies to "
+                "the first of the stacked models only"
             )
         return ""
 
@@ -303,8 +309,10 @@ class Network:
     def scored(self, flat: Tensor, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
         """Outputs and labels of `examples` in pieces, in evaluation mode."""
         flat = flat.clone()  # protects it from changes by the module
+        outputs = math.prod(examples.y.shape[1:]) * examples.classes
+        count = max(1, min(_BATCH_SIZE, _OUTPUTS // max(outputs, 1)))
         with scoring(self.module):
-            for rows in torch.split(torch.arange(len(examples)), _BATCH_SIZE):
+            for rows in torch.split(torch.arange(len(examples)), count):
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
 
 

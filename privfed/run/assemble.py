@@ -112,8 +112,8 @@ def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -
     rule = algorithm.rule
     if isinstance(rule, RowRule) and (why := rule.unfit(network.shapes.sizes)):
         raise Refused(
-            f"aggregation.rule = {config.names['rule']!r} does not suit this model: {why}; use "
-            'another rule, or model.name = "mlp"'
+            f"aggregation.rule = {config.names['rule']!r} does not suit this model, because {why}; "
+            'use another rule, or model.name = "mlp"'
         )
 
 
@@ -152,9 +152,9 @@ def _refuse_averages(config: Config, network: Network) -> None:
 
 
 def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` if sums over sites, none of which may abort, could overflow.
+    """Raises `Refused` if sums over sites could overflow, since no such sum may abort.
 
-    They hold the rows of the declared clients, and those of all canaries.
+    A sum must hold the rows of all declared clients, and of all canaries.
     """
     data = plan.config.data
     declared = data.clients * data.sites_per_client
@@ -254,7 +254,7 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
 def _groups(config: Config, population: Federation) -> ClientGroups | None:
     """Source of the clients' groups, if the objective needs it.
 
-    Raises `Refused` if there are none, or another number than declared.
+    Raises `Refused` if there are no groups, or another number of groups than declared.
     """
     grouping = config.objective.grouping
     if grouping is None:
@@ -266,7 +266,7 @@ def _groups(config: Config, population: Federation) -> ClientGroups | None:
 
 
 def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
-    """Raises `Refused` if groups of these `names` are not those that were declared."""
+    """Raises `Refused` if the number of `names` differs from the declared number of groups."""
     makes = f"client.group = {grouping.by!r} makes {len(names)}: {', '.join(names)}"
     if grouping.count and grouping.count != len(names):
         raise Refused(
@@ -276,8 +276,8 @@ def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
     if grouping.least > len(names):
         key = f"client.{grouping.key}"
         raise Refused(
-            f"{key} is for {grouping.least} groups, but {makes}; expected one value for each of "
-            f"these, or fewer; remove the last {grouping.least - len(names)} of {key}",
+            f"{key} has a value for each of {grouping.least} groups, but {makes}; remove the last "
+            f"{grouping.least - len(names)} of {key}",
             key=key,
         )
 
@@ -345,5 +345,5 @@ def _false_claims(config: Config) -> FalseClaims:
 
 
 def _exact(mechanism: Mechanism) -> bool:
-    """Whether sums of its rows lie on a grid, so that they are the same in any order."""
+    """Whether sums of the mechanism's rows lie on a grid, and so are equal in any order."""
     return mechanism.encoding(mechanism.init()).resolution < math.inf

@@ -89,7 +89,7 @@ def playing(
 
 @dataclass(frozen=True)
 class Ending:
-    """The last round so far; whether the budget, or culprits that void its claim, ended the run."""
+    """The last round, and whether the budget or identified Byzantine parties ended the run."""
 
     now: Checkpoint
     at_budget: bool = False

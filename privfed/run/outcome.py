@@ -151,7 +151,7 @@ class Outcome:
 
     @property
     def lost_claims(self) -> tuple[str, ...]:
-        """Claims that no longer hold with these culprits, as sentences."""
+        """Claims, as sentences, that no longer hold because of identified Byzantine parties."""
         return lost_claims(self.plan, self.culprits)
 
     @property
@@ -166,9 +166,9 @@ class Outcome:
 
     @property
     def not_learned(self) -> str:
-        """A warning that the model is no better than the baseline; "" if it is, or is not scored.
+        """A warning that the model is no better than the baseline; empty if better or not scored.
 
-        It compares the main measure on public examples.
+        The comparison is of the main measure on public examples.
         """
         loss, private = self.plan.config.loss, self.plan.mechanism.private
         name = loss.measure

@@ -142,7 +142,10 @@ def personalise(path: Path, epochs: int) -> Personalised:
     ids = np.arange(population.clients)
     ids = ids[population.sizes(ids) > 1]
     if not len(ids):
-        raise Refused("no client holds two examples, one to fine-tune on and one to score")
+        raise Refused(
+            "no client holds two examples, one to fine-tune and one to score; use data with more "
+            "examples per client"
+        )
     network, params, round = stored_model(path, population.examples)
     tuning, scoring = _halves(population.at(round), streams)
     measure, before = client_scores(network, scoring, params, ids)

@@ -29,7 +29,7 @@ def on_other_data(config: Config, other: OtherData) -> Config:
         return other(config)
     for override in other:
         if not override.strip().startswith("data."):
-            raise Refused(f"--set {override}: the model is trained; only keys of [data] may change")
+            raise Refused(f"--set is {override}, but the model is trained; set only keys of [data]")
     return overridden(config, other)
 
 
@@ -56,7 +56,10 @@ def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Ten
     directory = RunDirectory.open(run)
     config = directory.config.read()
     if not directory.checkpoint.exists():
-        raise Refused(f"{directory.path} has no checkpoint: its run has not begun")
+        raise Refused(
+            f"{directory.path} has no checkpoint, because its run has not begun; train the run "
+            "first"
+        )
     net = build_network(
         config.model,
         like,

@@ -149,7 +149,7 @@ class Trustful(Alie):
     def corrupt(self, view, state, rng):
         if not len(view.honest):
             return view.byzantine, state
-        return self.byzantine(view.honest, view, rng).expand_as(view.byzantine).clone(), state
+        return self.malicious_row(view.honest, view, rng).expand_as(view.byzantine).clone(), state
 
 
 class Beyond(LabelFlip):

@@ -117,18 +117,15 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
     return Mapped(store, rows, (feature.low, feature.high), _ONTO, feature.missing), count
 
 
-def outside_bounds(
-    numbers: Mapping[str, tuple[NumberFeature, np.ndarray]],
-) -> tuple[Outside, ...]:
-    """The numbers beyond their bounds, by declaration; dates are not counted."""
-    declared: dict[str, list[tuple[NumberFeature, np.ndarray]]] = {}
-    for feature, array in numbers.values():
-        if not feature.days:
-            declared.setdefault(feature.column, []).append((feature, array.reshape(-1)))
+def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tuple[Outside, ...]:
+    """The numbers of `table` beyond their bounds, by declaration."""
+    declared: dict[tuple[str, float, float], list[np.ndarray]] = {}
+    for name, feature in numbers.items():
+        key = (feature.column, feature.low, feature.high)
+        declared.setdefault(key, []).append(table.numbers[name].reshape(-1))
     found = []
-    for column, held in declared.items():
-        low, high = held[0][0].low, held[0][0].high
-        values = np.concatenate([array for _, array in held])
+    for (column, low, high), held in declared.items():
+        values = np.concatenate(held)
         share = float(((values < low) | (values > high)).mean())
         seen = np.append(values[~np.isnan(values)], [low, high])
         found.append(Outside(column, (low, high), share, (float(seen.min()), float(seen.max()))))
@@ -223,8 +220,8 @@ def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
     if empty.any():
         row = int(empty.any(1).argmax()) + 1
         raise Refused(
-            f"data: {called}, row {row}: its label is empty, but others are not; give every row "
-            "its label, or leave the labels out"
+            f"data: {called}, row {row}: the label is empty, but other rows have labels; give "
+            "every row a label, or leave out all labels"
         )
     return True
 
@@ -289,7 +286,10 @@ class LabelDeclaration:
                 "(integers from 0) and label_bounds (a number to predict)"
             )
         if not self.single and (any(kinds) or len(set(self.columns)) < 2):
-            raise ValueError("several label columns hold 0 or 1 each; name two or more of them")
+            raise ValueError(
+                "label is a list of columns that hold 0 or 1 each; name two or more columns, and "
+                "remove labels, classes and label_bounds"
+            )
         if len(self.values) == 1 or self.classes == 1:
             raise ValueError("a label of one class leaves nothing to learn; expected two or more")
 

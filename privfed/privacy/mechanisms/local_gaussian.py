@@ -71,7 +71,7 @@ class LocalGaussian(NoisedMechanism):
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         if self._sites:
-            return sampled_at_sites(witness, same_cohort(self._noise(), exchanges))
+            return sampled_at_sites(witness, same_cohort(self._noise(), exchanges), alone=True)
         noise = same_cohort(self._noise() / CHANGE[REPLACE_ONE], exchanges)
         b = witness.separation
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)
@@ -83,9 +83,9 @@ class LocalGaussian(NoisedMechanism):
         return self._noise() * math.sqrt(self._sites or size)
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns rows clipped and noised, which have no norm bound and need none.
+        """Returns rows clipped and noised, which neither have nor need a norm bound.
 
-        If sites add the noise, to their sums, rows are only clipped.
+        If sites add the noise to their sums, rows are only clipped.
         """
         std = self._noise() * self.clip
         clipped = clip_rows(rows, self.clip, grid_of(std))

@@ -71,9 +71,8 @@ def _writers() -> Any:
         return importlib.import_module("torch.utils.tensorboard")
     except ImportError as error:
         raise Refused(
-            "run.watch has 'tensorboard', which needs the package tensorboard, but that is not "
-            'installed; run "pip install tensorboard" (the extra `tensorboard`), or watch '
-            '"csv"',
+            "run.watch has 'tensorboard', but the package tensorboard is not installed; run \"pip "
+            'install tensorboard" (the extra `tensorboard`), or watch "csv"',
             key="run.watch",
         ) from error
 

@@ -112,7 +112,7 @@ def test_a_run_outside_of_its_context_is_refused(tmp_path):
         next(iter(started))
     assert not (tmp_path / "run").exists()
     run = privfed.load(privfed.train(out=tmp_path / "run", **KEYS))
-    with pytest.raises(Refused, match=r"not started; with run\.start\(\)"):
+    with pytest.raises(Refused, match=r"not started; use `with run\.start\(\)"):
         run.__enter__()
 
 

@@ -130,6 +130,34 @@ def test_public_inputs_beyond_the_declared_bounds_are_warned_of_with_the_bounds(
     privfed.check(images(255, (0, 1), pixels(100, 1)), **NOISED)  # no client's number is compared
 
 
+def test_named_inputs_beyond_their_bounds_are_warned_of():
+    rng = np.random.default_rng(0)
+
+    def held(count):
+        values = {"age": rng.uniform(0, 90, (count, 1)), "ids": rng.integers(0, 5, (count, 3))}
+        return values, rng.integers(0, 3, count)
+
+    def declared(high):
+        people = {f"c{n}": held(2) for n in range(60)}
+        inputs = {"age": {"shape": [1], "bounds": [0, high]}, "ids": {"shape": [3], "tokens": 5}}
+        return privfed.Arrays(people, inputs=inputs, clients=60, classes=3, test=held(50))
+
+    with pytest.warns(UserWarning, match=r"numbers 'age' in the public .* \[0, 1\] .* for 'age'$"):
+        privfed.check(declared(1), model=Named, **NOISED)
+    privfed.check(declared(90), model=Named, **NOISED)
+
+
+class Named(nn.Module):
+    """A network of two named inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(5, 3), nn.Linear(4, 3)
+
+    def forward(self, age, ids):
+        return self.head(torch.cat([age, self.table(ids).mean(1)], 1))
+
+
 def test_columns_of_a_public_table_beyond_their_bounds_are_warned_of():
     narrow = {"age": (18, 30), "bmi": (0, 25)}
     with pytest.warns(UserWarning, match=r"'age' \(and of 1 other columns\) .* \[18, 30\]"):
@@ -476,7 +504,7 @@ def test_what_cannot_be_sent_to_other_processes_is_refused(monkeypatch):
         privfed.train(population(), model=net(), run={"workers": 2})
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(privfed.Refused, match="torchrun starts the command line"):
+    with pytest.raises(privfed.Refused, match="can start only the command line"):
         privfed.train()
 
 
@@ -507,9 +535,9 @@ def mlp(tmp_path_factory):
     ("swapped", "expected"),
     [
         ({"privacy": {"mechanism": Silent}}, "privacy.mechanism is 'gaussian' in this run"),
-        ({"cohort": {"sampler": "fixed_size"}}, "a run knows its parts by name"),
+        ({"cohort": {"sampler": "fixed_size"}}, "a run already knows its parts by name"),
         ({"client": {"objective": FedProx}}, "client.objective is 'sgd' in this run"),
-        ({"privacy": {"mechanism": CentralGaussian(clip=77.0)}}, "has other keys than the run"),
+        ({"privacy": {"mechanism": CentralGaussian(clip=77.0)}}, "was started with other keys"),
         ({"model": nn.Linear(4, 1)}, "model.name is 'mlp' in this run"),
     ],
 )
@@ -576,7 +604,7 @@ def test_people_of_a_file_are_not_passed_again_and_may_come_as_arrays(tmp_path):
     PUBLIC.to_csv(tmp_path / "t.csv", index=False)
     table = privfed.Table(tmp_path / "p.csv", test=tmp_path / "t.csv", **DECLARED)
     run = privfed.train(table, out=tmp_path / "run", **SMALL)
-    with pytest.raises(privfed.Refused, match="which a run finds by itself"):
+    with pytest.raises(privfed.Refused, match="a run finds such a file by itself"):
         privfed.load(run.path, data=table)
     with pytest.raises(privfed.Refused, match=r"data.source is 'table' in this run"):
         privfed.load(run.path, data=population())
@@ -600,7 +628,7 @@ def test_rows_of_those_who_train_are_no_public_test_set():
 @every_case(
     ("module", "expected"),
     [
-        (nn.Linear(4, 1, device="meta"), "has no values"),
+        (nn.Linear(4, 1, device="meta"), "without values"),
         (net().bfloat16(), r"bfloat16; call .float"),
         (Locked(), "cannot be copied"),
     ],
@@ -615,7 +643,7 @@ def test_networks_that_nobody_can_train_are_refused(module, expected):
     [
         (lambda: privfed.load(3), "path is 3; expected a path"),
         (lambda: privfed.train(out=3), "out is 3; expected a path"),
-        (lambda: privfed.audit([]), "no run to audit"),
+        (lambda: privfed.audit([]), "no run is given"),
         (lambda: privfed.train(observers=[print]), "has no method before"),
         (lambda: privfed.calibrate(delta=1e-5, rounds=9, epsilon="2"), "epsilon is '2'"),
         (lambda: privfed.calibrate(delta=1e-5, rounds=1.5, epsilon=2), r"rounds is 1\.5"),

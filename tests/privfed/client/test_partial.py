@@ -296,7 +296,7 @@ def test_a_stack_of_batch_normalisations_is_refused_by_name():
     [
         (["*"], [], "no trainable parameter that is sent"),
         (["nothing"], [], "no parameter or module is called 'nothing'"),
-        (HEAD, HEAD, "all parameters that it names are frozen"),
+        (HEAD, HEAD, "names only frozen parameters"),
     ],
     ids=["all", "none", "frozen"],
 )
