@@ -136,7 +136,9 @@ class InProgress:
             raise Refused(
                 "this run was not started; use `with run.start() as run` to continue the run"
             )
-        self._loop = self._stack.enter_context(_to_end(self._opened()))
+        self._loop = loop = self._stack.enter_context(_to_end(self._opened()))
+        if loop.setup.clipped:
+            warnings.warn(loop.setup.clipped, stacklevel=self._frames)
         return self
 
     def __exit__(

@@ -273,10 +273,7 @@ def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
     Changes of adapted weights are merged into them.
     """
     module = network.module
-    tensors = dict(module.named_parameters())
-    with torch.no_grad():
-        for name, view in network.shapes.views(params).items():
-            tensors[name].copy_(view)
+    network.hold(params)
     merge_model(module, ())
     return Preprocessed(module, network.loss, form.meaning, form.preprocessing).eval()
 

@@ -171,6 +171,11 @@ def _trains_parts(objective: Objective) -> bool:
     return not (_reads_sent_models(objective) or objective.personalises)
 
 
+def averages_statistics(objective: Objective) -> bool:
+    """Whether clients may average the running statistics of a model's batch normalisations."""
+    return _trains_parts(objective) and not objective.changes_loss
+
+
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
     """Attackers that steer the model (`attack.steers`) train the broadcast model, and no other."""
     if not (config.attacked and config.attack.steers):
