@@ -71,15 +71,7 @@ def build_network(
       Broken: for constants of another model.
     """
     seed = keys.integer()
-    with drawing_alone():
-        seed_draws(seed)
-        module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
-        name_inputs(module, examples.inputs)
-        select_output(module, start.output)
-        made_up = _made_up_features(examples)
-        if any(is_lazy(p) for p in module.parameters()):
-            with torch.no_grad(), errors_as_refusals(made_up, module):
-                module(made_up)
+    module, made_up = _built(model, examples, start, loss, seed)
     _refuse_parameters(module)
     _refuse_hidden_start(model, module)
     if start.init and constants is None:
@@ -122,6 +114,22 @@ def build_network(
         local,
         averaged,
     )
+
+
+def _built(
+    model: Model, examples: Examples, start: Start, loss: Loss, seed: int
+) -> tuple[nn.Module, Tensor]:
+    """Builds the module, and synthetic examples `[3, *features]`, with randomness from `seed`."""
+    with drawing_alone():
+        seed_draws(seed)
+        module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
+        name_inputs(module, examples.inputs)
+        select_output(module, start.output)
+        made_up = _made_up_features(examples)
+        if any(is_lazy(p) for p in module.parameters()):
+            with torch.no_grad(), errors_as_refusals(made_up, module):
+                module(made_up)
+    return module, made_up
 
 
 def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:

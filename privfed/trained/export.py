@@ -182,10 +182,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     file_format = _format_of(to, adapters)
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
-        raise Refused(
-            f"{directory.path} has no checkpoint, because its run has not begun; train the run "
-            "first"
-        )
+        raise Refused(f"{directory.path} has no checkpoint: its run has not begun; train it first")
     with directory.locked(reads=True):  # a run in progress would spend more than stated
         provenance = _provenance(directory)
         config = directory.config.read()
