@@ -83,7 +83,9 @@ def supports(event: Event, accountant: str) -> bool:
       Unaccountable: for any other accountant.
     """
     if accountant not in ACCOUNTANTS:
-        raise Unaccountable(f"accountant {accountant!r} is not one of {', '.join(ACCOUNTANTS)}")
+        raise Unaccountable(
+            f"accountant is {accountant!r}; expected one of {', '.join(ACCOUNTANTS)}"
+        )
     return all(_supports(release, event.relation, accountant) for release in event.releases)
 
 
@@ -158,7 +160,7 @@ def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | 
 
 
 def _is_unprotected(release: Release | RepeatAndSelect) -> bool:
-    """Whether a release has no noise, or so little that its bound is infinite."""
+    """Whether the bound on a release is infinite, because it has no noise or too little."""
     if isinstance(release, RepeatAndSelect):
         return any(_is_unprotected(each) for each, _ in release.of)
     noise = noise_of(release)

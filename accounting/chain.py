@@ -46,7 +46,10 @@ def first(path: Path) -> Link:
     with regular.opened(path) as file:
         line, newline, _ = file.readline().partition(b"\n")
     if not newline:
-        raise LedgerBroken(f"{path}: the first line is missing or incomplete")
+        raise LedgerBroken(
+            f"{path}: the first line is missing or incomplete, but it states the run; restore the "
+            "file"
+        )
     return _following(START, line, path, 1)
 
 
@@ -93,11 +96,17 @@ def _parse(line: bytes, path: object, number: int) -> Link:
     try:
         link = from_json(line)
     except ValueError as error:
-        raise LedgerBroken(f"{path}, line {number}: is not JSON ({error})") from error
+        raise LedgerBroken(
+            f"{path}, line {number}: is not JSON ({error}); restore the file"
+        ) from error
     if not isinstance(link, dict) or not isinstance(link.get("hash"), str):
-        raise LedgerBroken(f"{path}, line {number}: is not a ledger line (it has no hash)")
+        raise LedgerBroken(
+            f"{path}, line {number}: is not a ledger line (the hash is missing); restore the file"
+        )
     if _canonical(link) != line:
-        raise LedgerBroken(f"{path}, line {number}: was rewritten by another program")
+        raise LedgerBroken(
+            f"{path}, line {number}: was rewritten by another program; restore the file"
+        )
     return link
 
 

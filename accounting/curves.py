@@ -28,7 +28,7 @@ def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: 
 
 
 def spent_by(ledger: Ledger) -> list[Event]:
-    """Returns the events spent by the run of `ledger`, oldest first: each round, or its choice."""
+    """Returns the events that a run spent, oldest first: one per round, or one for its choice."""
     events = [charge.event for charge in ledger.charges]
     return events if ledger.chosen is None else [ledger.chosen] * bool(events)
 

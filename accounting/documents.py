@@ -40,7 +40,7 @@ def from_toml(text: str) -> dict[str, Any]:
 
 
 def _shallow(value: Any) -> Any:
-    """Returns `value` after counting its levels. Raises `ValueError` if there are too many."""
+    """Returns `value`. Raises `ValueError` if it is nested too deeply."""
     level: Iterable[Any] = [value]
     for _ in range(DEEPEST + 1):
         holders = [outer for outer in level if isinstance(outer, dict | list)]
@@ -93,13 +93,13 @@ class Encoded:
 
 
 class Kinded(Encoded):
-    """An `Encoded` class that also states its `kind` first, from which it is read again."""
+    """An `Encoded` class that states its `kind` first, by which readers find the class."""
 
     stated_first = ("kind",)
 
 
 def called(key: str) -> Mapping[str, Any]:
-    """Returns the metadata of a field that its object states under another `key`."""
+    """Returns the metadata of a field that has another `key` in its JSON object."""
     return {"key": key}
 
 

@@ -74,7 +74,7 @@ def recover_folder(folder: Path) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes `content` to `path` so that a crash leaves either the old file or the new one.
 
-    A link at `path` is replaced, and one at the temporary file's path is not followed.
+    A link at `path` is replaced, and a link at the temporary file's path is not followed.
     """
     write_parts_atomically(path, (content,))
 
@@ -82,7 +82,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_parts_atomically(path: Path, parts: Iterable[Part]) -> None:
     """Writes `parts` in order like `write_atomically`; the iterator yields one part at a time.
 
-    A link at `path` is replaced, and one at the temporary file's path is not followed.
+    A link at `path` is replaced, and a link at the temporary file's path is not followed.
     """
     temporary = path.with_name(_temporary(path.name))
     if temporary.is_symlink() or temporary.is_fifo():

@@ -87,7 +87,10 @@ class Event(Encoded):
             names = {key: data[key] for key in ("sampler", "relation", "unit")}
             slack = data.get("slack", 0.0)
         except (KeyError, TypeError) as error:
-            raise Unaccountable(f"{data!r} does not describe an event ({error!r})") from error
+            raise Unaccountable(
+                f"{data!r} does not describe an event ({error!r}); restore the ledger, or update "
+                "privfed"
+            ) from error
         if not all(isinstance(name, str) for name in names.values()):
             raise Unaccountable(f"sampler, relation and unit are {names}; expected words")
         return cls(release=release, **names, slack=slack)
@@ -134,7 +137,7 @@ def apart(spending: Spending) -> Spending:
 
 
 def _at_least_noise(spending: Spending) -> Spending:
-    """Gives rounds that are counted together the smallest noise among them.
+    """Replaces the noise of rounds that are counted together by the smallest noise of these rounds.
 
     Dependent rounds of one run with varying noise are post-processing of the same number of rounds
     with the least noise. The slack of each is then the largest.
@@ -173,7 +176,10 @@ def best_of(spending: Spending, repetitions: Repetitions) -> Event:
     """
     meanings = {(event.unit, event.relation) for event in spending}
     if len(meanings) != 1:
-        raise Unaccountable(f"events of different meaning cannot be composed: {sorted(meanings)}")
+        raise Unaccountable(
+            f"events have several units, relations or samplers, {sorted(meanings)}, but only "
+            "events of one meaning can be composed; compose each meaning by itself"
+        )
     (unit, relation) = meanings.pop()
     each = apart(spending)
     runs = RepeatAndSelect(_by_release(each), repetitions)

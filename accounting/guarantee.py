@@ -67,7 +67,7 @@ class Guarantee:
 
     @property
     def weakness(self) -> str:
-        """Warning that delta is too large to be meaningful; empty if it is at most 1 / clients."""
+        """Warning that delta is too large to be meaningful; empty if it is below 1 / clients."""
         promises = self.unit == "client" and self.epsilon < math.inf
         return large_delta(self.delta, self.clients) if promises else ""
 
@@ -110,7 +110,7 @@ class Guarantee:
         )
 
     def to_json(self, void: str | None = None) -> dict[str, Any]:
-        """Returns the guarantee as `--json` prints it; `void` is the reason if it is void."""
+        """Returns the guarantee as `--json` prints it; `void` is the reason if it is invalid."""
         keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
         remarks = {key: getattr(self, key) for key in ("against", "uncovered", "missing")}
         return {
@@ -153,7 +153,10 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
         raise Unaccountable(f"accountant is {accountant!r}; expected one of {', '.join(CHOICES)}")
     meanings = {(event.unit, event.relation) for event in spending}
     if len(meanings) > 1:
-        raise Unaccountable(f"events of different meaning cannot be composed: {sorted(meanings)}")
+        raise Unaccountable(
+            f"events have several units, relations or samplers, {sorted(meanings)}, but only "
+            "events of one meaning can be composed; compose each meaning by itself"
+        )
     unit, relation = meanings.pop() if meanings else ("client", "")
     sampler = ", ".join(sorted({event.sampler for event in spending}))
     by_accountant = {name: epsilon(spending, delta, name) for name in ACCOUNTANTS}
@@ -196,12 +199,12 @@ def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str,
 
 
 def large_delta(delta: float, clients: int) -> str:
-    """Returns the warning about a `delta` above 1 / `clients`; empty for smaller ones."""
-    if delta * clients <= 1:
+    """Returns the warning about a `delta` of at least 1 / `clients`; empty for smaller ones."""
+    if not clients or delta < 1 / clients:
         return ""
     return (
-        f"δ = {delta:g} is above 1 / clients (1/{clients}), which allows the publication of one "
-        "client's data in full"
+        f"δ = {delta:g} is not below 1 / clients (1/{clients}), which allows the publication of "
+        "one client's data in full"
     )
 
 
@@ -218,7 +221,7 @@ def refuse_unaccountable(event: Event, accountant: str) -> None:
     if not any(supports(event, name) for name in names):
         able = [name for name in ACCOUNTANTS if supports(event, name)]
         raise Unaccountable(
-            f"accountant {accountant!r} has no proof for {event.release.kind} under "
+            f"accountant is {accountant!r}, but has no proof for {event.release.kind} under "
             f"{event.relation}; use {' or '.join(able) if able else 'another mechanism'}"
         )
 

@@ -38,7 +38,7 @@ _TORN = re.compile(
 class Head(NamedTuple):
     """A ledger's head after its line `line`, which charged `round` (None: it charged none).
 
-    `ledger` is the hash of the first line, and `place` identifies its folder.
+    `ledger` is the hash of the first line, and `place` identifies the ledger's folder.
     """
 
     ledger: str
@@ -65,7 +65,7 @@ class HeadsFile:
         ]
 
     def add(self, heads: Iterable[Head]) -> None:
-        """Appends `heads`; they are durable when this returns."""
+        """Appends `heads`, durably."""
         lines = [f"{h.ledger} {h.place} {h.line} {_word(h.round)} {h.hash}\n" for h in heads]
         if lines:
             append(self.path, ("\n" * self._torn() + "".join(lines)).encode())
@@ -76,7 +76,7 @@ class HeadsFile:
             charged = None if round == "-" else int(round)
             yield Head(ledger, place, int(number_there), charged, head)
         elif not _TORN.fullmatch(line):
-            raise LedgerBroken(f"{self.path}: line {number} is not a ledger head")
+            raise LedgerBroken(f"{self.path}: line {number} is not a ledger head; restore the file")
 
     def _torn(self) -> bool:
         """Whether the last line is incomplete, possibly from another run's crash."""
@@ -132,13 +132,13 @@ def contradictions(held: Sequence[Head], stated: Sequence[Head], now: Sequence[H
 
 
 def lacking(held: Sequence[Head], stated: Sequence[Head]) -> list[Head]:
-    """Returns the heads in `stated` that are later than every head of that ledger in `held`."""
+    """Returns the heads in `stated` that are later than the same ledger's last head in `held`."""
     last = max((head.line for head in held if head.ledger == stated[0].ledger), default=0)
     return [head for head in stated if head.line > last]
 
 
 def others_at(place: str, held: Iterable[Head], ledger: str = "") -> list[Head]:
-    """Returns the heads that other ledgers than `ledger` had while they were in folder `place`."""
+    """Returns the heads of ledgers other than `ledger` that were in the folder `place`."""
     return [head for head in held if head.place == place and head.ledger != ledger]
 
 

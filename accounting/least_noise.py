@@ -94,7 +94,7 @@ def _by_correction(
 
 
 def _precision_told(epsilon: float, spending: Spending, delta: float) -> float | None:
-    """Returns log(1 / z^2) of the Gaussian mechanism with this `epsilon`; None if there is none."""
+    """Returns log(1 / z^2) of the Gaussian mechanism with this `epsilon`; None if no z has it."""
     slack = sum(event.slack * count for event, count in spending.items())
     left = delta - cost_of_slack(epsilon, slack)
     if not (0.0 < epsilon < math.inf and left > 0.0):

@@ -109,7 +109,7 @@ class Ledger:
 
     @classmethod
     def recover(cls, path: Path) -> Ledger:
-        """Loads a ledger and replaces a torn last line by the complete charge that it counts as."""
+        """Loads a ledger; replaces an incomplete last line by the complete charge of its round."""
         links, torn = chain.read(path)
         ledger = cls(path, links)
         if torn:
@@ -190,7 +190,7 @@ class Ledger:
         return head.hex() in self._hashes
 
     def passed(self, head: bytes, by: bytes) -> bool:
-        """Whether `head` was a head of this ledger, and `by` was one at that time or later."""
+        """Whether `head` was a head of this ledger, and `by` was the same or a later head."""
         until = self._hashes[: self._hashes.index(by.hex()) + 1] if self.holds(by) else []
         return head.hex() in until
 
@@ -242,14 +242,14 @@ class Ledger:
         past = self.charged(round)
         if not self.reexecutes or past is None or past.event != event:
             raise LedgerBroken(
-                f"{self.path}: round {round} cannot be charged: the ledger is at round "
-                f"{self._charges[-1].round}, and a charged round is never sampled again"
+                f"{self.path}: round {round} cannot be charged, since the ledger is at round "
+                f"{self._charges[-1].round} and no round is sampled twice; charge a later round"
             )
         return past
 
     @property
     def _counts_torn(self) -> bool:
-        """Whether a torn line counts as a charge; a seeded simulation charges its round again."""
+        """Whether an incomplete line counts as a charge; seeded simulations repeat its charge."""
         return bool(self._events) and self._terms.get("randomness") != "seeded"
 
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
@@ -285,7 +285,7 @@ class Ledger:
 
     def _take(self, link: chain.Link) -> None:
         if link["type"] != "open" and not self.opened:
-            raise LedgerBroken("the ledger does not begin with its open line")
+            raise LedgerBroken("the first line is not of type 'open'; restore the ledger")
         match link["type"]:
             case "open" if not self.opened and isinstance(link["terms"], dict):
                 if link["format"] != FORMAT:
@@ -302,13 +302,14 @@ class Ledger:
                     self._budgets.append(_budget_change(link["budget"]))
             case "charge" if _is_count(link["round"]) and _is_count(link["event"]):
                 if self._charges and link["round"] <= self._charges[-1].round:
-                    raise LedgerBroken(f"round {link['round']} is charged out of order")
+                    raise LedgerBroken(f"round {link['round']} is out of order; restore the ledger")
                 event = self._events[link["event"]]
                 self._charges.append(Charge(link["round"], event, link["hash"]))
                 self._charged[event] += 1
                 self._choice.refuse_beyond(self._charged)
             case kind:
-                raise LedgerBroken(f"a line of type {kind!r} and these values is not expected here")
+                found = f"a line of type {kind!r} is unknown, out of place or invalid"
+                raise LedgerBroken(f"{found}; restore the ledger")
         self._hashes.append(link["hash"])
 
 

@@ -78,7 +78,10 @@ class RandomAllocation(Kinded):
         for name in ("slots", "groups"):
             object.__setattr__(self, name, natural_number(getattr(self, name), name))
         if self.slots % self.groups:
-            raise Unaccountable(f"{self.slots} slots are not a multiple of {self.groups} groups")
+            raise Unaccountable(
+                f"the number of slots is {self.slots}; expected a multiple of the {self.groups} "
+                "groups"
+            )
 
     @property
     def epoch(self) -> AllocatedEpoch:

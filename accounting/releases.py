@@ -92,7 +92,8 @@ class WithoutReplacement(Kinded):
             object.__setattr__(self, name, natural_number(getattr(self, name), name))
         if self.cohort > self.clients:
             raise Unaccountable(
-                f"a cohort of {self.cohort} cannot be sampled from {self.clients} clients"
+                f"the cohort is {self.cohort}, but there are {self.clients} clients; expected 1 to "
+                f"{self.clients}"
             )
 
 
@@ -160,13 +161,18 @@ def release_from_json(data: Mapping[str, Any]) -> Release:
     """The release that `to_json` wrote. Raises `Unaccountable`, `KeyError` or `TypeError`."""
     kind = data["kind"]
     if kind not in _BY_KIND:
-        raise Unaccountable(f"release kind {kind!r} is not known to this version of privfed")
+        raise Unaccountable(
+            f"release kind {kind!r} is not known to this version of privfed; update privfed"
+        )
     release = _BY_KIND[kind]
     values = {key: value for key, value in data.items() if key != "kind"}
     if _INSIDE[release] is not None:
         inside = release_from_json(data["of"])
         if not isinstance(inside, _INSIDE[release]):
-            raise Unaccountable(f"a {kind} {inside.kind} release is not known here")
+            raise Unaccountable(
+                f"a {kind} release of a {inside.kind} release is not known to this version of "
+                "privfed; update privfed"
+            )
         values["of"] = inside
     made: Release = release(**values)
     return made

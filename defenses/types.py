@@ -196,7 +196,7 @@ class SumRule(Rule):
 
     @abstractmethod
     def terms(self, rows: Tensor, center: Tensor) -> Tensor:
-        """Computes a client's terms `[c, d + extra]` from rows `[c, d]` and the center `[d]`."""
+        """Computes clients' terms `[c, d + extra]` from rows `[c, d]` and the center `[d]`."""
 
     def unbounded(self, rows: Tensor, center: Tensor) -> Tensor:
         """Computes the `terms` without the rule's bound, for simulated attackers."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from privfed.api.population import declare as declare
     from privfed.api.rounds import Round as Round
     from privfed.api.run import Run as Run
+    from privfed.api.texts import Texts as Texts
     from privfed.api.training import check as check
     from privfed.api.training import load as load
     from privfed.api.training import resume as resume
@@ -64,6 +65,7 @@ _PLACES = {
     "ServerOptimizer": "privfed.server.optimizer:WithRate",
     "SumRule": "defenses.types:SumRule",
     "Table": "privfed.api.population:Table",
+    "Texts": "privfed.api.texts:Texts",
     "audit": "privfed.api.commands:audit",
     "audit_function": "privfed.api.guarantee:audit_function",
     "calibrate": "privfed.api.commands:calibrate",

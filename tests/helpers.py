@@ -65,7 +65,19 @@ def population(sizes: Sequence[int], seed: int = 0) -> Federation:
     return Federation(examples, offsets, examples)
 
 
-def built(recipe, shape, classes=3, *, seed=0, y=None, x=None, loss=None, constants=None, **start):
+def built(
+    recipe,
+    shape,
+    classes=3,
+    *,
+    seed=0,
+    y=None,
+    x=None,
+    loss=None,
+    constants=None,
+    averages=False,
+    **start,
+):
     """Returns the network of `recipe` for examples of `shape`; `start` holds further keys of
     [model].
     """
@@ -74,7 +86,7 @@ def built(recipe, shape, classes=3, *, seed=0, y=None, x=None, loss=None, consta
     keys = Streams(seed, simulated=True).at("init")
     examples = Examples(x, y, classes)
     return build_network(
-        recipe, examples, Start(**start), loss or CrossEntropy(), keys, CPU, constants
+        recipe, examples, Start(**start), loss or CrossEntropy(), keys, CPU, constants, averages
     )
 
 
@@ -85,12 +97,18 @@ def trainer(federation: Federation, **changes) -> LocalTrainer:
     return LocalTrainer(federation, net, Sgd(), **settings)
 
 
+def set_fields(frozen: object, **values: object) -> None:
+    """Changes fields of a frozen dataclass that a test has built."""
+    for name, value in values.items():
+        object.__setattr__(frozen, name, value)
+
+
 def follow(local: LocalTrainer, objective: Objective) -> None:
     """Makes `local` train by `objective`, with the groups that the objective needs."""
-    object.__setattr__(local, "objective", objective)
+    set_fields(local, objective=objective)
     if grouping := objective.grouping:
         groups = ClientGroups.by(grouping.by, Form.of(local.federation.examples), 0)
-        object.__setattr__(local, "groups", groups)
+        set_fields(local, groups=groups)
 
 
 class Memory:
@@ -125,12 +143,12 @@ def attackers(
     *,
     afresh: bool = False,
     unbounded: bool = False,
-    dataset: int = 8,
+    clients: int = 8,
     **details,
 ) -> Attackers:
-    """Returns attackers among `dataset` clients, selected by a seed."""
-    identities, streams = np.arange(dataset), Streams(0, simulated=True)
-    return Attackers(attack, fraction, afresh, unbounded, identities, streams, dataset, **details)
+    """Returns attackers among `clients` clients, selected by a seed."""
+    identities, streams = np.arange(clients), Streams(0, simulated=True)
+    return Attackers(attack, fraction, afresh, unbounded, identities, streams, clients, **details)
 
 
 class Rounds:

@@ -31,7 +31,7 @@ class LossTails:
         self._tails = [_Tail(each) for each in directions] if dense else []
 
     def epsilon(self, delta: float) -> float:
-        """Returns the smallest epsilon at `delta`, bit for bit that of dp-accounting."""
+        """Returns the smallest epsilon at `delta`, equal to dp-accounting's to the last bit."""
         known = [tail.epsilon(delta) for tail in self._tails]
         if not known or None in known:
             return float(self._distribution.get_epsilon_for_delta(delta))
@@ -69,14 +69,14 @@ class _Tail:
                 return None
 
     def _vanishing(self, delta: float, start: int) -> int | None:
-        """Index at which losses with exp(-loss) = 0 in float64 reach delta; None if they do not."""
+        """Index at which losses with exp(-loss) = 0 in float64 reach delta; None if never."""
         if self._lower[start] > 0.0:
             return None
         reached = (self._lower[start + 1 :] == 0.0) & (self._upper[start + 1 :] >= delta)
         return start + int(reached.argmax()) if reached.any() else None
 
     def _crossing(self, delta: float, start: int) -> int | None:
-        """First index at which the tail's epsilon exceeds the loss; None if there is none."""
+        """First index at which the tail's epsilon exceeds the loss; None if no index does."""
         upper, lower, losses = self._upper[start:-1], self._lower[start:-1], self._losses[start:]
         with np.errstate(all="ignore"):
             nearly = np.log((upper - delta) / lower) >= losses - _NEARLY

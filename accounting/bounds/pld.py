@@ -108,7 +108,7 @@ class SampledGaussian(GaussianPrivacyLoss):  # type: ignore[misc]
     """dp-accounting's privacy loss of subsampled Gaussian noise, vectorised over epsilon."""
 
     def get_delta_for_epsilon(self, epsilon: Any) -> Any:
-        """Returns hockey-stick divergences at `epsilon`, up to rounding those of dp-accounting."""
+        """Returns hockey-stick divergences at `epsilon`, as dp-accounting does up to rounding."""
         if np.ndim(epsilon) == 0 or self.sampling_prob == 1.0:
             return super().get_delta_for_epsilon(epsilon)
         epsilons, adds = np.asarray(epsilon), self.adjacency_type == AdjacencyType.ADD
@@ -193,4 +193,7 @@ def _rate_and_noise(release: Known) -> tuple[float, float]:
             return min(sites * q, 1.0), z
         case TruncatedPoisson(rate=q, of=Gaussian(noise_multiplier=z)):
             return q, z / 2
-    raise Unaccountable(f"no privacy loss distribution is known here for {release}")
+    raise Unaccountable(
+        f"accountant is 'pld', but no privacy loss distribution is known for {release}; use 'rdp' "
+        "or 'tightest'"
+    )

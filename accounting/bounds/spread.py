@@ -123,7 +123,7 @@ def _refined(law: Spread, step: float) -> Spread:
 
 
 def _raised(law: Spread, first: int) -> Spread:
-    """Returns `law` with all mass below place `first` moved to it and to 0."""
+    """Returns `law` with all mass below place `first` moved to place `first` and to 0."""
     below = max(first - law.first, 0)
     if below == 0:
         return law
@@ -137,7 +137,7 @@ def _raised(law: Spread, first: int) -> Spread:
 
 
 def _lowered(law: Spread, last: int) -> Spread:
-    """Returns `law` with all mass above place `last` moved to it, and its excess mean to `far`."""
+    """Returns `law` with all mass above `last` moved to `last`, and its excess mean to `far`."""
     length = last - law.first + 1
     masses, above = law.masses[:length].copy(), law.masses[length:]
     masses[-1] += above.sum()

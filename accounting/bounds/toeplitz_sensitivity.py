@@ -72,8 +72,8 @@ def refuse_unproven(decays: Sequence[float], outputs: Sequence[float]) -> None:
             )
     if sum(map(Fraction, map(float, outputs))) > 1:
         raise Unaccountable(
-            f"the outputs of the buffers sum to {math.fsum(outputs)!r}; expected at most 1, since "
-            "the column increases otherwise: solve for the buffers anew"
+            f"the outputs of the buffers sum to {math.fsum(outputs)!r}, but a sum above 1 makes "
+            "the column of the Toeplitz matrix increase; solve for the buffers anew"
         )
 
 

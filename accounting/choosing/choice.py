@@ -14,7 +14,7 @@ from accounting.events import Event, Spending, within
 
 @dataclass(frozen=True)
 class Choice:
-    """The `event` of choosing a run among others; None for a run that stands alone.
+    """The `event` of choosing a run among candidates; None for a run without other candidates.
 
     A choice is spent once, by the first charge; it covers all further charges.
     """
@@ -31,7 +31,10 @@ class Choice:
             return cls()
         event = Event.from_json(terms["chosen"]["event"])
         if not isinstance(event.release, RepeatAndSelect):
-            raise LedgerBroken(f"the run is declared as chosen by a {event.release.kind} release")
+            raise LedgerBroken(
+                f"the run is declared as chosen by a release of kind {event.release.kind}, but a "
+                "choice is of kind repeat_and_select; restore the ledger"
+            )
         return cls(event)
 
     def spent(self, charged: Counter[Event]) -> Counter[Event]:

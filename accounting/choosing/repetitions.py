@@ -45,7 +45,7 @@ class Repetitions(Encoded):
 
     @classmethod
     def with_mean(cls, shape: float, mean: float) -> Repetitions:
-        """Returns the law of this shape with expectation `mean`. Raises `Unaccountable`."""
+        """Returns the law of `shape` with expectation `mean`. Raises `Unaccountable`."""
         mean = number(mean, "expected number of repetitions", 1.0, MOST_EXPECTED)
         if mean == 1.0:
             return cls(shape, 1.0)
@@ -55,7 +55,10 @@ class Repetitions(Encoded):
 
         low = math.log(_LEAST_GAMMA)
         if excess(low) < 0.0:
-            raise Unaccountable(f"no distribution of shape {shape:g} has the expectation {mean:g}")
+            raise Unaccountable(
+                f"the expectation is {mean:g}, but no distribution of shape {shape:g} has that "
+                "expectation; choose another expectation"
+            )
         return cls(shape, math.exp(brentq(excess, low, math.log(1 - 1e-12), xtol=1e-13)))
 
     @property

@@ -68,9 +68,9 @@ def claimed_profile(
 
 
 def points_of(profile: Callable[[float], float], deltas: Iterable[float]) -> Iterator[Claim]:
-    """Yields points of `profile`, epsilon by delta, at `deltas`, except where it claims nothing.
+    """Yields points (epsilon, delta) of `profile` at `deltas`, except where nothing is claimed.
 
-    There epsilon is infinite, or no accountant has a bound.
+    Nothing is claimed where epsilon is infinite, or where no accountant has a bound.
     """
     for at in deltas:
         try:

@@ -78,7 +78,10 @@ def guess(scores: NDArray[np.float64], inclusion: NDArray[np.bool_], made: int) 
     """
     if not 0 < made <= len(inclusion):
         count = len(inclusion)
-        raise Unaccountable(f"{made} guesses of {count} canaries; expected 1 to {count}")
+        raise Unaccountable(
+            f"the number of guesses is {made}, but there are {count} canaries; expected 1 to "
+            f"{count} guesses"
+        )
     order = np.argsort(scores, kind="stable")
     high = -(-made // 2)
     right = int(inclusion[order[len(inclusion) - high :]].sum()) + int(

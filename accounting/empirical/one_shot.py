@@ -34,7 +34,10 @@ class Bell:
     def fitted(cls, samples: Numbers) -> Bell:
         """The Gaussian fitted to `samples` `[n]`. Raises `Unaccountable` for fewer than two."""
         if len(samples) < 2:
-            raise Unaccountable(f"a Gaussian cannot be fitted to {len(samples)} samples")
+            raise Unaccountable(
+                f"the number of samples is {len(samples)}, but a Gaussian cannot be fitted to so "
+                "few; expected at least 2"
+            )
         return cls(float(samples.mean()), float(samples.std(ddof=1)))
 
     def between(self, low: float, high: float) -> float:

@@ -96,7 +96,10 @@ def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, 
 
 @dataclass(frozen=True)
 class _Fit:
-    """A Gaussian of `mean` `[m]`, with `variances` `[m]` along `axes` `[m, m]`, or per number."""
+    """A Gaussian of `mean` `[m]`, with `variances` `[m]` along `axes` `[m, m]`.
+
+    If `axes` is None, the dimensions are independent, with these variances.
+    """
 
     mean: Numbers
     variances: Numbers

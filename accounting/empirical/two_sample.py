@@ -54,7 +54,7 @@ class Counts:
     n1: int
 
     def of(self, index: int) -> Counts:
-        """Returns the counts of the set with this index."""
+        """Returns the counts of the set at `index`."""
         return Counts(self.in0[[index]], self.n0, self.in1[[index]], self.n1)
 
     def rates(self) -> tuple[Numbers, Numbers]:
@@ -120,7 +120,7 @@ def judge(
     """
     if len(scores0) != len(scores1) or len(scores0) < 20:
         raise Unaccountable(
-            f"{len(scores0)} and {len(scores1)} releases of two neighbours; expected equally "
+            f"two neighbours have {len(scores0)} and {len(scores1)} releases; expected equally "
             "many of both, and at least 20"
         )
     half = len(scores0) // 2

@@ -32,7 +32,11 @@ class FeatureNoise(Attack):
     """Standard deviation of the noise, relative to that of the client's own numbers."""
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
-        return None if numbers else "it adds noise to numbers, but these examples are tokens"
+        return (
+            None
+            if numbers
+            else ("the attack adds noise to numbers, but examples are tokens; use another attack")
+        )
 
     def poison(
         self, x: Tensor, y: Tensor, briefing: Briefing, rng: np.random.Generator

@@ -37,7 +37,11 @@ class Hidden(Attack):
         return (self.target,)
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
-        return None if numbers else "it alters numbers, but these examples are tokens"
+        return (
+            None
+            if numbers
+            else ("the attack alters numbers, but these examples are tokens; use another attack")
+        )
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         return self.boost * view.byzantine, state

@@ -62,7 +62,10 @@ class Semantic(Natural):
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         if self.column >= math.prod(shape):
-            return f"it has {math.prod(shape)} numbers, but attack.column is {self.column}"
+            return (
+                f"an example has {math.prod(shape)} numbers, but attack.column is {self.column}; "
+                "lower attack.column"
+            )
         return super().unfit(shape, numbers)
 
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:

@@ -50,7 +50,8 @@ def ssim(reconstruction: Tensor, original: Tensor, span: float) -> float:
     """
     if reconstruction.shape != original.shape or reconstruction.dim() < 2:
         raise ValueError(
-            f"images of shapes {tuple(reconstruction.shape)} and {tuple(original.shape)}"
+            f"the images have shapes {tuple(reconstruction.shape)} and {tuple(original.shape)}; "
+            "expected one shape, [height, width] or [channels, height, width]"
         )
     height, width = reconstruction.shape[-2:]
     window = gaussian_window(min(_WINDOW, height, width))

@@ -61,7 +61,10 @@ class LayerAdaptive(RowRule):
     def __call__(self, rows: Tensor, byzantine: int, *, layers: Tensor) -> Tensor:  # type: ignore[override]
         among = admitted(rows, byzantine, (), self)
         if int(layers.sum()) != rows.shape[1]:
-            raise ValueError(f"layers have {int(layers.sum())} numbers, and rows {rows.shape[1]}")
+            raise ValueError(
+                f"layers have {int(layers.sum())} numbers, but rows have {rows.shape[1]}; "
+                "expected equally many"
+            )
         if not among.count:
             return among.nothing()
         rows = among.rows if among.keep is None else among.rows[among.keep]

@@ -124,7 +124,7 @@ lr = 1.0
 [server]
 lr = 2.0
 [privacy]
-mechanism = "skellam"
+mechanism = "discrete_gaussian"
 epsilon = 2.0
 delta = 1e-5
 [secure]

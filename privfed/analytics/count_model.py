@@ -86,8 +86,8 @@ def _costs(raw: Raw) -> Config:
         )
     if config.privacy.epsilon in (None, math.inf) or config.shared_noise:
         raise Refused(
-            "budget.statistics needs a finite privacy.epsilon, and noise that does not depend "
-            "on a message's length; state the budget of this release: --epsilon",
+            "budget.statistics needs a finite privacy.epsilon, and noise that does not depend on "
+            "a message's length; use --epsilon to set the budget of this release",
             key="budget.statistics",
         )
     return config

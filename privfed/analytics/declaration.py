@@ -26,7 +26,10 @@ from privfed.data.tables.delimited import Dialect
 
 _MOST_CLASSES = 17
 """Number of integers from 0 that have a cell of their own."""
-_LONGER = "its words are longer than the letters that were read; describe it with more --letters"
+_LONGER = (
+    "the words of this column are longer than the letters that were read; describe the column with "
+    "more --letters"
+)
 _RARE = 0.05
 """Largest fraction of words in a column that counts as numeric."""
 
@@ -144,7 +147,9 @@ def _label(column: ColumnStatistics) -> LabelKind:
     if column.kind == "values":
         return _classes({"labels": values}, len(values), "classes, as requested")
     if column.kind == "dates":
-        raise Refused(f"--label is {column.name!r}, but no loss predicts dates")
+        raise Refused(
+            f"--label is {column.name!r}, but no loss predicts dates; name another column"
+        )
     if numbers is not None and column.words.value <= _RARE:
         if (classes := _whole_classes(numbers)) >= 2:
             return _classes({"classes": classes}, classes, f"integers, 0 to {classes - 1}")

@@ -85,18 +85,18 @@ def _refuse_other_releases(path: Path, updates: int, charges: int) -> None:
     if not charges:
         raise Refused(
             f"{path} was interrupted before anything was charged; resume it by "
-            f"{resume_command(path)}, and read it again"
+            f"{resume_command(path)}, then read the release again"
         )
     if not updates:
         raise Refused(
-            f"{path} was charged, but released nothing: its sum aborted, or it was interrupted, "
-            "and its charge is spent. Describe again into a new folder, and name both in "
-            "privacy.prior"
+            f"{path} was charged, but released nothing: the sum aborted, or the run was "
+            "interrupted, and the charge is spent. Describe again into a new folder, and name both "
+            "in privacy.prior"
         )
     if updates > 1:
         raise Refused(
-            f"{path} was resumed for {updates} rounds, so its sums are one model now, but a "
-            "description is one round: start a new one"
+            f"{path} was resumed for {updates} rounds, so that it holds a model, but a description "
+            "takes one round; start a new description"
         )
 
 

@@ -140,7 +140,7 @@ class DescribedTable(Part):
         refuse_absent(questions, table.names(), table)
         columns = table.read({}, {name: repr(name) for _, name in questions})
         if not columns.rows:
-            raise Refused(f"data: {table} holds no row")
+            raise Refused(f"data: {table} holds no row; expected one row or more")
         return columns
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:

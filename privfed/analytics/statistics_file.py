@@ -145,10 +145,15 @@ def read_statistics(path: Path) -> Statistics:
             f"{file} does not exist; expected the {STATISTICS} of `privfed describe`"
         ) from None
     except (OSError, ValueError) as error:
-        raise Refused(f"{file} cannot be read: {public_text(error)}", str(error)) from None
+        raise Refused(
+            f"{file} cannot be read: {public_text(error)}; expected the {STATISTICS} of `privfed "
+            "describe`",
+            str(error),
+        ) from None
     if isinstance(stated, dict) and stated.get("format", _FORMAT) != _FORMAT:
         raise Refused(
-            f"{file} has format = {stated['format']!r}; this version of privfed reads {_FORMAT}"
+            f"{file} has format = {stated['format']!r}, but this version of privfed reads "
+            f"{_FORMAT}; describe again"
         )
     try:
         return Statistics.model_validate_json(text)

@@ -109,9 +109,13 @@ def audit(
     from privfed.report.audit import merged_table
 
     if not path:
-        raise Refused("no run to audit; expected the path of one, or several")
+        raise Refused(
+            "no run is given; expected the path of a run directory to audit, or several paths"
+        )
     if head is not None:
-        raise Refused("head is for a single run, but several are given; audit them one by one")
+        raise Refused(
+            f"head is for a single run, but {len(path)} runs are given; audit the runs one by one"
+        )
     paths = [from_here(as_path(each, "path")) for each in path]
     return Answer.of(audit_together(paths, accountant), merged_table)
 
@@ -189,7 +193,7 @@ def experiment(
     with ExperimentProgress(console(False) if is_shown(progress) else silent()) as observer:
         done = run_grid(files, loaded, processes, retry, observer)
     if not done.counts[DONE]:
-        raise Refused(f"no cell of {path} is done; {done.files.table} says why")
+        raise Refused(f"no cell of {path} is done; see the reasons in {done.files.table}")
     figures = draw_all(files, loaded.figure, loaded.axes, loaded.columns)
     facts = {**done.to_json(), "rows": _rows(files.table), "figures": list(map(str, figures))}
     return Answer(facts, lambda: experiment_table(done), done)

@@ -7,11 +7,14 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from privfed.api.answer import plain
 from privfed.core.errors import Refused
 from privfed.data.declaring.declaration import Declaration as Declared
 from privfed.data.declaring.declaration import run_file
 from privfed.data.declaring.declare import declare_file, declare_object
+from privfed.data.inputs import Input, X
 from privfed.data.sources.table import GivenTable
 from privfed.data.sources.table import Table as FileTable
 from privfed.data.tables import array_table
@@ -33,7 +36,8 @@ class DeclaredPopulation:
     """The loss that suits the declared label."""
 
     def __repr__(self) -> str:
-        columns = [*self.section.get("features", {}), *self.section.get("categories", {})]
+        kinds = ("features", "inputs", "categories")
+        columns = [name for kind in kinds for name in self.section.get(kind, {})]
         named = ", ".join(columns[:5]) + (", …" if columns[5:] else "")
         return f"<{type(self).__name__} of {self.section['clients']} clients declared: {named}>"
 
@@ -92,15 +96,25 @@ class Table(DeclaredPopulation):
 class Arrays(DeclaredPopulation):
     """Clients' arrays by name, with their declaration.
 
+    An example is numbers (`shape`, `bounds`), token ids (`shape`, `tokens`), or several named
+    `inputs`, which the model's `forward` receives by their names. Token ids are not scaled.
+
     Args:
       population: the name of each client -> a pair (x, y) of arrays or tensors, x `[n, *shape]` and
-        y `[n]`, or a `torch.utils.data.Dataset` of such pairs.
+        y `[n]`, or a `torch.utils.data.Dataset` of such pairs. With `inputs`, x is a mapping of
+        arrays; with `next_token`, there is x only.
+      clients: the approximate number of clients, a public constant.
       shape: the shape of one example.
       bounds: bounds (low, high) of its entries, which are scaled to [-1, 1].
-      clients: the approximate number of clients, a public constant.
+      tokens: the size of the vocabulary, if entries are token ids.
+      inputs: name -> keys of one input: `shape`, and one of `bounds`, `tokens` and `mask=True`.
+      next_token: whether the label of each position is the next token; of several inputs, the name
+        of the one with the tokens. Masked positions are not predicted.
       test: a public pair (x, y) or dataset.
       declared: further keys of [data]. One of them declares y: `classes` (integers from 0),
-        `labels` (words) or `label_bounds` (numbers).
+        `labels` (words) or `label_bounds` (numbers). With `label_shape`, y `[n, *label_shape]` has
+        a class at each position, and `ignored` (-100) where there is none. `unknown` is the id that
+        replaces others; without it, ids outside of the vocabulary are refused.
 
     Raises:
       Refused: if `population` is not a mapping, or the arrays do not have this shape.
@@ -110,9 +124,12 @@ class Arrays(DeclaredPopulation):
         self,
         population: Mapping[Any, Any],
         *,
-        shape: Sequence[int],
-        bounds: Sequence[float],
         clients: int,
+        shape: Sequence[int] = (),
+        bounds: Sequence[float] = (),
+        tokens: int = 0,
+        inputs: Mapping[str, Mapping[str, Any]] | None = None,
+        next_token: bool | str = False,
         test: Any = None,
         **declared: Any,
     ) -> None:
@@ -120,19 +137,49 @@ class Arrays(DeclaredPopulation):
             expected = 'each client\'s arrays by its name, {"a": (x, y), "b": (x, y)}'
             raise Refused(f"population is a {type(population).__name__}; expected {expected}")
         if not isinstance(shape, Sequence):
-            raise Refused(f"shape is {shape!r}; expected that of one example, as (28, 28)")
-        rows = array_table.of_clients(population, shape, ARRAYS)
-        scored = None if test is None else array_table.of_pair(test, shape, TEST_ARRAYS)
+            raise Refused(
+                f"shape is {shape!r}; expected the shape of one example, for example (28, 28)"
+            )
+        keys: dict[str, Any] = plain({"label": array_table.Y, "clients": clients, **declared})
+        if tokens:
+            unknown = {"unknown": keys.pop("unknown")} if "unknown" in keys else {}
+            inputs = {X: {"shape": shape, "tokens": tokens, **unknown}}
+        if inputs:
+            _refuse_bounds(shape if not tokens else (), bounds)
+            keys["inputs"] = plain({name: dict(each) for name, each in inputs.items()})
+        else:
+            keys |= {"shape": plain(shape), "features": {X: plain(bounds)}}
+        if next_token:
+            keys |= {"next_token": X if next_token is True else next_token, "label": ""}
+        shapes = _shapes(keys)
+        rows = array_table.of_clients(population, shapes, ARRAYS)
+        scored = None if test is None else array_table.of_pair(test, shapes, TEST_ARRAYS)
         self.section = {
             "source": GivenTable.of(rows, scored),
-            "shape": plain(shape),
-            "features": {array_table.X: plain(bounds)},
-            "label": array_table.Y,
             "client": array_table.CLIENT,
-            "clients": plain(clients),
-            **plain(declared),
+            **keys,
         }
         self.loss = _loss(self.section)
+
+
+def _refuse_bounds(shape: Sequence[int], bounds: Sequence[float]) -> None:
+    """Raises `Refused` for a shape and bounds next to inputs that have their own."""
+    if shape or bounds:
+        raise Refused(
+            f"shape and bounds are {shape!r} and {bounds!r}, but the inputs are declared as "
+            "tokens=, or each by itself (inputs=); leave these out"
+        )
+
+
+def _shapes(keys: Mapping[str, Any]) -> array_table.ArrayShapes:
+    """The declared shapes of arrays. Raises `Refused` for an invalid input."""
+    try:
+        inputs = {name: Input(**each) for name, each in keys.get("inputs", {}).items()}
+    except (ValidationError, TypeError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise Refused(f"inputs is {keys['inputs']}, but one of them is invalid: {reason}") from None
+    label = keys.get("label_shape", ())
+    return array_table.ArrayShapes.of(keys.get("shape", ()), inputs, label, bool(keys["label"]))
 
 
 def _source(rows: Any, test: Any, missing_words: Sequence[str]) -> dict[str, Any]:
@@ -161,6 +208,8 @@ def _loss(keys: Mapping[str, Any]) -> str:
         return "multi_label"
     if keys.get("label_bounds"):
         return "squared_error"
+    if keys.get("label_shape") or keys.get("next_token"):
+        return "cross_entropy"
     two = 2 in (len(keys.get("labels", [])), keys.get("classes", 0))
     return "binary_cross_entropy" if two else "cross_entropy"
 
@@ -200,10 +249,9 @@ class Declaration:
         """
         if rows is self._sample or self._is_sample(rows):
             raise Refused(
-                "rows is the sample itself, but a sample is public and has no clients to "
-                "protect; bounds and categories derived from private rows are a further "
-                "release. Use a sample of other clients, or declare by hand: "
-                "privfed.Table(rows, …)"
+                "rows is the sample itself, but a sample has to be public: bounds and categories "
+                "derived from private rows would be a further release. Use a sample of other "
+                "clients, or declare by hand: privfed.Table(rows, …)"
             )
         kind = FileTable if isinstance(rows, str | Path) else GivenTable
         keys = {k: v for k, v in self.keys.items() if k in kind.model_fields and k != "path"}

@@ -46,7 +46,7 @@ class Round:
 
     @cached_property
     def epsilon(self) -> float:
-        """The ε spent until this round, at the run's δ."""
+        """The ε of the rounds until this one, at the run's δ; `run.guarantee` is the proved one."""
         return self._loop.recorder.epsilon(self._now)
 
     @property
@@ -95,8 +95,9 @@ class Round:
         """Returns the raw rows. Raises `Refused` unless the run is a simulation that has them."""
         if self._rows is None:
             raise Refused(
-                f"round.{name} is private, and no epsilon covers it; start(…, simulation=True) "
-                "shows it, and marks the run as a simulation without a guarantee"
+                f"round.{name} is private, so that no epsilon covers this value; use start(…, "
+                "simulation=True) to read the value, in a run that is marked as a simulation "
+                "without a guarantee"
             )
         return self._rows
 
@@ -132,8 +133,12 @@ class InProgress:
 
     def __enter__(self) -> Self:
         if self._opened is None:
-            raise Refused("this run was not started; with run.start() as run continues it")
-        self._loop = self._stack.enter_context(_to_end(self._opened()))
+            raise Refused(
+                "this run was not started; use `with run.start() as run` to continue the run"
+            )
+        self._loop = loop = self._stack.enter_context(_to_end(self._opened()))
+        if loop.setup.clipped:
+            warnings.warn(loop.setup.clipped, stacklevel=self._frames)
         return self
 
     def __exit__(

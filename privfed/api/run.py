@@ -50,8 +50,8 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
             return reassembled(raw, config)
         if not isinstance(source, DeclaredTable):
             raise Refused(
-                f"the run's clients come from the source {config.names['source']!r}; expected "
-                "the path of other data of that form"
+                "data is no path, but this run reads its clients from the source "
+                f"{config.names['source']!r}; pass the path of other data of that form"
             )
         of_tables = {key for part in (GivenTable, Table) for key in part.model_fields}
         kind: type[DeclaredTable] = Table
@@ -77,10 +77,10 @@ def _readable(rows: Any, source: DeclaredTable) -> Readable:
     """The table of `rows`. Raises `Refused`."""
     if isinstance(rows, str | Path):
         return TableFile(Path(rows), source.dialect)
-    if isinstance(source, GivenTable) and source.shape:
+    if isinstance(source, GivenTable) and (shapes := source.array_shapes):
         if isinstance(rows, tuple) or array_table.is_dataset(rows):
-            return array_table.of_pair(rows, source.shape, _CALLED)
-        return array_table.of_inputs(rows, source.shape, _CALLED)
+            return array_table.of_pair(rows, shapes, _CALLED)
+        return array_table.of_inputs(rows, shapes, _CALLED)
     return TableObject(settled(rows), _CALLED, tuple(source.missing_words))
 
 
@@ -165,36 +165,32 @@ class Run(InProgress):
         """
         summary = RunRecord(self._directory).summary
         if not summary:
-            raise Refused(f"{self.path} has not ended; resume it by resume()")
+            raise Refused(f"{self.path} has not ended; continue the run by resume()")
         return dict(summary)
 
     @property
     def model(self) -> nn.Module:
         """The trained network, on the CPU and in evaluation mode, with trainable weights.
 
-        Its input is the preprocessed form of raw rows; `predict` and `export` include the
-        preprocessing. The weights depend on this run's clients: a run that starts from them counts
-        this run's spending.
+        Its input is the preprocessed form of raw rows (`predict` and `export` preprocess), or its
+        own named inputs. A run that starts from these weights counts this run's spending.
         """
-        import torch
-
         from privfed.models.adapters import merge_model
+        from privfed.models.calling import with_own_calls
         from privfed.trained.stored_model import stored_model
 
         self._save()
         form = self._directory.checkpoint.form()
         if form is None:
-            raise Refused(f"{self.path}: an older version wrote it; load its model by evaluate()")
+            raise Refused(f"{self.path} is of an older version; load the model by evaluate()")
         network, params, _ = stored_model(self._directory, form.empty())
-        with torch.no_grad():
-            tensors = dict(network.module.named_parameters())
-            for name, view in network.shapes.views(params).items():
-                tensors[name].copy_(view)
-        trained = merge_model(network.module, network.shapes.names)
+        trained = merge_model(with_own_calls(network.module), network.hold(params))
         for name in trained:
             network.module.get_parameter(name).requires_grad_(True)
         lineage = {**self._directory.checkpoint.lineage(), "path": str(self.path)}
-        mark(network.module, trained, lineage)
+        start = network.shapes.views(network.initial_params)
+        same = {n for n, view in network.shapes.views(params).items() if view.equal(start[n])}
+        mark(network.module, {*trained, *network.averaged.names} - same, lineage)
         return network.module.eval()
 
     def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:
@@ -254,7 +250,7 @@ class Run(InProgress):
         """Writes the model, with its preprocessing, to a file for other programs.
 
         Args:
-          to: a .safetensors, .pt2 or .onnx file.
+          to: a .safetensors, .pt2 or .onnx file, or a folder for adapters in peft's format.
           adapters: whether to write only the weights that `[model.lora]` trained.
         """
         from privfed.report.trained_model import export_table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ def train(
     Every key of a run file is an argument by its section: `privacy=dict(clip=0.5)`,
     `client=dict(lr=0.1)`. If a key names a part, an instance of the part is accepted:
     `server=dict(optimizer=Mine(beta=0.9))`. After an interruption, `privfed.load(out).resume()`
-    continues the run. Warns of a `delta` above 1 / clients.
+    continues the run. Warns of a `delta` that is not below 1 / clients.
 
     Args:
       population: a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or None
@@ -133,7 +134,7 @@ def _new_run(
     """Returns the run of `config`, to be entered; nothing is written before."""
     _refuse_other_processes(config)
     if temporary and out is not None:
-        raise Refused("out and temporary are both given; expected one of them")
+        raise Refused("out and temporary are both given, but exclude each other; give one of them")
     folder = TemporaryFolder() if temporary else None
     given_path = new_folder() if out is None else as_path(out, "out")
     path = (folder.path / "run" if folder else given_path).absolute()
@@ -173,6 +174,8 @@ def check(
     config = configuration(population, model, short, sections)
     with own_threads():
         checked = check_run(config)
+    if checked.forecast.clipped:
+        warnings.warn(checked.forecast.clipped, stacklevel=2)
     return answer_of(checked)
 
 
@@ -236,7 +239,10 @@ def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str,
 
     for kind, part in passed.items():
         if isinstance(part, BaseModel) and part.model_dump() != config.parts[kind].model_dump():
-            raise Refused(f"the {kind} that was passed has other keys than the run: {part!r}")
+            raise Refused(
+                f"the {kind} is {part!r}, but this run was started with other keys; pass the same "
+                "keys, or start a new run"
+            )
     if directory.ledger.exists():
         refuse_other_code(config, Ledger.load(directory.ledger).terms)
     form = directory.checkpoint.form() if directory.checkpoint.exists() else None
@@ -252,7 +258,10 @@ def _refuse_other_processes(config: Config) -> None:
     from privfed.run.process_group import under_torchrun
 
     if under_torchrun():
-        raise Refused("torchrun starts the command line: torchrun … -m privfed train run.toml")
+        raise Refused(
+            "torchrun started this Python program, but can start only the command line; run "
+            "torchrun … -m privfed train run.toml"
+        )
     if config.run.workers > 1 and config.given:
         objects = ", ".join(sorted(config.given))
         raise Refused(

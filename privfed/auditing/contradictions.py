@@ -88,7 +88,7 @@ def lower_other_claims(
 def _lower_guarantees(
     path: Path, claim: Mapping[str, Any], key: str, bound: Guarantee | None
 ) -> Iterator[str]:
-    """Yields each guarantee in `claim` below `bound` that agrees with it in the value of `key`."""
+    """Yields each guarantee in `claim` that is below `bound` and has the same value of `key`."""
     for stated in claim.get("guarantees", []):
         if bound is None or stated.get(key) != getattr(bound, key):
             continue
@@ -107,7 +107,7 @@ def _spent_when(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
 
 
 def _meaning(bound: Guarantee) -> dict[str, Any]:
-    """Returns the terms of a guarantee with which a claim must agree where it states them."""
+    """Returns the terms of a guarantee; a claim that states such a term must agree with it."""
     return {
         "delta": bound.delta,
         "accountant": bound.accountant,

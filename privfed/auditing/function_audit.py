@@ -44,7 +44,9 @@ def gaussian_rounds(noise_multiplier: float, rate: float, rounds: int) -> tuple[
       Refused: if an argument is out of range.
     """
     if rate == 0:
-        raise Refused("sampling rate is 0, so no record takes part; expected one above 0")
+        raise Refused(
+            "the sampling rate is 0, so that no record takes part; expected a rate above 0"
+        )
     try:
         count, noise = natural_number(rounds, "rounds"), Gaussian(float(noise_multiplier))
         full = Event(noise, "full")
@@ -66,8 +68,8 @@ class FunctionClaim:
         """Returns the claim of (epsilon, delta)-DP. Raises `Refused` if that bounds nothing."""
         if not (0 <= epsilon < math.inf and 0 <= delta < 1):
             raise Refused(
-                f"({epsilon:g}, {delta:g}) is claimed; expected a finite epsilon of 0 or more, and "
-                "a delta of 0 or more and below 1"
+                f"the claim is epsilon = {epsilon:g} and delta = {delta:g}; expected a finite "
+                "epsilon of 0 or more, and a delta of 0 or more and below 1"
             )
         return cls(((epsilon, delta),), epsilon, delta)
 
@@ -113,7 +115,10 @@ class FunctionClaim:
         """Returns the claim of `points`. Raises `Refused` if none of them is finite."""
         claimed = tuple(points)
         if not claimed:
-            raise Refused("the profile is infinite at every delta, so there is nothing to test")
+            raise Refused(
+                "the claimed profile is infinite at every delta, so there is nothing to test; "
+                "claim a finite epsilon"
+            )
         epsilon = next((epsilon for epsilon, at in claimed if at == delta), math.inf)
         return cls(claimed, epsilon, delta)
 
@@ -121,8 +126,8 @@ class FunctionClaim:
 def _refuse_pure(delta: float) -> None:
     if not 0 < delta < 1:
         raise Refused(
-            f"delta is {delta:g}; a profile is tested at a delta above 0 and below 1; a claim at "
-            "delta 0 is one of an epsilon alone"
+            f"delta is {delta:g}, but a privacy profile is tested at a delta above 0 and below 1; "
+            "choose such a delta, or claim an epsilon, which may have delta 0"
         )
 
 
@@ -148,9 +153,15 @@ def claim_of(
       Refused: if both epsilon and noise are stated, or neither and `function` has no `profile`.
     """
     if noise_multiplier is None and (sampling_rate is not None or rounds is not None):
-        raise Refused("sampling rate and rounds need a noise multiplier; give that as well")
+        raise Refused(
+            "the sampling rate or rounds are given, but have no meaning without a noise "
+            "multiplier; give the noise multiplier as well"
+        )
     if claimed_epsilon is not None and noise_multiplier is not None:
-        raise Refused("both an epsilon and a noise multiplier are claimed; give one of them")
+        raise Refused(
+            "both an epsilon and a noise multiplier are claimed, but a claim has one of them; "
+            "give one of them"
+        )
     profile = function.profile
     if delta is not None and claimed_epsilon is not None:
         return FunctionClaim.at(claimed_epsilon, delta)
@@ -162,8 +173,8 @@ def claim_of(
     if delta is not None and profile is not None:
         return FunctionClaim.of_profile(profile, delta)
     raise Refused(
-        f"no claim is stated for {function.name}; expected delta with an epsilon, or with a "
-        "noise multiplier, or with a method of its own, profile(delta), that returns epsilon"
+        f"no claim is stated for {function.name}; give delta with an epsilon or with a noise "
+        "multiplier, or add a method profile(delta) that returns epsilon"
     )
 
 
@@ -305,8 +316,9 @@ def observe(
             released = function.release(member, next(generators))
             if len(released) != len(first):
                 raise Refused(
-                    f"{function.name} returned {len(released)} numbers, but {len(first)} before; "
-                    "expected the same number each time: pad with nan"
+                    f"{function.name} returned {len(released)} numbers, but {len(first)} in the "
+                    "first release; return equally many numbers each time, for example padded with "
+                    "nan"
                 )
             observed[int(member), number] = released
     return observed[0], observed[1]

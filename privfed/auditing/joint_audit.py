@@ -90,11 +90,17 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
         covers one client over all of them.
     """
     if accountant is not None and accountant not in CHOICES:
-        raise Refused(f"over several runs, --accountant is one of {', '.join(CHOICES)}")
+        raise Refused(
+            f"--accountant is {accountant!r}, but several runs are audited together; use one of "
+            f"{', '.join(CHOICES)}"
+        )
     audits = tuple(audit(path) for path in paths)
     for run in audits:
         if run.terms.get("guarantee"):
-            raise Refused(f"the guarantee of {run.path} is {run.terms['guarantee']}")
+            raise Refused(
+                f"{run.path} has no guarantee that could be composed ({run.terms['guarantee']}); "
+                "leave the run out"
+            )
     problems = tuple(f"{run.path}: {problem}" for run in audits for problem in run.problems)
     if problems:
         return JointAudit(audits, (), None, problems)
@@ -206,7 +212,8 @@ def _runs_and_earlier(
         if prior.run in by_id:
             raise Refused(
                 f"{by_id[prior.run][1].path} and {prior.path} are copies of one run (or one seeded "
-                "run with other rounds): name it once, and never resume a copy"
+                "run with other rounds), but each run counts once; name one of them, and never "
+                "resume a copy"
             )
         by_id[prior.run] = ledger, prior
     earlier: dict[tuple[str, str], Prior] = {}
@@ -218,8 +225,8 @@ def _runs_and_earlier(
             its_ledger, named = by_id[counted.run]
             if not its_ledger.holds(bytes.fromhex(counted.head)):
                 raise Refused(
-                    f"{named.path} is an older copy than the one counted as an earlier run; name "
-                    "the run itself"
+                    f"{named.path} is an older copy of a run that another run counts as an earlier "
+                    "run; name the present run directory"
                 )
     runs = [*(prior for _, prior in by_id.values()), *earlier.values()]
     return runs, tuple(dict.fromkeys(prior.path for prior in earlier.values()))

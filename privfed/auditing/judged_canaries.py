@@ -42,7 +42,7 @@ _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).t
 
 @dataclass(frozen=True)
 class PipelineClaim:
-    """A claim: `points` (epsilon, delta), the headline first; `by` is their source.
+    """A claim: `points` (epsilon, delta), the headline first; `by` names the source of the points.
 
     If `gaussian`, the points are the whole privacy profile of Gaussian noise.
     """
@@ -53,7 +53,7 @@ class PipelineClaim:
 
     @classmethod
     def at(cls, points: Sequence[Claim]) -> PipelineClaim:
-        """Returns the claim of these points, without an assumption on the mechanism."""
+        """Returns the claim of the given points, without an assumption on the mechanism."""
         return cls(points, "whatever the mechanism", gaussian=False)
 
     @classmethod
@@ -81,8 +81,9 @@ class PipelineClaim:
         points = list(claimed_profile({event: count}, delta))
         if not points or points[0][1] != delta:
             raise Refused(
-                f"noise of multiplier {noise_multiplier:g} has no finite ε {at_delta(delta)} over "
-                f"{rounds} rounds, so there is nothing to test"
+                f"the noise multiplier is {noise_multiplier:g}, but has no finite ε "
+                f"{at_delta(delta)} over {rounds} rounds, so there is nothing to test; claim a "
+                "larger multiplier or delta"
             )
         words = f"by Gaussian noise of multiplier {noise_multiplier:g} in {rounds} rounds"
         sampled = f" on Poisson cohorts of rate {sampling_rate:g}" if sampling_rate < 1 else ""
@@ -90,7 +91,7 @@ class PipelineClaim:
 
 
 def gaussian_points(claim: Claim) -> list[Claim]:
-    """Returns `claim`, and further points of the Gaussian mechanism through it."""
+    """Returns `claim`, and further points of the Gaussian mechanism with that point."""
     delta = claim[1]
     # The root: epsilon is 0 from there on; for a small delta up to the precision of a double.
     at_epsilon_0 = max(2 * float(ndtri((1 + delta) / 2)), math.sqrt(2 * math.pi) * delta)

@@ -63,7 +63,10 @@ def cosines(directions: NDArray[np.float32], models: Iterable[Numbers]) -> Cosin
         rows.append(np.stack(batch) @ directions.T)
     whole_way = ends[-1] - ends[0]
     if not rows or not whole_way.any():
-        raise Refused("the last released model equals the first; expected models that change")
+        raise Refused(
+            "the last released model equals the first, but the test needs models that change; "
+            "name the models of a training run"
+        )
     final = directions @ _unit(whole_way)
     return Cosines(np.concatenate(rows).astype(np.float64), final.astype(np.float64))
 
@@ -92,7 +95,7 @@ def model_files(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise Refused(
-            f"--releases is {folder}, but that is no directory; name a directory of released models"
+            f"--releases is {folder}, which is no directory; name a directory of released models"
         )
     numbered: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
@@ -129,19 +132,25 @@ def models(paths: list[Path], dimension: int) -> Iterator[Numbers]:
         model = _read(path)
         if len(model) != dimension:
             raise Refused(
-                f"{path} has {len(model):,} floating-point numbers, the canaries {dimension:,}; "
-                "expected models in the layout that the clients were given"
+                f"{path} has {len(model):,} floating-point numbers, but the canaries have "
+                f"{dimension:,}; expected models in the layout that the clients were given"
             )
         if not np.isfinite(model).all():
-            raise Refused(f"{path} has numbers that are not finite; it cannot be judged")
+            raise Refused(
+                f"{path} has entries that are not finite, so it cannot be audited; expected a "
+                "model that did not diverge"
+            )
         if np.abs(model).max() > _LARGEST:
-            raise Refused(f"{path} has numbers above {_LARGEST:g}; it cannot be judged")
+            raise Refused(
+                f"{path} has entries above {_LARGEST:g} in magnitude, so it cannot be audited; "
+                "expected a model that did not diverge"
+            )
         yield model
 
 
 def _read(path: Path) -> Numbers:
     if path.exists() and not path.is_file():
-        raise Refused(f"{path} is no file; expected one with a model, or another name")
+        raise Refused(f"{path} is no file; name a file that holds a model")
     try:
         _refuse_bomb(path)
         return flatten(_READERS[path.suffix.lower()](path))

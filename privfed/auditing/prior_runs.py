@@ -76,12 +76,15 @@ def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
         pass  # raises Refused for a run in progress
     problems = audit(directory.path).problems
     if problems:
-        raise Refused(f"privacy.prior: {name} has no valid guarantee: {problems[0]}")
+        raise Refused(
+            f"privacy.prior: {name} has no valid guarantee: {problems[0]}; restore that run "
+            "directory"
+        )
     return directory, Ledger.load(directory.ledger)
 
 
 def _party(config: Config) -> str | None:
-    """Returns the party against which the headline holds; None: all except a trusted server."""
+    """Returns the party against which epsilon holds; None for all except a trusted server."""
     return config.against or None
 
 
@@ -103,9 +106,8 @@ def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
         trusted = "all but a trusted server"
         raise Refused(
             f"privacy.prior: the epsilon of {prior.path} is against {prior.against or trusted}, "
-            f"and this run's against {_party(config) or trusted}, but no ledger states that "
-            "run's spending against the latter: no sum of the two bounds the privacy loss "
-            "against either; use the same mechanism and privacy.against"
+            f"but this run's epsilon is against {_party(config) or trusted}, and no ledger states "
+            "the earlier spending against that party; use the same mechanism and privacy.against"
         )
     now = Assumed.of(config)
     try:
@@ -120,35 +122,39 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
     Such a run guarantees nothing, is a simulation, or trained on another population.
     """
     if terms.get("guarantee"):
-        raise Refused(f"privacy.prior: the guarantee of {name} is {terms['guarantee']}")
+        raise Refused(
+            f"privacy.prior: {name} has no guarantee that could be composed "
+            f"({terms['guarantee']}); use a starting model and runs with a guarantee only"
+        )
     if terms.get("note") and config.run.randomness != "seeded":
         raise Refused(
-            f"privacy.prior: {name} is a simulation with a nominal epsilon: its releases are not "
-            "covered; it can be composed with simulations only"
+            f"privacy.prior: {name} is a simulation with a nominal epsilon, which can be composed "
+            'only with simulations; make this run a simulation (run.randomness = "seeded"), or '
+            "name another run"
         )
     stated = terms.get("population")
     population = stated if isinstance(stated, dict) else {}
     if not same_unit(config, population):
         raise Refused(
-            f"privacy.prior: a client of {name} is not a client of this run, so no epsilon covers "
-            "one over both. Ledgers are merged over one population only: the same source and "
-            "client column or, for simulated clients, the same [data] and run.seed"
+            f"privacy.prior: the clients of {name} are not the clients of this run, so that no "
+            "epsilon covers a client over both. Name only runs over the same population: with the "
+            "same source and client column or, for simulated clients, the same [data] and run.seed"
         )
     if not same_name(config, population):
         raise Refused(
-            f"privacy.prior: {name} has other [data] than this run. If it is over the same "
-            f'population, declare it: data.population = "{population.get("name")}". Ledgers are '
-            "merged over one population only"
+            f"privacy.prior: {name} has other [data] than this run, but ledgers are merged over "
+            "one population only. If both runs are over the same population, set data.population = "
+            f'"{population.get("name")}"'
         )
 
 
 def _refuse_gone_on(prior: Prior) -> None:
-    """Raises `Refused` if a counted run is available here and was charged after it was counted."""
+    """Raises `Refused` if a counted run is on this machine and was charged after it was counted."""
     if went_on(prior.to_json()):
         raise Refused(
-            f"privacy.prior: {prior.path} was charged again after another run had counted it; its "
-            "later charges are counted by no run. Name it in privacy.prior in addition to that "
-            "run"
+            f"privacy.prior: {prior.path} was charged again after another run had counted its "
+            f"charges, so that no run counts the later ones; name {prior.path} in privacy.prior in "
+            "addition to that run"
         )
 
 
@@ -161,9 +167,9 @@ def refuse_once_public(counted: Priors, federation: Federation) -> None:
     both = sorted(covered & counted.public)
     if both:
         raise Refused(
-            f"privacy.prior: {len(both)} clients were declared public by an earlier run and would "
-            "now be covered by this run's guarantee, which cannot hold for them. Keep run.seed and "
-            "data.holdout_fraction as they were there",
+            f"privacy.prior: {len(both)} clients were declared public by an earlier run but this "
+            "run's guarantee would cover them, which cannot hold. Set run.seed and "
+            "data.holdout_fraction as in the earlier run",
             private=f"the first of them is {both[0]!r}",
         )
 
@@ -181,12 +187,14 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
             terms = Ledger.load(path).terms
             declared[name], population = str(terms["id"]), terms["population"]
         except (OSError, LedgerBroken, KeyError) as error:
-            raise Refused(f"privacy.disjoint: {name} has no readable ledger with an id") from error
+            raise Refused(
+                f"privacy.disjoint: {name} has no readable ledger with an id; name a run directory"
+            ) from error
         counted = declared[name] in {prior.run for prior in runs}
         if counted or (same_unit(config, population) and same_name(config, population)):
             raise Refused(
                 f"privacy.disjoint: {name} is counted in privacy.prior, or has this run's "
-                "population; name it in privacy.prior only"
+                f"population, so that it is not disjoint; name {name} in privacy.prior only"
             )
     return declared
 
@@ -204,15 +212,14 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
     start, folder = f"{_start_key(config)}: {config.starts_from}", _folder(config)
     if known and any(prior.ledgers(folder) for prior in known):
         raise Refused(
-            f"{start} was trained further than {known[0].path}, which is counted: it comes from "
-            "a copy of that run that was resumed. Count the copy instead"
+            f"{start} was trained further than {known[0].path}, which privacy.prior counts, so "
+            f"{start} comes from a resumed copy of that run; name the copy in privacy.prior instead"
         )
     if known:
         raise Refused(
-            f"{start} comes from {known[0].path}, which is counted, but not from its last "
-            "checkpoint; whether it stopped earlier or continued separately cannot be known "
-            "without that run's ledger, which is missing. Restore it, or start from its last "
-            "checkpoint"
+            f"{start} comes from {known[0].path}, which privacy.prior counts, but not from the "
+            "last checkpoint there, and the ledger that would show whether a copy was trained "
+            "further is missing. Restore that ledger, or start from the last checkpoint"
         )
     folder = _folder_of_run(folder, origin)
     at = f'["{folder}"]' if folder else f"the directory of run {origin.id}"
@@ -222,9 +229,10 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
     )
     raise Refused(
         f"{start} was trained (by run {origin.id}) on this population, or on one that may share "
-        "clients with it, so its clients' privacy loss there counts as well: privacy.prior = "
-        f"{at}{also}. If no client's data are in both, declare it: privacy.disjoint = {at}; the "
-        "guarantee is then stated as not covering the start"
+        "clients with it, so that the privacy loss of its training counts as well: set "
+        f"privacy.prior = {at}{also}. If no client's data are in both populations, set "
+        f"privacy.disjoint = {at}; the guarantee then states that it does not cover the starting "
+        "model"
     )
 
 

@@ -49,14 +49,14 @@ class ReleasedFunction:
         if not callable(function) or isinstance(function, type):
             raise Refused(
                 f"{name} is {'a class' if isinstance(function, type) else 'no function'}; expected "
-                "a function release(member, generator) that returns numbers, or an object that "
-                "can be called so"
+                "a function release(member, generator) that returns numbers, or an object with "
+                "such a method __call__"
             )
         return cls(name, function)
 
     @property
     def profile(self) -> Callable[[float], float] | None:
-        """The function's own claim (its attribute `profile`: epsilon by delta), if it has one."""
+        """The function's own claim (its attribute `profile`: epsilon by delta), or None."""
         profile = getattr(self.call, "profile", None)
         return self._claiming(profile) if callable(profile) else None
 
@@ -83,12 +83,12 @@ class ReleasedFunction:
         if array.size > MOST_NUMBERS:
             raise Refused(
                 f"{self.name} returned {array.size:,} numbers, which do not fit into memory; "
-                f"expected at most {MOST_NUMBERS:,}: release some of them"
+                f"release at most {MOST_NUMBERS:,} of the numbers"
             )
         if array.dtype.kind in "iu" and max(-int(array.min()), int(array.max())) > _EXACT:
             raise Refused(
                 f"{self.name} returned integers beyond 2**53, but floating point drops their low "
-                "bits; expected smaller ones: return high and low bits apart"
+                "bits; return high and low bits as separate numbers"
             )
         return array.astype(np.float64).ravel()
 
@@ -100,7 +100,10 @@ class ReleasedFunction:
             except (TypeError, ValueError):
                 claimed = -1.0
             if not claimed >= 0:
-                raise Refused(f"{self.name}.profile({delta:g}) is no epsilon; expected 0 or more")
+                raise Refused(
+                    f"{self.name}.profile({delta:g}) returned no epsilon; expected a number of 0 "
+                    "or more"
+                )
             return float(claimed)
 
         return epsilon

@@ -94,7 +94,9 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
             epsilon = with_slack(lambda left: float(opacus.get_epsilon(delta=left)), delta, slack)
             return epsilon if history else 0.0
     except (ArithmeticError, MemoryError, RuntimeError, ValueError) as error:
-        raise Refused(f"{accountant} cannot account for this run: {error}") from error
+        raise Refused(
+            f"{accountant} cannot account for this run: {error}; use another accountant"
+        ) from error
 
 
 def audit_silos(

@@ -78,7 +78,7 @@ class WithoutColluders(Arithmetic):
 class SeenWithColluders(EncodedSummation):
     """Sums over sites, as a server that colludes with sites sees them.
 
-    The first `honest` sites neither drop out nor collude; as many others drop out as tolerated.
+    The first `honest` sites neither drop out nor collude; the tolerated number of others drops out.
     """
 
     @property
@@ -261,7 +261,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
 
 
 def _of_messages(planned: Plan) -> Algorithm:
-    """Returns the algorithm; with a plain mean if messages are visible, as it reveals most."""
+    """Returns the algorithm; with a plain mean, which reveals most, if messages are visible."""
     algorithm = planned.algorithm()
     if planned.mechanism.trust == "client":
         return replace(algorithm, rule=Mean(), byzantine=0)
@@ -296,9 +296,10 @@ def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list
 def _of_slots(
     drawn: RandomAllocation, everybody: int, scenario: Callable[..., Scenario]
 ) -> list[Scenario]:
-    """Returns scenarios of one and of several epochs, in which the target sends in its slots.
+    """Returns scenarios of one round, one epoch and several epochs; the target sends in its slots.
 
-    The other clients are absent; in the last scenario they reveal when they take part.
+    The other clients are absent, except in the last scenario: there each sends a row orthogonal to
+    the target's, which reveals how many of them take part in a round.
     """
     epoch = min(drawn.slots, _MOST_ROUNDS)
     epochs = min(4, max(1, _MOST_ROUNDS // drawn.slots))

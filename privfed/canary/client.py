@@ -38,9 +38,13 @@ class CanaryClient:
     def __post_init__(self) -> None:
         declared = self._folder.manifest()
         if not isinstance(self.number, int | np.integer) or isinstance(self.number, bool):
-            raise Refused(f"the canary is {self.number!r}; expected its number, an integer")
+            raise Refused(
+                f"the canary is {self.number!r}; expected the number of a canary, an integer"
+            )
         if not 0 <= self.number < declared.count:
-            raise Refused(f"there is no canary {self.number}; expected 0 to {declared.count - 1}")
+            raise Refused(
+                f"the canary is {self.number}; expected a number from 0 to {declared.count - 1}"
+            )
         if declared.meaning.absent and not self._heads:
             raise Refused(
                 f"canary {self.number} is excluded by its inclusion bit; under "

@@ -48,11 +48,12 @@ class Drawing:
     def __post_init__(self) -> None:
         if self.count < 1 or self.dimension < 1:
             raise Refused(
-                f"{self.count} canaries of dimension {self.dimension}; expected 1 or more of each"
+                f"--count is {self.count} and --dimension is {self.dimension}; expected 1 or more "
+                "for both"
             )
         if 4 * self.count * self.dimension > _MOST_BYTES:
             raise Refused(
-                f"the directions of {self.count:,} canaries of {self.dimension:,} numbers each "
+                f"--count is {self.count:,}, but directions of {self.dimension:,} numbers each "
                 f"take more than {_MOST_BYTES // 2**30} GiB; expected a --count of at most "
                 f"{_MOST_BYTES // 4 // self.dimension:,}"
             )
@@ -69,7 +70,7 @@ class Drawing:
         """
         refuse_lost_link(path)
         if path.exists():
-            raise Refused(f"{path} exists already; nothing was changed. Name a new directory")
+            raise Refused(f"{path} exists already, and nothing was changed; name a new directory")
         make_folder(path.absolute().parent)
         before = os.umask(0o077)
         try:

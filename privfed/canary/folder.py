@@ -91,7 +91,10 @@ class Manifest:
                 "canary new` made"
             ) from None
         if isinstance(content, dict) and content.get("format", FORMAT) != FORMAT:
-            raise Broken(f"{path} is of format {content['format']}; this version reads {FORMAT}")
+            raise Broken(
+                f"{path} has format {content['format']}, but this version of privfed reads "
+                f"{FORMAT}; update privfed, or make new canaries"
+            )
         if not isinstance(content, dict) or not _is_manifest(content):
             raise Broken(f"{path} is damaged: it declares no canaries; restore the file")
         return cls(**content)
@@ -152,7 +155,7 @@ class Folder:
         """Reads the secret bits `[K]`. Raises `Broken` if they are damaged."""
         inclusion = self._array(self.inclusion_path)
         if inclusion.dtype != np.bool_ or inclusion.shape != (self.manifest().count,):
-            raise Broken(f"{self.inclusion_path} does not match the manifest; restore the file")
+            raise Broken(f"{self.inclusion_path} does not match manifest.json; restore the file")
         return np.array(inclusion)
 
     def directions(self) -> NDArray[np.float32]:
@@ -169,7 +172,9 @@ class Folder:
         try:
             now = commitments(self)
         except OSError as error:
-            raise Broken(f"{self.path} is incomplete: {public_text(error)}") from None
+            raise Broken(
+                f"{self.path} is incomplete: {public_text(error)}; restore the folder"
+            ) from None
         for path, was, is_now in (
             (self.key_path, declared.key_commitment, now.key),
             (self.inclusion_path, declared.inclusion_commitment, now.inclusion),
@@ -177,8 +182,8 @@ class Folder:
         ):
             if was != is_now:
                 raise Broken(
-                    f"{path} does not match the manifest's commitment: it was changed after the "
-                    "canaries were made; restore it, and judge again"
+                    f"{path} does not match the manifest's commitment: the file was changed after "
+                    "the canaries were made; restore the file, and judge again"
                 )
 
     def _array(self, path: Path) -> NDArray[Any]:

@@ -37,11 +37,11 @@ def shifted(parameters: Any, shift: NDArray[np.floating[Any]]) -> Any:
     """
     count = len(flatten(parameters))
     if not count and len(shift):
-        raise Refused("the model has no floating-point numbers; expected its parameters")
+        raise Refused("the model has no floating-point numbers; expected the model's parameters")
     if count != len(shift):
         raise Refused(
-            f"the model has {count:,} floating-point numbers, the canaries {len(shift):,}: make "
-            f"them anew with --dimension {count}"
+            f"the model has {count:,} floating-point numbers, but the canaries have "
+            f"{len(shift):,}; make new canaries with --dimension {count}"
         )
     parts = iter(np.split(shift, np.cumsum(_sizes(parameters))[:-1]))
     return _rebuilt(parameters, lambda leaf: _moved(leaf, next(parts)) if _is_real(leaf) else leaf)
@@ -82,8 +82,8 @@ def _checked(leaf: Any, what: str) -> Any:
     """Returns the array `leaf`. Raises `Refused` for other objects and for complex numbers."""
     if not (_is_tensor(leaf) or isinstance(leaf, np.ndarray | np.generic)):
         raise Refused(
-            f"{what} is of type {type(leaf).__name__}; expected NumPy arrays or torch tensors: "
-            "one, a list, or a state_dict"
+            f"{what} is of type {type(leaf).__name__}; expected NumPy arrays or torch tensors: a "
+            "single one, a list, or a state_dict"
         )
     if not _is_tensor(leaf) and leaf.dtype.kind not in "fiub":
         raise Refused(f"{what} has numbers of type {leaf.dtype}; expected floating-point numbers")
@@ -113,7 +113,7 @@ def _moved(leaf: Any, shift: NDArray[np.floating[Any]]) -> Any:
         answer = leaf.new_tensor(moved) if _is_tensor(leaf) else moved.astype(leaf.dtype)
     if not np.isfinite(_numbers(answer)).all():
         raise Refused(
-            f"a canary's row does not fit into numbers of type {leaf.dtype}, or the model that was "
-            "received is not finite; make canaries of a smaller --clip"
+            f"a canary's row does not fit into numbers of type {leaf.dtype}, or the received model "
+            "is not finite; make new canaries with a smaller --clip"
         )
     return answer

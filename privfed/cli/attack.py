@@ -177,7 +177,7 @@ def membership_command(
     non-members.
     """
     if target.is_dir() and overrides:
-        raise Refused(f"--set changes a run file, but {target} is a finished run; remove --set")
+        raise Refused(f"--set changes a run file, but {target} is a run directory; remove --set")
     from privfed.report.console import console
     from privfed.report.membership import exposure_files, exposure_json, exposure_table
     from privfed.store.folders import write_private

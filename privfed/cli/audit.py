@@ -62,7 +62,10 @@ def refuse_claim_alone(claim: Mapping[str, Any]) -> None:
     """Raises `Refused` for options of a claim without a function."""
     given = [f"--{name.replace('_', '-')}" for name, value in claim.items() if value is not None]
     if given:
-        raise Refused(f"{given[0]} goes with --function module:name")
+        raise Refused(
+            f"{given[0]} is given, but has an effect only with --function; add --function "
+            f"module:name, or remove {given[0]}"
+        )
 
 
 def audit_named_function(
@@ -146,14 +149,20 @@ def audit_command(
         _refuse_combination("--mechanism, a run file, is", *of_a_run)
         return _audit_mechanism(mechanism, overrides, releases, as_json)
     if overrides or releases:
-        raise Refused("--set and --releases go with --mechanism, and --releases with --function")
+        raise Refused(
+            "--set or --releases is given without --mechanism or --function; add the run file "
+            "(--mechanism) or, with --releases, the function (--function)"
+        )
     if not directories:
         raise Refused(
-            "expected a run directory to audit, --mechanism RUN.toml or --function module:name"
+            "nothing to audit is given; name a run directory, --mechanism RUN.toml or --function "
+            "module:name"
         )
     if len(directories) > 1:
         if plot or head:
-            raise Refused("--plot and --head are about one run; audit them one by one")
+            raise Refused(
+                "--plot or --head is given, but is for a single run; audit the runs one by one"
+            )
         return _audit(directories, accountant, None, None, as_json)
     return _audit(directories[0], accountant, head, plot, as_json)
 
@@ -161,7 +170,7 @@ def audit_command(
 def _refuse_combination(tested: str, *others: object) -> None:
     """Raises `Refused` if any of `others` is given in addition to the option in `tested`."""
     if any(others):
-        raise Refused(f"{tested} tested by itself; leave out the other arguments")
+        raise Refused(f"{tested} tested without a run directory; leave out the other arguments")
 
 
 def _audit(

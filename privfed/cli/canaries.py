@@ -137,17 +137,21 @@ def judge_command(
     """Test a claim on released models; exit code 4 if the canaries in DIR refute it."""
     if noise_multiplier is None:
         if sampling_rate is not None or rounds is not None:
-            raise Refused("--sampling-rate and --rounds go with --noise-multiplier; give that, too")
+            raise Refused(
+                "--sampling-rate or --rounds is given, but has an effect only with "
+                "--noise-multiplier; add --noise-multiplier"
+            )
         claim = _stated_claim(epsilons, deltas, gaussian)
     else:
         if epsilons or gaussian or len(deltas) != 1:
             raise Refused(
-                "--noise-multiplier states a claim except for its --delta; give one --delta, "
-                "and neither --claimed-epsilon nor --gaussian"
+                "--noise-multiplier with one --delta states the whole claim, but other options of "
+                "a claim are given or --delta is missing; give one --delta, and neither "
+                "--claimed-epsilon nor --gaussian"
             )
         claim = _claim_of_rounds(noise_multiplier, sampling_rate or 1.0, rounds or 1, deltas[0])
     if not 0 < confidence < 1:
-        raise Refused(f"--confidence is {confidence}; expected between 0 and 1")
+        raise Refused(f"--confidence is {confidence}; expected a number between 0 and 1")
     from privfed.auditing.judged_canaries import judge_releases, judgement_rows
     from privfed.canary.folder import Folder
     from privfed.report.console import console
@@ -167,15 +171,20 @@ def _stated_claim(
     """Returns the claim at the stated points; each ε needs its δ."""
     if len(epsilons) != len(deltas) or not epsilons:
         raise Refused(
-            f"--claimed-epsilon is given {len(epsilons)} times and --delta {len(deltas)} times; "
-            "expected pairs, points of one claim"
+            f"--claimed-epsilon is given {len(epsilons)} times and --delta {len(deltas)} times, "
+            "but the two form pairs, the points of one claim; give both equally often"
         )
     for epsilon, delta in zip(epsilons, deltas, strict=True):
         _refuse_delta(delta)
         if not 0 <= epsilon <= _LARGEST:
-            raise Refused(f"the claimed ε is {epsilon:g}; expected one from 0 to {_LARGEST}")
+            raise Refused(
+                f"--claimed-epsilon is {epsilon:g}; expected a number from 0 to {_LARGEST}"
+            )
     if gaussian and len(epsilons) > 1:
-        raise Refused("--gaussian takes all other points of a claim from its first; give one")
+        raise Refused(
+            "--gaussian derives all points of a claim from one, but several points are given; "
+            "give one --claimed-epsilon and one --delta"
+        )
     from privfed.auditing.judged_canaries import PipelineClaim
 
     points = list(zip(epsilons, deltas, strict=True))
@@ -195,5 +204,5 @@ def _claim_of_rounds(
 def _refuse_delta(delta: float) -> None:
     if not _SMALLEST_DELTA <= delta < 1:
         raise Refused(
-            f"--delta is {delta:g}; expected one between 0 and 1, of {_SMALLEST_DELTA:g} or more"
+            f"--delta is {delta:g}; expected a number from {_SMALLEST_DELTA:g} to below 1"
         )

@@ -38,10 +38,13 @@ def declare_command(
 ) -> int:
     """Write a run file for your table, from a PUBLIC sample of it or released statistics."""
     if (sample is None) == (described is None):
-        raise Refused("expected a public SAMPLE of the table, or --from STATISTICS: one of them")
+        raise Refused("expected either a public SAMPLE of the table, or --from STATISTICS")
     if described is not None:
         if client or site or path or delimiter or encoding:
-            raise Refused("--from states the clients and the format of the table; add only --label")
+            raise Refused(
+                "--from already states the clients and the format of the table; give only --label "
+                "in addition"
+            )
         declared, open_keys = _of_statistics(described, label), "cohort.size"
     else:
         from privfed.data.declaring.declare import declare
@@ -144,7 +147,9 @@ def _places(out: Path | None) -> tuple[Path, Path | None]:
     if out.suffix.lower() != ".json":
         return out, None
     if out.exists():
-        raise Refused(f"--out {out} exists; nothing was changed. Name a new file, or a new folder")
+        raise Refused(
+            f"--out {out} exists already, and nothing was changed; name a new file, or a new folder"
+        )
     return out.with_suffix(""), out
 
 
@@ -158,6 +163,6 @@ def _refuse_more() -> None:
     }
     if given - {"run_file", "as_json", "show_values"}:
         raise Refused(
-            "RUN.toml is a folder, whose release is read again as it is; name a run file to "
-            "release something else"
+            "RUN.toml is a run directory, whose release is only read again, but options of a new "
+            "release are given; leave the options out, or name a run file"
         )

@@ -72,7 +72,10 @@ def experiment_command(
     processes = jobs or os.cpu_count() or 1
     if grid.tunes_privately:
         if plot or retry:
-            raise Refused("tune.private = true does not repeat candidates and has no figures")
+            raise Refused(
+                "--plot or --retry is given, but with tune.private = true candidates are never "
+                "repeated and no figures are drawn; leave the option out"
+            )
         return _tune(screen, files, grid, processes, dry_run, as_json)
     if dry_run:
         return _look_ahead(screen, files, grid, processes, retry, as_json)

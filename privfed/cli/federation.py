@@ -87,7 +87,10 @@ def _paths(names: tuple[str, ...], sockets: tuple[tuple[str, str], ...]) -> dict
     """Maps the numbers of sites to their sockets. Raises `Refused` for an unknown site."""
     for name, _ in sockets:
         if name not in names:
-            raise Refused(f"--site {name}: the federation has no such site: {', '.join(names)}")
+            raise Refused(
+                f"--site is {name}, but the federation has no such site; expected one of "
+                f"{', '.join(names)}"
+            )
     return {names.index(name): Path(path) for name, path in sockets}
 
 

@@ -46,7 +46,10 @@ def train_command(
 ) -> int:
     """Train within a privacy budget. Without a file: digits over 500 clients, epsilon 4."""
     if out and resume:
-        raise Refused("--out and --resume exclude each other; --resume continues in its own folder")
+        raise Refused(
+            "--out and --resume are both given, but a resumed run stays in its folder; leave "
+            "--out out"
+        )
     if out:
         _refuse_taken(out)
     from privfed.store.folders import new_folder
@@ -112,8 +115,8 @@ def _refuse_taken(out: Path) -> None:
     """Refuses an existing `out` early, so that advice on resuming never names another run."""
     if (out / "ledger.jsonl").exists():
         raise Refused(
-            f"--out is {out}, which holds another run; nothing was changed. Name a new directory, "
-            f"or resume it: {resume_command(out)}"
+            f"--out is {out}, which holds another run, and nothing was changed; name a new "
+            f"directory, or resume that run: {resume_command(out)}"
         )
 
 

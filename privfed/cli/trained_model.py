@@ -73,19 +73,20 @@ def evaluate_command(
         others = (data, epsilon, overrides, predictions, federated, out, group)
         if any(other not in (None, (), False, "") for other in others):
             raise Refused(
-                "--personalise is about the run's own clients; leave out the other options"
+                "--personalise scores models of the run's own clients, but takes no other options; "
+                "leave the other options out"
             )
         return print_answer(_personal(directory, personalise), as_json)
     if not federated and (out or epsilon is not None):
         raise Refused(
-            "--epsilon and --out need --federated: they are about a release of clients, which an "
-            "evaluation on test examples is not"
+            "--epsilon or --out is given, but an evaluation on test examples releases nothing of "
+            "clients; add --federated, or leave the option out"
         )
     if federated:
         if predictions or group:
             raise Refused(
-                "--federated shows no client's predictions, but takes --set "
-                "evaluation.group=COLUMN; leave out --predictions and --group"
+                "--federated shows no client's predictions; leave --predictions and --group out "
+                "(for metrics of groups use --set evaluation.group=COLUMN)"
             )
         return _by_clients(directory, epsilon, data, overrides, out, as_json)
     other_data = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
@@ -124,8 +125,8 @@ def _by_clients(
         of_data.insert(0, f"data.path={quoted(data)}")
     if bool(of_data) != (out is not None):
         raise Refused(
-            "--federated is about the run's own clients; or, with --data (or data.key) and "
-            "--out, about further clients, which get a run of their own"
+            "--federated evaluates the run's own clients, or further clients by --data (or --set "
+            "data.KEY=VALUE) together with --out; give both of these, or neither"
         )
     try:
         if out is None:
@@ -161,7 +162,9 @@ def predict_command(
     from privfed.trained.predict import predict
 
     if as_json and out is None:
-        raise Refused("--json needs --out FILE, since standard output cannot hold both")
+        raise Refused(
+            "--json is given without --out, but standard output cannot hold both; add --out FILE"
+        )
     predicted = predict(directory, [f"data.path={quoted(data)}", *overrides], out)
     if out is None:
         _to_standard_output(as_csv(predicted.table))
@@ -174,7 +177,11 @@ def predict_command(
 @click.command("export")
 @RUN_DIRECTORY
 @click.option("--to", type=FILE, required=True, help=".safetensors, .pt2 or .onnx.")
-@click.option("--adapters", is_flag=True, help="Only the adapters of [model.lora], .safetensors.")
+@click.option(
+    "--adapters",
+    is_flag=True,
+    help="Only the adapters of [model.lora]: .safetensors, or a folder for peft.",
+)
 @JSON
 @quotes_on_request
 def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> int:

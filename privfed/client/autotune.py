@@ -177,9 +177,9 @@ def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory,
         fitting.append(need.clients(free, held) if need else 0)
     if min(fitting) == 0:
         raise Refused(
-            f"run.device: the GPU has {free / 1e9:.1f} GB free and {100 * MARGIN:.0f} % of these "
-            "are kept as a margin, but a single client does not fit the rest; use run.device = "
-            '"cpu", a smaller client.batch_size or cohort, or a smaller model'
+            f"run.device is a GPU with {free / 1e9:.1f} GB free, but a single client does not fit "
+            f'({100 * MARGIN:.0f} % of the memory is kept as a margin); use run.device = "cpu", a '
+            "smaller client.batch_size or cohort, or a smaller model"
         )
     return min(fitting)
 

@@ -211,8 +211,8 @@ class Attackers:
                 x, y = examples.x[theirs], examples.y[theirs]
                 return replace(self, learned=self.attack.study(x, y, examples.classes))
         raise Refused(
-            "attack: the attackers hold none of the examples that the attack targets; raise "
-            "attack.fraction, or target more examples (by the attack's keys)"
+            "attack.name is set, but the attackers hold none of the examples that the attack "
+            "targets; raise attack.fraction, or target more examples (by the attack's keys)"
         )
 
     def _ever(self, federation: Federation) -> list[int]:
@@ -282,8 +282,8 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
     """Raises `Refused` if `attack` does not apply to these examples."""
     if examples.y.dtype != torch.int64 or examples.y.dim() != 1:
         raise Refused(
-            "attack.name poisons examples with one class each, but these have other labels; use "
-            "an attack on updates"
+            "attack.name is an attack on examples with one class each, but these examples have "
+            "other labels; use an attack on updates"
         )
     why = attack.unfit(tuple(examples.x.shape[1:]), examples.x.dtype.is_floating_point)
     if why:
@@ -291,8 +291,8 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
     for label in attack.labels():
         if label >= examples.classes:
             raise Refused(
-                f"the attack's target is class {label}, but there are classes 0 to "
-                f"{examples.classes - 1} only; set attack.source and attack.target to these"
+                f"the attack's class is {label}, but classes are 0 to {examples.classes - 1}; set "
+                "attack.source and attack.target to such classes"
             )
 
 
@@ -311,6 +311,7 @@ def targeted(attackers: Attackers, test: Examples) -> Examples | None:
     x, y = aim
     if not len(y):
         raise Refused(
-            "attack: no test example belongs to the attack's target examples; choose other classes"
+            "attack.name is set, but no test example is one that the attack targets; choose other "
+            "classes (attack.source, attack.target)"
         )
     return replace(test, x=x, y=y, owners=None)

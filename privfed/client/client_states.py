@@ -90,8 +90,8 @@ class ClientStates:
         if not self._file.is_file() or self._file.stat().st_size != size:
             raise Broken(
                 f"{self._file} is missing or not of {clients} clients with {width} numbers each: "
-                "the clients' states of this run were lost, or the data have changed. Restore "
-                "it, or start a new run"
+                "the clients' states of this run were lost, or the data have changed. Restore the "
+                "file, or start a new run"
             )
         if not self._owner.is_file() or regular.read_text(self._owner, errors="replace") != run:
             raise Broken(
@@ -186,7 +186,9 @@ class ClientStates:
         """Returns the last merged round; 0 if none is recorded, as in older versions."""
         text = regular.read_text(self._upto, "ascii", "replace") if self._upto.is_file() else "0"
         if not text.isdecimal():
-            raise Broken(f"{self._upto} does not hold the number of a round", text[:20])
+            raise Broken(
+                f"{self._upto} does not hold the number of a round; restore the file", text[:20]
+            )
         return int(text)
 
     def _show(self, path: Path) -> None:
@@ -200,11 +202,15 @@ class ClientStates:
             return np.empty(0, self._record)
         if size < 0 or size % self._record.itemsize:
             raise Broken(
-                f"{path} is missing or incomplete: the clients' states after its round were lost"
+                f"{path} is missing or incomplete, so that the clients' states after that round "
+                "are lost; restore private/ as it was when the run stopped, or start a new run"
             )
         records: NDArray[Any] = np.memmap(path, self._record, "r")
         if not np.isin(records["client"], np.arange(self._clients)).all():
-            raise Broken(f"{path} names clients that this run does not have; it was edited")
+            raise Broken(
+                f"{path} names clients that this run does not have; restore the file, which was "
+                "edited"
+            )
         return records
 
     def _journal(self, round: int) -> Path:

@@ -80,7 +80,10 @@ class LocalExecutor:
             yield from self._measured(exchange, cohort, self.measures)
             return
         if exchange.task not in ("train", "project", "gradient"):
-            raise ValueError(f"this executor does not know the task {exchange.task!r}")
+            raise ValueError(
+                f"the exchange's task is {exchange.task!r}, which this executor does not know; "
+                "use a known task"
+            )
         lr = self.trainer.lr * self.schedule.factor(cohort.round)
         federation = self.trainer.federation.at(cohort.round)
         trainer = replace(self.trainer, federation=federation, lr=lr)

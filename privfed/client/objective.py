@@ -161,7 +161,7 @@ class Message(Part):
         return Layout((("delta", d),))
 
     def init(self, params: Tensor) -> Memory:
-        """Returns the memory before round 1."""
+        """Returns the objective's memory before round 1, which is empty by default."""
         return {}
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:

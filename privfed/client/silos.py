@@ -59,7 +59,7 @@ class PerExample:
         problems += GradSampleModule.validate(copied)
         if problems:
             layers = [
-                f"{name!r} ({type(layer).__name__})"
+                f"{name!r} ({type(layer).__name__}{', with buffers' * bool([*layer.buffers()])})"
                 for name, layer in copied.named_modules()
                 if not [*layer.children()]
                 and ModuleValidator.validate(layer, strict=False) + GradSampleModule.validate(layer)
@@ -67,8 +67,8 @@ class PerExample:
             listed = "; ".join(" ".join(str(problem).split()) for problem in problems)
             raise Refused(
                 'client.privacy.mechanism = "dp_sgd", but gradients of single examples cannot be '
-                f"computed for this model: {', '.join(layers) or listed}; use other layers there, "
-                "or user-level privacy (privacy.mechanism)"
+                f"computed for this model: {', '.join(layers) or listed}; use other layers, or "
+                "user-level privacy (privacy.mechanism)"
             )
         self._module = GradSampleModule(copied, loss_reduction="sum")
         self._parameters: dict[str, Any] = dict(copied.named_parameters())
@@ -119,8 +119,9 @@ class PerExample:
         rows: Tensor = torch.cat(parts, dim=1).detach()
         if len(rows) != len(x):
             raise Refused(
-                f"{len(x)} examples gave {len(rows)} gradients: the model mixes examples, so it "
-                "has no per-example gradients"
+                f"{len(x)} examples gave {len(rows)} gradients, so that the model mixes examples "
+                "and has no per-example gradients; use layers that treat examples separately, or "
+                "user-level privacy (privacy.mechanism)"
             )
         return rows
 
@@ -178,13 +179,15 @@ def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
     if ledger is None or not ledger.opened:
         if not fresh:
             raise Broken(
-                f"{path} is missing or empty, so the budget that this silo's examples spent is "
-                "unknown; restore it, or start a new run"
+                f"{path} is missing or empty, so that the budget spent by this silo's examples is "
+                "unknown; restore the file, or start a new run"
             )
         path.unlink(missing_ok=True)  # interrupted at its creation
         return Ledger.create(path, terms)
     if ledger.terms.get("id") != terms["id"]:
-        raise Broken(f"{path} is the ledger of another run's silo; restore this one's")
+        raise Broken(
+            f"{path} is the ledger of a silo of another run; restore the ledger of this run's silo"
+        )
     return ledger
 
 

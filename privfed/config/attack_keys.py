@@ -42,7 +42,7 @@ class AttackKeys(Part):
         if 0 < self.last_round < self.first_round:
             raise ValueError(
                 f"attack.last_round is {self.last_round}, but attack.first_round is "
-                f"{self.first_round}; raise it, or lower that"
+                f"{self.first_round}; raise attack.last_round, or lower attack.first_round"
             )
         return self
 

@@ -319,8 +319,8 @@ def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
             stated, passed = out.setdefault(name, {}).get(key, default), given[kind]
             if catalogued(kind, passed) != stated:
                 raise Refused(
-                    f"{name}.{key} is {stated!r} in this run, and {catalogued(kind, passed)!r} was "
-                    "passed for it; a run goes on with its own parts: leave this one out",
+                    f"{name}.{key} is {stated!r} in this run, but {catalogued(kind, passed)!r} "
+                    f"was passed; leave {name}.{key} out, since a run continues with its own parts",
                     key=f"{name}.{key}",
                 )
             out[name][key] = passed

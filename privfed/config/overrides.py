@@ -53,7 +53,9 @@ def assign(raw: Raw, target: str, value: Any) -> None:
     """
     name, dot, key = target.rpartition(".")
     if not dot:
-        raise Refused(f"{target!r} is not of the form section.key, for example server.lr")
+        raise Refused(
+            f"the key is {target!r}; expected the form section.key, for example server.lr"
+        )
     if _is_table(name):
         outer, _, table = name.rpartition(".")
         section = raw.setdefault(outer, {})
@@ -121,12 +123,13 @@ def evaluation_keys(assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         override(raw, assignment)
     if others := raw.keys() - {"evaluation"}:
-        raise Refused(f"--federated takes keys of [evaluation] alone; leave out {min(others)}")
+        raise Refused(f"--federated takes only keys of [evaluation]; leave {min(others)} out")
     keys = raw.get("evaluation", {})
     for key in ("by", "every", "holdout"):
         if key in keys:
             raise Refused(
-                f"--federated is a single evaluation of a finished run; leave out evaluation.{key}",
+                f"--federated evaluates a finished run once, where evaluation.{key} has no "
+                f"effect; leave evaluation.{key} out",
                 key=f"evaluation.{key}",
             )
     return keys

@@ -29,8 +29,8 @@ def refuse_other_code(config: Config, terms: Mapping[str, Any]) -> None:
     for kind, digest in stated.items():
         if passed.get(kind, digest) != digest:
             raise Refused(
-                f"the {kind} that was passed has other code than the one with which the run began; "
-                "pass that one, or start a new run with this one in privacy.prior"
+                f"the {kind} that was passed has other code than the {kind} with which the run "
+                f"began; pass the former {kind}, or start a new run with this one in privacy.prior"
             )
 
 

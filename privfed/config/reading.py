@@ -133,11 +133,11 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise Refused(f"{path} does not exist; expected a {what} file (TOML)") from error
     except (OSError, ValueError) as error:  # not UTF-8, or an impossible file name
-        raise Refused(f"{str(path)!r} cannot be read: {error}") from error
+        raise Refused(f"{str(path)!r} cannot be read: {error}; expected a TOML file") from error
     try:
         document = from_toml(text)
     except ValueError as error:
-        raise Refused(f"{path} is not valid TOML: {error}") from error
+        raise Refused(f"{path} is not valid TOML: {error}; correct that line") from error
     return _of_format(document, str(path))
 
 

@@ -111,13 +111,13 @@ class Data(Part):
         if not self.sites and (self.sites_per_client > 1 or self.site_partition != "even"):
             key = "sites_per_client" if self.sites_per_client > 1 else "site_partition"
             raise ValueError(
-                f"{key} is {getattr(self, key)!r}, but sites is 0; declare how many sites there "
-                "are, a public constant"
+                f"{key} is {getattr(self, key)!r}, but sites is 0; declare the number of sites, a "
+                "public constant"
             )
         if self.sites and self.sites_per_client > self.sites:
             raise ValueError(
-                f"sites_per_client is {self.sites_per_client}, but there are {self.sites} sites "
-                "(sites); expected at most as many"
+                f"sites_per_client is {self.sites_per_client}, but sites is {self.sites}; expected "
+                f"at most {self.sites}"
             )
         return self
 

@@ -198,8 +198,8 @@ def refuse_little_memory(library: str) -> None:
     least = _NEEDED[library] + _OF_A_THREAD * (os.cpu_count() or 1)
     if limit != resource.RLIM_INFINITY and limit < least:
         raise Refused(
-            f"the process may use {limit >> 20} MiB of memory (ulimit -v), but loading {library} "
-            f"takes {least >> 20} MiB; raise the limit"
+            f"the memory limit of the process (ulimit -v) is {limit >> 20} MiB, but loading "
+            f"{library} takes {least >> 20} MiB; raise the limit"
         )
 
 

@@ -105,7 +105,7 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
             message = _with_private_text(public, error)
             return report_failure(message, Refused.exit_code, "system", **facts)
     if ran_out_of_memory(error):
-        smaller = "not enough memory; make the run smaller: run.chunk, cohort.size, the model"
+        smaller = "not enough memory; lower run.chunk or cohort.size, or use a smaller model"
         message = _with_private_text(smaller + in_own_code(error), error)
         if isinstance(error, ImportError | OSError):  # the loader's text: no data
             smaller = "not enough memory to load a library; raise the limit of the process"

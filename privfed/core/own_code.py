@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 _OTHERS = (
-    frozenset({"accounting", "attacks", "builtins", "defenses", "privfed", "pydantic", "torch"})
+    frozenset({"accounting", "attacks", "builtins", "defenses", "peft", "privfed", "pydantic"})
+    | {"torch", "transformers"}
     | sys.stdlib_module_names
 )
 """Packages identified by their version instead of a digest, including Python's own."""

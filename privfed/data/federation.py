@@ -11,8 +11,9 @@ import numpy as np
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
 from privfed.core.vector import Indices
+from privfed.data.inputs import Inputs, made_up_inputs
 from privfed.data.pieces import Mapped
-from privfed.data.preprocessing import Preprocessing
+from privfed.data.preprocessing import Outside, Preprocessing
 from privfed.sampling.cohort import Population
 
 NO_LABEL = -1
@@ -47,6 +48,8 @@ class Examples:
       typical: Expected number of examples per client, if the source synthesises them.
       sites: The site `[N]` of each example, an index into `site_names`, if the source knows it.
       site_names: Names of the sites.
+      outside: Numbers beyond their declared bounds, by column; of a public table only.
+      inputs: Inputs of the model by name, if the source declares them.
     """
 
     x: Tensor | Mapped
@@ -61,6 +64,8 @@ class Examples:
     typical: float | None = None
     sites: Indices | None = None
     site_names: tuple[str, ...] = ()
+    outside: tuple[Outside, ...] = ()
+    inputs: Inputs = field(default_factory=dict, hash=False)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -77,7 +82,9 @@ class Examples:
         """Features and labels of `count` synthetic examples of the same form."""
         generator, device = torch.Generator().manual_seed(0), self.y.device
         shape = (count, *self.x.shape[1:])
-        if self.x.dtype.is_floating_point:
+        if self.inputs:
+            x = made_up_inputs(self.inputs, count)
+        elif self.x.dtype.is_floating_point:
             x = torch.randn(shape, generator=generator)
         else:
             x = torch.randint(0, 2, shape, generator=generator)
@@ -247,13 +254,13 @@ class Federation:
             return self
         if self.shared:
             raise Refused(
-                f"aggregation.root is {count} of the test examples, which would be the server's "
-                "own, but these are examples of clients that train; use a test set of other clients"
+                f"aggregation.root is {count}, which gives the server that many test examples, but "
+                "the test set has examples of clients that train; use a test set of other clients"
             )
         if count >= len(self.test) * self.test_scale:
             raise Refused(
-                f"aggregation.root is {count}, of {len(self.test)} public test examples; expected "
-                "fewer, so that some are left to score on"
+                f"aggregation.root is {count}, but there are {len(self.test)} public test "
+                f"examples; expected fewer than {len(self.test)}, so that some remain for scoring"
             )
         count = min(count, len(self.test) - 1)  # if the test set stands for a larger one
         rows = np.arange(len(self.test))

@@ -20,9 +20,13 @@ from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation, client_number
+from privfed.data.pieces import Mapped
+from privfed.data.preprocessing import Outside
 
 _BATCH_SIZE = 4096
 """Number of examples read at once."""
+_FEW = 0.01
+"""Fraction of numbers beyond their bounds up to which there is no warning: outliers are clipped."""
 _DISTINCT, _SHARED = 0.9, 0.5
 """Thresholds of a refusal: fractions of distinct training rows, and of test rows among them."""
 
@@ -34,10 +38,30 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
     rows, public = _distinct_rows(pool), _distinct_rows(test)
     if len(rows) >= _DISTINCT * len(pool) and len(public & rows) > _SHARED * len(public):
         raise Refused(
-            "most rows of the test set are rows of clients that train, so it is not public, and "
-            "scores on it would be released unprotected; expected a public table of clients "
-            'that do not train, or data.holdout = "clients"'
+            "most rows of the test set are rows of clients that train, so that the test set is not "
+            "public and its scores would be released unprotected; expected a public table of "
+            'clients that do not train, or data.holdout = "clients"'
         )
+
+
+def bounds_warning(test: Examples) -> str:
+    """Warns of a public test set with numbers beyond their declared bounds; "" if there are few."""
+    outside = test.outside
+    if isinstance(test.x, Mapped):
+        declared = test.preprocessing.numbers if test.preprocessing else ()
+        outside = (
+            Outside(declared[0].column if declared else "x", test.x.bounds, *test.x.outside()),
+        )
+    wide = sorted((each for each in outside if each.share > _FEW), key=lambda each: -each.share)
+    if not wide:
+        return ""
+    column, (low, high), share, (least, most) = wide[0]
+    others = f" (and of {len(wide) - 1} other columns)" if wide[1:] else ""
+    return (
+        f"{share:.0%} of the numbers {column!r}{others} in the public test set are outside their "
+        f"declared bounds [{low:g}, {high:g}] and are clipped; declare bounds=({least:g}, {most:g})"
+        + ("" if isinstance(test.x, Mapped) else f" for {column!r}")
+    )
 
 
 def _distinct_rows(examples: Examples) -> set[int]:
@@ -141,9 +165,10 @@ def held_out(
 def _refuse_overlap(overlap: list[str]) -> None:
     if overlap:
         raise Refused(
-            f"{len(overlap)} clients of the test set also train, so it is not public, and scores "
-            "on it would be released unprotected; split the files by client, declare some clients "
-            'public with data.holdout = "clients", or, for a simulation, use "examples"',
+            f"{len(overlap)} clients of the test set also train, so that the test set is not "
+            "public and its scores would be released unprotected; split the files by client, "
+            'declare some clients public with data.holdout = "clients", or, for a simulation, use '
+            '"examples"',
             private=f"the first of them is {overlap[0]!r}",
         )
 
@@ -162,8 +187,8 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
     train = len(pool) - test
     if not (test and train):
         raise Refused(
-            f"data.holdout_fraction is {fraction} of {len(pool)} examples, which leaves {test} to "
-            f"test and {train} to train; expected at least one each"
+            f"data.holdout_fraction is {fraction}, which of {len(pool)} examples leaves {test} to "
+            f"test and {train} to train; choose a fraction that leaves at least one for each"
         )
     return HoldoutSplit(
         pool.take(np.sort(order[test:])),
@@ -184,16 +209,16 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
     public = draws < fraction
     if public.all() or not public.any():
         raise Refused(
-            f"data.holdout_fraction is {fraction} of {len(pool.clients)} clients, which declares "
-            f"{int(public.sum())} public; expected at least one to test and one to train: change "
-            "it, or run.seed"
+            f"data.holdout_fraction is {fraction}, which declares {int(public.sum())} of "
+            f"{len(pool.clients)} clients public, but at least one has to test and one to train; "
+            "change data.holdout_fraction or run.seed"
         )
     test, train = _of_clients(pool, public), _of_clients(pool, ~public)
     if not len(test) or not len(train):
         raise Refused(
-            f"data.holdout_fraction is {fraction}: the {int(public.sum())} clients declared public "
-            f"hold {len(test)} examples and the others {len(train)}; expected at least one each: "
-            "change it, or run.seed"
+            f"data.holdout_fraction is {fraction}, but the {int(public.sum())} clients declared "
+            f"public hold {len(test)} examples, and the others {len(train)}; change "
+            "data.holdout_fraction or run.seed so that both hold at least one"
         )
     return HoldoutSplit(train, test, public=test.clients, typical=_mean_size(test))
 
@@ -218,8 +243,8 @@ def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> Hol
     held_out = streams.at("holdout").generator().random(len(pool)) < fraction
     if held_out.all() or not held_out.any():
         raise Refused(
-            f"data.holdout_fraction is {fraction} of {len(pool)} examples, which leaves none to "
-            "test or none to train; expected at least one each"
+            f"data.holdout_fraction is {fraction}, which of {len(pool)} examples leaves none to "
+            "test or none to train; choose a fraction that leaves at least one for each"
         )
     return HoldoutSplit(pool.take(np.flatnonzero(~held_out)), pool.take(np.flatnonzero(held_out)))
 

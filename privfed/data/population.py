@@ -98,7 +98,7 @@ def _refuse_undeclared_partition(
     """Raises `Refused` if real clients' examples are reassigned by a partition that hides it."""
     if source.holds_real_clients and not partition.assigns and (owners != true_owners).any():
         raise Refused(
-            "data.partition declares that it assigns no examples to other clients, but it does; "
+            "data.partition declares assigns = False, but assigns examples to other clients; "
             "declare assigns = True, which makes the run a simulation"
         )
 

@@ -63,14 +63,14 @@ def refuse_undeclared(pool: Examples, assigns: bool, sites: Sites) -> None:
         return
     if not sites.count:
         raise Refused(
-            "data.sites is 0, but this source states the site of each row; declare data.sites, "
-            "a public constant: the number of sites"
+            "data.sites is 0, but this source states the site of each row; set data.sites to the "
+            "number of sites, a public constant"
         )
     there = len(pool.site_names) or int(pool.sites.max(initial=-1)) + 1
     if there > sites.count:
         raise Refused(
-            f"data.sites declares {sites.count} sites, but rows are at more; raise data.sites, a "
-            "public constant, to the number of all sites",
+            f"data.sites is {sites.count}, but rows are at more sites; raise data.sites, a public "
+            "constant, to the number of all sites",
             private=f"there are {there}: {', '.join(map(repr, pool.site_names[:20]))}",
         )
     if sites.partition != "even":
@@ -119,10 +119,9 @@ def known_entries(
 
 def _assigned() -> Refused:
     return Refused(
-        "this source states the site of each row, but its rows are partitioned over synthetic "
-        'clients, which are at no site; use data.partition = "natural", with a column of '
-        "clients (data.client), or leave the column of sites out: data.sites creates synthetic "
-        "sites"
+        "this source states the site of each row, but the rows are partitioned over synthetic "
+        'clients, which are at no site; use data.partition = "natural", with a column of clients '
+        "(data.client), or leave the column of sites out: data.sites creates synthetic sites"
     )
 
 
@@ -137,7 +136,8 @@ def _refuse_at_too_many(pool: Examples, persons: Indices, places: Indices, sites
     shown = [repr(pool.site_names[site]) if pool.site_names else str(site) for site in at]
     raise Refused(
         f"data.sites_per_client is {sites.per_client}, but a client has rows at more sites; raise "
-        "data.sites_per_client, a public constant, to the most at which a client may have rows",
+        "data.sites_per_client, a public constant, to the largest number of sites at which a "
+        "client may have rows",
         private=f"client {who} has rows at {', '.join(shown[:20])}",
     )
 
@@ -198,8 +198,8 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
     y, classes = examples.y, examples.classes
     if y.dim() != 1 or y.dtype != torch.int64 or classes < 2:
         raise Refused(
-            'data.site_partition is "label", which assigns clients to sites by their most '
-            'frequent class, but these examples have no class each; use "even" or "size"'
+            'data.site_partition is "label", which assigns clients to sites by each client\'s '
+            'most frequent class, but these examples have no class labels; use "even" or "size"'
         )
     held, counts = np.unique(owners * classes + y.numpy(), return_counts=True)
     order = np.lexsort((held, -counts))[::-1]  # so that the most frequent is written last

@@ -76,7 +76,11 @@ def run_cell(job: Job) -> Result:
 
 
 def _trained(job: Job, path: Path) -> Outcome:
-    """Trains from the start, or from the point of interruption."""
+    """Trains the cell, or resumes it after an interruption.
+
+    If its run directory is broken and `job.afresh` is set, renames the directory and trains from
+    the start.
+    """
     if not (path / "config.toml").exists():
         return train(_config(job), path)
     try:

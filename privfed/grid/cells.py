@@ -58,7 +58,7 @@ def grid_points(path: Path, grid: Grid) -> list[dict[str, Any]]:
     """Returns every combination of values without exclusions. Raises `Refused` if none is left."""
     included = [values for values in grid.product() if not grid.excludes(values)]
     if not included:
-        raise Refused(f"{path}: the exclusions leave no cell")
+        raise Refused(f"{path}: the exclusions leave no cell; remove some of them")
     return included
 
 
@@ -142,14 +142,16 @@ def _at_edge(value: Any, options: list[Any]) -> bool:
 def _distinct(path: Path, planned: list[Cell]) -> list[Cell]:
     """Returns `planned` if a cell is runnable and none occurs twice. Raises `Refused`."""
     if all(cell.config is None for cell in planned):
-        raise Refused(f"{path}: every cell is refused; the first: {planned[0].refusal}")
+        raise Refused(
+            f"{path}: every cell is refused; correct the keys of the first: {planned[0].refusal}"
+        )
     by_name: dict[str, Cell] = {}
     for cell in planned:
         twin = by_name.setdefault(cell.name, cell)
         if twin is not cell:
             raise Refused(
-                f"{path}: {dict(twin.values)} and {dict(cell.values)} are one and the same "
-                "configuration; keep one of them"
+                f"{path}: {dict(twin.values)} and {dict(cell.values)} give the same configuration; "
+                "keep one of the two"
             )
     return planned
 
@@ -161,7 +163,10 @@ def _cell(base: Raw, grid: Grid, values: Values, seed: int) -> Cell:
         assign(raw, "run.seed", seed)
         for key, value in grid.settings(values).items():
             if value_at(raw, key) != value:
-                raise Refused(f"{key} is replaced by another key of this grid; vary one of them")
+                raise Refused(
+                    f"{key} is {value!r}, but another key of this grid replaces or removes it; "
+                    "vary only one of the two"
+                )
         return Cell(values, seed, assembled(raw), None)
     except Refused as refused:
         return Cell(values, seed, None, str(refused))

@@ -180,7 +180,8 @@ def _run(
             result = result_of(files, cell, retry=True) or died
         if result["status"] == STOPPED:
             raise Refused(
-                f"{result['reason']}; nothing is lost: correct this, and the same command resumes"
+                f"{result['reason']}; nothing is lost: correct the cause, and repeat the command "
+                "to resume"
             )
         observer.ended(cell, result)
         yield cell, result
@@ -197,6 +198,7 @@ def _counts(cells: Sequence[Cell], results: Mapping[str, Result | None]) -> dict
 def _alone(files: Files) -> contextlib.AbstractContextManager[None]:
     """A lock on the folder of cells. Raises `Refused` if another process holds it."""
     taken = Refused(
-        f"the cells of {files.folder} are being run by another process; wait for it to end"
+        f"the cells of {files.folder} are being run by another process; wait for that process to "
+        "end"
     )
     return held_alone(cells_folder(files), taken)

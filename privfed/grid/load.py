@@ -23,11 +23,13 @@ from privfed.grid.tables import figure_with_measure, refuse_several_measures
 def refuse_contradictory_grid(path: Path, grid: Grid) -> None:
     """Raises `Refused` for a grid file at `path` whose keys contradict each other."""
     if len(set(grid.seeds)) < len(grid.seeds):
-        raise Refused(f"{path}: seeds = {grid.seeds} names one twice; name each seed once")
+        raise Refused(f"{path}: seeds is {grid.seeds}, but names a seed twice; name each seed once")
     _refuse_lists(path, "grid", grid.grid)
     names = [method.name for method in grid.method]
     if len(set(names)) < len(names):
-        raise Refused(f"{path}: the methods {names} have one name twice; name each once")
+        raise Refused(
+            f"{path}: the methods are {names}, but two have the same name; give each its own name"
+        )
     for method in grid.method:
         _refuse_method(path, grid, method)
     if grid.tune is not None:
@@ -41,30 +43,35 @@ def _refuse_method(path: Path, grid: Grid, method: Method) -> None:
     _refuse_lists(path, f"method {method.name!r} tune", method.tune)
     if twice := sorted(set(method.set) & {*grid.grid, *grid.options({METHOD: method.name})}):
         raise Refused(
-            f"{path}: method {method.name!r} sets {twice}, which the grid varies or tunes; "
-            "keep one of them"
+            f"{path}: method {method.name!r} sets {twice}, but the grid varies or tunes the same "
+            "key; set the key in one place"
         )
     if method.tune and grid.tune is None:
-        raise Refused(f"{path}: method {method.name!r} has keys to tune, but [tune] is missing")
+        raise Refused(
+            f"{path}: method {method.name!r} has keys to tune, but [tune] is missing; add [tune]"
+        )
 
 
 def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
     _refuse_lists(path, "tune.over", tuning.over)
     if both := sorted(set(grid.tuned_keys) & set(grid.grid)):
-        raise Refused(f"{path}: {both} is varied by the grid and tuned; keep one of them")
+        raise Refused(
+            f"{path}: {both} is both varied by the grid and tuned; list the key in one place"
+        )
     if not grid.tuned_keys:
-        raise Refused(f"{path}: [tune] names nothing to tune; set tune.over, or remove it")
+        raise Refused(f"{path}: [tune] names no key to tune; set tune.over, or remove [tune]")
     if tuning.private:
         _refuse_private_tuning(path, grid, tuning)
         return
     if only := sorted({"candidates", "shape"} & tuning.model_fields_set):
         raise Refused(
-            f"{path}: tune.{only[0]} needs tune.private = true; set that, or remove the key"
+            f"{path}: tune.{only[0]} is set, but has an effect only with tune.private = true; set "
+            "tune.private = true, or remove the key"
         )
     if again := sorted(set(tuning.seeds) & set(grid.seeds)):
         raise Refused(
-            f"{path}: seeds {again} are used for both tuning and measurement, which favours the "
-            "methods with the most tuning; give tune.seeds others"
+            f"{path}: seeds {again} are used for both tuning and measurement, but that favours the "
+            "methods with the most tuning; use other seeds in tune.seeds"
         )
 
 
@@ -77,12 +84,13 @@ def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
     if others := [name for name, keys in other_keys.items() if keys]:
         raise Refused(
             f"{path}: tune.private = true releases only the best run, but {', '.join(others)} "
-            "is about several; put the keys to choose in tune.over, and remove the others"
+            "needs several runs; list the keys to choose in tune.over, and remove "
+            f"{', '.join(others)}"
         )
     if len(grid.seeds) != 1 or "seeds" in tuning.model_fields_set:
         raise Refused(
-            f"{path}: tune.private = true chooses one run over the population of a single seed "
-            "in seeds = [...]; name one seed there, and leave tune.seeds out"
+            f"{path}: tune.private = true chooses one run over the population of a single seed; "
+            "name one seed in seeds = [...], and leave tune.seeds out"
         )
     if 0.0 < tuning.candidates < 1.0:
         raise Refused(f"{path}: tune.candidates is {tuning.candidates:g}; expected 1 or more")
@@ -97,7 +105,8 @@ def _refuse_exclusion(path: Path, grid: Grid, number: int, exclusion: Values) ->
         )
     if not any(matches(values, exclusion) for values in grid.product()):
         raise Refused(
-            f"{path}: exclusion {number}, {exclusion}, matches no cell; correct its values"
+            f"{path}: exclusion {number}, {exclusion}, matches no cell; correct the exclusion's "
+            "values"
         )
 
 
@@ -109,13 +118,20 @@ def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> Non
                 f"{path}: {where}.{key!r} is no section.key; {expected(section, list(SECTIONS))}"
             )
         if key == "run.seed":
-            raise Refused(f"{path}: {where} varies 'run.seed'; use seeds = [...] instead")
+            raise Refused(
+                f"{path}: {where} varies 'run.seed', but seeds are listed apart; use seeds = "
+                "[...] instead"
+            )
         if not values:
             raise Refused(
-                f"{path}: {where}.{key!r} is an empty list, so there is no cell; name values"
+                f"{path}: {where}.{key!r} is an empty list, so there is no cell; list one or more "
+                "values"
             )
         if any(values.count(value) > 1 for value in values):
-            raise Refused(f"{path}: {where}.{key!r} = {values} names a value twice; name each once")
+            raise Refused(
+                f"{path}: {where}.{key!r} is {values}, but lists a value twice; list each value "
+                "once"
+            )
 
 
 def load_grid(path: Path) -> Grid:

@@ -92,7 +92,9 @@ def refuse_unmeasured(by: str, result: Result) -> None:
         return
     measures = measures_in(result["outcome"])
     if by not in measures:
-        raise Refused(f"tune.by is {by!r}, which is no measure; {expected(by, measures)}")
+        raise Refused(
+            f"tune.by is {by!r}, but these runs have no such measure; {expected(by, measures)}"
+        )
 
 
 _SAMPLED = 6

@@ -181,7 +181,9 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
     places = Places(files.folder)
     make_folder(places.private, 0o700)
     places.private.chmod(0o700)
-    taken = Refused(f"{files.folder} is being tuned by another process; wait for it to end")
+    taken = Refused(
+        f"{files.folder} is being tuned by another process; wait for that process to end"
+    )
     with held_alone(places.private, taken):
         ledger = charge_tuning(proposal, places)
         if not places.best.exists():
@@ -235,7 +237,7 @@ def _ended(event: Ended[Job], log: Path) -> Result:
         note(log, f"{event.job.name}: {result if isinstance(result, Died) else result['reason']}")
         raise Refused(
             f"a candidate was interrupted ({log} has the cause); nothing is lost or released: "
-            "correct it, and the same command resumes"
+            "correct the cause, and repeat the command to resume"
         )
     return dict(result)
 
@@ -248,8 +250,8 @@ def _best(proposal: Proposal, results: Sequence[Result]) -> int:
     best = proposal.better(filled)
     if filled[best] == worst:
         raise Refused(
-            "no candidate ended with a score, so nothing is released; the charge remains. The "
-            "causes are under private/, and may reveal private data"
+            "no candidate ended with a score, so nothing is released; the charge remains. See the "
+            "causes under private/, which may reveal private data"
         )
     return best
 

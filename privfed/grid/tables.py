@@ -98,8 +98,8 @@ def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
     measures = list(dict.fromkeys(loss.measure for loss in losses))
     if len(measures) > 1:
         raise Refused(
-            f"{key} is missing, and the losses of these cells have several: {', '.join(measures)}; "
-            f"name one that all of them have, or {instead}"
+            f"{key} is missing, but the losses of these cells have several measures: "
+            f"{', '.join(measures)}; name one that all cells have, or {instead}"
         )
     return measures[0]
 
@@ -226,7 +226,9 @@ def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
     from pyarrow import csv
 
     if not path.is_file():
-        raise Refused(f"{path} does not exist: the experiment has no table yet; run it first")
+        raise Refused(
+            f"{path} does not exist: the experiment has no table yet; run the experiment first"
+        )
     try:
         as_text = dict.fromkeys([*words, "status", "reason", "cell"], pyarrow.string())
         rows: list[Row] = csv.read_csv(
@@ -235,7 +237,7 @@ def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
             convert_options=csv.ConvertOptions(column_types=as_text, strings_can_be_null=False),
         ).to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
-        raise Refused(f"{path} cannot be read: {error}") from error
+        raise Refused(f"{path} cannot be read: {error}; run the experiment again") from error
     return rows
 
 

@@ -124,8 +124,8 @@ def refuse_unpaid(run: Path, ledger: Ledger) -> None:
     chosen = terms_at(run / "ledger.jsonl").get("chosen", {})
     if not ledger.charges or chosen.get("charge") != ledger.charges[0].hash:
         raise Refused(
-            f"{run} is not covered by the charge in {ledger.path}; expected this tuning's best "
-            "run, or nothing. Move it away, or name another --out"
+            f"{run} is not the best run of this tuning, so that the charge in {ledger.path} does "
+            f"not cover it; move {run} away, or name another --out"
         )
 
 
@@ -137,7 +137,7 @@ def _opened(proposal: Proposal, places: Places) -> Ledger:
     for place in (places.best, places.candidates):
         if place.exists() and any(place.iterdir()):
             raise Refused(
-                f"{place} exists, but {places.ledger} has no charge for it: restore that "
+                f"{place} exists, but {places.ledger} has no charge for this tuning; restore that "
                 "ledger, or name another --out"
             )
     places.ledger.unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def _refuse_another(proposal: Proposal, ledger: Ledger) -> None:
     else:
         return
     raise Refused(
-        f"{ledger.path} is of another tuning: {differs} are not those that were fixed when it was "
+        f"{ledger.path} belongs to another tuning, in which {differs} differed when it was "
         "charged. Restore the grid and run files and earlier runs, or name another --out"
     )
 

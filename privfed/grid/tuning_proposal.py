@@ -56,8 +56,8 @@ def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
     if setup.plan.config.nothing_public and by not in charged:
         instead = f"tune.by = {next(iter(charged))!r}" if charged else 'evaluation.by = "clients"'
         raise Refused(
-            f'data.holdout = "none" leaves no example to score candidates by'
-            f"{f' ({by!r})' if by else ''}: let clients do it, and charge it ({instead})"
+            'data.holdout = "none" leaves no example to score candidates '
+            f"by{f' ({by!r})' if by else ''}; let clients score, which is charged ({instead})"
         )
     network = setup.network
     measure, lower = tuning_measure(by, tuning.lower_is_better, network.loss)
@@ -66,7 +66,10 @@ def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
         known |= {*network.evaluate(network.initial_params, setup.federation.test)}
     if measure not in known:
         names = [*charged, *sorted(known)]
-        raise Refused(f"tune.by is {measure!r}, which is no measure; {expected(measure, names)}")
+        raise Refused(
+            f"tune.by is {measure!r}, but these runs have no such measure; "
+            f"{expected(measure, names)}"
+        )
     return measure, lower
 
 
@@ -200,16 +203,16 @@ def propose(files: Files, grid: Grid) -> Proposal:
     for cell, other in zip(combinations[1:], others, strict=True):
         if other.promise != first.promise:
             raise Refused(
-                f"{dict(cell.values)} has another guarantee, or another population, than "
-                f"{dict(combinations[0].values)}: all candidates need the same spending "
-                "over one population, all secret or all simulations; leave keys that change "
-                "rounds, cohort, noise, budget, [data] or run.randomness, or make a run a "
-                "simulation, out of tune.over"
+                f"{dict(cell.values)} and {dict(combinations[0].values)} differ in their guarantee "
+                "or population, but all candidates need the same spending over one population, and "
+                "must all be secret or all be simulations; remove from tune.over the keys that "
+                "change rounds, cohort, noise, budget, [data] or run.randomness, and those that "
+                "make a run a simulation"
             )
         if (other.measure, other.lower) != (first.measure, first.lower):
             raise Refused(
-                f"tune.by is missing, and these losses have several measures: {first.measure}, "
-                f"{other.measure}; name one that all of them have"
+                "tune.by is missing, but the losses of these candidates have several measures: "
+                f"{first.measure}, {other.measure}; name one that all candidates have"
             )
     seconds = sum(each.seconds for each in proposals) / len(proposals)
     return replace(first, seconds=seconds)
@@ -226,15 +229,16 @@ def _of_one(
     before = priors(config)
     if before.spending and config.privacy.accountant == "pld":
         raise Refused(
-            'privacy.accountant is "pld", whose bound on a choice among runs composes with no '
-            'earlier runs (privacy.prior); use "rdp" or "tightest"'
+            'privacy.accountant is "pld", but its bound on a choice among runs cannot be composed '
+            'with earlier runs (privacy.prior); use "rdp" or "tightest"'
         )
     setup = prepare(config, before, load=load_representatives)
     plan = setup.plan
     if plan.guarantee.epsilon == math.inf:
         raise Refused(
-            f"{dict(cell.values)}: no accountant bounds a choice among such runs; add noise or, "
-            "with earlier runs, use a mechanism and a sampler that RDP bounds"
+            f"{dict(cell.values)}: no accountant has a finite bound for a choice among such runs; "
+            "add noise or, with earlier runs, use a mechanism and a sampler for which RDP has a "
+            "bound"
         )
     (event,) = plan.spent
     seconds = forecast(setup).seconds

@@ -56,7 +56,7 @@ class ExampleGroups:
             known.append(category.column)
             start += len(category.values)
         raise Refused(
-            f"{key} is {column!r}; expected a declared column of categories"
+            f"{key} is {column!r}; expected the name of a declared column of categories"
             + (f": one of {', '.join(known)}" if known else ", but these data have none"),
             key=key,
         )

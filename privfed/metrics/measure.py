@@ -213,7 +213,7 @@ def refuse_unsuited(measure: Measure, scoring: Scoring) -> None:
     if needed := measure.lacks(scoring):
         raise Refused(
             f"evaluation.measures has {measure.title(scoring)!r}, which needs {needed}, but the "
-            f"labels are {scoring.labels}; leave it out",
+            f"labels are {scoring.labels}; leave that measure out",
             key="evaluation.measures",
         )
 

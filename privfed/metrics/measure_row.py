@@ -74,7 +74,9 @@ def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, coun
         )
     groups = np.zeros(len(examples), dtype=np.int64) if groups is None else groups
     if len(groups) and not 0 <= groups.min() <= groups.max() < count:
-        raise ValueError(f"groups go from {groups.min()} to {groups.max()}, of {count}")
+        raise ValueError(
+            f"groups go from {groups.min()} to {groups.max()}; expected 0 to {count - 1}"
+        )
     sizes = np.diff(offsets)
     owners = np.repeat(np.arange(len(sizes)), sizes)
     weights = torch.from_numpy(1.0 / np.repeat(sizes, sizes)).to(examples.device)
@@ -129,7 +131,7 @@ class MeasureRow:
         for title in titles:
             if titles.count(title) > 1:
                 raise Refused(
-                    f"evaluation.measures has {title!r} more than once; name it once",
+                    f"evaluation.measures has {title!r} more than once; name each measure once",
                     key="evaluation.measures",
                 )
         return cls(tuple(measures), scoring, tuple(groups))

@@ -28,6 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys
+from privfed.models.peft_format import is_conv1d
 from privfed.models.pretrained import is_named
 from privfed.models.start import Lora, factors, is_factor
 
@@ -42,7 +43,7 @@ def adaptable(layer: nn.Module) -> dict[str, int]:
         return packed if layer.in_proj_weight is not None else apart
     if isinstance(layer, nn.Conv2d):
         return {"weight": layer.groups}
-    return {"weight": 1} if isinstance(layer, nn.Linear) else {}
+    return {"weight": 1} if isinstance(layer, nn.Linear) or is_conv1d(layer) else {}
 
 
 def adapted_weights(layer: nn.Module) -> tuple[str, ...]:
@@ -65,11 +66,17 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 
 def merge(layer: nn.Module) -> None:
     """Reverts `adapt` on `layer`, with the change merged into its weights, which are frozen."""
+    changed = {each: getattr(layer, each).detach().clone() for each in adapted_weights(layer)}
+    unadapt(layer)
+    for weight, value in changed.items():
+        layer._parameters[weight] = nn.Parameter(value, requires_grad=False)
+
+
+def unadapt(layer: nn.Module) -> None:
+    """Reverts `adapt` on `layer`, without the change."""
     for weight in adapted_weights(layer):
-        changed = getattr(layer, weight).detach().clone()
         for factor in factors(weight):
             del layer._parameters[factor]
-        layer._parameters[weight] = nn.Parameter(changed, requires_grad=False)
     layer.__class__ = _plain(type(layer))
 
 
@@ -159,8 +166,8 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
         full = _joined(name, weight)
         if full in trained:
             raise Refused(
-                f"model.lora.trained: {full!r} is adapted; a weight is adapted or trained as it "
-                "is: leave it out of model.lora.trained or of model.lora.targets"
+                f"model.lora.trained: {full!r} is adapted, but a weight is either adapted or "
+                f"trained; leave {full!r} out of model.lora.trained or of model.lora.targets"
             )
         shape = layer.get_parameter(weight).shape
         _refuse_rank(full, lora.rank, shape[0] // blocks, math.prod(shape[1:]))
@@ -190,8 +197,9 @@ def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
     for name, gradient in gradients.items():
         if is_factor(name) and not bool(gradient.any()):
             raise Refused(
-                f"model.lora.targets: the model's output does not depend on {name!r}; it is "
-                "unused, or its module's code holds its weight elsewhere. Leave this module out"
+                f"model.lora.targets: {name!r} is listed, but the model's output does not depend "
+                "on the module's weight, which is unused or held elsewhere in the module's code; "
+                f"leave {name!r} out"
             )
 
 
@@ -228,8 +236,9 @@ def _refuse_targets(what: str, places: list[Place]) -> None:
     """Raises `Refused`, with the names of the modules that can be adapted."""
     names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
     raise Refused(
-        f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or "
-        f"an attention, or a module that contains one: here {names or 'the model has none'}"
+        f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or an "
+        "attention, or a module that contains one; use "
+        f"{names or 'another model: this one has none'}"
     )
 
 
@@ -237,7 +246,10 @@ def _refuse_factors(module: nn.Module) -> None:
     """Raises `Refused` for a model that already has factors."""
     for name, _ in module.named_parameters():
         if is_factor(name):
-            raise Refused(f"model.lora: the model's {name!r} has the name of a factor; rename it")
+            raise Refused(
+                f"model.lora: the model has a parameter {name!r}, but that is the name of a "
+                "factor; rename the parameter"
+            )
 
 
 def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
@@ -247,16 +259,16 @@ def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
     for name, layer, weight, _ in places:
         if holders[id(layer._parameters[weight])] > 1:
             raise Refused(
-                f"model.lora.targets: {_joined(name, weight)!r} is tied to another parameter, "
-                "which a change of this one alone would untie; leave this module out"
+                f"model.lora.targets: {_joined(name, weight)!r} is tied to another parameter, but "
+                "adapting one of the two would untie both; leave this module out"
             )
 
 
 def _refuse_rank(name: str, rank: int, rows: int, columns: int) -> None:
     if rank > min(rows, columns):
         raise Refused(
-            f"model.lora.rank is {rank}, but {name!r} is {rows} by {columns}"
-            f"; expected at most {min(rows, columns)}, above which every change is of lower rank"
+            f"model.lora.rank is {rank}, but {name!r} is {rows} by {columns}; expected at most "
+            f"{min(rows, columns)}, the largest rank of such a matrix"
         )
 
 

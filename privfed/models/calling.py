@@ -1,17 +1,25 @@
-"""Calls of modules: in evaluation mode, in the fast memory order, with errors as refusals."""
+"""Calls of modules: named inputs and outputs, evaluation mode, memory order, errors as refusals.
+
+A module takes a tensor, or several by name, and returns a tensor, or a structure that holds it
+under a key or at an index. Hooks at the module itself hand over the inputs and extract the outputs,
+so that parameters keep their names and every caller of the module (one model, many under `vmap`,
+per-example gradients) passes and receives one tensor.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from traceback import walk_tb
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from privfed.core.errors import Refused
 from privfed.core.own_code import in_own_code
+from privfed.data.inputs import Inputs, by_name, by_position
 
 
 @contextlib.contextmanager
@@ -53,11 +61,13 @@ def errors_as_refusals(x: Tensor, module: nn.Module) -> Iterator[None]:
         kind = "tokens" if x.dtype == torch.int64 else "numbers"
         fitting = "lstm (or a module that embeds them)" if kind == "tokens" else "logistic or mlp"
         reason = " ".join(str(error).split())
+        if isinstance(error, IndexError) and kind == "tokens":
+            reason += f" (ids go up to {int(x.max())}, and an embedding has a row for each)"
         layer = failed_layer(error, module)
         where = f", in its layer {layer}" if layer else ""
         raise Refused(
             f"model.name: the model does not take these examples, {kind} of shape "
-            f"{tuple(x.shape[1:])}{where}: {type(error).__name__}: {reason}. For {kind} there is "
+            f"{tuple(x.shape[1:])}{where}: {type(error).__name__}: {reason}. For {kind}, use "
             f"{fitting}{in_own_code(error)}",
             key="model.name",
         ) from error
@@ -71,3 +81,128 @@ def refuse_part(name: str, why: str) -> NoReturn:
 def refuse_model(why: str) -> NoReturn:
     """Raises `Refused` for the model."""
     refuse_part("", why)
+
+
+Key = str | int
+WHOLE = ""
+"""The key of a module that returns only its outputs."""
+
+
+@dataclass(frozen=True)
+class _TakeOutput:
+    """A forward hook that extracts the tensor under `key` from a module's result."""
+
+    key: Key
+
+    def __call__(self, module: nn.Module, inputs: Any, returned: Any) -> Tensor:
+        return output_under(returned, self.key)
+
+
+@dataclass(frozen=True)
+class _PassByName:
+    """A forward pre-hook that passes examples `[N, entries]` as their `inputs` by name."""
+
+    inputs: Inputs
+
+    def __call__(self, module: nn.Module, args: Any, named: Any) -> tuple[Any, Any]:
+        if len(args) == 1 and not named:
+            return (), by_name(args[0], self.inputs)
+        return args, named
+
+
+def name_inputs(module: nn.Module, inputs: Inputs) -> None:
+    """Makes `module` take all its `inputs` as one tensor, by a hook at the module."""
+    if not by_position(inputs):
+        module.register_forward_pre_hook(_PassByName(inputs), with_kwargs=True)
+
+
+def is_of_transformers(module: nn.Module) -> bool:
+    """Whether `module` is a model of the library transformers."""
+    return any(
+        base.__name__ == "PreTrainedModel" and base.__module__.startswith("transformers.")
+        for base in type(module).__mro__
+    )
+
+
+def with_own_calls(module: nn.Module) -> nn.Module:
+    """Removes the hooks of `name_inputs`, and of a model of transformers those of its outputs."""
+    ours = (_PassByName, _TakeOutput) if is_of_transformers(module) else (_PassByName,)
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for number in [number for number, hook in hooks.items() if isinstance(hook, ours)]:
+            del hooks[number]
+            module._forward_pre_hooks_with_kwargs.pop(number, None)
+    return module
+
+
+def select_output(module: nn.Module, key: Key) -> None:
+    """Makes `module` return the tensor under `key` of its result, by a hook at the module.
+
+    `key` is a key of a mapping, an index of a tuple, or the name of an attribute. Models of
+    transformers return their "logits" by default, and keep no keys and values of earlier tokens.
+    """
+    if is_of_transformers(module):
+        config: Any = module.config
+        config.use_cache = False
+        key = "logits" if key == WHOLE else key
+    if key != WHOLE:
+        module.register_forward_hook(_TakeOutput(key))
+
+
+def output_under(returned: Any, key: Key) -> Tensor:
+    """The tensor under `key` in `returned`. Raises `Refused`, naming the tensors it holds."""
+    tensors = _tensors_in(returned)
+    if key in tensors:
+        return tensors[key]
+    named = None if isinstance(returned, Tensor) else getattr(returned, str(key), None)
+    if isinstance(named, Tensor):  # a field of a named tuple, a property
+        return named
+    raise Refused(
+        f"model.output is {key!r}, but the model returns {described(returned)}; "
+        f"{_advice(returned) or 'leave model.output out'}"
+    )
+
+
+def refuse_structured(returned: Any) -> None:
+    """Raises `Refused` for a structure of tensors without a key in `model.output`."""
+    if not isinstance(returned, Tensor) and (advice := _advice(returned)):
+        raise Refused(f"model.name: the model returns {described(returned)}; {advice}")
+
+
+def described(returned: Any) -> str:
+    """Description of the type of `returned` and the tensors it holds."""
+    kind = type(returned).__name__
+    tensors = _tensors_in(returned)
+    if isinstance(returned, Tensor):
+        return f"a tensor of shape {tuple(returned.shape)}"
+    return f"a {kind} that holds {_listed(tensors)}" if tensors else f"a {kind} without any tensor"
+
+
+def _advice(returned: Any) -> str:
+    """Suggests the key of the outputs; empty if there are no tensors."""
+    tensors = _tensors_in(returned)
+    likely = next((key for key in tensors if key in ("logits", "outputs", "output")), None)
+    key = next(iter(tensors), None) if likely is None else likely
+    if key is None:
+        return ""
+    written = f'"{key}"' if isinstance(key, str) else key
+    return f"say which of them are the outputs, e.g. model.output = {written}"
+
+
+def _tensors_in(returned: Any) -> dict[Key, Tensor]:
+    """The tensors in `returned`, by the key under which `output_under` finds them."""
+    pairs: Any = ()
+    if isinstance(returned, Mapping):
+        pairs = returned.items()
+    elif isinstance(returned, Sequence) and not isinstance(returned, str):
+        pairs = enumerate(returned)
+    elif not isinstance(returned, Tensor) and hasattr(returned, "__dict__"):
+        pairs = vars(returned).items()
+    return {
+        key: value
+        for key, value in pairs
+        if isinstance(key, str | int) and isinstance(value, Tensor)
+    }
+
+
+def _listed(tensors: Mapping[Key, Tensor]) -> str:
+    return ", ".join(f"{key!r} {tuple(tensor.shape)}" for key, tensor in tensors.items())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from privfed.core.deferred import torch
 from privfed.core.parts import Part
 from privfed.data.federation import Examples, Meaning
+from privfed.data.inputs import Input
 from privfed.data.preprocessing import Preprocessing
 
 
@@ -38,6 +39,7 @@ class Form(Part):
       scale: Factor from labels to their own units.
       shift: Offset from labels to their own units.
       preprocessing: Preprocessing of raw columns; None if the model takes the source's values.
+      inputs: Inputs of the model by name, if the source declares them.
     """
 
     features: tuple[int, ...]
@@ -49,6 +51,7 @@ class Form(Part):
     scale: float
     shift: float
     preprocessing: Preprocessing | None
+    inputs: dict[str, Input] = {}
 
     @classmethod
     def of(cls, examples: Examples) -> Form:
@@ -64,6 +67,7 @@ class Form(Part):
             scale=meaning.scale,
             shift=meaning.shift,
             preprocessing=examples.preprocessing,
+            inputs=dict(examples.inputs),
         )
 
     @property
@@ -75,4 +79,11 @@ class Form(Part):
         """An empty set of examples of this form."""
         x = torch.zeros(0, *self.features, dtype=torch.int64 if self.tokens else torch.float32)
         y = torch.zeros(0, *self.labels, dtype=torch.int64 if self.classified else torch.float32)
-        return Examples(x, y, self.classes, meaning=self.meaning, preprocessing=self.preprocessing)
+        return Examples(
+            x,
+            y,
+            self.classes,
+            meaning=self.meaning,
+            preprocessing=self.preprocessing,
+            inputs=self.inputs,
+        )

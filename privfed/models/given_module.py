@@ -32,7 +32,10 @@ class GivenModule(Part):
     def of(cls, module: nn.Module) -> type[GivenModule]:
         """The part that builds copies of `module`."""
         if any(tensor.is_meta for tensor in module.state_dict().values()):
-            raise Refused("model: this network has no values (device meta)", key="model.name")
+            raise Refused(
+                "model is a network without values (device meta); pass a network on a device",
+                key="model.name",
+            )
         return part_around(cls, cls, module=module)
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
@@ -40,7 +43,7 @@ class GivenModule(Part):
         if module is None:
             raise Refused(
                 "the model of this run was passed as an object, which a run directory does not "
-                "store: in Python, pass it again, privfed.load(path, model=net)",
+                "store; in Python, pass the object again by privfed.load(path, model=net)",
                 key="model.name",
             )
         for what, stated, passed in (
@@ -49,7 +52,7 @@ class GivenModule(Part):
         ):
             if stated and stated != passed:
                 raise Refused(
-                    f"model: this network has another {what} than at the start of the run; pass "
+                    f"model is a network with another {what} than at the start of the run; pass "
                     "the same class, with the same arguments",
                     key="model.name",
                 )
@@ -57,8 +60,8 @@ class GivenModule(Part):
             return copy.deepcopy(module)
         except Exception as error:  # whatever a user's module holds
             raise Refused(
-                f"model: this network cannot be copied ({public_text(error)}), but every client "
-                "trains a copy; pass a function that makes one: model=make_net",
+                f"model is a network that cannot be copied ({public_text(error)}), but every "
+                "client trains a copy; pass a function that makes the network: model=make_net",
                 private=" ".join(str(error).split()),
                 key="model.name",
             ) from None

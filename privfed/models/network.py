@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -30,19 +31,20 @@ Leaves = dict[str, Tensor]
 """Parameters by name: of one model, or `[c, *shape]` of c models."""
 Losses = Callable[[Tensor, Tensor | None], Tensor]
 """Maps outputs `[c, B, ...]` and representations `[c, B, h]` to losses `[c, B]`."""
-_BATCH_SIZE = 1024
-"""Number of examples scored at once."""
+_BATCH_SIZE, _OUTPUTS = 1024, 2**25
+"""Largest number of examples, and about that of outputs, scored at once."""
 
 
 @dataclass(frozen=True)
 class Network:
     """A module's architecture, the shapes of its flat parameter vector `[d]`, and its loss.
 
-    The vector contains only trainable parameters; `constants` are the frozen parameters and the
-    buffers, which are public and do not change. `random` marks models that draw random numbers in
-    training (dropout). `fingerprint` is the module's output on synthetic examples: a different one
-    means that its code has changed. `channels_last` marks models that take images in that memory
-    order, which is faster on CPUs.
+    The vector contains the trainable parameters, and then `averaged` statistics; `constants` are
+    the frozen parameters and the other buffers, which are public and do not change.
+
+    `random` marks models that draw random numbers in training (dropout). `fingerprint` is the
+    module's output on synthetic examples: a different one means that its code has changed.
+    `channels_last` marks models that take images in that memory order, which is faster on CPUs.
     """
 
     module: nn.Module
@@ -57,6 +59,10 @@ class Network:
     """The form of its examples."""
     local: Shapes = field(default_factory=lambda: Shapes((), ()))
     """The places of the constants that each client trains locally: see `local_part`."""
+    averaged: Shapes = field(default_factory=lambda: Shapes((), ()))
+    """The last entries of the vector: running statistics of batch normalisations, which clients
+    average without privacy; see `privfed.client.partial.Averaging`.
+    """
     mixed: int = 0
     """The size of a full batch if gradients are computed in mixed precision
     (`privfed.models.precision`); otherwise 0.
@@ -81,7 +87,20 @@ class Network:
                 "this model draws random numbers while it trains (dropout), which a stack of "
                 "models cannot repeat"
             )
+        if any(getattr(part, "padding_idx", None) is not None for part in self.module.modules()):
+            return (
+                "this model has an embedding with padding_idx, which torch.func.vmap applies to "
+                "the first of the stacked models only"
+            )
         return ""
+
+    def hold(self, flat: Tensor) -> tuple[str, ...]:
+        """Copies `flat` `[d]` into the module; returns the names of its trained parameters."""
+        tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        with torch.no_grad():
+            for name, view in self.shapes.views(flat).items():
+                tensors[name].copy_(view)
+        return tuple(name for name in self.shapes.names if name not in self.averaged.names)
 
     def digest(self) -> str:
         """The SHA-256 of the current constants."""
@@ -290,8 +309,10 @@ class Network:
     def scored(self, flat: Tensor, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
         """Outputs and labels of `examples` in pieces, in evaluation mode."""
         flat = flat.clone()  # protects it from changes by the module
+        outputs = math.prod(examples.y.shape[1:]) * examples.classes
+        count = max(1, min(_BATCH_SIZE, _OUTPUTS // max(outputs, 1)))
         with scoring(self.module):
-            for rows in torch.split(torch.arange(len(examples)), _BATCH_SIZE):
+            for rows in torch.split(torch.arange(len(examples)), count):
                 yield self.outputs(flat, examples.x[rows]), examples.y[rows]
 
 

@@ -34,7 +34,7 @@ class Lstm(Part):
         if len(features) != 1:
             raise Refused(
                 f"model.name is 'lstm', but an example has shape {features}; expected a sequence "
-                "of tokens [T], as the sources text and leaf give"
+                'of tokens [T]; use data.source = "text" or "leaf", or another model'
             )
         return _NextCharacter(width, self.embedding, self.hidden, self.layers)
 
@@ -79,8 +79,8 @@ class Cnn(Part):
         indivisible = [out for out in self.channels if out % self.groups]
         if indivisible:
             raise Refused(
-                f"model.channels holds {indivisible}, which model.groups = {self.groups} does not "
-                "divide"
+                f"model.channels has {indivisible}, but model.groups = {self.groups} does not "
+                "divide that number; change one of the two"
             )
         depth, height, breadth = features
         layers: list[nn.Module] = []

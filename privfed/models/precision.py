@@ -28,7 +28,7 @@ _EXAMPLES = 8
 def mixed(network: Network, examples: Examples, batch_size: int) -> Network:
     """The same network, with gradients in mixed precision. Raises `Refused` if `unsound`."""
     if reason := unsound(network, examples, batch_size):
-        raise Refused(f'run.precision = "mixed" {reason}; use "full"')
+        raise Refused(f'run.precision is "mixed", which {reason}; use "full"')
     return replace(network, mixed=batch_size)
 
 
@@ -42,11 +42,11 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
     try:
         distance = _off(_gradient(replace(network, mixed=batch_size), examples), exact)
     except RuntimeError as error:
-        return f"does not go with this model: {error}"
+        return f"does not work with this model ({error})"
     if distance <= TOLERANCE:
         return ""
     return (
-        f"moves this model's gradient by {distance:.0%} of its norm on synthetic examples; "
+        f"changes this model's gradient by {distance:.0%} of its norm on synthetic examples; "
         f"expected at most {TOLERANCE:.0%}"
     )
 

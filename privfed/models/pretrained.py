@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from accounting import regular
 from privfed.core.deferred import Tensor, nn, torch
 from privfed.core.errors import Refused
+from privfed.models.peft_format import WEIGHTS, add_adapters, is_adapter_folder
 from privfed.models.start import with_changes
 
 
@@ -98,8 +99,10 @@ _PROGRAMS = {".pt2", ".onnx"}
 
 
 def start_files(init: str) -> list[Path]:
-    """The files that `model.init` names: one, or those of a run directory."""
+    """The files that `model.init` names: one, or those of a run directory or of adapters."""
     path = Path(init)
+    if is_adapter_folder(init):
+        return [path / WEIGHTS]
     if path.is_dir():
         return [path / CHECKPOINT, *([path / CONSTANTS] if (path / CONSTANTS).exists() else [])]
     return [path]
@@ -108,8 +111,13 @@ def start_files(init: str) -> list[Path]:
 def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
     """Copies the start into `module`, by name; tensors that match `fresh` are unchanged.
 
+    Adapters in peft's format are added to the module's own weights.
+
     Raises `Refused` for a file that cannot be read, and for names and shapes that do not match.
     """
+    if is_adapter_folder(init):
+        add_adapters(module, init)
+        return
     stored = {name: t for name, t in _read(init).items() if not _is_fresh(name, fresh)}
     targets = _targets(module, stored.keys(), fresh)
     expected = {name: tuple(tensor.shape) for name, tensor in targets.items()}
@@ -120,10 +128,10 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
         )
         first = differ[0]
         raise Refused(
-            f"model.init: {init} holds another model: {len(differ)} names or shapes differ, "
-            f"first {first!r}, which is {shapes.get(first, 'missing')} there and "
-            f"{expected.get(first, 'missing')} in the model. Name the parameters to initialise "
-            "afresh in model.fresh"
+            f"model.init: {init} holds another model: {len(differ)} names or shapes differ, first "
+            f"{first!r}, which is {shapes.get(first, 'missing')} there and "
+            f"{expected.get(first, 'missing')} in the model. List in model.fresh the parameters to "
+            "initialise afresh"
         )
     with torch.no_grad():
         for name, tensor in targets.items():
@@ -163,15 +171,16 @@ def _read(init: str) -> dict[str, Tensor]:
     for path in start_files(init):
         if path.suffix.lower() in _PROGRAMS:
             raise Refused(
-                f"model.init: {path} is a program, not weights by name; start from an export to "
-                ".safetensors"
+                f"model.init: {path} is a program, but a model starts from weights by name; use an "
+                "export to .safetensors"
             )
         try:
             regular.refuse_irregular(path)
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:
             raise Refused(
-                f"model.init: {path} cannot be read as a safetensors file: {error}"
+                f"model.init: {path} cannot be read as a safetensors file: {error}; write the "
+                "weights again"
             ) from error
         # A run's own files hold the model under this prefix, next to other state.
         of_run = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
@@ -180,6 +189,6 @@ def _read(init: str) -> dict[str, Tensor]:
         return with_changes(stored)
     except KeyError as missing:
         raise Refused(
-            f"model.init: {init} holds factors of a weight without {missing}; start from the run "
+            f"model.init: {init} holds factors of a weight, but not {missing}; start from the run "
             "or from an export of the whole model"
         ) from missing

@@ -89,7 +89,8 @@ class Foreign(Part):
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if isinstance(self.function, nn.Module):
             raise Refused(
-                "model.name names a module; expected a function that makes one, afresh each time"
+                "model.name names a module, but every run needs a new one; name a function that "
+                "makes the module anew at each call"
             )
         known = {"features": features, "width": width, "classes": width}
         name = _name(self.function)
@@ -102,14 +103,14 @@ class Foreign(Part):
         except (Exception, SystemExit) as error:  # it is the user's own code
             reason = " ".join(str(error).split())
             raise Refused(
-                f"model.name: {name} failed: {type(error).__name__}: {reason}; it is called with "
-                "those of features, width and classes that it names, and with model.arguments"
-                f"{in_own_code(error)}",
+                f"model.name: {name} failed: {type(error).__name__}: {reason}; privfed calls the "
+                "function with those of features, width and classes that its parameters name, and "
+                f"with model.arguments{in_own_code(error)}",
                 key="model.name",
             ) from error
         if not isinstance(module, nn.Module):
             raise Refused(
-                f"model.name: {name} returned {type(module).__name__}; expected a torch.nn.Module"
+                f"model.name: {name} returned a {type(module).__name__}; expected a torch.nn.Module"
             )
         return module
 

@@ -93,7 +93,7 @@ class Start(Part):
     """
 
     init: str = ""
-    """A `.safetensors` file, or an earlier run's directory, to start from."""
+    """A `.safetensors` file, an earlier run's directory, or a folder of adapters, to start from."""
     frozen: list[str] = []
     """Names or patterns of parameters that are not trained, as "layer*"."""
     local: list[str] = []

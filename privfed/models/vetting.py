@@ -5,20 +5,17 @@ model and its own randomness. Everything that training changes therefore has to 
 vector, a call must not change later calls, and an example's output must not depend on other
 examples of its batch (whose number depends on the clients trained at the same time). A trial cannot
 prove this for arbitrary code; it refuses common violations, by name.
-
-A module returns a tensor, or a structure that holds it under a key or at an index. A hook at the
-module itself extracts the outputs, so that parameters keep their names and every caller of the
-module (one model, many under `vmap`, per-example gradients) receives tensors.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -26,100 +23,20 @@ from torch import Tensor, nn
 from privfed.core.errors import Refused
 from privfed.core.streams import drawing_alone, seed_draws
 from privfed.core.vector import Shapes
-from privfed.models.adapters import refuse_unused
+from privfed.data.inputs import Inputs, by_name, by_position, made_up_inputs, side_by_side
+from privfed.models.adapters import adapted_weights, merge_model, refuse_unused
 from privfed.models.calling import (
     channels_last,
     errors_as_refusals,
     refuse_model,
     refuse_part,
+    refuse_structured,
     scoring,
 )
 
-Key = str | int
-WHOLE = ""
-"""The key of a module that returns only its outputs."""
-
-
-@dataclass(frozen=True)
-class _TakeOutput:
-    """A forward hook that extracts the tensor under `key` from a module's result."""
-
-    key: Key
-
-    def __call__(self, module: nn.Module, inputs: Any, returned: Any) -> Tensor:
-        return output_under(returned, self.key)
-
-
-def select_output(module: nn.Module, key: Key) -> None:
-    """Makes `module` return the tensor under `key` of its result, by a hook at the module.
-
-    `key` is a key of a mapping, an index of a tuple, or the name of an attribute.
-    """
-    if key != WHOLE:
-        module.register_forward_hook(_TakeOutput(key))
-
-
-def output_under(returned: Any, key: Key) -> Tensor:
-    """The tensor under `key` in `returned`. Raises `Refused`, naming the tensors it holds."""
-    tensors = _tensors_in(returned)
-    if key in tensors:
-        return tensors[key]
-    named = None if isinstance(returned, Tensor) else getattr(returned, str(key), None)
-    if isinstance(named, Tensor):  # a field of a named tuple, a property
-        return named
-    raise Refused(
-        f"model.output is {key!r}, but the model returns {described(returned)}; "
-        f"{_advice(returned) or 'leave model.output out'}"
-    )
-
-
-def refuse_structured(returned: Any) -> None:
-    """Raises `Refused` for a structure of tensors without a key in `model.output`."""
-    if not isinstance(returned, Tensor) and (advice := _advice(returned)):
-        raise Refused(f"model.name: the model returns {described(returned)}; {advice}")
-
-
-def described(returned: Any) -> str:
-    """Description of the type of `returned` and the tensors it holds."""
-    kind = type(returned).__name__
-    tensors = _tensors_in(returned)
-    if isinstance(returned, Tensor):
-        return f"a tensor of shape {tuple(returned.shape)}"
-    return f"a {kind} that holds {_listed(tensors)}" if tensors else f"a {kind} without any tensor"
-
-
-def _advice(returned: Any) -> str:
-    """Suggests the key of the outputs; empty if there are no tensors."""
-    tensors = _tensors_in(returned)
-    likely = next((key for key in tensors if key in ("logits", "outputs", "output")), None)
-    key = next(iter(tensors), None) if likely is None else likely
-    if key is None:
-        return ""
-    written = f'"{key}"' if isinstance(key, str) else key
-    return f"say which of them are the outputs, e.g. model.output = {written}"
-
-
-def _tensors_in(returned: Any) -> dict[Key, Tensor]:
-    """The tensors in `returned`, by the key under which `output_under` finds them."""
-    pairs: Any = ()
-    if isinstance(returned, Mapping):
-        pairs = returned.items()
-    elif isinstance(returned, Sequence) and not isinstance(returned, str):
-        pairs = enumerate(returned)
-    elif not isinstance(returned, Tensor) and hasattr(returned, "__dict__"):
-        pairs = vars(returned).items()
-    return {
-        key: value
-        for key, value in pairs
-        if isinstance(key, str | int) and isinstance(value, Tensor)
-    }
-
-
-def _listed(tensors: Mapping[Key, Tensor]) -> str:
-    return ", ".join(f"{key!r} {tuple(tensor.shape)}" for key, tensor in tensors.items())
-
-
 _FINGERPRINT_LENGTH = 8
+_MERGED = 1e-3
+"""Largest change of outputs by merging adapters, relative to their norm."""
 _CLOSE: dict[str, float] = {"rtol": 1e-3, "atol": 1e-5}
 
 
@@ -173,7 +90,12 @@ class _Candidate:
 
 
 def try_module(
-    module: nn.Module, shapes: Shapes, x: Tensor, expected: tuple[int, ...], seed: int
+    module: nn.Module,
+    shapes: Shapes,
+    x: Tensor,
+    expected: tuple[int, ...],
+    seed: int,
+    inputs: Inputs = MappingProxyType({}),
 ) -> Trial:
     """Tries `module` on synthetic examples, at its initial and at other parameters.
 
@@ -185,23 +107,28 @@ def try_module(
       x: synthetic examples, shape [3, *features].
       expected: expected shape of the outputs.
       seed: seed of the module's own randomness.
+      inputs: the declared inputs of the module by name, if any.
 
     Returns:
       The result of the trial.
 
     Raises:
-      Refused: if the module violates a condition of the guarantee, has outputs of another shape, or
-        a gradient of zero.
+      Refused: if the module violates a condition of the guarantee, has outputs of another shape,
+        gradients that are zero or not finite, an input that it ignores, or another output once its
+        adapters are merged.
     """
     start = shapes.flatten(dict(module.named_parameters()))
     candidate = _Candidate(module, shapes, _ordinary(shapes))
     before = _state(module)
     _refuse_outputs(candidate.outputs(x, seed, start), x, expected)
-    moves = bool(_gradient(candidate, x, seed, start).any())
+    gradient = _gradient(candidate, x, seed, start)
+    if not bool(gradient.isfinite().all()):
+        refuse_model("has a gradient that is not finite, for three examples of ordinary size")
+    moves = bool(gradient.any())
     gradient = _gradient(candidate, x, seed, candidate.ordinary)
+    refuse_unused(shapes.views(gradient))
     if not (moves or bool(gradient.any())):
         refuse_model("has a gradient of zero at all tried parameters: nothing would be learned")
-    refuse_unused(shapes.views(gradient))
     del gradient
     outputs = candidate.outputs(x, seed).detach()
     _refuse_memory(candidate, before, x, seed, outputs)
@@ -216,6 +143,9 @@ def try_module(
             "mixes the examples of a batch: the output for one example depends on the others, "
             "as in batch normalisation. Use a normalisation within each example"
         )
+    with scoring(module):
+        _refuse_other_merge(candidate, x, seed, scored)
+        _refuse_ignored_inputs(candidate, x, seed, scored, inputs)
     fingerprint = scored.double().flatten()[:_FINGERPRINT_LENGTH].nan_to_num().tolist()
     return Trial(random, tuple(fingerprint), _takes_channels_last(candidate, x, seed, outputs))
 
@@ -227,17 +157,19 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
     if shape != expected:
         raise Refused(
             f"model.name: for {len(x)} examples of shape {tuple(x.shape[1:])} the model gives "
-            f"{shape}; expected {expected}: by these data and "
-            f"model.loss the number of outputs is {expected[-1]}{_of_two_classes(shape, expected)}"
+            f"{shape}; expected {expected}, since these data and model.loss need {expected[-1]} "
+            f"outputs{_of_two_classes(shape, expected)}"
         )
     if not bool(outputs.isfinite().all()):
         refuse_model("gives numbers that are not finite, for three examples of ordinary size")
 
 
 def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
-    """Returns advice if a model has two outputs for two classes, but the loss needs one."""
+    """Returns the other loss if the model has one output or two, and this loss needs the other."""
     if expected[-1] == 1 and shape == (*expected[:-1], 2):
         return ' (one for two classes: model.loss = "cross_entropy" takes one for each)'
+    if expected[-1] == 2 and shape == (*expected[:-1], 1):
+        return ' (one for each class: model.loss = "binary_cross_entropy" takes one for both)'
     return ""
 
 
@@ -247,6 +179,8 @@ def _gradient(candidate: _Candidate, x: Tensor, seed: int, flat: Tensor) -> Tens
     views = candidate.shapes.views(flat.clone())
     leaves = {name: view.requires_grad_() for name, view in views.items()}
     outputs = candidate.outputs_at(leaves, x, seed)
+    if not outputs.requires_grad:
+        return torch.zeros_like(flat)
     with errors_as_refusals(x, candidate.module):
         parts = torch.autograd.grad(
             outputs.square().sum(), [*leaves.values()], allow_unused=True, materialize_grads=True
@@ -297,6 +231,38 @@ def _refuse_parameters_held_twice(
             "uses a parameter that it holds twice (in a list, say) and not by its name, so it "
             "would never train; hold it in a ModuleList or ParameterList"
         )
+
+
+def _refuse_other_merge(candidate: _Candidate, x: Tensor, seed: int, outputs: Tensor) -> None:
+    """Raises `Refused` if `outputs` change once adapters are merged into their weights."""
+    if not any(adapted_weights(part) for part in candidate.module.modules()):
+        return
+    merged = copy.deepcopy(candidate.module)
+    replace(candidate, module=merged).hold(candidate.ordinary)
+    merge_model(merged, ())
+    after = replace(candidate, module=merged).own_outputs(x, seed)
+    if float((after - outputs).norm()) > _MERGED * float(outputs.norm()):
+        raise Refused(
+            "model.lora.targets: the model gives other outputs once its adapters are merged into "
+            "their weights, as exports hold it; its code depends on the type of an adapted layer. "
+            "Leave that module out"
+        )
+
+
+def _refuse_ignored_inputs(
+    candidate: _Candidate, x: Tensor, seed: int, outputs: Tensor, inputs: Inputs
+) -> None:
+    """Raises `Refused` for a named input on which the outputs do not depend, as a mask."""
+    if by_position(inputs):
+        return
+    values, others = by_name(x, inputs), by_name(made_up_inputs(inputs, len(x), 1), inputs)
+    for name, other in others.items():
+        changed = side_by_side({**values, name: other}, inputs)
+        if not torch.equal(changed, x) and torch.equal(outputs, candidate.outputs(changed, seed)):
+            raise Refused(
+                f"model.name: the model ignores its input {name!r}: its outputs are the same "
+                "whatever the input holds. Use it in forward, or leave it out of the inputs"
+            )
 
 
 def _takes_channels_last(candidate: _Candidate, x: Tensor, seed: int, outputs: Tensor) -> bool:

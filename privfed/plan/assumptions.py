@@ -58,13 +58,13 @@ def _trusted_as_well(
         if more == [OWN_SITE] and now.sites_per_client is None:
             mend = "data.sites"
         raise Incomposable(
-            f"it trusts {' and '.join(more)}, but this run does not; use its {mend} here, or leave "
-            "it out"
+            f"the earlier run trusts {' and '.join(more)}, but this run does not; use its {mend} "
+            "in this run, or leave the earlier run out"
         )
     if more := sorted({*assumed.relies_on} - {*now.relies_on}):
         raise Incomposable(
-            f"it relies on {' and on '.join(more)}, but this run does not; set secure.threat and "
-            "secure.protocol as there, or leave it out"
+            f"the earlier run relies on {' and on '.join(more)}, but this run does not; set "
+            "secure.threat and secure.protocol as there, or leave the earlier run out"
         )
     return spending
 
@@ -98,15 +98,15 @@ def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) ->
         return 1.0
     if against not in ("readers", "others") and more > noise.withstood:
         raise Incomposable(
-            f"secure.colluders is {more:.4g} here, but its secure sums hide rows only while at "
-            f"most {noise.withstood:.4g} collude; lower it"
+            f"secure.colluders is {more:.4g} in this run, but the earlier run's secure sums hide "
+            f"rows only while at most {noise.withstood:.4g} collude; lower secure.colluders"
         )
     part = noise.part(against, more, byzantine)
     if part <= 0:
         raise Incomposable(
-            f"secure.colluders (privacy.colluders) is {more:.4g} here and there may be {byzantine} "
-            "Byzantine clients (aggregation.byzantine), but then no honest noise remains in its "
-            "smallest sums; lower either"
+            f"secure.colluders (privacy.colluders) is {more:.4g} and aggregation.byzantine allows "
+            f"{byzantine} Byzantine clients, but then no honest noise remains in the earlier run's "
+            "smallest sums; lower one of these keys"
         )
     return part / noise.part(against, *before)
 
@@ -129,9 +129,9 @@ def _with_less_noise(event: Event, ratio: float, aborts: float | None) -> Event:
                 return replace(event, release=_less(of, ratio), relation=ZERO_OUT, slack=slack)
             return replace(event, release=replace(drawn, of=_less(of, ratio)))
     raise Incomposable(
-        f"its rounds ({event.release.kind}) were charged for fewer colluding or Byzantine parties "
-        "than this run's, and no bound is known for more; lower secure.colluders and "
-        "aggregation.byzantine here"
+        f"the earlier run's rounds ({event.release.kind}) were charged for fewer colluding or "
+        "Byzantine parties than this run declares, but no bound is known for more; lower "
+        "secure.colluders and aggregation.byzantine in this run"
     )
 
 
@@ -143,7 +143,10 @@ def _less(noise: Noise, ratio: float) -> Noise:
             return replace(noise, variance=variance * ratio)
         case DiscreteGaussians(clients=clients) if clients * ratio >= 1:
             return replace(noise, clients=math.floor(clients * ratio + _EXACT))
-    raise Incomposable("none of its discrete Gaussian noise counts under this run's assumptions")
+    raise Incomposable(
+        "none of the earlier run's discrete Gaussian noise counts under this run's assumptions; "
+        "lower secure.colluders and aggregation.byzantine in this run"
+    )
 
 
 def _at_as_many_sites(
@@ -159,9 +162,9 @@ def _at_as_many_sites(
         return spending
     if most is None:
         raise Incomposable(
-            f"its epsilon is about clients with rows at {sites} sites at most "
-            "(data.sites_per_client), but this run declares no sites; declare data.sites and "
-            "data.sites_per_client here, too"
+            f"the earlier run's epsilon covers clients with rows at {sites} sites at most "
+            "(data.sites_per_client), but this run declares no sites; set data.sites and "
+            "data.sites_per_client in this run, too"
         )
     by_itself = against is None and assumed.trusts == (OWN_SITE,)
     charged: Counter[Event] = Counter()
@@ -190,8 +193,9 @@ def _at_more_sites(event: Event, sites: int, most: int, by_itself: bool) -> tupl
         case SeveralSites() as drawn:
             return replace(event, release=replace(drawn, sites=most)), 1.0
     raise Incomposable(
-        f"it declares data.sites_per_client = {sites}, this run {most}, and no bound is known for "
-        f"its rounds ({event.release.kind}) and a client at more sites; declare {sites} here"
+        f"the earlier run declares data.sites_per_client = {sites}, but this run {most}, and no "
+        f"bound is known for a client at more than {sites} sites in rounds of the earlier kind "
+        f"({event.release.kind}); declare {sites} here if no client has rows at more sites"
     )
 
 

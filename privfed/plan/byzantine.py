@@ -144,7 +144,10 @@ def exclusion_text(plan: Plan) -> str:
         f"a {party} that is proved to be Byzantine in a sum is excluded from all later rounds"
     )
     if limit:
-        return f"{left_out}; with more than {limit.most} the run stops: ε holds only if {limit}"
+        return (
+            f"{left_out}; with more than {limit.most} the run stops, because ε holds only if "
+            f"{limit}"
+        )
     return f"{left_out}, and the run goes on"
 
 

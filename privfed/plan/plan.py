@@ -309,9 +309,8 @@ def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
         mechanism.noise_on_update(config.sampler.size)  # raises if noise cannot be split
     elif not isinstance(event.release, Unprotected):
         raise Refused(
-            f"privacy.mechanism = {config.names['mechanism']!r} declares that it is not "
-            "private, but its event states a guarantee; declare private = True, or release "
-            "Unprotected"
+            f"privacy.mechanism is {config.names['mechanism']!r}, which declares private = False, "
+            "but its event states a guarantee; declare private = True, or release Unprotected"
         )
     if config.row_hiding and mechanism.trust == "client":
         _refuse_range(config.row_hiding, mechanism)
@@ -335,8 +334,8 @@ def _refuse_nothing_left(total: Spending, spent: Guarantee, accountant: str) -> 
     without = Counter({replace(event, slack=0.0): count for event, count in total.items()})
     if guarantee(without, spent.delta, accountant).epsilon < math.inf:
         raise Refused(
-            "visible aborts of secure sums, or the inexact sampling of noise, use up "
-            "privacy.delta at this epsilon: raise the noise or cohort.size, lower "
-            "secure.admitted, secure.threshold, secure.minimum or cohort.dropout, or use "
-            f"cohort.sampler = {draws_of(Gaussian, Separated)}"
+            f"privacy.delta is {spent.delta:g}, but visible aborts of secure sums, or the inexact "
+            "sampling of noise, use it up, so that no finite epsilon was found; raise the noise or "
+            "cohort.size, lower secure.admitted, secure.threshold, secure.minimum or "
+            f"cohort.dropout, or use cohort.sampler = {draws_of(Gaussian, Separated)}"
         )

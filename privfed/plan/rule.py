@@ -22,8 +22,8 @@ def rule_of(config: Config) -> SumRule | RowRule:
     mechanism, before = config.mechanism, config.before
     if not isinstance(rule, SumRule | RowRule):
         raise Refused(
-            f"aggregation.rule = {config.names['rule']!r} is no rule; expected a subclass of "
-            "defenses.types.RowRule or SumRule"
+            f"aggregation.rule = {config.names['rule']!r} is no aggregation rule; expected a "
+            "subclass of defenses.types.RowRule or SumRule"
         )
     _refuse_answers_for_sums(rule, config.names["rule"])
     has_both_forms = isinstance(rule, SumRule) and isinstance(rule, WeightRule) and rule.robust
@@ -51,8 +51,8 @@ def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
     ]
     if taken:
         raise Refused(
-            f"aggregation.rule = {name!r} is a rule on rows, but defines {', '.join(taken)}, "
-            "which declares how rules by sums are computed; rename it"
+            f"aggregation.rule = {name!r} is a rule on rows, but defines {', '.join(taken)}, a "
+            "name that is reserved for rules by sums; rename that attribute"
         )
 
 

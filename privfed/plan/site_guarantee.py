@@ -48,18 +48,18 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
     config = plan.config
     if not config.by_sites or not plan.mechanism.private:
         raise Refused(
-            "--answers is a number of rounds that a site answers, but no site adds noise; declare "
-            "data.sites, and use secure.parties with a protocol, or privacy.mechanism = "
-            '"local_gaussian"'
+            f"--answers is {answers}, the number of rounds that a site answers, but no site adds "
+            "noise; declare data.sites, and use secure.parties with a protocol, or "
+            'privacy.mechanism = "local_gaussian"'
         )
     rounds = config.run.rounds
     if not 1 <= answers <= rounds:
-        raise Refused(f"--answers is {answers}; expected from 1 to run.rounds = {rounds}")
+        raise Refused(f"--answers is {answers}; expected a number from 1 to run.rounds = {rounds}")
     if config.data.sites_per_client > 1 and answers != rounds:
         raise Refused(
             f"--answers is {answers}, but clients may be at {config.data.sites_per_client} sites "
-            "(data.sites_per_client): other sites may have answered the rounds that this one did "
-            f"not, so every round counts; expected run.rounds = {rounds}"
+            "(data.sites_per_client), and another site may have answered the rounds that this site "
+            f"did not, so that every round counts; expected run.rounds = {rounds}"
         )
     return SiteGuarantee(answers, _bound(plan, answers), plan.other_party(answers))
 

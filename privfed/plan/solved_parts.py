@@ -99,8 +99,8 @@ def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
         if not enough:
             raise Refused(
                 f"privacy.bands is {mechanism.bands}, but clients can be divided into at most "
-                f"{possible[-1]} groups (cohort.slots, cohort.groups); expected at least as many "
-                "groups as bands: raise cohort.slots, or lower privacy.bands"
+                f"{possible[-1]} groups (cohort.slots, cohort.groups), one for each band; raise "
+                "cohort.slots, or lower privacy.bands"
             )
         return replace(config, sampler=sampler.in_groups(enough[0]))
     return _with_least_noise(config, sampler, possible, earlier)

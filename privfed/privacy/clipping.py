@@ -22,13 +22,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
+from pydantic import Field
 
+from accounting.noises import LARGEST_NOISE
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
-from privfed.privacy.mechanism import BoundedRows
+from privfed.privacy.mechanism import BoundedRows, NoisedMechanism, PublicState
+from privfed.privacy.setting import Setting
 
 
 @runtime_checkable
@@ -63,18 +66,75 @@ class Split:
         left = noise_multiplier**-2 - (2 * count) ** -2
         if left <= 0:
             raise Refused(
-                f"privacy.count_noise is {count:g} clients, but has to be above half of the "
-                f"noise multiplier {noise_multiplier:g}; raise it, the cohort, or epsilon"
+                f"privacy.count_noise is {count:g} clients, but has to be above half of the noise "
+                f"multiplier {noise_multiplier:g}; raise privacy.count_noise, the cohort, or "
+                "epsilon"
             )
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """The factor on the count's coordinate for which both parts have one standard deviation."""
+        """The factor on the count's coordinate that gives both parts one standard deviation."""
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:
         """Returns the joint sensitivity S."""
         return math.hypot(clip, self.weight(clip) / 2)
+
+
+class AdaptiveClip(NoisedMechanism):
+    """Keys and public state of mechanisms whose clip may follow a quantile of clients' norms."""
+
+    adaptive_clip: bool = False
+    """Whether the clip follows clients' norms, within the same epsilon."""
+    clip_quantile: float = Field(0.5, gt=0, lt=1)
+    """Quantile of clients' norms that the clip follows."""
+    clip_rate: float = Field(0.2, gt=0, le=2)
+    """Learning rate of the adaptive clip."""
+    count_noise: float | None = Field(None, gt=0, le=LARGEST_NOISE)
+    """Noise sigma_b on the count, in clients; None: a twentieth of the expected cohort."""
+
+    @property
+    def adaptive(self) -> bool:
+        return self.adaptive_clip
+
+    def resolved(self, setting: Setting) -> Self:
+        """The mechanism with the `count_noise` that follows from the expected cohort size."""
+        mechanism = super().resolved(setting)
+        if not self.adaptive_clip or self.count_noise is not None:
+            return mechanism
+        return mechanism.model_copy(update={"count_noise": setting.cohort.expected / 20})
+
+    def init(self) -> PublicState:
+        state = super().init()
+        if not self.adaptive_clip:
+            return state
+        return {**state, "clip": torch.tensor(self.clip, dtype=torch.float64)}
+
+    def _refuse_exchanges(self, exchanges: int) -> None:
+        """Raises `Refused` for rounds of several exchanges if the clip is adaptive."""
+        if self.adaptive_clip and exchanges > 1:
+            raise Refused(
+                "privacy.adaptive_clip is true, but the clip adapts to the norms of one exchange "
+                f"and a round has {exchanges}; set privacy.adaptive_clip to false, or use an "
+                "objective with one exchange"
+            )
+
+    def _norm(self, state: PublicState) -> float:
+        """Returns the norm bound of a row, over all of its columns."""
+        return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
+
+    def _adapted(self, noised_count: float, divisor: float, state: PublicState) -> PublicState:
+        """Returns the state with the clip that follows a noised count."""
+        clip = float(state["clip"])
+        share = share_within(noised_count, self._split().weight(clip), divisor)
+        after = next_clip(clip, share, self.clip_quantile, self.clip_rate)
+        return {**state, "clip": torch.tensor(after, dtype=torch.float64)}
+
+    def _split(self) -> Split:
+        if self.count_noise is None:
+            raise ValueError("adaptive clipping has no count noise yet; plan the run first")
+        mechanism: Any = self  # whose own class declares the noise multiplier
+        return Split.of(mechanism._noise(), self.count_noise)
 
 
 def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
@@ -83,9 +143,9 @@ def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
     return min(max(clip * math.exp(-step), 1e-6), 1e20)
 
 
-def share_within(noised_count: Tensor, weight: float, divisor: float) -> float:
+def share_within(noised_count: float, weight: float, divisor: float) -> float:
     """Returns b~, the fraction of the cohort within the clip, from its noised count."""
-    return 0.5 + float(noised_count) / (weight * divisor)
+    return 0.5 + noised_count / (weight * divisor)
 
 
 _NUMBERS, _ELSEWHERE = 1 << 16, 1 << 26

@@ -179,14 +179,14 @@ class Codec:
             step *= 2
         least = math.floor(math.log2(capacity)) + 4
         raise Refused(
-            f"secure.bits is {bits}, too few for sums of {capacity} rows of size {size:g}; "
-            f"expected at least {least}, better {least + 8}; raise secure.bits, or "
-            "lower secure.capacity (by default the largest cohort that can be drawn)"
+            f"secure.bits is {bits}, but sums of {capacity} rows of size {size:g} need at least "
+            f"{least}, better {least + 8}; raise secure.bits, or lower secure.capacity (by default "
+            "the largest cohort that can be drawn)"
         )
 
     @property
     def bound(self) -> float:
-        """L2 norm bound of an encoded row, in steps; it holds for every row, by construction."""
+        """L2 norm bound of an encoded row, in steps, which holds for every row by construction."""
         if self.clip == math.inf:
             return math.inf
         x, d = self.clip / self.step, self.length
@@ -204,7 +204,7 @@ class Codec:
 
     @property
     def single(self) -> bool:
-        """Whether rows in single precision are accepted as well, which are rounded faster."""
+        """Whether rows may also be in single precision, which are rounded faster."""
         return fits_single(self.clip, self.step)
 
     def encode(self, row: Row, keys: Keys) -> Integers:
@@ -248,7 +248,7 @@ class Codec:
         return numbers.astype(np.uint64) & np.uint64(2**self.bits - 1)
 
     def unwrap(self, summed: NDArray[np.unsignedinteger]) -> Integers:
-        """The numbers closest to zero with these residues: correct if the capacity was kept."""
+        """The numbers closest to zero with the residues `summed`; correct within the capacity."""
         shift, numbers = 64 - self.bits, np.empty(len(summed), np.int64)
         for start in range(0, len(summed), _BATCH_SIZE):
             some = slice(start, start + _BATCH_SIZE)

@@ -98,7 +98,7 @@ class NoiseOfPairs:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """The precision of one row's noise, as independent noise, over that of its own noise."""
+        """The precision of one row's noise, as independent noise, over that of unshared noise."""
         honest = self.size - math.ceil(colluders)
         return part_alone(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
 

@@ -159,12 +159,12 @@ class NoiseKind(Protocol):
 
     @property
     def layered(self) -> bool:
-        """Whether clients add noise in layers, of which a sum removes the excess."""
+        """Whether clients add noise in layers, and a sum removes the layers in excess."""
         ...
 
     @property
     def adaptive(self) -> bool:
-        """Whether its clip follows the norms of clients' rows."""
+        """Whether the mechanism's clip adapts to the norms of clients' rows."""
         ...
 
 
@@ -185,12 +185,12 @@ class ChargedNoise(NoiseKind, Protocol):
     def with_clip(self, clip: float) -> Mechanism:
         """Returns the mechanism for other rows, clipped to `clip`.
 
-        Its clip is not adaptive, and its noise is independent of other rounds.
+        The returned mechanism's clip is fixed, and its noise is independent of other rounds.
         """
         ...
 
     def at(self, noise_multiplier: float | None) -> Self:
-        """Returns the mechanism with this noise multiplier; None if it is not calibrated yet."""
+        """Returns the mechanism with this noise multiplier, which is None before calibration."""
         ...
 
     def event(self, witness: Witness, exchanges: int) -> Event:
@@ -218,11 +218,11 @@ class ReleasedNoise(NoiseKind, Protocol):
         ...
 
     def encoding(self, state: PublicState) -> Encoding:
-        """Returns the parameters of a sum of its rows."""
+        """Returns the parameters of a sum of this mechanism's rows."""
         ...
 
     def width(self, layout: Layout) -> int:
-        """Returns the length of the bounded row of a message with this layout."""
+        """Returns the length of the bounded row of a message with `layout`."""
         ...
 
     def coefficients(self) -> NDArray[np.float64]:

@@ -95,5 +95,5 @@ class InBands(CorrelatedOverRounds, Protocol):
     """Number of bands; 0: as many as the sampler allows, or the number with the least noise."""
 
     def in_bands(self, bands: int) -> Self:
-        """Returns the mechanism with this number of bands."""
+        """Returns the mechanism with `bands` bands."""
         ...

@@ -44,16 +44,16 @@ class SiteNoise:
 
     @property
     def most_dropouts(self) -> int:
-        """Largest number of sites that may drop out, which layers compensate."""
+        """Largest number of sites that may drop out, for which layers of noise compensate."""
         return self.sites - self.minimum
 
     def shares(self, layered: bool) -> int:
         """The number of shares, or bases of layers, that add up to a variance of (z C)^2."""
         return self.sites - self.colluders if layered else self.counted
 
-    def layers(self, variance: float) -> Layers:
-        """Returns layers whose survivors add up to `variance` without the colluders' noise."""
-        return Layers(variance, self.most_dropouts / self.sites, self.colluders, WASTE)
+    def layers(self, variance: float, kind: str) -> Layers:
+        """Returns layers of a `kind` of noise that add up to `variance` without the colluders'."""
+        return Layers(variance, self.most_dropouts / self.sites, self.colluders, WASTE, kind)
 
     def added_by(self, survivors: int, layered: bool) -> float:
         """Returns the total variance added by all `survivors`, over (z C)^2."""

@@ -26,7 +26,7 @@ class JointNoise(Mechanism, Protocol):
 
     @property
     def alone(self) -> float:
-        """Noise multiplier against all other clients together: that of a client's own noise."""
+        """Noise multiplier against all other clients together, from a client's own noise only."""
         ...
 
     def noise(self) -> PairwiseNoise:
@@ -34,7 +34,7 @@ class JointNoise(Mechanism, Protocol):
         ...
 
     def among_honest(self) -> JointNoise:
-        """Returns the noise among honest clients only, which is what colluders cannot subtract."""
+        """Returns the noise among honest clients only, which colluders cannot subtract."""
         ...
 
 

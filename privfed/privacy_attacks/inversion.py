@@ -178,8 +178,9 @@ def _attacked_clients(options: InversionOptions, holders: Indices) -> tuple[int,
     """Returns the clients to attack. Raises `Refused` if one holds too few examples."""
     if unfit := [client for client in options.clients if client not in holders]:
         raise Refused(
-            f"--client {unfit[0]} does not hold {options.examples} examples, or does not exist; "
-            f"expected one of the {len(holders)} that do, as {int(holders[0])}"
+            f"--client is {unfit[0]}, but that client does not hold {options.examples} examples or "
+            f"does not exist; use one of the {len(holders)} clients that do, for example "
+            f"{int(holders[0])}"
         )
     return options.clients or tuple(int(client) for client in holders[: options.columns])
 

@@ -113,8 +113,8 @@ def models_on_halves(
         show(run, runs)
         if not chosen.any():
             raise Refused(
-                f"the inclusion bits leave no member in one of {runs} runs; take more clients, "
-                "or another --seed"
+                f"one of {runs} runs has no member, because of the inclusion bits; use more "
+                "clients, or another --seed"
             )
         included = np.repeat(chosen, sizes) if level == "user" else chosen
         run_seed = Streams(seed).at("membership/run", run).integer()
@@ -147,16 +147,16 @@ def outsiders(
     partition = config.partition
     if config.shift.moves_features:
         raise Refused(
-            f"data.shift is {config.names['shift']!r}: a client's examples were shifted "
-            "together, but those of the public test set one by one, which would distinguish "
-            f"them; {rest}"
+            f"data.shift is {config.names['shift']!r}, but a client's examples were shifted "
+            "together and public test examples one by one, which would distinguish members from "
+            f"non-members; {rest}"
         )
     if level == "example":
         return test, np.array([0, len(test)])
     if population.shared:
         raise Refused(
-            'the test set is of clients that trained (data.holdout = "examples"), so there '
-            f"are no non-members; use --level example, or {rest}"
+            'data.holdout is "examples", so that the test set is of clients that trained and no '
+            f"client is a non-member; use --level example, or {rest}"
         )
     if partition.by_chance:
         return _assigned(population, seed)
@@ -166,7 +166,7 @@ def outsiders(
         return test.take(order), np.append(starts, len(test)).astype(np.int64)
     raise Refused(
         f"data.partition is {config.names['partition']!r}, but the clients of the public test "
-        f"examples are unknown: no non-member is like a client of this run; {rest}"
+        f"examples are unknown, so that non-members cannot resemble the run's clients; {rest}"
     )
 
 
@@ -178,8 +178,8 @@ def _assigned(population: Federation, seed: int) -> tuple[Examples, Indices]:
     ends = ends[ends <= len(population.test)]
     if not len(ends):
         raise Refused(
-            f"the {len(population.test)} public test examples do not make up one client of this "
-            "run; raise data.holdout_fraction, or use --level example"
+            f"the {len(population.test)} public test examples are fewer than one client of this "
+            "run holds; raise data.holdout_fraction, or use --level example"
         )
     chosen = rng.permutation(len(population.test))[: ends[-1]]
     return population.test.take(chosen), np.concatenate([[0], ends]).astype(np.int64)
@@ -328,7 +328,10 @@ def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guara
     directory = RunDirectory.open(path)
     config = directory.config.read()
     if not directory.checkpoint.round():
-        raise Refused(f"{path} has trained no round yet: there is nothing to attack")
+        raise Refused(
+            f"{path} has trained no round yet, so that there is nothing to attack; resume the run "
+            "first"
+        )
     claimed = audit(path)
     if claimed.guarantee is None or claimed.problems:
         raise Broken(f"{path}: {'; '.join(claimed.problems)}")
@@ -341,7 +344,7 @@ def _roc(scores: Reals, member: Flags) -> Roc:
     """Returns the ROC curve over all trials. Raises `Refused` if all are on one side."""
     if member.all() or not member.any():
         raise Refused(
-            f"all of {member.size} trials are on one side, so members cannot be distinguished; "
-            "take more clients, more --shadows, or another --seed"
+            f"all {member.size} trials are members, or all are non-members, so that the attack "
+            "cannot be scored; use more clients, more --shadows, or another --seed"
         )
     return roc(scores.ravel(), member.ravel())

@@ -51,7 +51,7 @@ class LabelEstimate:
 
 @dataclass(frozen=True)
 class Properties:
-    """The estimates per view of the label distributions `truth` `[c, K]` of `clients` `[c]`."""
+    """Label distributions of `clients` `[c]`: the `truth` `[c, K]` and estimates from each view."""
 
     target: Subject
     clients: Indices
@@ -110,7 +110,7 @@ def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
     keys = target.setup.streams.at("shuffle", target.round + 1, population.identify(ids))
     rows, _ = trainer.train(ids, {"params": target.params}, None, keys)
     if not rows.isfinite().all():
-        raise Refused("a client's training diverges at this client.lr; lower it")
+        raise Refused("a client's training diverges at this client.lr; lower client.lr")
     return rows, torch.from_numpy(trainer.steps(population.sizes(ids), trainer.epochs))
 
 

@@ -124,7 +124,10 @@ class Adversary:
     iterations: int
 
     def update(self, x: Tensor, y: Tensor) -> Tensor:
-        """Returns a client's update `[d]` on examples x `[B, *]`, any shape, and labels y `[B]`."""
+        """Returns a client's update `[d]` on examples `x` `[B, *]` and labels `y` `[B]`.
+
+        Examples are reshaped to the model's input.
+        """
         update = update_function(self.network, self.params, self.lr, self.steps)
         return update(x.reshape(len(x), *self.features), y)
 
@@ -174,8 +177,8 @@ class Adversary:
 
 
 _NOT_LINEAR = (
-    "--method analytic reads a linear first layer with a bias, but this model does not begin "
-    "with one that takes the whole example; use --method cosine"
+    "--method is analytic, which reads a linear first layer with a bias, but this model's first "
+    "layer is another, or takes only a part of an example; use --method cosine"
 )
 
 

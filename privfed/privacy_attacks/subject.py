@@ -91,8 +91,8 @@ def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
         levels += [_noised(plan, epsilon, clip) for epsilon in sorted(set(epsilons), reverse=True)]
     elif epsilons:
         raise Refused(
-            "--epsilon is given, but privacy.mechanism is 'none': there is no noise to calibrate; "
-            "leave it out, or set privacy.mechanism = 'gaussian'"
+            "--epsilon is given, but privacy.mechanism is 'none', so that there is no noise to "
+            "calibrate; leave --epsilon out, or set privacy.mechanism = 'gaussian'"
         )
     cohort = plan.config.sampler.size
     for count in sorted({FEW, MANY, cohort}):
@@ -204,13 +204,15 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
         return Subject(path, setup, setup.network.initial_params, 0)
     if overrides:
         raise Refused(
-            f"--set changes a run file, but {path} is a run directory: its model was trained as "
-            "its config.toml says; leave --set out, or name a run file"
+            f"--set changes a run file, but {path} is a run directory, whose model is already "
+            "trained; leave --set out, or name a run file"
         )
     directory = RunDirectory.open(path)
     config = directory.config.read()
     if not directory.checkpoint.exists():
-        raise Refused(f"{path} has no checkpoint: its run has not begun")
+        raise Refused(
+            f"{path} has no checkpoint, because its run has not begun; train the run first"
+        )
     setup = prepare(_one_at_a_time(config), constants=directory.constants.read())
     _refuse_unknown(setup)
     checkpoint = Checkpoint.load(directory, setup.network)
@@ -260,6 +262,10 @@ def _refuse_unknown(setup: Setup) -> None:
     if setup.network.random:
         reasons.append(
             "the model draws random numbers while it trains (dropout), which cannot be repeated"
+        )
+    if setup.network.averaged.names:
+        reasons.append(
+            "the model averages running statistics (batch normalisation), which is not simulated"
         )
     if reasons:
         raise Refused("\n".join(reasons))

@@ -142,7 +142,10 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
     }
     finite = [e for curve in curves.values() for _, by in curve for e in by.values() if _finite(e)]
     if not finite:
-        raise Refused(f"{ledger.path} spent nothing that can be drawn: no epsilon is finite")
+        raise Refused(
+            f"{ledger.path} has no finite epsilon, so that there is nothing to draw; leave --plot "
+            "out"
+        )
     write_atomically(path, _picture(curves, delta, path.suffix[1:]))
     return curves
 

@@ -40,6 +40,11 @@ def sites_row(config: Config) -> dict[str, str]:
     return {"sites": f"{data.sites} declared ({origin}){several}; {role}"}
 
 
+def _steps(share: float) -> str:
+    """Formats a standard deviation in steps."""
+    return f"{share:.4g}" if share < 1e4 else f"{share:,.0f}"
+
+
 def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
     """Returns the noise share per site, its assumption, and the modular wrap-around probability."""
     grid, limits = mechanism.grid(), plan.cost.limits
@@ -50,7 +55,7 @@ def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
     rows = {
         "noise": (
             f"each site adds noise of standard deviation {grid.share * grid.step:.3g} "
-            f"({grid.share:.4g} steps) every round; {sized}; the noise of {limits.colluders}, "
+            f"({_steps(grid.share)} steps) every round; {sized}; the noise of {limits.colluders}, "
             "which may be Byzantine or collude with the server, is not counted"
         ),
         "wrap-around": f"an entry of the sum with a probability of {grid.wraps:.2g}",
@@ -145,7 +150,7 @@ def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
     return {
         "noise": (
             f"each client adds noise of standard deviation {grid.share * grid.step:.3g} "
-            f"({grid.share:.4g} steps); {sized}; {honest}"
+            f"({_steps(grid.share)} steps); {sized}; {honest}"
         ),
         **({"Byzantine": byzantine} if limits.byzantine else {}),
         "wrap-around": f"an entry of the sum with a probability of {grid.wraps:.2g}",

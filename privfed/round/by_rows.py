@@ -111,9 +111,9 @@ class ByRows:
         """
         if ids is None:
             raise Refused(
-                "attack.name tries the rule on other rows than one for each Byzantine client "
-                "followed by those of the honest clients, but this rule judges rows by their "
-                "client; use another"
+                "attack.name tries the rule on rows in another order than one for each Byzantine "
+                "client followed by the honest clients' rows, but this rule judges rows by their "
+                "client; use another attack or rule"
             )
         updates, cohort = self._updates, np.sort(self._updates.cohort.clients)
         if updates.world.histories is None:

@@ -169,8 +169,8 @@ def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
     """Raises `Refused` for exchange `number` if fewer were charged."""
     if number >= algorithm.exchanges:
         raise Refused(
-            f"round {round} asks the cohort for exchange {number + 1}, but its parts declared "
-            f"{algorithm.exchanges}, and only these were charged; correct `exchanges` of the "
+            f"round {round} asks the cohort for exchange {number + 1}, but only "
+            f"{algorithm.exchanges} were declared and charged; correct `exchanges` of the "
             "objective or `passes` of the rule"
         )
 

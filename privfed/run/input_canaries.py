@@ -46,7 +46,7 @@ _MOST_NUMBERS = 2**30
 
 
 def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -> None:
-    """Raises `Refused` if no example can be synthesised for this population, or too many would be.
+    """Raises `Refused` if examples cannot be synthesised, or if they would not fit into memory.
 
     All examples, and all their gradients, are held in memory.
     """
@@ -55,13 +55,13 @@ def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -
     numbers = max(numbers, network.shapes.length)
     if audit.canaries * numbers > _MOST_NUMBERS:
         raise Refused(
-            f"audit.canaries is {audit.canaries}, but each takes {numbers:,} numbers in memory "
-            f"(audit.examples, or a gradient); expected at most {_MOST_NUMBERS // numbers}"
+            f"audit.canaries is {audit.canaries}, but each canary takes {numbers:,} numbers in "
+            f"memory (audit.examples, or a gradient); expected at most {_MOST_NUMBERS // numbers}"
         )
 
 
 def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
-    """The examples of canaries of this run's kind, one for each of the `keys`.
+    """The examples of canaries, of the run's kind, one for each of the `keys`.
 
     Raises `Refused` if nothing can be crafted.
     """
@@ -78,7 +78,7 @@ def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
         reason = " ".join(str(error).split())
         raise Refused(
             f"audit.craft_steps is {audit.craft_steps}, but examples cannot be improved by this "
-            f"model's gradients: {reason}; set it to 0, for random ones"
+            f"model's gradients ({reason}); set audit.craft_steps to 0, for random examples"
         ) from error
 
 
@@ -102,7 +102,7 @@ def training_executor(
 ) -> LocalExecutor:
     """The run's executor over the canaries `numbers` `[c]` instead of its clients.
 
-    Canaries that `heads` `[c]` does not include hold no examples.
+    Canaries whose inclusion bit in `heads` `[c]` is 0 hold no examples.
     """
     federation = examples.federation(numbers, heads, setup.federation)
     trainer = replace(setup.executor.trainer, federation=federation)
@@ -159,7 +159,7 @@ class RunCanaries(Protocol):
     """The canaries of a run, and the log of their observations."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Records a release that is replayed; it may be in the log already."""
+        """Records a replayed release, unless the log already has it."""
         ...
 
     def end(self, params: Tensor) -> None:
@@ -207,7 +207,7 @@ def with_input_canaries(
 
 
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
-    """The canaries' examples and the model they were crafted at; crafted if there are none."""
+    """The canaries' examples and the model at which they were crafted; crafts missing ones."""
     if not file.exists():
         numbers = np.arange(setup.plan.config.audit.canaries)
         made = crafted(setup, streams.at("canaries/examples", clients=numbers))

@@ -68,11 +68,11 @@ def _losses(lost: Mapping[Path, str]) -> Iterator[str]:
 def _ways_on(directory: RunDirectory) -> Iterator[str]:
     run, round = str(directory.path), directory.checkpoint.round()
     yield (
-        "Restore private/ as it was when the run stopped (an older copy would give two models the "
-        "same noise)."
+        "Restore private/ as it was when the run stopped (with an older copy, two models would get "
+        "the same noise)."
     )
     yield (
-        f"Without it, the model of round {round} and the ledger stay valid: they can be "
+        f"Without private/, the model of round {round} and the ledger stay valid: they can be "
         "evaluated, exported and audited. A new run may start from them, and counts the spent "
         f"budget, by privacy.prior = {json.dumps([run])} and model.init = {json.dumps(run)}"
     )
@@ -81,7 +81,7 @@ def _ways_on(directory: RunDirectory) -> Iterator[str]:
 def state_from_releases(
     charge: Charge, setup: Setup, state: TrainingState, directory: RunDirectory
 ) -> TrainingState | None:
-    """The state after a charged round, from its releases; None if these are incomplete.
+    """The state after a charged round, from its releases; None if releases are incomplete.
 
     Raises `Broken` for a release that belongs to another charge, or has another form.
     """
@@ -91,7 +91,7 @@ def state_from_releases(
     if stored.charge != charge.hash:
         raise Broken(
             f"{directory.path}: the release of round {charge.round} does not belong to its charge; "
-            "the directory was edited"
+            "restore the directory, which was edited"
         )
     released = stored.released
     algorithm = setup.algorithm_in(charge.round)
@@ -109,8 +109,8 @@ def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Ch
     checkpoint = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(
-            f"{directory.ledger} ends before the checkpoint's last charge; charges were removed, "
-            "so the epsilon of this run can no longer be proved"
+            f"{directory.ledger} ends before the checkpoint's last charge, so that charges were "
+            "removed and the epsilon of this run cannot be proved; restore the ledger"
         )
     fresh = setup.initial_state()
     for kind in ("server", "mechanism", "objective", "rule"):
@@ -118,7 +118,7 @@ def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Ch
         if _form(stored) != _form(expected):
             raise Broken(
                 f"{directory.path}: the checkpoint's {kind} state is {_form(stored)}; expected "
-                f"{_form(expected)}"
+                f"{_form(expected)}: restore the directory"
             )
     return checkpoint
 

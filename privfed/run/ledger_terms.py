@@ -30,9 +30,9 @@ def refuse_grown(before: Priors) -> None:
     for prior in before.runs:
         if went_on(prior.to_json()):
             raise Refused(
-                f"{prior.path} was counted as an earlier run, but was charged again since; this "
-                "run's epsilon would omit those charges. Start a new run, with privacy.prior "
-                "naming both"
+                f"{prior.path} was counted as an earlier run, but was charged again since, so that "
+                "this run's epsilon would omit the later charges. Start a new run, with "
+                "privacy.prior naming both"
             )
 
 
@@ -204,7 +204,7 @@ def _secure(setup: Setup) -> dict[str, Any]:
 
 
 def _examples(setup: Setup) -> dict[str, Any] | None:
-    """The event of a round for one example of a silo, by DP-SGD inside it; None without."""
+    """The event of a round for one example of a silo, by the silo's DP-SGD; None without DP-SGD."""
     config = setup.plan.config
     dp = config.example_privacy
     if dp is None:
@@ -216,7 +216,7 @@ def _examples(setup: Setup) -> dict[str, Any] | None:
 
 
 def _hash_of_start(config: Config) -> str | None:
-    """SHA-256 of the model's starting point, which this ledger's epsilon does not cover."""
+    """SHA-256 of the initial model, which this ledger's epsilon does not cover; None if random."""
     init, model = config.start.init, config.model
     files = [path for path in start_files(init) if path.is_file()] if init else []
     contents = [regular.read_bytes(path) for path in files]

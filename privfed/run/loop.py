@@ -89,7 +89,7 @@ def playing(
 
 @dataclass(frozen=True)
 class Ending:
-    """The last round so far; whether the budget, or culprits that void its claim, ended the run."""
+    """The last round, and whether the budget or identified Byzantine parties ended the run."""
 
     now: Checkpoint
     at_budget: bool = False
@@ -240,6 +240,7 @@ def outcome_of(
         measures=recorder.measures(end),
         test_examples=len(setup.federation.test),
         test_shared=setup.federation.shared,
+        clipped=setup.clipped,
         updates=end.updates,
         charges=len(ledger.charges),
         guarantee=replace(

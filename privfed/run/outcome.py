@@ -137,6 +137,8 @@ class Outcome:
     evaluations: int = 0
     charged_measures: Mapping[str, Estimate] = field(default_factory=dict)
     stopped_early: bool = False
+    clipped: str = ""
+    """A warning that public test examples exceed their declared bounds, or ""."""
     planned: Guarantee | None = None
     """The guarantee of all planned rounds, if the run, or an earlier one, ended before."""
     misbehaviour: Misbehaviour | None = None
@@ -149,7 +151,7 @@ class Outcome:
 
     @property
     def lost_claims(self) -> tuple[str, ...]:
-        """Claims that no longer hold with these culprits, as sentences."""
+        """Claims, as sentences, that no longer hold because of identified Byzantine parties."""
         return lost_claims(self.plan, self.culprits)
 
     @property
@@ -158,10 +160,15 @@ class Outcome:
         return self.plan.simulation or (ON_TRAINED if self.test_shared else None)
 
     @property
-    def not_learned(self) -> str:
-        """A warning that the model is no better than the baseline; "" if it is, or is not scored.
+    def warning(self) -> str:
+        """Warnings about a large delta, and about narrow bounds; "" if there are none."""
+        return "; ".join(filter(None, (self.guarantee.weakness, self.clipped)))
 
-        It compares the main measure on public examples.
+    @property
+    def not_learned(self) -> str:
+        """A warning that the model is no better than the baseline; empty if better or not scored.
+
+        The comparison is of the main measure on public examples.
         """
         loss, private = self.plan.config.loss, self.plan.mechanism.private
         name = loss.measure
@@ -214,7 +221,7 @@ class Outcome:
             "prior": self.plan.config.privacy.prior,
             "disjoint": self.plan.config.privacy.disjoint,
             "uncovered": self.guarantee.uncovered or None,
-            **({"warning": self.guarantee.weakness} if self.guarantee.weakness else {}),
+            **({"warning": self.warning} if self.warning else {}),
             "against": self.guarantee.against or None,
             "budget": self.plan.budget,
             "budgets": encoded(self.plan.budgets),

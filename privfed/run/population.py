@@ -29,7 +29,7 @@ def sites_of(config: Config) -> Sites:
 
 
 def represented(config: Config) -> bool:
-    """Whether a few synthetic clients stand for all of them in plans."""
+    """Whether plans replace all clients by a few synthetic ones."""
     return config.data.clients > _FEW and not config.source.holds_real_clients
 
 
@@ -37,8 +37,9 @@ def load_population(config: Config, streams: Streams) -> Federation:
     """Loads the clients and the test set that `config` names. Raises `Refused`."""
     if config.apart:
         raise Refused(
-            'data.site_partition is "elsewhere": clients are at sites on machines of their own, '
-            "and none is here; use `privfed federation run`, or simulate sites with another value",
+            'data.site_partition is "elsewhere", so that clients are at sites on machines of '
+            "their own and no data are on this machine; use `privfed federation run`, or simulate "
+            "sites with another value",
             key="data.site_partition",
         )
     return _population(config, streams, config.data.clients)
@@ -70,9 +71,9 @@ def load_empty(config: Config, streams: Streams) -> Federation:
         test = example.take(np.empty(0, dtype=np.int64))
     elif test is None:
         raise Refused(
-            "a coordinator has no client's data to score a model on; name a public test set "
-            '(data.test_path of a table), or let clients evaluate: data.holdout = "none" and '
-            'evaluation.by = "clients"'
+            "data.holdout needs test examples, but a coordinator has no client's data; name a "
+            "public test set (data.test_path of a table), or let clients evaluate: data.holdout = "
+            '"none" and evaluation.by = "clients"'
         )
     else:
         example = test.take(np.zeros(1, dtype=np.int64))
@@ -87,7 +88,7 @@ def load_empty(config: Config, streams: Streams) -> Federation:
 
 
 def _declared(config: Config) -> Examples:
-    """An example as the source declares it. Raises `Refused` if it declares none."""
+    """An example of the form that the source declares. Raises `Refused` without a declaration."""
     if not isinstance(config.source, DeclaredTable):
         raise Refused(
             f'data.holdout is "none", but data.source = {config.names["source"]!r} does not '

@@ -24,6 +24,7 @@ from privfed.run.assemble import assemble
 from privfed.run.population import (
     load_population,
     load_representatives,
+    protected,
     represented,
 )
 from privfed.run.setup import Setup
@@ -81,7 +82,7 @@ def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
 
 
 def _solved(config: Config, before: Priors, federation: Federation, network: Network) -> Plan:
-    """The plan of a run with the message length of these examples and this model."""
+    """The plan of a run, with the message length of the population's examples and the model."""
     length, measures = message_length(config, network.shapes.length, network.shapes.by_name), 0
     if config.evaluation_rounds.every:
         measures = measure_row_of(config, Form.of(federation.examples)).length
@@ -111,8 +112,9 @@ def _build(
     constants: Mapping[str, Tensor] | None,
 ) -> Network:
     keys, examples = streams.at("init"), federation.examples
+    averages = not protected(config)
     built = build_network(
-        config.model, examples, config.start, config.loss, keys, device, constants
+        config.model, examples, config.start, config.loss, keys, device, constants, averages
     )
     if config.run.precision != "mixed":  # "fast" is measured after assembly
         return built
@@ -130,9 +132,9 @@ def _refuse_other_examples(config: Config, federation: Federation, streams: Stre
     planned, loaded = load_representatives(config, streams).examples, federation.examples
     if (planned.x.shape[1:], planned.classes) != (loaded.x.shape[1:], loaded.classes):
         raise Refused(
-            f"examples of {config.names['source']!r} have another form for {config.data.clients} "
-            "clients than for the fewer synthetic clients used for planning; make the form the "
-            "same for any number of clients"
+            f"data.source is {config.names['source']!r}, but its examples have another form for "
+            f"{config.data.clients} clients than for the fewer synthetic clients that planning "
+            "uses; make the form independent of the number of clients"
         )
 
 

@@ -120,21 +120,21 @@ def refuse_another_version(version: str) -> None:
     """
     if version != __version__:
         raise Refused(
-            f"rank 0 runs privfed {version}, and this rank {__version__}; install the same version "
-            "everywhere"
+            f"rank 0 runs privfed {version}, but this rank runs {__version__}; install the same "
+            "version everywhere"
         )
 
 
 @dataclass
 class RankZero:
-    """Rank 0's announcements: the next round, and its initial state if the others lack it."""
+    """Rank 0's announcements: the next round, and its initial state for ranks without it."""
 
     ranks: Ranks
     known: TrainingState | None = None
     """The state that the other ranks also have."""
 
     def begin(self, setup: Setup) -> Ranks:
-        """Announces the run, as measured and calibrated here; returns the ranks."""
+        """Announces the run, as measured and calibrated by rank 0; returns the ranks."""
         network = setup.network
         if self.ranks.count > 1:
             constants = {name: tensor.cpu() for name, tensor in network.constants.items()}
@@ -149,7 +149,7 @@ class RankZero:
             self.ranks.first(lambda: (round, fresh))
 
     def end(self) -> None:
-        """Announces that there is no other round."""
+        """Announces that no other round follows."""
         if self.ranks.count > 1:
             self.ranks.first(lambda: None)
 

@@ -110,13 +110,14 @@ class Recorder:
     ) -> RoundRecord:
         """Writes the line of the checkpoint's round, with its `measures`.
 
-        `counts` are those of the round itself; totals over rounds are added here.
+        `counts` are of this round only; totals over rounds are added to the line.
         """
         setup, population = self._setup, self._population(now)
         simulation = {**counts, **(self._tally.totals() if self._tally else {})}
         if setup.plan.config.run.client_measures:
             trainer = setup.executor.trainer
-            trainer = replace(trainer, federation=population, network=setup.network)
+            network = setup.network if setup.network.local.names else trainer.network
+            trainer = replace(trainer, federation=population, network=network)
             simulation |= measure_clients(trainer, now.state.params)
         diverging = False
         if self.public and not setup.network.local.names:  # else no client uses the scored model
@@ -131,7 +132,7 @@ class Recorder:
         return record
 
     def measures(self, now: Checkpoint) -> dict[str, float]:
-        """Measures on the public test set, and the attack success rate if there is a target.
+        """Measures on the public test set, and the attack success rate if the attack has a target.
 
         Without a test set, the measures are the clients' last ones.
         """
@@ -192,6 +193,6 @@ def tally_of(setup: Setup, expected: Forecast, directory: RunDirectory) -> Tally
 
 
 def _released_clip(now: Checkpoint) -> dict[str, float]:
-    """The clip that a mechanism released, if it adapts."""
+    """The clip that a mechanism with adaptive clipping released; empty for others."""
     clip = now.state.mechanism.get("clip")
     return {} if clip is None else {"clip": float(clip)}

@@ -60,8 +60,9 @@ def rehearse(
     config = setup.plan.config
     if setup.attackers:
         raise Refused(
-            f"attack.name is {config.names['attack']!r}, but attackers belong to the run's "
-            "own population, and no other one can be rehearsed with them; set attack.fraction = 0"
+            f"attack.name is {config.names['attack']!r}, but attackers belong to the run's own "
+            "population, so that a rehearsal on another population is impossible; set "
+            "attack.fraction = 0"
         )
     streams = Streams(seed, simulated=True)
     setup = replace(setup, federation=population, streams=streams)

@@ -46,13 +46,13 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
     if wanted.run.rounds < stored.run.rounds:
         raise Refused(
             f"run.rounds is {wanted.run.rounds}, but this run was started with "
-            f"{stored.run.rounds}; rounds may only go up"
+            f"{stored.run.rounds}; raise run.rounds, or leave it as it was"
         )
     if stored.chosen and wanted.run.rounds != stored.run.rounds:
         raise Refused(
-            "run.rounds is changed, but this run was chosen among others, and its ε covers "
-            "only the rounds that all of them had; start a new run, with privacy.prior and "
-            "model.init this one"
+            "run.rounds is changed, but this run was chosen among others, and its ε covers only "
+            "the rounds of all candidates; start a new run, with this run in privacy.prior and "
+            "model.init"
         )
     before, after = _flat(stored), _flat(wanted)
     changed = [
@@ -62,8 +62,8 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
     ]
     if changed:
         raise Refused(
-            f"a resumed run keeps its configuration, but {'; '.join(changed)}. Only run.rounds "
-            "(upward) and privacy.epsilon may change; start a new run for anything else"
+            f"a resumed run keeps its configuration, but {'; '.join(changed)}; change only "
+            "run.rounds (upward) or privacy.epsilon, or start a new run"
         )
     return wanted
 
@@ -74,32 +74,37 @@ def _flat(config: Config) -> dict[str, Any]:
 
 
 def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:
-    """The ledger of an existing run, or a new one if a crash came before its first charge."""
+    """The ledger of an existing run, or a new ledger if a crash came before the first charge."""
     ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
     if ledger is None or not ledger.opened:
         if directory.began():
-            raise Broken(f"{directory.ledger} is missing or empty, but the run has begun")
+            raise Broken(
+                f"{directory.ledger} is missing or empty, but the run has begun; restore the ledger"
+            )
         directory.ledger.unlink(missing_ok=True)
         ledger = Ledger.create(directory.ledger, terms)
     if ledger.terms.get("config") != directory.config.digest():
         raise Broken(
-            f"{directory.path}: config.toml does not match the ledger; it was edited. Restore "
-            "it, or start a new run"
+            f"{directory.path}: config.toml does not match the ledger, so that it was edited; "
+            "restore config.toml, or start a new run"
         )
     keep_heads(ledger, setup.plan.config.run.heads)
     if ledger.terms.get("files", {}) != directory.companions():
         raise Broken(
-            f"{directory.path}: the frozen part of the model, or the list of public clients, "
-            "does not match the ledger; it was edited or removed"
+            f"{directory.path}: the frozen part of the model, or the list of public clients, does "
+            "not match the ledger; restore the directory, which was edited"
         )
     if not directory.checkpoint.exists():
         if ledger.terms.get("start") != terms["start"]:
             raise Broken(
                 f"{directory.path}: model.init is not the file (or the module does not have the "
-                "weights) stated in the ledger"
+                "weights) that the ledger states; restore the former file"
             )
         if ledger.charges:
-            raise Broken(f"{directory.path} has charges in its ledger, but no checkpoint")
+            raise Broken(
+                f"{directory.path} has charges in its ledger, but no checkpoint; restore the "
+                "checkpoint"
+            )
         first = Checkpoint.first(setup.initial_state(), ledger.head())
         first.save(directory, setup.network)
     return ledger
@@ -142,8 +147,8 @@ def reassemble(
         directory.population.refuse_others((setup.federation.examples, setup.federation.test))
     if sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
         raise Refused(
-            f"{directory.path}: the public clients differ from those that it declared: the data "
-            "have changed. Restore them, or start a new run with this one in privacy.prior"
+            f"{directory.path}: the public clients differ from the ledger's, because the data have "
+            "changed; restore the data, or start a new run with this run in privacy.prior"
         )
     return setup, reopen(directory, setup, terms(setup, before, directory))
 
@@ -211,7 +216,7 @@ def _state_budget(
 ) -> Setup:
     """States a changed budget in the ledger before it applies; returns `setup` with all budgets.
 
-    An older ledger does not state the first one, which is the one `stored` in the configuration.
+    An older ledger does not state the first budget, which the `stored` configuration has.
     """
     plan, last = setup.plan, stored if ledger.budget is None else ledger.budget
     if plan.budget is not None and last is not None and plan.budget != last:
@@ -225,8 +230,8 @@ def _refuse_less_than_spent(plan: Plan, ledger: Ledger) -> None:
     so_far = spent(ledger, privacy.delta, privacy.accountant).epsilon
     if plan.budget is not None and so_far > plan.budget:
         raise Refused(
-            f"privacy.epsilon is {plan.budget:g}, but this run has already spent {so_far:g}; a "
-            "release cannot be undone: set at least that, or restore the key's former value"
+            f"privacy.epsilon is {plan.budget:g}, but this run has already spent {so_far:g}; set "
+            "at least that, since a release cannot be undone, or restore the key's former value"
         )
 
 

@@ -43,9 +43,9 @@ def client_states(
 def rule_histories(
     setup: Setup, directory: RunDirectory, ledger: Ledger, checkpoint: Checkpoint
 ) -> ClientStates | None:
-    """The rule's memory of clients as of `checkpoint`; None if it keeps none.
+    """The rule's memory of clients as of `checkpoint`; None for a rule without memory.
 
-    It includes canaries, whose indices follow those of clients.
+    The memory includes canaries, whose indices follow the clients' indices.
     """
     width = numbers_per_history(setup.plan.config, setup.network.shapes.length)
     if not width:
@@ -56,7 +56,7 @@ def rule_histories(
 
 
 def _run_of(setup: Setup, ledger: Ledger) -> str:
-    """Returns an identity of the run and the order of its clients, for stored client memory."""
+    """Returns an identifier of the run and the order of its clients, for stored client memory."""
     order = hashlib.sha256(setup.federation.population().identities.tobytes()).hexdigest()
     return f"{ledger.terms['id']} {order}"
 
@@ -82,7 +82,7 @@ def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Priv
 
 
 def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Streams:
-    """The random streams, with the run's own key if samples or noise are correlated.
+    """Returns the random streams, with the run's stored key if `keeps_key(setup)`.
 
     Raises `Broken` if the key is missing from a run that was charged.
     """
@@ -93,7 +93,7 @@ def with_kept_key(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Stre
 
 
 def keeps_key(setup: Setup) -> bool:
-    """Whether secret random numbers of different rounds derive from one key, which is kept."""
+    """Whether secret random numbers of different rounds derive from one stored key."""
     parts = (setup.algorithm.sampler, setup.algorithm.mechanism)
     follows = any(part.remembers for part in parts) or setup.plan.config.audit.canaries > 0
     return follows and not setup.streams.simulated
@@ -105,7 +105,7 @@ def keeps_states(setup: Setup) -> bool:
 
 
 def correlated(setup: Setup, streams: Streams) -> Correlated | None:
-    """Noise that is correlated over rounds; None if it is not."""
+    """Noise that is correlated over rounds; None if noise is independent or absent."""
     algorithm = setup.algorithm
     layout = algorithm.objective.layout(setup.network.shapes.length)
     return algorithm.mechanism.memory(streams, algorithm.mechanism.width(layout))
@@ -162,7 +162,7 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
 
 
 class HeldElsewhere:
-    """Stands in for ledger and releases where another process (rank 0, a server) has them."""
+    """Replaces the ledger and the releases if another process (rank 0, a server) has them."""
 
     def charge(self, round: int, event: Event) -> Charge:
         raise RuntimeError("only the process that holds the ledger charges")
@@ -191,7 +191,7 @@ class UpdateCanaries:
 def with_run_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, RunCanaries | None]:
-    """The world with the run's canaries in its population, if it has any."""
+    """The world with the run's canaries, if any, in its population."""
     config, length = setup.plan.config, setup.network.shapes.length
     if not config.audit.canaries:
         return world, None

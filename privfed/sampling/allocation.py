@@ -58,8 +58,8 @@ class Allocation(SizedSampler):
         size = size_by_turns(self.size, clients, "slots", self.slots)
         if self.groups and self.slots % self.groups:
             raise Refused(
-                f"cohort.groups is {self.groups}, but cohort.slots {self.slots}; expected groups "
-                f"that divide the slots: {', '.join(map(str, _divisors(self.slots)))}"
+                f"cohort.groups is {self.groups}, but must divide cohort.slots = {self.slots}; use "
+                f"one of {', '.join(map(str, _divisors(self.slots)))}"
             )
         return self.model_copy(update={"size": size})
 

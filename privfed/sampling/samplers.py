@@ -101,9 +101,8 @@ class CappedPoisson(Poisson):
         rate, cap = _rate(self.size, clients), self.capacity()
         if cap < self.size:
             raise Refused(
-                f"cohort.cap is {cap}, below the expected cohort of {self.size}, so that most "
-                "cohorts would be truncated; expected at least cohort.size, better 1.5 times "
-                "that"
+                f"cohort.cap is {cap}, but cohort.size is {self.size}, so that most cohorts would "
+                "be truncated; expected at least cohort.size, better 1.5 times cohort.size"
             )
         sampled = partial(TruncatedPoisson, rate, cap, clients)
         return Witness("truncated_poisson", rate, ADD_REMOVE, sampled)
@@ -112,7 +111,7 @@ class CappedPoisson(Poisson):
         if population > clients:
             raise Refused(
                 f"data.clients is {clients}, but there are more clients, and cohort.sampler = "
-                '"truncated_poisson" requires an upper bound; raise it'
+                '"truncated_poisson" requires an upper bound; raise data.clients'
             )
 
     def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
@@ -292,5 +291,5 @@ def refuse_other_number(population: int, clients: int, sampler: str) -> None:
     if population != clients:
         raise Refused(
             f"data.clients is {clients}, but there are {population} clients; cohort.sampler = "
-            f'"{sampler}" treats their number as public; set data.clients to it'
+            f'"{sampler}" treats their number as public; set data.clients to that number'
         )

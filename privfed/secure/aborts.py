@@ -194,7 +194,7 @@ def refuse_population(population: int, clients: int) -> None:
     """
     if not FEWEST_OF_DECLARED * clients <= population <= clients:
         raise Refused(
-            f"data.clients is {clients}, but the population has a size for which aborts are "
-            "not charged (only from nine tenths of data.clients to data.clients); declare "
-            "another number"
+            f"data.clients is {clients}, but aborts are charged only for populations of nine "
+            "tenths of data.clients to data.clients; set data.clients so that the population is in "
+            "this range"
         )

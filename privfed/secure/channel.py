@@ -14,7 +14,7 @@ from privfed.secure.summation import Aborted, Session
 
 
 class Wire:
-    """Carries bytes; a test's wire may change or lose them."""
+    """Carries messages; the wire of a test may change or lose messages."""
 
     def carry(self, client: int, data: bytes, upward: bool) -> bytes | None:
         """Returns the bytes that arrive, or None if they are lost.

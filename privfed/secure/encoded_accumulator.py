@@ -100,9 +100,9 @@ class EncodedAccumulator:
         codec = self._codec
         if codec.clip == np.inf and not bool(np.abs(row).max(initial=0.0) <= codec.reach):
             raise Refused(
-                f"an update is beyond secure.range = {codec.reach:g}, or not finite: training "
-                "diverged, or the range is too small for weighted updates; lower client.lr, "
-                "or raise secure.range (and secure.bits)"
+                f"secure.range is {codec.reach:g}, but an update is larger or not finite, because "
+                "training diverged or the range is too small for weighted updates; lower "
+                "client.lr, or raise secure.range (and secure.bits)"
             )
         encoded = codec.encode(row, keys)
         if self._share:

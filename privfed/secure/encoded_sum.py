@@ -110,7 +110,7 @@ class SecureProtocol(Part):
         return self.begun(limits)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors of any sum, over all cohorts; with fewer it aborts."""
+        """Returns the smallest number of survivors of a completed sum, over all cohorts."""
         return limits.least(self.begun(limits))
 
     def sharing(self, limits: Limits) -> int:
@@ -217,7 +217,7 @@ class SecureProtocol(Part):
         """Raises `Refused` for limits without a proof for this protocol."""
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
-        """Raises `Refused` if the protocol cannot carry such sums."""
+        """Raises `Refused` if the protocol cannot carry sums of the codec's rows."""
 
     def abort_where_lost(self, session: Session, limits: Limits) -> None:
         """Raises `Aborted` if too many of the session's clients drop out to complete its sum."""
@@ -266,7 +266,7 @@ class EncodedSummation:
         return EncodedAccumulator(session, codec, encoding.bound, share, channel)
 
     def channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
-        """Returns the channel of the session's parties: the protocol, or its arithmetic only."""
+        """Returns the session's channel: with all parties, or with the arithmetic only."""
         if not self.limits.arithmetic:
             return self.protocol.channel(session, codec, self.limits, layers)
         lost = functools.partial(self.protocol.abort_where_lost, session, self.limits)
@@ -323,9 +323,9 @@ def _refuse_incomparable(noise: object) -> None:
         agreement(noise=noise)
     except TypeError as error:
         raise Refused(
-            f"the share of noise is a {type(noise).__qualname__}, which parties of a secure sum "
-            f"cannot compare ({error}); expected a frozen dataclass or a Part, whose fields are "
-            "numbers, texts, None, or tuples of such"
+            f"the share of noise is a {type(noise).__qualname__}, but parties of a secure sum "
+            f"cannot compare such objects ({error}); expected a frozen dataclass or a Part, whose "
+            "fields are numbers, texts, None, or tuples of these"
         ) from error
 
 

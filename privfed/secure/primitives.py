@@ -39,7 +39,7 @@ _FROM_ZERO = CTR(bytes(16))
 
 
 class LowOrder(ValueError):
-    """A public key of low order: its shared secret is zero for every private key."""
+    """A public key of low order, with which every private key agrees on the secret zero."""
 
 
 def random_key() -> bytearray:
@@ -81,7 +81,7 @@ class KeyPair:
 
     @classmethod
     def agree_apart(cls) -> None:
-        """Forgets the pairs of this process: each then agrees as if it had its own process."""
+        """Forgets agreed pairs of keys, so that each party agrees as if in its own process."""
         cls._living.clear()
 
 
@@ -183,7 +183,7 @@ class SignedMessage(ABC):
 
     @property
     def text(self) -> bytes:
-        """The signed text; it differs for every message, session and protocol."""
+        """The signed text, which differs for every message, session and protocol."""
         hashed = hashlib.sha256(bytes([self.kind]))
         for part in self.covered():
             hashed.update(part)

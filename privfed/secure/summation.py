@@ -110,7 +110,7 @@ class SumProtocol(Protocol):
     """Whether the protocol supports noise in layers, and can remove the layers in excess."""
 
     def over(self, limits: Limits) -> Summation:
-        """Returns the protocol with these `limits`. Raises `Refused` if they are unsupported."""
+        """Returns the protocol with `limits`. Raises `Refused` if it does not support them."""
         ...
 
 
@@ -171,7 +171,7 @@ class RowHiding(SumProtocol, Protocol):
     def withstood(self, limits: Limits) -> float:
         """Returns the largest `may_collude` with which sums within `limits` hide rows.
 
-        With sites it is the number of colluding sites.
+        With sites, this is the number of colluding sites.
         """
         ...
 
@@ -223,7 +223,10 @@ class Accumulator(Protocol):
 
 
 class Summation(Protocol):
-    """Contract of a summation: it opens sums and states their precision and cost."""
+    """Contract of a summation: starts sums.
+
+    It also states their norm bound, probability of aborting, precision and cost.
+    """
 
     def open(self, session: Session, length: int, encoding: Encoding) -> Accumulator:
         """Starts a sum.

@@ -75,7 +75,8 @@ class Checkpoint:
             if not network.same_code([float(number) for number in about["fingerprint"]]):
                 raise Broken(
                     f"{directory.path}: the model's code gives other outputs than when this run "
-                    "was trained (or draws where it is built from elsewhere than torch); restore it"
+                    "was trained (or draws its initial values from a generator other than "
+                    "torch's); restore the code"
                 )
             params = network.shapes.flatten_exactly(under(tensors, "model/"))
             if params.dtype != network.initial_params.dtype:

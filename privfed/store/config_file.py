@@ -58,8 +58,8 @@ class ConfigFile:
             _refuse_outside(text, self.path)
         elif terms.get("config") != _digest(text, self.path):
             raise Broken(
-                f"{self.path.parent}: config.toml is not the configuration that the ledger was "
-                "opened for; it was edited, and nothing that it names was imported. Restore it, or "
+                f"{self.path.parent}: config.toml is not the configuration for which the ledger "
+                "was opened, so that nothing named there was imported. Restore config.toml, or "
                 "start a new run"
             )
         return read_resolved(text, str(self.path), self.given)
@@ -111,8 +111,8 @@ def _terms(ledger: Path) -> Mapping[str, Any]:
         raise Broken(public_text(error)) from None
     if head is not None and chained.opened and not chained.holds(head):
         raise Broken(
-            f"{ledger} ends before the checkpoint in its directory, or is not the ledger that "
-            "the checkpoint belongs to; restore it"
+            f"{ledger} ends before the checkpoint in its directory, or belongs to another "
+            "checkpoint; restore the ledger"
         )
     return chained.terms
 
@@ -128,9 +128,9 @@ def _refuse_outside(text: str, path: Path) -> None:
     _digest(text, path)
     if named := keys_of_outside_parts(text, str(path)):
         raise Refused(
-            f"{path.parent} has no ledger that states its configuration: its run had not "
-            f"begun. {', '.join(named)} there would import code, which no ledger confirms; "
-            "delete the directory, and start the run again"
+            f"{path.parent} has no ledger, because its run had not begun, but {', '.join(named)} "
+            "in its config.toml would import code that no ledger confirms; delete the directory, "
+            "and start the run again"
         )
 
 

@@ -24,7 +24,7 @@ def refuse_taken(out: Path) -> None:
     refuse_lost_link(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(
-            f"--out is {out}, which is not empty; nothing was changed. Name a new directory"
+            f"--out is {out}, which is not empty, and nothing was changed; name a new directory"
         )
 
 

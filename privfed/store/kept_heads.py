@@ -60,7 +60,9 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
         raise Refused(f"run.heads is {heads}, which is not a file; name a file")
     writable = path if path.exists() else path.parent
     if not path.parent.is_dir() or not os.access(writable, os.W_OK):
-        raise Refused(f"run.heads is {heads}, which cannot be written; name a file that can")
+        raise Refused(
+            f"run.heads is {heads}, which cannot be written; name a file in a writable folder"
+        )
     if path.exists():
         try:
             held = HeadsFile(path).read()
@@ -69,8 +71,8 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
         if out is not None and others_at(place_of(out / "ledger.jsonl"), held):
             raise Refused(
                 f"run.heads is {heads}, but that file contains the heads of an earlier run in "
-                f"{out}; name another folder or another file, so that this run does not appear "
-                "to replace it"
+                f"{out}; name another run directory or another file, so that this run does not "
+                "appear to replace that run"
             )
 
 
@@ -89,15 +91,18 @@ def keep_heads(ledger: Ledger, heads: str) -> None:
     path, trail = Path(heads), ledger.trail()
     if len(trail) > 1 and not path.is_file():
         raise Broken(
-            f"{heads} is missing, where this run keeps its ledger's heads (run.heads). Restore "
-            "it, or, if it is lost, create an empty file there, which then starts anew"
+            f"{heads} is missing, where this run keeps its ledger's heads (run.heads). Restore the "
+            "file, or, if the file is lost, create an empty one, which then starts anew"
         )
     file = HeadsFile(path)
     held = _held(file) if path.exists() else []
     missing = lacking(held, trail)
     before = trail[: len(trail) - len(missing) + 1]
     if problems := contradictions(held, before, trail):
-        raise Broken(f"{heads} {problems[0]}; the epsilon of this run can no longer be proved")
+        raise Broken(
+            f"{heads} {problems[0]}, so that the epsilon of this run can no longer be proved; "
+            "restore the ledger or this file"
+        )
     file.add(missing)
     ledger.heads_file = file
 
@@ -141,8 +146,8 @@ def charges_since(ledger: Ledger, head: str) -> int | None:
     digits = head.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", digits):
         raise Refused(
-            f"--head is {head}; expected the {SHORTEST} to 64 hexadecimal digits that a run ended "
-            "with"
+            f"--head is {head}; expected {SHORTEST} to 64 hexadecimal digits, as printed at the "
+            "end of a run"
         )
     trail = ledger.trail()
     line = next((known.line for known in trail if known.hash.startswith(digits)), None)

@@ -162,7 +162,9 @@ def _ledger(path: Path) -> Ledger | None:
     try:
         return Ledger.load(path)
     except (OSError, AccountingError) as error:
-        raise Refused(f"model.init: the ledger in its directory is not valid: {error}") from error
+        raise Refused(
+            f"model.init: the ledger in the directory of that model is not valid: {error}"
+        ) from error
 
 
 def _of_ledger(ledger: Ledger) -> Lineage:

@@ -77,11 +77,11 @@ class RunDirectory:
           Refused: if the directory is not empty.
         """
         if path.exists() and not path.is_dir():
-            raise Refused(f"--out is {path}, a file; expected a new or empty directory")
+            raise Refused(f"--out is {path}, which is a file; expected a new or empty directory")
         if path.is_dir() and not _is_untouched(path):
             another = "another run" if (path / "ledger.jsonl").exists() else "other files"
             raise Refused(
-                f"--out is {path}, which holds {another}; nothing was changed. Name a new "
+                f"--out is {path}, which holds {another}, and nothing was changed; name a new "
                 f"directory, or resume a run: {resume_command(path)}"
             )
         directory = cls(path)
@@ -95,8 +95,12 @@ class RunDirectory:
             return path
         if not (path / "config.toml").is_file():
             if (path / "ledger.jsonl").exists():
-                raise Broken(f"{path} has a ledger, but its config.toml is missing")
-            raise Refused(f"{path} is not a run directory (it has no config.toml)")
+                raise Broken(
+                    f"{path} has a ledger, but config.toml is missing; restore config.toml"
+                )
+            raise Refused(
+                f"{path} is not a run directory, since config.toml is missing; name a run directory"
+            )
         return cls(path)
 
     def with_given(self, given: Given) -> RunDirectory:
@@ -109,7 +113,7 @@ class RunDirectory:
         Raises:
           Busy: if another process holds the lock.
         """
-        taken = Busy(f"{self.path} is in use by another process; wait for it to end")
+        taken = Busy(f"{self.path} is in use by another process; wait for that process to end")
         return held_alone(self.path, taken, reads)
 
     def make_folders(self) -> None:
@@ -159,9 +163,9 @@ class RunDirectory:
             runs = regular.read_text(self._counted, errors="replace").splitlines()
             by = runs[0] if runs else "another run"
             raise Refused(
-                f"{self.path} was counted as an earlier run by {by}; more rounds here would be "
-                "counted by no run. Start a new run instead, with privacy.prior naming both, "
-                "and model.init this one"
+                f"{self.path} was counted as an earlier run by {by}, so that no run would count "
+                "further rounds; start a new run instead, with both runs in privacy.prior and this "
+                "run in model.init"
             )
 
     def write_attackers(self, attackers: Mapping[str, Any]) -> None:

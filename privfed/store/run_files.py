@@ -197,8 +197,9 @@ class PrivateKey:
         owner, _, key = text.strip().partition(" ")
         if owner != run or not re.fullmatch("[0-9a-f]{64}", key):
             raise Broken(
-                f"{self.path} is missing, or not this run's, but the participation of clients "
-                "and the correlated noise are derived from it. Restore it, or start a new run"
+                f"{self.path} is missing, or belongs to another run, but the participation of "
+                "clients and the correlated noise are derived from this file. Restore the file, or "
+                "start a new run"
             )
         self.path.parent.chmod(0o700)
         self.path.chmod(0o600)

@@ -60,7 +60,10 @@ class RunRecord:
         except AccountingError as error:
             raise Broken(public_text(error)) from None
         if record.begun and stated != record.digest:
-            raise Broken("config.toml is not the configuration that the ledger was opened for")
+            raise Broken(
+                "config.toml is not the configuration for which the ledger was opened; restore "
+                "config.toml"
+            )
         return record
 
     @cached_property
@@ -165,7 +168,10 @@ class RunRecord:
         """
         if not self.directory.ledger.exists():
             if self.directory.began():
-                raise Broken("it has a model or metrics, but its ledger.jsonl is missing")
+                raise Broken(
+                    "the directory has a model or metrics, but ledger.jsonl is missing; restore "
+                    "the ledger"
+                )
             return None
         with _readable(self.directory.ledger):
             return self.ledger if self.ledger.opened else None

@@ -172,12 +172,16 @@ def _read(
     except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise unreadable(path, error) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise Broken(f"{path} is of another format; this version of privfed reads {FORMAT}")
+        raise Broken(
+            f"{path} has another format, but this version of privfed reads {FORMAT}; update privfed"
+        )
     return by_name, about
 
 
 def _not_finite(path: Path) -> Broken:
-    return Broken(f"{path} contains numbers that are not finite, which privfed never writes")
+    return Broken(
+        f"{path} contains numbers that are not finite, which privfed never writes; restore the file"
+    )
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

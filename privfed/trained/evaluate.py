@@ -55,11 +55,16 @@ def predictions(net: Network, params: Tensor, examples: Examples, client: str = 
 def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
     """Raises `Refused` if no table can be written at `path`, or one of `data` is that file."""
     if path.suffix.lower() not in _WRITERS:
-        raise Refused(f"{option} {path}: expected a name that ends in {', '.join(_WRITERS)}")
+        raise Refused(f"{option} is {path}; expected a name that ends in {', '.join(_WRITERS)}")
     if not path.parent.is_dir():
-        raise Refused(f"{option} {path}: the folder {path.parent} is missing")
+        raise Refused(
+            f"{option} is {path}, but the folder {path.parent} is missing; make the folder"
+        )
     if path.resolve() in {Path(each).resolve() for each in data if each}:
-        raise Refused(f"{option} {path} is the data file itself; nothing was changed. Name another")
+        raise Refused(
+            f"{option} is {path}, which is the data file itself, and nothing was changed; name "
+            "another file"
+        )
 
 
 def write_predictions(path: Path, table: Predictions) -> None:
@@ -133,7 +138,8 @@ def _set(row: Sequence[bool], names: Sequence[str]) -> str:
 
 def _sequence(row: Sequence[int], names: Sequence[str]) -> str:
     """The concatenated labels of a row, of the positions that have one."""
-    return "".join(names[label] if names else str(label) for label in row if label != -1)
+    between = "" if names else " "
+    return between.join(names[label] if names else str(label) for label in row if label != -1)
 
 
 def _numbers(row: Sequence[Any], names: Sequence[str]) -> str:

@@ -1,13 +1,17 @@
 """Export of a trained model to one file, checked against the run's own predictions.
 
 Low-rank adapters can be exported as a separate file, with the factors and other trained parameters.
-It is used with the weights that were adapted, which many such files can share. W of the merged
+It is used with the weights that were adapted, which many such files can share; a folder is in the
+format of the library peft. W of the merged
 model is W + scale * (B @ A) in W's shape; the factors have W's name with a suffix:
 `privfed.models.adapters`.
 """
 
 from __future__ import annotations
 
+import copy
+import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +19,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load
-from torch import Tensor
+from torch import Tensor, nn
 
 from accounting.documents import from_json
 from accounting.durable import write_atomically
@@ -25,10 +29,12 @@ from privfed.core.errors import Broken, Refused
 from privfed.core.streams import Streams
 from privfed.core.text import dump
 from privfed.core.version import __version__
-from privfed.models.adapters import merge_model
+from privfed.data.inputs import by_name, by_position
+from privfed.models.adapters import merge_model, unadapt
 from privfed.models.form import Form
 from privfed.models.local_part import missing_part
 from privfed.models.network import Network
+from privfed.models.peft_format import CONFIGURATION, WEIGHTS, add_adapters, peft_tensors
 from privfed.models.start import is_factor, with_changes
 from privfed.run.population import load_population
 from privfed.store.run_directory import RunDirectory
@@ -47,6 +53,45 @@ from privfed.trained.stored_model import stored_model
 
 
 @dataclass(frozen=True)
+class PeftAdapters:
+    """The format of adapters of peft, a folder: `tensors` and a configuration `stated`."""
+
+    tensors: Mapping[str, Tensor]
+    stated: Mapping[str, Any]
+    base: nn.Module
+    called = "adapters in peft's format, without the weights that they are added to"
+
+    @classmethod
+    def of(cls, network: Network, params: Tensor) -> PeftAdapters:
+        """The adapters of a model `[d]`. Raises `Refused` for some that peft does not support."""
+        Adapters.of(network, params)
+        values = {**network.constants, **network.shapes.views(params)}
+        tensors, stated = peft_tensors(network.module, values, network.shapes.names)
+        base = copy.deepcopy(network.module)
+        for layer in base.modules():
+            unadapt(layer)
+        return cls(tensors, stated, base)
+
+    def write(self, exportable: Exportable) -> bytes:
+        return pack(self.tensors, exportable.facts)
+
+    def read(self, content: bytes, exportable: Exportable) -> Predict:
+        """The model with the adapters in `content` added to its own weights."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(Path(folder), content)
+            add_adapters(self.base, folder)
+        model = exportable.model
+        checked = Preprocessed(self.base, model.loss, model.meaning, None).eval()
+        return lambda inputs: checked(*inputs)
+
+    def save(self, to: Path, content: bytes) -> None:
+        """Writes the folder `to`."""
+        to.mkdir(exist_ok=True)
+        write_atomically(to / WEIGHTS, content)
+        write_atomically(to / CONFIGURATION, (json.dumps(self.stated, indent=2) + "\n").encode())
+
+
+@dataclass(frozen=True)
 class Adapters:
     """The format of adapters; `base` are the weights to which `tensors` are added, by name."""
 
@@ -61,7 +106,7 @@ class Adapters:
         if not factors:
             raise Refused(
                 "--adapters is given, but the run adapted no weight by a low rank (model.lora); "
-                "leave it out"
+                "leave --adapters out"
             )
         base = {name: t for name, t in network.constants.items() if name not in factors}
         return cls({**factors, **network.shapes.views(params)}, base)
@@ -123,8 +168,8 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
 
     Args:
       run: directory of the run.
-      to: file to write: .safetensors, .pt2 or .onnx.
-      adapters: whether to export only the adapters, to .safetensors.
+      to: file to write: .safetensors, .pt2 or .onnx; a folder for adapters in peft's format.
+      adapters: whether to export only the adapters.
 
     Returns:
       The file, its facts, and the largest difference to the run's predictions.
@@ -134,22 +179,22 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
       Busy: while the run is in progress.
       Broken: for a run whose files prove nothing.
     """
-    file_format = _format_of(to)
-    if adapters and not isinstance(file_format, Safetensors):
-        raise Refused(f"--to is {to}, but adapters are weights by name; expected .safetensors")
+    file_format = _format_of(to, adapters)
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
-        raise Refused(f"{directory.path} has no checkpoint: its run has not begun")
+        raise Refused(f"{directory.path} has no checkpoint: its run has not begun; train it first")
     with directory.locked(reads=True):  # a run in progress would spend more than stated
         provenance = _provenance(directory)
         config = directory.config.read()
         _refuse_without_expectation(config)
         form = directory.checkpoint.form() or _form_of_data(config)
         network, params, round = stored_model(directory, form.empty())
+    _refuse_named_inputs(form, file_format, to)
     made_up = made_up_rows(form, config.source, network, params)
     if adapters:
-        file_format = Adapters.of(network, params)
+        file_format = (Adapters if to.suffix else PeftAdapters).of(network, params)
     inputs = dict(zip(_names(form), made_up.inputs, strict=True))
+    named = inputs if by_position(form.inputs) else by_name(made_up.inputs[0], form.inputs)
     output = "value" if made_up.expected.dim() == 1 else "probabilities"
     recipe = {key: value for key, value in config.values()["model"].items() if key != "init"}
     facts = {
@@ -159,7 +204,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
         **provenance,
         "lacks": missing_part(network) or None,
         "model": recipe,
-        "inputs": [_described(name, value) for name, value in inputs.items()],
+        "inputs": [_described(name, value) for name, value in named.items()],
         "output": _described(output, made_up.expected),
         "label": {"names": list(form.names), "scale": form.scale, "shift": form.shift},
         "preprocessing": form.preprocessing and form.preprocessing.model_dump(mode="json"),
@@ -170,7 +215,10 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     content = file_format.write(exportable)
     with quiet(file_format.called):
         difference = _largest_difference(file_format.read(content, exportable), made_up, form, to)
-    write_atomically(to, content)
+    if isinstance(file_format, PeftAdapters):
+        file_format.save(to, content)
+    else:
+        write_atomically(to, content)
     return Exported(
         directory.path,
         to,
@@ -182,17 +230,33 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     )
 
 
-def _format_of(to: Path) -> Format:
+def _format_of(to: Path, adapters: bool) -> Format:
     """The format of the file `to`. Raises `Refused` if it cannot be written, or exists."""
-    if to.suffix.lower() not in FORMATS:
+    if to.suffix.lower() not in FORMATS and not (adapters and not to.suffix):
         raise Refused(f"--to is {to}; expected a name that ends in {', '.join(FORMATS)}")
+    file_format = FORMATS[to.suffix.lower() or ".safetensors"]
+    if adapters and not isinstance(file_format, Safetensors):
+        raise Refused(
+            f"--to is {to}, but adapters are weights by name; expected .safetensors, or the name "
+            "of a folder, without a suffix, for peft's format"
+        )
     if not to.parent.is_dir():
-        raise Refused(f"--to is {to}, but the folder {to.parent} is missing; make it")
+        raise Refused(f"--to is {to}, but the folder {to.parent} is missing; make the folder")
     if to.exists():
         raise Refused(
-            f"--to is {to}, which exists; nothing was changed. Remove it, or name another file"
+            f"--to is {to}, which exists, and nothing was changed; remove that file, or name "
+            "another"
         )
-    return FORMATS[to.suffix.lower()]
+    return file_format
+
+
+def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:
+    """Raises `Refused` for a program of a model that takes its inputs by name."""
+    if not by_position(form.inputs) and not isinstance(file_format, Safetensors):
+        raise Refused(
+            f"--to is {to}, but the model takes its inputs by name ({', '.join(form.inputs)}), "
+            "which formats of programs do not support; export its weights to .safetensors"
+        )
 
 
 def _form_of_data(config: Config) -> Form:
@@ -206,10 +270,7 @@ def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
     Changes of adapted weights are merged into them.
     """
     module = network.module
-    tensors = dict(module.named_parameters())
-    with torch.no_grad():
-        for name, view in network.shapes.views(params).items():
-            tensors[name].copy_(view)
+    network.hold(params)
     merge_model(module, ())
     return Preprocessed(module, network.loss, form.meaning, form.preprocessing).eval()
 
@@ -223,8 +284,8 @@ def _refuse_without_expectation(config: Config) -> None:
     """Raises `Refused` if a user's own loss does not define the meaning of its outputs."""
     if not hasattr(config.loss, "expectation"):
         raise Refused(
-            f"the loss {config.names['loss']!r} has no method `expectation`, which turns outputs "
-            "into probabilities or numbers; without it an export would give bare outputs"
+            f"model.loss is {config.names['loss']!r}, which has no method `expectation` that turns "
+            "outputs into probabilities or numbers; add this method to the loss"
         )
 
 
@@ -236,7 +297,7 @@ def _provenance(directory: RunDirectory) -> dict[str, Any]:
     audited = audit(directory.path)
     refuted = ["its canaries refute its claimed epsilon"] if audited.refuted else []
     for problem in (*audited.problems, *refuted):
-        raise Broken(f"{directory.path} proves nothing: {problem}")
+        raise Broken(f"{directory.path} proves no guarantee: {problem}")
     stated = audited.to_json()
     keys = ("epsilon", "delta", "unit", "relation", "meaning", "guarantees", "uncovered", "note")
     return {
@@ -270,7 +331,7 @@ def _largest_difference(predict: Predict, made_up: MadeUp, form: Form, to: Path)
         if predicted.shape != part.expected.shape or not close:
             raise Refused(
                 f"--to is {to}, but the export gives other predictions than the run for {count} "
-                "synthetic rows; nothing was written. Export to another format"
+                "synthetic rows; nothing was written; export to another format"
             )
         gap = (predicted - part.expected).nan_to_num().abs().max()
         difference = max(difference, float(gap))

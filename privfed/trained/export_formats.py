@@ -202,7 +202,7 @@ class Onnx:
                 verbose=False,
             )
         if program is None:
-            raise Refused("this PyTorch has no ONNX exporter; update it")
+            raise Refused("this version of PyTorch has no ONNX exporter; update PyTorch")
         graph = program.model_proto
         entry = graph.metadata_props.add()
         entry.key, entry.value = FACTS, json.dumps(exportable.facts)
@@ -258,8 +258,8 @@ def quiet(called: str) -> Iterator[None]:
         ) from None
     except Exception as error:  # exporters raise anything for models they cannot trace
         raise Refused(
-            f"this model cannot be used as {called} ({public_text(error)}); export it to "
-            ".safetensors, which any model can be written to",
+            f"this model cannot be used as {called} ({public_text(error)}); export the model to "
+            ".safetensors, a format for any model",
             private=" ".join(str(error).split()),
         ) from None
     finally:

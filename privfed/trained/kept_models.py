@@ -49,22 +49,25 @@ def score_kept_models(path: Path) -> Personalised:
         objective = setup.executor.trainer.objective
         if not objective.personalises:
             raise Refused(
-                "clients of this run keep no model of their own; expected one with model.local, or "
-                f"client.objective = {offered('objective', lambda part: part.personalises)}: give "
-                "--personalise the epochs to fine-tune for, or train such a run"
+                "clients of this run keep no personal models; give --personalise the number of "
+                "epochs to fine-tune, or train a run with model.local or client.objective = "
+                f"{offered('objective', lambda part: part.personalises)}"
             )
         refuse_lost(setup, directory, ledger)
         now = last_checkpoint(setup, directory, ledger)
         if ledger.charges and now.round < ledger.charges[-1].round:
             raise Refused(
-                f"{path} was interrupted in round {ledger.charges[-1].round}; resume it first: "
-                f"{resume_command(path)}"
+                f"{path} was interrupted in round {ledger.charges[-1].round}; resume the run "
+                f"first: {resume_command(path)}"
             )
         measures = setup.executor.measures
         scoring = (measures.federation if measures else setup.federation).at(now.round)
         ids = np.flatnonzero(np.diff(scoring.offsets))
         if not len(ids):
-            raise Refused("no client holds an example to score")
+            raise Refused(
+                "no client holds an example to score; lower data.holdout_fraction, or use other "
+                "data"
+            )
         states = client_states(setup, directory, ledger, now)
         network = setup.executor.trainer.network
         after = [

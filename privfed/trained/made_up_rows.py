@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from privfed.core.errors import Refused
+from privfed.data.inputs import made_up_inputs
 from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.source import Prepares
@@ -22,6 +23,8 @@ from privfed.models.form import Form
 from privfed.models.network import Network
 
 _ROWS = 64
+_FEWEST, _OUTPUTS = 8, 2**25
+"""Least number of rows of declared inputs, and about the largest number of their outputs."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,10 @@ def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> M
     generator = torch.Generator().manual_seed(0)
     preprocessing = form.preprocessing
     if preprocessing is None:
+        if form.inputs:
+            outputs = max(math.prod(form.labels) * form.classes, 1)
+            x = made_up_inputs(form.inputs, max(_FEWEST, min(_ROWS, _OUTPUTS // outputs)))
+            return MadeUp((x,), _expectation(network, params, x, form))
         shape = (_ROWS, *form.features)
         tokens = torch.randint(0, form.classes, shape, generator=generator)
         x = tokens if form.tokens else torch.randn(shape, generator=generator)
@@ -135,6 +142,6 @@ def _prepared(preprocessing: Preprocessing, source: Any, inputs: tuple[Tensor, .
             rows
         ]
     raise Refused(
-        f"the source {type(source).__name__} states how it prepares columns, but has no method "
-        "`prepared` that prepares synthetic rows; nothing can be exported unchecked"
+        f"the source {type(source).__name__} states how columns are prepared, but has no method "
+        "`prepared` for synthetic rows, by which an export is checked; add this method"
     )

@@ -121,12 +121,12 @@ def _inputs(config: Config) -> Examples:
     source = config.source
     if not isinstance(source, LabelFree):
         raise Refused(
-            f"the source {config.names['source']!r} has no rows without labels; `privfed evaluate "
-            "RUN --data PATH --predictions FILE` predicts its examples"
+            f"data.source is {config.names['source']!r}, which has no rows without labels; use "
+            "`privfed evaluate RUN --data PATH --predictions FILE` to predict its examples"
         )
     examples = source.load_inputs()
     if not len(examples):
-        raise Refused("the data hold no row to predict")
+        raise Refused("the data hold no row to predict; name data with at least one row")
     return examples
 
 

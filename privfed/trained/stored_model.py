@@ -15,6 +15,7 @@ from privfed.core.streams import Streams
 from privfed.data.federation import Examples
 from privfed.models.build import build_network
 from privfed.models.network import Network
+from privfed.run.population import protected
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
@@ -28,7 +29,7 @@ def on_other_data(config: Config, other: OtherData) -> Config:
         return other(config)
     for override in other:
         if not override.strip().startswith("data."):
-            raise Refused(f"--set {override}: the model is trained; only keys of [data] may change")
+            raise Refused(f"--set is {override}, but the model is trained; set only keys of [data]")
     return overridden(config, other)
 
 
@@ -55,7 +56,10 @@ def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Ten
     directory = RunDirectory.open(run)
     config = directory.config.read()
     if not directory.checkpoint.exists():
-        raise Refused(f"{directory.path} has no checkpoint: its run has not begun")
+        raise Refused(
+            f"{directory.path} has no checkpoint, because its run has not begun; train the run "
+            "first"
+        )
     net = build_network(
         config.model,
         like,
@@ -64,6 +68,7 @@ def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Ten
         Streams(config.run.seed).at("init"),
         torch.device("cpu"),
         directory.constants.read(),
+        averages=not protected(config),
     )
     checkpoint = Checkpoint.load(directory, net)
     return net, checkpoint.state.params, checkpoint.round

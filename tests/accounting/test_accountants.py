@@ -198,7 +198,7 @@ def test_little_noise_needs_neither_much_time_nor_memory():
 
 
 def test_events_that_protect_different_things_are_not_composed():
-    with pytest.raises(Unaccountable, match="different meaning"):
+    with pytest.raises(Unaccountable, match="events of one meaning"):
         guarantee({poisson(0.1, 1.0): 1, Event(Gaussian(1.0), "full", "zero-out"): 1}, 1e-5)
 
 
@@ -238,7 +238,8 @@ def test_epsilon_grows_with_rounds_and_rate_and_falls_with_noise(q, z, rounds, a
 
     here = at(q, z, rounds)
     assert here <= at(q, z, rounds + 10) * 1.01 + 2e-3  # PLD's grid may differ between the two
-    assert here <= at(min(1.0, q * 1.5), z, rounds) * 1.01 + 2e-3
+    # At rate 1, Rényi bounds are of all orders; below it, of those on a grid.
+    assert here <= at(min(1.0, q * 1.5), z, rounds) * 1.02 + 2e-3
     assert at(q, z * 1.5, rounds) <= here * 1.01 + 2e-3
 
 

@@ -152,7 +152,7 @@ def test_events_are_recorded_and_only_what_is_proved_is_supported():
     assert not supports(sampled, "pld")
     assert not supports(Event(releases[2], "poisson", ZERO_OUT), "rdp")
     assert epsilon({sampled: 3}, 1e-5, "pld") is None
-    with pytest.raises(Unaccountable, match="not known here"):
+    with pytest.raises(Unaccountable, match="not known to this version"):
         release_from_json({"kind": "poisson", "rate": 0.1, "of": releases[3].to_json()})
     with pytest.raises(Unaccountable, match="variance"):
         Skellam(-1.0, 1.0, 1.0)

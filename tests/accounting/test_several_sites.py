@@ -185,7 +185,7 @@ def test_it_survives_its_ledger_line_and_knows_its_relation():
     for sites in (0, 65, 2.5):
         with pytest.raises(Unaccountable, match="sites of a client"):
             SeveralSites(0.1, sites, Gaussian(1.0))
-    with pytest.raises(Unaccountable, match="not known here"):
+    with pytest.raises(Unaccountable, match="not known to this version"):
         release_from_json({**release.to_json(), "of": Skellam(1.0, 1.0, 1.0).to_json()})
 
 

@@ -181,7 +181,7 @@ UNPROVEN = [
     pytest.param((0.5,), (math.inf,), "output", id="output-infinite"),
     pytest.param((0.5,), (math.nan,), "output", id="output-nan"),
     pytest.param((0.5, 0.5), (0.6, 0.5), "sum to 1.1", id="sum"),
-    pytest.param((0.5, 0.5), (1.0, 1e-300), "expected at most 1", id="sum-by-a-hair"),
+    pytest.param((0.5, 0.5), (1.0, 1e-300), "a sum above 1", id="sum-by-a-hair"),
 ]
 
 

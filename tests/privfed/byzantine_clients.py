@@ -62,49 +62,49 @@ class ByzantineClient(MaskingClient):
     byzantine_client = None
 
     def _share(self, roster):
-        shares, deviations = super()._share(roster), self.malicious_server.deviations
+        shares, deviations = super()._share(roster), self.byzantine_client.deviations
         if not set(deviations) & set(DEALS):
             return shares
         holders = [who for who, _ in shares.hashes]
         dealt = self._dealt(holders)
         hashes = {who: self._hashes(self.me, who, dealt[who]) for who in holders}
         if "wrong hashes" in deviations:
-            for who in self.malicious_server.some(holders):
+            for who in self.byzantine_client.some(holders):
                 hashes[who] = bytes(len(hashes[who]))
         texts = {who: self._seal(who, dealt[who]) for who, _ in shares.sealed}
         if "garbled texts" in deviations:
-            for who in self.malicious_server.some(texts):
+            for who in self.byzantine_client.some(texts):
                 texts[who] = bytes(len(texts[who]))
         self._held = {who: dealt[who] for who in self._held}
         return replace(shares, hashes=tuple(hashes.items()), sealed=tuple(texts.items()))
 
     def _dealt(self, holders):
         """Returns shares of each secret, some of them invalid, by their holder."""
-        deviations, threshold = self.malicious_server.deviations, self._graph.threshold
+        deviations, threshold = self.byzantine_client.deviations, self._graph.threshold
         secrets = [bytes(self._seed), bytes(self._mask_secret), *self._layers]
         for name, those in (("seed", [0]), ("key", [1]), ("layers", range(2, len(secrets)))):
             for which in those:
                 if f"wrong {name}" in deviations:
-                    secrets[which] = self.malicious_server.rng.bytes(32)
+                    secrets[which] = self.byzantine_client.rng.bytes(32)
         places = [self._places[who] for who in holders]
         dealt = [share(secret, threshold, tuple(places)) for secret in secrets]
         for name, those in (("seed", [0]), ("key", [1]), ("layer", range(2, len(secrets)))):
             if f"inconsistent {name}" in deviations:
                 for which in those:
-                    for place in self.malicious_server.some(places):
-                        dealt[which][place] = int(self.malicious_server.rng.integers(1 << 62))
+                    for place in self.byzantine_client.some(places):
+                        dealt[which][place] = int(self.byzantine_client.rng.integers(1 << 62))
         return {who: tuple(each[self._places[who]] for each in dealt) for who in holders}
 
     def _unmask(self, votes):
-        answer, deviations = super()._unmask(votes), self.malicious_server.deviations
+        answer, deviations = super()._unmask(votes), self.byzantine_client.deviations
         numbers = {who: number for who, number, _ in answer.layers}
         lists = {"seeds": dict(answer.seeds), "keys": dict(answer.keys)}
         lists["layers"] = {who: value for who, _, value in answer.layers}
         for shares in lists.values():
             if "wrong shares" in deviations and shares:
-                shares.update({who: shares[who] ^ 1 for who in self.malicious_server.some(shares)})
+                shares.update({who: shares[who] ^ 1 for who in self.byzantine_client.some(shares)})
             if "fewer shares" in deviations and shares:
-                for who in self.malicious_server.some(shares):
+                for who in self.byzantine_client.some(shares):
                     del shares[who]
         values = {name: tuple(sorted(shares.items())) for name, shares in lists.items()}
         later = "other layers" in deviations
@@ -112,9 +112,9 @@ class ByzantineClient(MaskingClient):
         return replace(answer, **values)
 
     def handle(self, message):
-        answer, deviations = super().handle(message), self.malicious_server.deviations
+        answer, deviations = super().handle(message), self.byzantine_client.deviations
         if isinstance(answer, Masked) and "complaints" in deviations:
-            named = tuple(sorted(self.malicious_server.some(self._shared)))
+            named = tuple(sorted(self.byzantine_client.some(self._shared)))
             answer = replace(answer, complaints=named).signed(malicious_server.identity(self.me))
         if isinstance(answer, Vote) and "wrong vote" in deviations:
             answer = replace(answer, signature=bytes(64))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from fixed_draws import SAMPLE, assert_rate, dealt
-from helpers import Memory, Rounds, assert_normal, population
+from helpers import Memory, Rounds, assert_normal, population, set_fields
 from scipy import stats
 
 from accounting.ledger import Ledger
@@ -90,16 +90,14 @@ def a_weight_never_lengthens_a_clipped_row(folder) -> None:
 
         def released(mechanism=mechanism, **weights):
             rounds = Rounds(folder, SIZES, size=size, lr=1e3, mechanism=mechanism)
-            for name, value in weights.items():
-                object.__setattr__(rounds.world.executor, name, value)
+            set_fields(rounds.world.executor, **weights)
             return rounds.released()
 
         for weights in weighted:
             np.testing.assert_array_equal(released(**weights), released())
     for weights in weighted:
         rounds = Rounds(folder, (0, 9), noise=0.0, clip=clip, size=2, lr=1e3)
-        for name, value in weights.items():
-            object.__setattr__(rounds.world.executor, name, value)
+        set_fields(rounds.world.executor, **weights)
         assert np.linalg.norm(rounds.released()[0]) * 2 <= clip * (1 + 1e-5)
 
 
@@ -154,8 +152,8 @@ def the_charge_is_durable_before_anybody_is_drawn(folder) -> None:
             assert stored == charge, "released before it was charged"
             super().write(charge, released, state)
 
-    object.__setattr__(rounds.algorithm, "sampler", Watching(rounds.algorithm.sampler))
-    object.__setattr__(rounds.world, "store", Store())
+    set_fields(rounds.algorithm, sampler=Watching(rounds.algorithm.sampler))
+    set_fields(rounds.world, store=Store())
     rounds.run(3)
     assert seen == [1, 2, 3]
 

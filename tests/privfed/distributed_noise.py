@@ -1,11 +1,13 @@
 """Runs and settings with distributed noise, for tests, and the distributions of the noise."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from click.testing import CliRunner
 from scipy import stats
 
+from accounting.noises import Gaussian
 from privfed.cli.main import main
 from privfed.core.streams import Streams
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
@@ -74,8 +76,23 @@ def events(mechanism, sampler, clients=240, exchanges=1):
 KINDS = {
     "minimum": (SkellamNoise, {}),
     "layers": (SkellamNoise, {"sizing": "layers"}),
-    "discrete": (DiscreteGaussianNoise, {}),
+    "Gaussian": (DiscreteGaussianNoise, {}),
+    "Gaussian layers": (DiscreteGaussianNoise, {"sizing": "layers"}),
 }
+
+
+def variance_of(noise, grid, exchanges=1):
+    """Returns the variance, in steps, of each exchange's noise that an event charges."""
+    if isinstance(noise, Gaussian):
+        return exchanges * (noise.noise_multiplier * grid.l2) ** 2
+    return noise.variance
+
+
+def with_variance(noise, factor):
+    """Returns an event's noise with `factor` times its variance."""
+    if isinstance(noise, Gaussian):
+        return Gaussian(noise.noise_multiplier * math.sqrt(factor))
+    return replace(noise, variance=noise.variance * factor)
 
 
 LAYERED = (

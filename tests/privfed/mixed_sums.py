@@ -1,6 +1,6 @@
 """Masked sums by our clients and by those of the second implementation, with their noise."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 import numpy as np
 import second_client
@@ -98,8 +98,7 @@ class Table:
     def _second(self, who, row):
         layers = self.layers
         if layers:
-            terms = (layers.variance, layers.tolerance, layers.colluders, layers.waste)
-            layers = Recorded(*terms)
+            layers = Recorded(*astuple(layers))
             self.drawn[who] = lambda stay: np.sum(layers.drawn[: 1 + stay], axis=0)
         terms = self.invitation.body()[32:]
         task = second_client.Sum(terms, self.directory, self._shape, layers)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from helpers import Rounds, built
+from helpers import Rounds, built, set_fields
 
 from privfed.data.federation import Examples, Federation
 from privfed.models.losses.squared_error import SquaredError
@@ -14,9 +14,8 @@ def full_batches(folder, objective, *, epochs=2, way="stacked", **changes):
     """Returns rounds with full participation, one batch per epoch, and the plain mean of rows."""
     settings = {"size": 4, "mechanism": NoPrivacy()} | changes
     rounds = Rounds(folder, (3, 9, 4, 6), objective=objective, **settings)
-    for name, value in (("epochs", epochs), ("batch_size", 9), ("way", way)):
-        object.__setattr__(rounds.local, name, value)
-    object.__setattr__(rounds.world.executor, "by_examples", False)
+    set_fields(rounds.local, epochs=epochs, batch_size=9, way=way)
+    set_fields(rounds.world.executor, by_examples=False)
     return rounds
 
 
@@ -52,9 +51,8 @@ def quadratics(folder, objective, size, seed=0, empty=0, **changes):
     rounds = Rounds(folder, sizes, federation=population, size=size, objective=objective,
                     mechanism=NoPrivacy(), seed=seed, network=net, chunk=count,
                     **changes)  # fmt: skip
-    for name, value in (("lr", 0.1), ("epochs", 10), ("batch_size", 6)):
-        object.__setattr__(rounds.local, name, value)
-    object.__setattr__(rounds.world.executor, "by_examples", False)
+    set_fields(rounds.local, lr=0.1, epochs=10, batch_size=6)
+    set_fields(rounds.world.executor, by_examples=False)
     ones = torch.cat([examples.x, torch.ones(len(y), 1)], dim=1).double()
     best = torch.linalg.lstsq(ones, y.double()).solution.squeeze(1)
     return rounds, best.float()

@@ -23,7 +23,8 @@ AT_SITES = (
 KINDS = {
     "minimum": lambda z: SkellamNoise(noise_multiplier=z),
     "layers": lambda z: SkellamNoise(noise_multiplier=z, sizing="layers"),
-    "discrete": lambda z: DiscreteGaussianNoise(noise_multiplier=z),
+    "Gaussian": lambda z: DiscreteGaussianNoise(noise_multiplier=z),
+    "Gaussian layers": lambda z: DiscreteGaussianNoise(noise_multiplier=z, sizing="layers"),
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fixed_draws import SAMPLE, assert_rate, dealt
-from helpers import Rounds
+from helpers import Rounds, set_fields
 from lanes import every_case
 
 from attacks.updates.simple import SignFlip
@@ -87,7 +87,7 @@ def dropout(size, clients, folder):
 
 def stragglers(size, clients, folder):
     executor = Rounds(folder).world.executor
-    object.__setattr__(executor, "stragglers", size / clients)
+    set_fields(executor, stragglers=size / clients)
     assert_rate(lambda: executor._epochs(IDS, 1) != executor.trainer.epochs, size / clients)
 
 
@@ -355,7 +355,7 @@ def more_are_byzantine(monkeypatch):
     real = Attackers.byzantine
 
     def byzantine_rows(self, round):
-        object.__setattr__(self, "fraction", self.fraction * 1.02)
+        set_fields(self, fraction=self.fraction * 1.02)
         return real(self, round)
 
     monkeypatch.setattr(Attackers, "byzantine", byzantine_rows)

@@ -187,8 +187,8 @@ CASES = {
         "0.1",
     ),
     "a client with blanks": (csv(f"{SECRET} ,1,f,0"), THIRD + "'who'.*one name"),
-    "a row too long": (csv(f"a,1,f,0,{SECRET}"), THIRD + "5 columns, expected 4"),
-    "a row too short": (csv(f"{SECRET},1"), THIRD + "2 columns, expected 4"),
+    "a row too long": (csv(f"a,1,f,0,{SECRET}"), THIRD + "5 columns, but 4 are expected"),
+    "a row too short": (csv(f"{SECRET},1"), THIRD + "2 columns, but 4 are expected"),
     "rows in a row": (
         csv(f"Row #7: Expected 5 columns, got 6: {SECRET},,,,"),
         THIRD + "expected 4",
@@ -278,12 +278,12 @@ CASES = {
     ),
     "numbers as text": (
         leaf({"a": {"x": ["ab"], "y": ["c"]}, "b": {"x": [SECRET], "y": [1]}}, text=True),
-        USER + "not both text",
+        USER + "x or y is not text",
     ),
     "text for numbers": (leaf({"a": FINE, "b": {"x": [SECRET], "y": ["a"]}}), USER, None),
     "a tweet without a text": (
         tweets([SECRET]),
-        USER + "there is no text",
+        USER + "has no text there",
     ),
     "a label of a tweet": (
         tweets(["1", "b"], SECRET),
@@ -661,7 +661,7 @@ def test_memory_that_is_not_there_is_one_message(command, capsys):
     with pytest.raises(SystemExit) as ended:
         answers_errors(command)()
     assert ended.value.code == 2
-    assert "not enough memory; make the run smaller: run.chunk" in capsys.readouterr().err
+    assert "not enough memory; lower run.chunk" in capsys.readouterr().err
 
 
 def test_workers_quote_nothing_however_they_end(capfd):
@@ -823,6 +823,7 @@ NO_DATA = {
     *("SHAPE", "_EXAMPLES", "_EXPECTED", "_FORM", "', '.join(_FORMATS)", "height", "width"),
     *("' or '.join(map(str, stored))", "declared if self.names else numbered", "expected", "field"),
     *("place(row)", "place(wrong)", "split", "str(folder)", "library.MAX_IMAGE_PIXELS"),
+    *("kind", "', '.join(map(repr, shapes.inputs))", "words if name == Y else '; expected some'"),
     *("files.first_row(empty)", "present.count(name)"),
 }
 """What else messages about data contain; each was looked at, and holds nothing out of a file."""

@@ -19,7 +19,8 @@ from privfed.report.matrix import MARKS
 
 SITES = {"data": {"sites": 5}}
 SEVERAL = {"data": {"sites": 5, "sites_per_client": 2}}
-ONE_NOISE = {**SITES, "secure": {"protocol": "masks"}, "privacy": {"mechanism": "skellam"}}
+SHARED = {"mechanism": "discrete_gaussian"}
+ONE_NOISE = {**SITES, "secure": {"protocol": "masks"}, "privacy": SHARED}
 
 
 def matrix() -> str:
@@ -55,7 +56,7 @@ def matrix() -> str:
     blocks += [_table(several, "mechanism", "protocol", numbers)]
     blocks += ["## Rules and mechanisms, masked sums of five sites"]
     blocks += [_table(rules, "rule", "mechanism", numbers)]
-    blocks += ["## Objectives and samplers, Skellam noise of five sites"]
+    blocks += ["## Objectives and samplers, one noise of five sites"]
     blocks += [_table(trained, "objective", "sampler", numbers)]
     blocks += ["## Reasons of refusals"]
     blocks += ["\n".join(f"{number}. {prose(why)}." for why, number in numbers.items())]

@@ -64,7 +64,7 @@ class Evidence(Verdicts, Encoded):
 
     @property
     def by_chance(self) -> bool:
-        """Whether there are so few canaries that estimates are dominated by chance."""
+        """Whether canaries are so few that chance dominates the estimates."""
         return self.canaries < _ENOUGH
 
 

@@ -87,7 +87,7 @@ def takes_places(drawn: Witness) -> bool:
 
 
 def canaries_drawn(plan: Plan) -> float:
-    """Returns the expected number of canaries in a cohort if all of them are in the population."""
+    """Returns the expected number of canaries in a cohort if the population has all canaries."""
     config = plan.config
     count, clients = config.audit.canaries, config.data.clients
     population = clients + count if takes_places(plan.cost.witness) else clients
@@ -130,8 +130,8 @@ def inclusion_signs(inclusion: NDArray[np.bool_], relation: str) -> NDArray[np.i
 
 
 def in_population(inclusion: NDArray[np.bool_], relation: str) -> Indices:
-    """Returns the numbers, in order, of the canaries that their bits `[K]` put into the population.
+    """Returns the numbers of the canaries in the population, by their inclusion bits `[K]`.
 
-    Under add/remove these are the canaries with heads; if membership is public, all canaries.
+    Under add/remove, these canaries have bit 1; if membership is public, all canaries count.
     """
     return np.flatnonzero(inclusion) if relation == ADD_REMOVE else np.arange(len(inclusion))

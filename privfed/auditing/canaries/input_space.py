@@ -18,6 +18,7 @@ from privfed.auditing.canaries.self_influence import SelfInfluence
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys, uniforms
 from privfed.data.federation import Examples, Federation
+from privfed.data.inputs import X, by_position
 from privfed.data.preprocessing import Preprocessing
 from privfed.models.form import Form
 
@@ -165,8 +166,13 @@ def space_of(federation: Federation) -> InputSpace:
     public = federation.test if len(federation.test) and not federation.shared else None
     if not form.classified:
         raise Refused(
-            'audit.kind = "input" creates examples with a wrong class each, but labels here '
-            'are numbers or columns; use audit.kind = "update"'
+            'audit.kind = "input" creates examples with a wrong class each, but the labels are '
+            'numbers or columns; use audit.kind = "update"'
+        )
+    if not by_position(form.inputs):
+        raise Refused(
+            'audit.kind = "input" creates examples of one input, but here are several named ones; '
+            'use audit.kind = "update"'
         )
     if form.tokens:
         return Sentences(form.features, form.labels, _vocabulary(form, public), form.classes)
@@ -181,6 +187,8 @@ def space_of(federation: Federation) -> InputSpace:
 
 def _vocabulary(form: Form, public: Examples | None) -> int:
     """Returns the number of tokens; it equals the number of classes if a model predicts tokens."""
+    if form.inputs:
+        return form.inputs[X].tokens
     if form.labels == form.features:
         return form.classes
     if public is None:

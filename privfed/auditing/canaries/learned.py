@@ -199,13 +199,13 @@ class WithTraining:
         return self.inner.root(exchange, round)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Divides a cohort into real clients and canaries, these by position among canaries."""
+        """Divides a cohort into real clients, and canaries by their position among all canaries."""
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients] - self.clients
 
 
 def with_trainees(population: Population, there: Indices, sites: int) -> Population:
-    """Appends the canaries `there` `[c]` to the population, at sites in turn."""
+    """Appends the canaries `there` `[c]` to the population, assigned to the sites in turn."""
     sizes = np.concatenate([population.sizes, np.zeros(len(there), dtype=np.int64)])
     identities = np.concatenate([population.identities, canary_identities(there)])
     if population.sites is None:

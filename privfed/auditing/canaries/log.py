@@ -63,7 +63,7 @@ class CanaryLog:
         self._path.chmod(0o600)
 
     def append(self, round: int, products: NDArray[np.float64]) -> None:
-        """Records a norm and K products, `[1 + K]`; they are durable when this returns."""
+        """Records a norm and K products, `[1 + K]`, durably."""
         append(self._path, _record(round, products))
 
     def read(self) -> CanaryRecord | None:
@@ -72,7 +72,10 @@ class CanaryLog:
             return None
         records = self._records()
         if not len(records) or records[0, 0] != INCLUSION or not _are_plausible(records):
-            raise Broken(f"{self._path} is damaged: the canaries' observations cannot be read")
+            raise Broken(
+                f"{self._path} is damaged, so that the canaries' observations cannot be read; "
+                "restore the file"
+            )
         latest = {int(record[0]): record[1:] for record in records}
         rounds = np.array(sorted(round for round in latest if round > 0), dtype=np.int64)
         table = np.array([latest[round] for round in rounds]).reshape(len(rounds), self._size - 1)
@@ -88,7 +91,7 @@ class CanaryLog:
         )
 
     def _records(self) -> NDArray[np.float64]:
-        """Returns all complete records `[n, 2 + K]`; none if there is no file."""
+        """Returns all complete records `[n, 2 + K]`; n is 0 without a file."""
         if not self._path.is_file():
             return np.empty((0, self._size))
         content = regular.read_bytes(self._path)

@@ -99,7 +99,7 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
 def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, ClaimedCurve]]:
     """Yields fractions of the noise, each with its true epsilon and a canary's trade-off function.
 
-    Fractions that the mechanism cannot sample are left out.
+    Noise that the mechanism cannot sample is left out.
     """
     config, charged = plan.config, plan.noise_multiplier or 0.0
     others, rows = canaries_sending(plan), _rows_of_noise(plan)
@@ -125,7 +125,7 @@ def _rows_of_noise(plan: Plan) -> float:
 
 
 def _spending(plan: Plan, noise_multiplier: float) -> Spending:
-    """Returns the charges of all rounds of `plan` at this noise, without slack."""
+    """Returns the charges of all rounds of `plan` at `noise_multiplier`, without slack."""
     mechanism = plan.mechanism.at(noise_multiplier)
     event = replace(plan.algorithm(), mechanism=mechanism).event(1)
     return {replace(event, slack=0.0): plan.config.run.rounds}

@@ -34,7 +34,10 @@ class Grouped(Objective):
 
 
 def memberships(work: Work, count: int, like: Tensor) -> Tensor:
-    """One-hot membership `[c, count]` of each client in `count` groups; zeros without one."""
+    """Returns each client's one-hot membership in `count` groups, shape `[c, count]`.
+
+    The row of a client without a group is zero.
+    """
     if work.groups is None:
         raise ValueError("this objective needs each client's group")
     return (work.groups[:, None] == torch.arange(count, device=like.device)).to(like)

@@ -60,13 +60,14 @@ class QFedAvg(Objective):
     def _in_order(self) -> Self:
         if self.loss_floor > self.loss_cap:
             raise ValueError(
-                f"loss_floor is {self.loss_floor:g}, above loss_cap = {self.loss_cap:g}; expected "
-                "no more than that"
+                f"loss_floor is {self.loss_floor:g}, but loss_cap is {self.loss_cap:g}; expected a "
+                "loss_floor of at most loss_cap"
             )
         if self._least < _SMALLEST:
             raise ValueError(
-                f"weights go down to (loss_floor / loss_cap)^q = {self._least:g}, too small for "
-                "float32 to divide by; raise loss_floor, or lower loss_cap or q"
+                f"q is {self.q:g}, but weights then go down to (loss_floor / loss_cap)^q = "
+                f"{self._least:g}, by which float32 cannot divide; raise loss_floor, or lower "
+                "loss_cap or q"
             )
         return self
 

@@ -266,7 +266,7 @@ def _word_kind(words: Words) -> ColumnKind:
     rows = int((words.codes >= 0).sum())
     empty = len(words.codes) - rows
     if all(DECIMAL_COMMA.fullmatch(value) for value in values):
-        return LeftOutColumn("numbers with commas; write them as the others, or see data.decimal")
+        return LeftOutColumn("numbers with commas; write all numbers alike, or see data.decimal")
     if len(values) > MOST_CATEGORIES:
         if len(values) == rows:
             return LeftOutColumn(

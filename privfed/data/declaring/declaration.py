@@ -45,14 +45,16 @@ def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
     `Refused` for a label of another kind, or one that is missing in some rows.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
-        raise Refused(f"{where}: the label is neither one number nor one word per row")
+        raise Refused(
+            f"{where}: the label is neither one number nor one word per row; name a column that is"
+        )
     if isinstance(column, Words):
         return _classes_by_name(column, where)
     numbers = column.astype(np.float64)
     _refuse_empty(np.isnan(numbers), where)
     finite = numbers[np.isfinite(numbers)]
     if not len(finite):
-        raise Refused(f"{where}: the label holds no finite number")
+        raise Refused(f"{where}: the label holds no finite number; name another column")
     integral = len(finite) == len(numbers) and (numbers == np.floor(numbers)).all()
     if integral and numbers.min() >= 0 and numbers.max() < MOST_CATEGORIES:
         classes = max(int(numbers.max()) + 1, 2)
@@ -70,7 +72,10 @@ def _classes_by_name(words: Words, where: str) -> LabelKind:
     _refuse_empty(words.codes < 0, where)
     values = sorted(words.values)
     if len(values) < 2:
-        raise Refused(f"{where}: the label is the same in every row, so there is nothing to learn")
+        raise Refused(
+            f"{where}: the label is the same in every row, so there is nothing to learn; name "
+            "another column"
+        )
     if len(values) > _MOST_CLASSES or len(values) == len(words.codes) > MOST_CATEGORIES:
         raise Refused(
             f"{where}: the label has {len(values)} different words in {len(words.codes)} rows; "

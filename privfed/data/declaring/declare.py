@@ -111,21 +111,26 @@ def _refuse_missing(
     """Raises `Refused` if a requested column is not among the `names`, or two are the same."""
     if label == client:
         raise Refused(
-            f"--label and --client are both {label!r}; a client is not a label to predict"
+            f"--label and --client are both {label!r}, but a client is not a label to predict; "
+            "name two columns"
         )
     if site and site in (label, client):
         other = "--label" if site == label else "--client"
-        raise Refused(f"{other} and --site are both {site!r}; a site is a place that holds clients")
+        raise Refused(
+            f"{other} and --site are both {site!r}, but a site is a place that holds clients; "
+            "name two columns"
+        )
     if site and not client:
         raise Refused(
-            f"--site is {site!r}, but no column names each row's client; name it as well: --client"
+            f"--site is {site!r}, but no column names each row's client; name that column by "
+            "--client"
         )
     requested = {"--label": label, "--client": client, "--site": site}
     for key, name in requested.items():
         if name not in names and (name or key == "--label"):
             raise Refused(
-                f"{key}: {sample} has no column {name!r}; expected one of the {len(names)} that "
-                "its first row names",
+                f"{key} is {name!r}, but {sample} has no such column; expected one of the "
+                f"{len(names)} names in the first row",
                 private=f"its columns are {names}",
             )
 
@@ -165,10 +170,14 @@ def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Diale
         encoding = known_encoding(encoding or encoding_of(sample))
     except ValueError:
         raise Refused(
-            f'--encoding is {encoding!r}; expected one that Python knows, as "cp1252"'
+            f"--encoding is {encoding!r}; expected an encoding that Python knows, for example "
+            '"cp1252"'
         ) from None
     except OSError as error:
-        raise Refused(f"{sample} cannot be read: {public_text(error)}", str(error)) from None
+        raise Refused(
+            f"{sample} cannot be read: {public_text(error)}; expected a CSV, Parquet or npz file",
+            str(error),
+        ) from None
     return Dialect(delimiter or delimiter_of(sample, encoding) or ",", encoding)
 
 

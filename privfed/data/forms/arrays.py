@@ -100,7 +100,10 @@ class ArrayForm:
             finite = np.isfinite(piece).all(1)
             if not finite.all():
                 index = at + start + int(finite.argmin())
-                raise Refused(f"data: {place(index)} holds a number that is not finite")
+                raise Refused(
+                    f"data: {place(index)} holds a number that is not finite; correct the number, "
+                    "or leave the example out"
+                )
             count += int(((piece < low) | (piece > high)).sum())
         return count
 

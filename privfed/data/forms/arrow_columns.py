@@ -26,7 +26,8 @@ def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> lis
 
     if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
         raise Refused(
-            f"data.text is true, but the column {called} holds no text",
+            f"data.text is true, but the column {called} holds no text; set data.text = false, or "
+            "name a column of text",
             private=f"it is of type {column.type}",
         )
     _refuse_empty(column, called, place)
@@ -43,8 +44,8 @@ def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
     allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_floating)
     if not any(fits(kind) for fits in (*allowed, types.is_boolean, types.is_null)):
         raise Refused(
-            f"data: the column {called} holds neither texts nor numbers; expected names of "
-            "classes or of clients",
+            f"data: the column {called} holds neither text nor numbers; expected names of classes "
+            "or of clients",
             private=f"it is of type {column.type}",
         )
 
@@ -115,7 +116,10 @@ def _place_after(place: PlaceOf, at: int, row: int) -> str:
 
 
 def _another_shape(called: str, where: str) -> Refused:
-    return Refused(f"data.shape: {called} has another shape in {where} than before")
+    return Refused(
+        f"data.shape: {called} has another shape in {where} than in earlier rows; give all "
+        "examples one shape"
+    )
 
 
 def picture_cells(
@@ -131,7 +135,7 @@ def picture_cells(
         content = held.get("bytes") if isinstance(held, dict) else held
         if content is None:
             raise Refused(
-                f"data: {place(row)} holds no image, or only an image's path; embed them "
+                f"data: {place(row)} holds no image, or only an image's path; embed the images "
                 "(dataset.cast_column(…, Image()), then save it again)"
             )
         images[row] = picture(content, shape, resize, place(row))
@@ -158,4 +162,7 @@ def _is_list(kind: pyarrow.DataType) -> bool:
 def _refuse_empty(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> None:
     if column.null_count:
         row = int(column.is_null().to_numpy().argmax())
-        raise Refused(f"data: {place(row)}: the column {called} is empty")
+        raise Refused(
+            f"data: {place(row)}: the column {called} is empty; fill that cell, or leave the row "
+            "out"
+        )

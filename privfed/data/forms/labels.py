@@ -91,10 +91,10 @@ def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
     if bool(names) == bool(classes) or len(names) == 1 or classes == 1:
         raise ValueError(
             "declare the classes, two or more, by exactly one of classes (integers from 0) and "
-            "labels (their values): public constants, never counted from private labels"
+            "labels (their values), which are public constants"
         )
     if len({*names}) < len(names):
-        raise ValueError(f"labels names a value twice: {[*names]}")
+        raise ValueError(f"labels is {[*names]}, but names a value twice; name each value once")
 
 
 def _text(value: object) -> str:

@@ -48,13 +48,13 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
             if image.size != (width, height) and not resize:
                 raise Refused(
                     f"data.shape: {called} has another size; expected {height} x {width} pixels; "
-                    "declare it, or set data.resize = true",
+                    "declare the images' size, or set data.resize = true",
                     private=f"it has {image.size[1]} x {image.size[0]}",
                 )
             pixels = np.asarray(image.convert(_MODES[channels]).resize((width, height)))
     except (library.DecompressionBombError, library.DecompressionBombWarning) as error:
         raise Refused(
-            f"data: {called} has more than {library.MAX_IMAGE_PIXELS} pixels; save it smaller",
+            f"data: {called} has more than {library.MAX_IMAGE_PIXELS} pixels; save a smaller image",
             private=str(error),
         ) from None
     except (OSError, SyntaxError, ValueError) as error:
@@ -90,6 +90,7 @@ def _pillow() -> Any:
 def _refuse_mode(mode: str, called: str) -> None:
     if mode not in _BYTES:
         raise Refused(
-            f"data: {called} has more than a byte per channel; save it with bytes",
+            f"data: {called} has more than one byte per channel; save the image with one byte per "
+            "channel",
             private=f"its mode is {mode}",
         )

@@ -40,8 +40,8 @@ class ListedWords(Characters):
         words = tuple(line.split()[0] for line in lines if line.strip())
         if not words or len({*words}) < len(words):
             raise Refused(
-                f"data.words: {path} lists {len(words)} words, {len({*words})} different ones; "
-                "expected different words, one a line"
+                f"data.words: {path} lists {len(words)} words, but only {len({*words})} are "
+                "different; expected different words, one per line"
             )
         return cls(words)
 

@@ -95,7 +95,7 @@ class Shuffled(Part):
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:
             raise Refused(
-                'data.partition is "shuffled", but this source does not state the owner of '
-                'each example, so there are no sizes to keep; use "iid"'
+                'data.partition is "shuffled", but this source does not state the owner of each '
+                'example, so that clients have no sizes to keep; use "iid"'
             )
         return np.asarray(streams.at("partition").generator().permutation(examples.owners))

@@ -94,8 +94,8 @@ class Pachinko(Simulated):
         labels = _classes(examples, "pachinko")
         if len(self.coarse) != examples.classes:
             raise Refused(
-                f"data.coarse names a coarse label for {len(self.coarse)} labels; expected one for "
-                f"each of the {examples.classes}"
+                f"data.coarse has {len(self.coarse)} entries, but there are {examples.classes} "
+                "labels; name one coarse label for each"
             )
         children = [np.flatnonzero(np.equal(self.coarse, c)) for c in np.unique(self.coarse)]
         quota = self.sizes(len(labels), clients, rng)
@@ -226,7 +226,7 @@ def _classes(examples: Examples, name: str) -> Indices:
     """One class label per example `[N]`. Raises `Refused` if there is none."""
     if examples.y.dim() != 1 or examples.y.dtype != torch.int64:
         raise Refused(
-            f"data.partition is {name!r}, which assigns examples by their class, but these have "
-            f'labels of shape {tuple(examples.y.shape[1:])}; use "iid" or "natural"'
+            f"data.partition is {name!r}, which assigns examples by class, but the labels here "
+            f'have shape {tuple(examples.y.shape[1:])}; use "iid" or "natural"'
         )
     return examples.y.numpy()

@@ -65,7 +65,7 @@ class Covariate(Part):
         if examples.x.dtype != torch.float32 or not (image := _image_shape(tuple(shape))):
             raise Refused(
                 f'data.shift is "covariate", but an example has the shape {tuple(shape)}; expected '
-                'an image, [channels, height, width] or flat and square; use "none"'
+                'an image, [channels, height, width] or a flattened square; use "none"'
             )
         pieces = [
             _through(examples.x[rows].reshape(len(rows), *image), cameras[rows]).reshape(-1, *shape)
@@ -115,12 +115,12 @@ class Concept(Part):
         if y.dtype != torch.int64 or y.dim() != 1 or classes < 2:
             raise Refused(
                 'data.shift is "concept", which swaps two classes, but these examples have no '
-                'class each; use "none"'
+                'class labels; use "none"'
             )
         if self.swaps > self.within - 1:
             raise Refused(
                 f"data.swaps is {self.swaps}, but rounds 2 to data.within = {self.within} are only "
-                f"{self.within - 1}; lower it or raise data.within"
+                f"{self.within - 1}; lower data.swaps, or raise data.within"
             )
         rng = streams.at("shift").generator()
         rounds = np.sort(rng.choice(np.arange(2, self.within + 1), self.swaps, replace=False))
@@ -135,7 +135,7 @@ class Concept(Part):
             if not new:
                 raise Refused(
                     f"data.swaps is {self.swaps}, but with {classes} classes every further swap "
-                    "brings an earlier labelling back; lower it"
+                    "restores an earlier labelling; lower data.swaps"
                 )
             labels = new[int(rng.integers(len(new)))]
             earlier.add(tuple(labels))

@@ -30,8 +30,8 @@ def declared_example(source: DeclaredTable) -> Examples:
     """
     if source.squared_norm is None:
         raise Refused(
-            "data.features names columns by a pattern, but without a table their number is "
-            "unknown; name each column, or a public test set (data.test_path)",
+            "data.features names columns by a pattern, but without a table the number of these "
+            "columns is unknown; name each column, or a public test set (data.test_path)",
             key="data.features",
         )
     return declared_columns(source)
@@ -93,23 +93,32 @@ class DeclaredExamples(Part):
             raise ValueError("label is missing: name the column of labels")
         elif self.classes or self.labels or self.bag:
             raise ValueError(
-                "classes, labels and bag apply to texts with a label, but label is not set"
+                "classes, labels or bag is set, but has an effect only on texts with a label; set "
+                "label, or remove the key"
             )
         return self
 
     def _refuse_keys_of_numbers(self) -> None:
         if self.shape or self.bounds:
-            raise ValueError("shape and bounds apply to numbers, but text is true; leave them out")
+            raise ValueError(
+                "shape or bounds is set, but has an effect only on numbers and text is true; "
+                "remove shape and bounds"
+            )
 
     def _refuse_undeclared_numbers(self) -> None:
         if self.bag or self.words:
-            raise ValueError("bag and words apply to text; set text = true, or leave them out")
+            raise ValueError(
+                "bag or words is set, but has an effect only on text; set text = true, or remove "
+                "bag and words"
+            )
         if not self.shape:
-            raise ValueError("shape is missing: declare that of one example, as [1, 28, 28]")
+            raise ValueError(
+                "shape is missing; set it to the shape of one example, for example [1, 28, 28]"
+            )
         if len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]:
             raise ValueError(
-                f"bounds is {self.bounds}; expected [low, high], as [0, 255] of bytes: numbers are "
-                "clipped to them"
+                f"bounds is {self.bounds}; expected [low, high], to which numbers are clipped, for "
+                "example [0, 255] for bytes"
             )
 
     @property

@@ -20,6 +20,7 @@ from privfed.core.errors import Refused
 from privfed.core.parts import Part
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples
+from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.tables import missing
 from privfed.data.tables.cells import CellRules, as_text
@@ -34,6 +35,7 @@ from privfed.data.tables.features import (
     declared_preprocessing,
     feature_matrix,
     has_labels,
+    outside_bounds,
     prepared_rows,
     present_labels,
 )
@@ -80,14 +82,17 @@ class DeclaredTable(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if not self.features and not self.dates and not self.categories:
-            raise ValueError("name at least one column in features, dates or categories")
+        self._refuse_undeclared_inputs()
         self._refuse_empty_ranges()
         self._declared_label.refuse_contradictions()
         self._refuse_repeated_values()
         self._refuse_columns_declared_twice()
         missing.refuse_misplaced(self.missing, self.features, self.dates, self.categories)
         return self
+
+    def _refuse_undeclared_inputs(self) -> None:
+        if not self.features and not self.dates and not self.categories:
+            raise ValueError("name at least one column in features, dates or categories")
 
     def _refuse_empty_ranges(self) -> None:
         if len(self.label_bounds) == 1:
@@ -103,16 +108,20 @@ class DeclaredTable(Part):
         lists: dict[str, Sequence[object]] = {"labels": self.labels, **self.categories}
         for key, values in lists.items():
             if len({as_text(value) for value in values}) < len(values):
-                raise ValueError(f"{key} names a value twice: {values}")
+                raise ValueError(
+                    f"{key} is {values}, but names a value twice; name each value once"
+                )
 
     def _refuse_columns_declared_twice(self) -> None:
         """Raises `ValueError` for a column declared in two roles."""
         label = {*self._declared_label.columns}
         if self.client and self.client in label:
-            raise ValueError(f"{self.client!r} is both the client column and the label")
+            raise ValueError(
+                f"{self.client!r} is both the client column and the label; name two columns"
+            )
         if self.site and self.site in label | {self.client}:
             other = "the label" if self.site in label else "the client column"
-            raise ValueError(f"{self.site!r} is both the site column and {other}")
+            raise ValueError(f"{self.site!r} is both the site column and {other}; name two columns")
         if self.site and not self.client:
             raise ValueError(
                 f"site is {self.site!r}, but no column names each row's client, so rows are "
@@ -122,19 +131,19 @@ class DeclaredTable(Part):
         undated = {*self.features, *self.categories}
         if twice := sorted(undated & {*self.dates}):
             raise ValueError(
-                f"{twice[0]!r} is listed in dates and as a feature or category; expected one of "
-                "these"
+                f"{twice[0]!r} is listed in dates and as a feature or category; list each column "
+                "once"
             )
         reserved = label | ({self.client} if self.client else set())
         if leaked := sorted(reserved & {*undated, *self.dates}):
             raise ValueError(
-                f"{leaked[0]!r} is the label or the client column; a feature that holds it would "
-                "give the answer away"
+                f"{leaked[0]!r} is the label or the client column, but is also listed as a "
+                "feature, which would reveal the label; remove the column from the features"
             )
         if self.site and self.site in {*undated, *self.dates}:
             raise ValueError(
-                f"{self.site!r} is the site column and a feature, date or category; use it once: "
-                "a table to predict for may have no column of sites"
+                f"{self.site!r} is the site column, but is also a feature, date or category; list "
+                "it once, since a table to predict may have no column of sites"
             )
 
     @property
@@ -163,7 +172,7 @@ class DeclaredTable(Part):
         Args:
           table: the table to read.
           label_free: whether labels, owners and sites may be missing.
-          anybody: whether owners and sites may be missing.
+          anybody: whether owners and sites may be missing, as in a public test set.
 
         Raises:
           Refused: for columns or cells that differ from the declaration.
@@ -181,18 +190,18 @@ class DeclaredTable(Part):
         rules = CellRules(str(table), self.outside, self.missing_words)
         labelled = not label_free or (bool(labels) and has_labels(columns, labels, str(table)))
         encoded = label.encoded(columns if labelled else label.with_placeholders(columns), rules)
-        features = {name: (feature, columns.numbers[name]) for name, feature in numbers.items()}
-        features |= self._date_features(columns, table)
-        categories = {n: (self._category_feature(n), columns.words[n]) for n in self.categories}
-        x, clipped = feature_matrix(columns.rows, features, categories, rules)
+        x, clipped, how = self._features(columns, numbers, table, rules)
+        public = anybody and isinstance(x, torch.Tensor)
+        outside = outside_bounds(numbers, columns) if public else ()
         examples = Examples(
             x,
             encoded.y,
             encoded.classes,
             meaning=encoded.meaning,
             counts={"clipped_values": clipped, "clipped_labels": encoded.clipped},
-            preprocessing=declared_preprocessing(x, features, categories, self.outside == "clip"),
+            preprocessing=how,
             labelled=labelled,
+            outside=outside,
         )
         if client:
             owners, clients = rules.owners(columns.words[client], repr(client))
@@ -201,6 +210,21 @@ class DeclaredTable(Part):
             places, sites = rules.sites(columns.words[site], repr(site))
             examples = replace(examples, sites=places, site_names=sites)
         return examples
+
+    def _features(
+        self,
+        columns: Columns,
+        numbers: dict[str, NumberFeature],
+        table: Readable,
+        rules: CellRules,
+    ) -> tuple[torch.Tensor | Mapped, int, Preprocessing | None]:
+        """The features `[N, *]`, the number of values clipped, and the computation of both."""
+        features = {name: (feature, columns.numbers[name]) for name, feature in numbers.items()}
+        features |= self._date_features(columns, table)
+        categories = {n: (self._category_feature(n), columns.words[n]) for n in self.categories}
+        x, clipped = feature_matrix(columns.rows, features, categories, rules)
+        how = declared_preprocessing(x, features, categories, self.outside == "clip")
+        return x, clipped, how
 
     @property
     def _declared_label(self) -> LabelDeclaration:
@@ -236,7 +260,7 @@ class DeclaredTable(Part):
         numbers |= {label: repr(label) for label in labels if label not in named_labels}
         columns = table.read(numbers, {name: repr(name) for name in words})
         if not columns.rows:
-            raise Refused(f"data: {table} holds no row")
+            raise Refused(f"data: {table} holds no row; expected one row or more")
         return columns
 
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:

@@ -48,7 +48,10 @@ def client_pictures(
     Raises `Refused` if there is no image, and for any other entry.
     """
     if not folder.is_dir():
-        raise Refused(f"{key} is {str(folder)!r}, no folder; expected one for each client in it")
+        raise Refused(
+            f"{key} is {str(folder)!r}, which is no folder; expected a folder that holds one "
+            "folder per client"
+        )
     labels = None if label_table is None else _labels(label_table)
     clients = list(_entries(folder, f"{key}: {folder}", folders=True))
     pictures = []
@@ -58,7 +61,10 @@ def client_pictures(
         for number, (path, label) in enumerate(listed, start=1):
             pictures.append(ClientPicture(path, owner, label, f"{called}, image {number}"))
     if not pictures:
-        raise Refused(f"{key}: the {len(clients)} clients of {folder} hold no image")
+        raise Refused(
+            f"{key}: the {len(clients)} clients of {folder} hold no image; expected at least one "
+            "image"
+        )
     return tuple(client.name for client in clients), pictures
 
 
@@ -75,8 +81,8 @@ def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[
         name = f"{client.name}/{path.name}"
         if name not in labels:
             raise Refused(
-                f"data.label_table has no label of {called}, image {number}; expected a row for "
-                "every image, with the file CLIENT/FILE",
+                f"data.label_table has no label of {called}, image {number}; add a row for every "
+                "image, with CLIENT/FILE as its file",
                 private=f"it is {name!r}",
             )
         yield path, labels[name]
@@ -94,7 +100,7 @@ def _entries(folder: Path, called: str, folders: bool) -> list[Path]:
             expected = "folders" if folders else f"images ({', '.join(sorted(SUFFIXES))})"
             problem = "a link, which is never followed" if path.is_symlink() else "something else"
             raise Refused(
-                f"{called} holds {problem}; expected {expected} alone",
+                f"{called} holds {problem}; expected only {expected}",
                 private=f"it is {path.name!r}",
             )
     return entries
@@ -108,9 +114,14 @@ def _labels(path: Path) -> dict[str, str]:
     files, labels = words[_FILE], words[_LABEL]
     empty = (files.codes < 0) | (labels.codes < 0)
     if empty.any():
-        raise Refused(f"data.label_table: {path}, row {files.first_row(empty)} has an empty cell")
+        raise Refused(
+            f"data.label_table: {path}, row {files.first_row(empty)} has an empty cell; give "
+            "every row a file and a label"
+        )
     if len({*files.codes.tolist()}) < len(files.codes):
-        raise Refused(f"data.label_table: {path} has a file twice; expected a row for each image")
+        raise Refused(
+            f"data.label_table: {path} names a file twice; expected one row for each image"
+        )
     pairs = zip(files.codes, labels.codes, strict=True)
     return {files.values[file]: labels.values[label] for file, label in pairs}
 
@@ -147,7 +158,7 @@ class Folders(Part):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if not is_of_pictures(self.shape):
-            raise ValueError(f"shape is {self.shape}; expected that of an image, {SHAPE}")
+            raise ValueError(f"shape is {self.shape}; expected the shape of an image, {SHAPE}")
         refuse_no_classes(self.classes, self.labels)
         return self
 

@@ -114,8 +114,8 @@ def _refuse_absent(file: Path, present: Sequence[str], names: Sequence[str]) -> 
     for name in names:
         if present.count(name) != 1:
             raise Refused(
-                f"data: {file} has {present.count(name)} columns {name!r} among its "
-                f"{len(present)}; expected one",
+                f"data: {file} has {present.count(name)} columns {name!r} among {len(present)} "
+                "columns; expected one such column",
                 private=f"they are {', '.join(present)}",
             )
 
@@ -179,7 +179,7 @@ class HuggingFace(DeclaredExamples):
         if split_files(Path(path), split) == split_files(Path(self.path), self.split):
             raise Refused(
                 f"data.test_split is {self.test_split!r}, but {path} holds only one split, which "
-                "is used for training; expected another, or data.test_path"
+                "is used for training; name another split, or set data.test_path"
             )
         return self._load(path, split)
 
@@ -187,7 +187,7 @@ class HuggingFace(DeclaredExamples):
         names = dict.fromkeys(filter(None, (self.x, self.label, self.client)))
         table = read_split(Path(path), split, list(names))
         if not table.num_rows:
-            raise Refused(f"data: {path} holds no row")
+            raise Refused(f"data: {path} holds no row; expected one row or more")
 
         def place(row: int) -> str:
             return f"{path}, row {row + 1}"

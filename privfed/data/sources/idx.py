@@ -82,8 +82,8 @@ class Idx(Part):
         x, y = read_idx(images), np.array(read_idx(labels))
         if x.ndim != 3 or y.ndim != 1 or len(x) != len(y):
             raise Refused(
-                f"data.path: {images} holds an array of shape {x.shape} and {labels} one of "
-                f"{y.shape}; expected [N, height, width] and [N]"
+                f"data.path: {images} holds an array of shape {x.shape}, and {labels} an array of "
+                f"shape {y.shape}; expected [N, height, width] and [N]"
             )
         if len(y) and int(y.max()) >= self.classes:
             first = int((y >= self.classes).argmax())
@@ -120,9 +120,9 @@ class Idx(Part):
             return pairs[0]
         names = sorted(path.name for path in folder.iterdir())
         raise Refused(
-            f"data.path: {self.path} holds {len(pairs)} pairs of images and labels among its "
-            f"{len(names)} files; expected one, as train-images-idx3-ubyte.gz with "
-            "train-labels-idx1-ubyte.gz" + ("; name it by data.prefix" if pairs else ""),
+            f"data.path: {self.path} holds {len(pairs)} pairs of images and labels among "
+            f"{len(names)} files; expected one pair, for example train-images-idx3-ubyte.gz with "
+            "train-labels-idx1-ubyte.gz" + ("; name the pair by data.prefix" if pairs else ""),
             private=f"its files are {', '.join(names)}",
         )
 
@@ -145,7 +145,7 @@ def read_idx(path: Path) -> np.ndarray:
         raise Refused(f"{path} is a FIFO or a device; expected an idx file") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Refused(
-            f"{path} is an incomplete gzip file; fetch it again", private=str(error)
+            f"{path} is an incomplete gzip file; download the file again", private=str(error)
         ) from None
     magic = bytes(content[:4])
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UNSIGNED_BYTES:
@@ -156,12 +156,14 @@ def read_idx(path: Path) -> np.ndarray:
         )
     header = 4 + 4 * magic[3]
     if len(content) < header:
-        raise Refused(f"{path} ends inside its header; it was cut")
+        raise Refused(
+            f"{path} ends inside its header, so that it was truncated; download the file again"
+        )
     shape = tuple(np.frombuffer(bytes(content[4:header]), ">u4").tolist())
     if len(content) - header != math.prod(shape):
         raise Refused(
-            f"{path} holds {len(content) - header} bytes after its header, which declares another "
-            "number; it was cut or is of another type",
+            f"{path} holds {len(content) - header} bytes after its header, but the header "
+            "declares another number; download the file again, or name an idx file",
             private=f"it declares shape {shape}, {math.prod(shape)} bytes",
         )
     return content[header:].reshape(shape)

@@ -51,8 +51,8 @@ def read_users(folder: Path) -> list[LeafUser]:
         for user in _users_of(file):
             if user.name in users:
                 raise Refused(
-                    f"data.path: {user.place} was in another file already: "
-                    f"{users[user.name].place}; expected each user once",
+                    f"data.path: {user.place} is also at {users[user.name].place}, but each user "
+                    "must occur once; remove one of the two",
                     private=f"the user is {user.name!r}",
                 )
             users[user.name] = user
@@ -74,13 +74,13 @@ def _users_of(file: Path) -> Iterator[LeafUser]:
         if isinstance(error, json.JSONDecodeError):
             at = f", line {error.lineno}, column {error.colno}"
         raise Refused(
-            f"data.path: {file}{at}: it is not valid JSON; expected LEAF's form", private=str(error)
+            f"data.path: {file}{at} is not valid JSON; expected LEAF's format", private=str(error)
         ) from None
     data = document.get("user_data") if isinstance(document, dict) else None
     if not isinstance(data, dict):
         raise Refused(
-            f"data.path: {file} has no object 'user_data'; expected LEAF's form, "
-            '{"users": […], "user_data": {user: {"x": […], "y": […]}}}'
+            f"data.path: {file} has no object 'user_data'; expected LEAF's format, {{\"users\": "
+            '[…], "user_data": {user: {"x": […], "y": […]}}}'
         )
     for number, (user, held) in enumerate(data.items(), start=1):
         x, y = (held.get(key) if isinstance(held, dict) else None for key in "xy")
@@ -103,14 +103,15 @@ def feature_array(xs: list[Any], place: PlaceOf) -> np.ndarray:
         usual = _shape(xs[0])
         wrong = (n for n, x in enumerate(xs) if usual is None or _shape(x) != usual)
         raise Refused(
-            f"data.path: {place(next(wrong, 0))}: x is not a list of as many numbers as the first; "
-            "for text set data.text = true",
+            f"data.path: {place(next(wrong, 0))}: x is not a list of as many numbers as in the "
+            "first example; give all examples one length, or for text set data.text = true",
             private=str(error),
         ) from None
     finite = np.isfinite(x).all(1)
     if not finite.all():
         raise Refused(
-            f"data.path: {place(int(finite.argmin()))}: x holds a number that is not finite"
+            f"data.path: {place(int(finite.argmin()))}: x holds a number that is not finite; "
+            "correct the number, or leave the example out"
         )
     return x
 
@@ -143,8 +144,8 @@ def text_in(x: Any, field: int, place: PlaceOf, index: int) -> str:
     held = x if field < 0 else x[field] if isinstance(x, list) and field < len(x) else None
     if not isinstance(held, str):
         raise Refused(
-            f"data.field is {field}, but in {place(index)} there is no text; expected the place of "
-            "the text in x (4 in Sent140), or -1 where x is the text",
+            f"data.field is {field}, but {place(index)} has no text there; set data.field to the "
+            "position of the text in x (4 in Sent140), or to -1 if x is the text",
             private=f"x is {x!r}",
         )
     return held
@@ -198,21 +199,21 @@ class Leaf(Part):
     def _consistent(self) -> Leaf:
         if not self.text and self.classes < 2:
             raise ValueError(
-                "classes is missing: declare their number (62 in FEMNIST, 10 in FedProx's "
-                "synthetic sets), as a public constant; they are never counted from private "
+                "classes is missing; set it to the number of classes (62 in FEMNIST, 10 in "
+                "FedProx's synthetic sets), a public constant that is never counted from private "
                 "labels"
             )
         if self.text and self.labels:
             refuse_no_classes(0, self.labels)
         elif self.labels or self.field >= 0 or self.words or self.bag:
             raise ValueError(
-                "labels, field, words and bag apply to classified texts; set text = true and "
-                "labels, or leave them out"
+                "labels, field, words or bag is set, but has an effect only on classified texts; "
+                "set text = true and labels, or remove the key"
             )
         if len(self.bounds) == 1 or (self.bounds and not self.bounds[0] < self.bounds[1]):
             raise ValueError(
-                f"bounds is {self.bounds}; expected a lower and a higher number, or [] to take "
-                "numbers as they are"
+                f"bounds is {self.bounds}; expected a lower and a higher number, or [] to leave "
+                "numbers unclipped"
             )
         return self
 
@@ -235,7 +236,10 @@ class Leaf(Part):
     def _examples(self, users: list[LeafUser]) -> Examples:
         names = tuple(user.name for user in users)
         if not any(user.x for user in users):
-            raise Refused(f"data.path: the {len(names)} users of {self.path} hold no example")
+            raise Refused(
+                f"data.path: the {len(names)} users of {self.path} hold no example; expected at "
+                "least one"
+            )
         owners = np.repeat(np.arange(len(names)), [len(user.x) for user in users])
         xs = [x for user in users for x in user.x]
         ys = [y for user in users for y in user.y]
@@ -251,7 +255,8 @@ class Leaf(Part):
                 scaled = scaled.reshape(len(scaled), *self.shape)
             except ValueError:
                 raise Refused(
-                    f"data.shape is {self.shape}, but an example holds {x.shape[1]} numbers"
+                    f"data.shape is {self.shape}, but an example holds {x.shape[1]} numbers; "
+                    "declare a shape of that many numbers"
                 ) from None
         return Examples(
             torch.from_numpy(scaled.astype(np.float32)),
@@ -275,8 +280,8 @@ class Leaf(Part):
         if beyond.any() and "bounds" not in self.model_fields_set:
             raise Refused(
                 f"data.bounds is not declared, but {place(int(beyond.any(1).argmax()))} holds a "
-                f"number beyond [{low:g}, {high:g}]; declare the bounds that numbers are clipped "
-                "to, or [] to take them as they are",
+                f"number beyond [{low:g}, {high:g}]; declare the bounds to which numbers are "
+                "clipped, or [] to leave numbers unclipped",
             )
         return (x.clip(low, high) - low) * (2 / (high - low)) - 1, int(beyond.sum())
 
@@ -310,8 +315,9 @@ class Leaf(Part):
         for index, pair in enumerate(zip(xs, ys, strict=True)):
             if not all(isinstance(s, str) and s for s in pair) or len(pair[0]) != len(xs[0]):
                 raise Refused(
-                    f"data.text is true, but in {place(index)}, x and y are not both text, or x is "
-                    "of another length than the first; expected LEAF's Shakespeare",
+                    f"data.text is true, but in {place(index)} x or y is not text, or x has "
+                    "another length than in the first example; expected the format of LEAF's "
+                    "Shakespeare",
                     private=f"x is {pair[0]!r} and y {pair[1]!r}",
                 )
         windows = [characters.encode(x + y[0]) for x, y in zip(xs, ys, strict=True)]

@@ -4,28 +4,54 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from pydantic import AfterValidator, Field
 
+from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
 from privfed.core.parts import part_around
 from privfed.core.streams import Streams
+from privfed.core.vector import Indices
 from privfed.data.federation import Examples
+from privfed.data.inputs import Input, X, by_name, by_position, side_by_side
+from privfed.data.pieces import Mapped
+from privfed.data.preprocessing import Preprocessing
 from privfed.data.sources.declared_table import DeclaredTable
+from privfed.data.tables.array_table import ArrayShapes, PositionLabels
+from privfed.data.tables.cells import CellRules
+from privfed.data.tables.columns import Columns
 from privfed.data.tables.delimited import Dialect, known_encoding
+from privfed.data.tables.features import LabelDeclaration, NumberFeature
 from privfed.data.tables.readable import Readable, TableFile
 
 
 class GivenTable(DeclaredTable):
-    """A table that was passed in Python, with columns declared as those of `table`.
+    """A table that was passed in Python, with columns declared as those of `table`, or arrays.
 
-    `shape` is that of one example, if its one feature is an array. The table itself is not stored:
-    it has to be passed again to resume its run.
+    Arrays are one feature of a `shape`, or several `inputs`, whose kinds are declared. The table
+    itself is not stored: it has to be passed again to resume its run.
     """
 
     shape: list[Annotated[int, Field(ge=1)]] = []
+    """Shape of one example, if its one feature is an array."""
+    inputs: dict[str, Input] = {}
+    """Inputs of the model by name, in place of features: numbers, token ids and masks."""
+    label_shape: list[Annotated[int, Field(ge=1)]] = []
+    """Shape of an example's labels, if each position has one."""
+    ignored: int = -100
+    """The integer of positions without a label."""
+    next_token: str = ""
+    """The input whose next token is the label of each position, in place of a label."""
+    padding: int = Field(-1, ge=-1)
+    """The token id that is not predicted, if no mask states the padding."""
+    tokens_per_client: int = Field(0, ge=0)
+    """Largest number of tokens of a client; further examples are left out. 0: no limit."""
+    tokenizer: str = ""
+    """The name of the tokenizer that made the tokens, for the record."""
     rows: ClassVar[Readable | None] = None
     test: ClassVar[Readable | None] = None
     kept_by_user: ClassVar[bool] = True
@@ -36,9 +62,117 @@ class GivenTable(DeclaredTable):
         return part_around(cls, cls, rows=rows, test=test)
 
     @property
+    def array_shapes(self) -> ArrayShapes | None:
+        """The shapes of arrays; None for a table of columns."""
+        if not (self.shape or self.inputs):
+            return None
+        return ArrayShapes.of(self.shape, self.inputs, self.label_shape, not self.next_token)
+
+    def _refuse_undeclared_inputs(self) -> None:
+        if not self.inputs:
+            super()._refuse_undeclared_inputs()
+        if self.inputs and (self.features or self.dates or self.categories or self.shape):
+            raise ValueError("inputs are declared, and features or shape as well; expected either")
+        if {"y", "client"} & self.inputs.keys():
+            raise ValueError("an input is called 'y' or 'client', the names of the other columns")
+        if self.label_shape and self.array_shapes is None:
+            raise ValueError("label_shape applies to arrays; leave it out")
+        self._refuse_labels_of_positions()
+
+    def _refuse_labels_of_positions(self) -> None:
+        """Raises `ValueError` for contradictory labels of positions."""
+        if self.next_token:
+            of = self.inputs.get(self.next_token)
+            if of is None or not of.tokens or len(of.shape) != 1:
+                names = [name for name, each in self.inputs.items() if each.tokens]
+                raise ValueError(
+                    f"next_token is {self.next_token!r}; expected an input of token ids in one "
+                    f"sequence, of {names}"
+                )
+            if self.classes or self.labels or self.label_bounds or self.label_shape:
+                raise ValueError("next_token is the label; leave classes and labels out")
+        elif self.label_shape and not self.classes:
+            raise ValueError("label_shape needs classes, the number of classes of a position")
+        budgeted = any(each.tokens for each in self.inputs.values())
+        if self.tokens_per_client and not budgeted:
+            raise ValueError("tokens_per_client is set, but no input holds token ids")
+
+    @property
     def squared_norm(self) -> float | None:
         """The number of columns, as for any table, or of the array's numbers."""
-        return float(math.prod(self.shape)) if self.shape else super().squared_norm
+        if any(each.tokens for each in self.inputs.values()):
+            return None
+        sizes = [each.size for each in self.inputs.values()]
+        return (
+            float(sum(sizes) or math.prod(self.shape))
+            if self.array_shapes
+            else super().squared_norm
+        )
+
+    @property
+    def _declared_label(self) -> LabelDeclaration:
+        if not (self.next_token or self.label_shape):
+            return super()._declared_label
+        columns = [] if self.next_token else [str(self.label)]
+        classes = self.inputs[self.next_token].tokens if self.next_token else self.classes
+        return PositionLabels(
+            columns,
+            True,
+            [],
+            classes,
+            [],
+            tuple(self.label_shape),
+            self.ignored,
+            self.inputs,
+            self.next_token,
+            self.padding,
+        )
+
+    def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
+        if not self.inputs:
+            return super()._number_features(names, table)
+        features = {}
+        for name, each in self.inputs.items():
+            low, high = each.bounds or (-math.inf, math.inf)
+            features[name] = NumberFeature(name, repr(name), low, high, None, "")
+        return features
+
+    def _features(
+        self,
+        columns: Columns,
+        numbers: dict[str, NumberFeature],
+        table: Readable,
+        rules: CellRules,
+    ) -> tuple[Tensor | Mapped, int, Preprocessing | None]:
+        if not self.inputs:
+            return super()._features(columns, numbers, table, rules)
+        values, clipped = {}, 0
+        for name, each in self.inputs.items():
+            called, refuse = f"{table}: input {name!r}", self.outside == "refuse"
+            values[name], outside = each.encoded(columns.numbers[name], called, refuse)
+            clipped += outside
+        return side_by_side(values, self.inputs), clipped, None
+
+    def load_from(
+        self, table: Readable, label_free: bool = False, anybody: bool = False
+    ) -> Examples:
+        examples = replace(super().load_from(table, label_free, anybody), inputs=self.inputs)
+        if not self.tokens_per_client or examples.owners is None or label_free:
+            return examples
+        return examples.take(
+            within(self._token_counts(examples), examples.owners, self.tokens_per_client)
+        )
+
+    def _token_counts(self, examples: Examples) -> Indices:
+        """Number of tokens `[N]` of each example: of masked inputs, those that are no padding."""
+        x = examples.x[torch.arange(len(examples))]
+        values = {X: x} if by_position(self.inputs) else by_name(x, self.inputs)
+        counts = np.zeros(len(examples), dtype=np.int64)
+        for each in self.inputs.values():
+            if each.tokens:
+                masks = [n for n, m in self.inputs.items() if m.mask and m.shape == each.shape]
+                counts += values[masks[0]].flatten(1).sum(1).numpy() if masks else each.size
+        return counts
 
     def sources(self, seed: int) -> tuple[str, ...]:
         """The client column; and any table, since its location is unknown."""
@@ -60,9 +194,21 @@ class GivenTable(DeclaredTable):
         if self.rows is None:
             raise Refused(
                 "the data of this run were passed as an object, which a run directory does not "
-                "store: in Python, pass them again, privfed.load(path, data=population)"
+                "store; in Python, pass the object again by privfed.load(path, data=population)"
             )
         return self.rows
+
+
+def within(counts: Indices, owners: Indices, budget: int) -> Indices:
+    """The rows `[n]`, in order, of each owner's first examples whose `counts` sum to a budget.
+
+    Examples after the first that exceeds it are left out.
+    """
+    order = np.argsort(owners, kind="stable")
+    total = np.cumsum(counts[order])
+    first = np.flatnonzero(np.diff(owners[order], prepend=-1))
+    before = np.repeat(total[first] - counts[order][first], np.diff(np.append(first, len(order))))
+    return np.sort(order[total - before <= budget])
 
 
 class Table(DeclaredTable):

@@ -141,7 +141,7 @@ def decoded(file: Path, key: str) -> str:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise Refused(
-            f"{key}: {file}, line {line}: it is not UTF-8 text; save it as UTF-8",
+            f"{key}: {file}, line {line} is not UTF-8 text; save the file as UTF-8",
             private=str(error),
         ) from None
 
@@ -165,7 +165,7 @@ def speeches(path: Path, key: str = "data.path") -> dict[str, list[str]]:
             by_speaker.setdefault(speaker.strip(), []).append(speech.strip())
     if not by_speaker:
         raise Refused(
-            f"{key}: {path} holds no speech; expected blocks of a line 'SPEAKER:' (the first, or "
-            "after an empty line) and the lines spoken"
+            f"{key}: {path} holds no speech; expected blocks that begin with a line 'SPEAKER:' "
+            "(the first line, or after an empty line), followed by the spoken lines"
         )
     return by_speaker

@@ -80,7 +80,10 @@ def _joined(
     sizes = [len(x) for x in xs]
     owners = np.repeat(np.arange(len(names)), sizes)
     if not len(owners):
-        raise Refused(f"data: the {len(names)} clients read of {path} hold no example")
+        raise Refused(
+            f"data: the {len(names)} clients that were read from {path} hold no example; expected "
+            "at least one"
+        )
 
     def place(index: int) -> str:
         owner = int(owners[index])
@@ -99,8 +102,8 @@ def _groups(path: Path) -> Iterator[Any]:
         import h5py
     except ImportError:
         raise Refused(
-            "data.source is 'tff', which reads HDF5 files with h5py, which is not installed: "
-            "pip install 'privfed[hdf5]'"
+            "data.source is 'tff', but h5py, which reads HDF5 files, is not installed; run: pip "
+            "install 'privfed[hdf5]'"
         ) from None
     if not path.is_file():
         raise Refused(f"data: {path} does not exist (from {Path.cwd()}); expected an HDF5 file")
@@ -118,7 +121,8 @@ def _groups(path: Path) -> Iterator[Any]:
         ValueError,
     ) as error:  # as h5py does
         raise Refused(
-            f"data: {path} cannot be read: {public_text(error)}", private=str(error)
+            f"data: {path} cannot be read: {public_text(error)}; expected an HDF5 file",
+            private=str(error),
         ) from None
 
 
@@ -128,7 +132,10 @@ def _held(group: Any, name: str, called: str) -> Any:
 
     link = group.get(name, getlink=True)
     if link is not None and not isinstance(link, h5py.HardLink):
-        raise Refused(f"data: {called} holds a link to another place, which is never followed")
+        raise Refused(
+            f"data: {called} holds a link to another place, but links are never followed; store "
+            "the examples themselves"
+        )
     return None if link is None else group[name]
 
 
@@ -144,7 +151,8 @@ def _dataset(group: Any, name: str, called: str) -> Any:
         raise Refused(f"data: {called} has no array {name!r}; expected {_FORM}")
     if dataset.is_virtual or dataset.external:
         raise Refused(
-            f"data: {called}: {name!r} is a link to another file, which is never followed"
+            f"data: {called}: {name!r} is a link to another file, but links are never followed; "
+            "store the array itself"
         )
     if dataset.nbytes > _TIGHTEST * dataset.id.get_storage_size():
         raise Refused(
@@ -178,14 +186,19 @@ def _texts(dataset: Any, name: str, called: str) -> list[str]:
     import h5py
 
     if h5py.check_string_dtype(dataset.dtype) is None or dataset.ndim != 1:
-        raise Refused(f"data.text is true, but {name!r} of {called} is no list of texts")
+        raise Refused(
+            f"data.text is true, but {name!r} of {called} is no list of texts; set data.text = "
+            "false, or name an array of texts"
+        )
     texts = []
     for number, text in enumerate(dataset[()], start=1):
         try:
             texts.append(bytes(text).decode("utf-8"))
         except UnicodeDecodeError as error:
             raise Refused(
-                f"data: {called}, example {number}: {name!r} is not UTF-8 text", private=str(error)
+                f"data: {called}, example {number}: {name!r} is not UTF-8 text; save the texts as "
+                "UTF-8",
+                private=str(error),
             ) from None
     return texts
 
@@ -198,7 +211,8 @@ def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
     dataset = _dataset(group, name, called)
     if dataset.shape not in ((count,), (count, 1)):
         raise Refused(
-            f"data.label: {called} has not as many labels {name!r} as examples, one for each",
+            f"data.label: {called} has another number of labels {name!r} than of examples; give "
+            "every example one label",
             private=f"there are {count} examples, and labels of shape {dataset.shape}",
         )
     labels: list[object] = dataset[()].reshape(count).tolist()
@@ -209,7 +223,7 @@ def _refuse_blanks(name: str, called: str) -> None:
     """Raises `Refused` for a name with surrounding blanks, which may duplicate another client's."""
     if name != name.strip():
         raise Refused(
-            f"data: {called} has blanks around its name; give every client one name",
+            f"data: {called} has spaces before or after its name; remove these spaces",
             private=f"it is {name!r}",
         )
 

@@ -1,4 +1,4 @@
-"""Clients' arrays that were passed in Python, as one table: an array of features, labels, owners.
+"""Clients' arrays that were passed in Python, as one table: inputs by name, labels, owners.
 
 A client is a name, and holds a pair (x, y) of arrays or a `torch.utils.data.Dataset` of such pairs.
 Messages refer to a client by its index, never by its name.
@@ -7,28 +7,33 @@ Messages refer to a client by its index, never by its name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from privfed.core.deferred import torch
 from privfed.core.errors import Refused, public_text
+from privfed.data.federation import NO_LABEL, Meaning
+from privfed.data.inputs import Inputs, X
+from privfed.data.tables.cells import CellRules
 from privfed.data.tables.columns import Called, Columns
 from privfed.data.tables.conversion import as_coded_words
 from privfed.data.tables.delimited import Dialect
+from privfed.data.tables.features import EncodedLabels, LabelDeclaration
 
-X, Y, CLIENT = "x", "y", "client"
-"""The columns of the table."""
+Y, CLIENT = "y", "client"
+"""The columns of the table in addition to its inputs."""
 
 
 @dataclass(frozen=True)
 class ArrayTable:
-    """Features x `[N, *shape]`, labels y `[N]` or `[N, k]`, and optional client names `[N]`.
+    """Inputs by name `[N, *shape]`, labels y `[N, *]`, and optional client names `[N]`.
 
     Messages call the table `called`.
     """
 
-    x: np.ndarray
+    inputs: Mapping[str, np.ndarray]
     y: np.ndarray | None
     client: np.ndarray | None
     called: str
@@ -45,13 +50,13 @@ class ArrayTable:
         return "it"
 
     def names(self) -> list[str]:
-        columns = {X: self.x, Y: self.y, CLIENT: self.client}
-        return [name for name, column in columns.items() if column is not None]
+        columns = {Y: self.y, CLIENT: self.client}
+        return [*self.inputs, *(name for name, column in columns.items() if column is not None)]
 
     def read(self, numbers: Called, words: Called) -> Columns:
-        arrays = {X: self.x, Y: self.y, CLIENT: self.client}
+        arrays = {**self.inputs, Y: self.y, CLIENT: self.client}
         return Columns(
-            len(self.x),
+            len(next(iter(self.inputs.values()))),
             {name: numeric(arrays[name], name, self.called) for name in numbers},
             {name: as_coded_words(np.asarray(arrays[name])) for name in words},
         )
@@ -60,48 +65,101 @@ class ArrayTable:
         return ""
 
 
-def of_clients(clients: Mapping[Any, Any], shape: Sequence[int], called: str) -> ArrayTable:
+@dataclass(frozen=True)
+class ArrayShapes:
+    """The declared shapes of one example: of each input, and of its label if it is `labelled`."""
+
+    inputs: Mapping[str, Sequence[int]]
+    label: Sequence[int] = ()
+    labelled: bool = True
+
+    @classmethod
+    def of(
+        cls, shape: Sequence[int], inputs: Inputs, label: Sequence[int], labelled: bool
+    ) -> ArrayShapes:
+        """The shapes of one array of `shape`, or of declared `inputs`."""
+        return cls({n: each.shape for n, each in inputs.items()} or {X: shape}, label, labelled)
+
+
+def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> ArrayTable:
     """The table of all arrays of `clients`, by name. Raises `Refused`."""
     pairs, names = [], []
     for place, (name, held) in enumerate(clients.items(), start=1):
-        x, y = _pair(held, shape, f"{called}, client {place}")
+        x, y = _examples(held, shapes, f"{called}, client {place}")
         pairs.append((x, y))
-        names += [str(name)] * len(x)
+        names += [str(name)] * len(y)
     if len({str(name) for name in clients}) < len(clients):
-        raise Refused(f"data: {called}: two clients have one name as text; expected different ones")
-    if not names:
-        raise Refused(f"data: {called} holds no example")
-    x, y = (np.concatenate(each) for each in zip(*pairs, strict=True))
-    return ArrayTable(x, y, np.array(names), called)
-
-
-def of_pair(held: Any, shape: Sequence[int], called: str) -> ArrayTable:
-    """The table of examples without owners. Raises `Refused`."""
-    x, y = _pair(held, shape, called)
-    return ArrayTable(x, y, None, called)
-
-
-def of_inputs(held: Any, shape: Sequence[int], called: str) -> ArrayTable:
-    """The table of features only. Raises `Refused`."""
-    x = _array(held, called)
-    _refuse_other_shape(x, shape, called)
-    return ArrayTable(x, None, None, called)
-
-
-def _pair(held: Any, shape: Sequence[int], called: str) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays (x, y) of a client. Raises `Refused` for any other object."""
-    x, y = (_array(each, called) for each in (held if _is_pair(held) else _gathered(held, called)))
-    if not x.size and not y.size:
-        return np.zeros((0, *shape), np.float32), np.zeros(0, np.int64)
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise Refused(
-            f"data: {called} has not as many labels as examples; expected one for each",
-            private=f"x is of shape {x.shape} and y of shape {y.shape}",
+            f"data: {called}: two clients have the same name when written as text; give clients "
+            "different names"
         )
-    if y.ndim != 1:
-        raise Refused(f"data: {called} has labels of several numbers; expected one per example")
-    _refuse_other_shape(x, shape, called)
+    if not names:
+        raise Refused(
+            f"data: {called} holds no example; give every client at least one, or leave the "
+            "client out"
+        )
+    inputs = {name: np.concatenate([x[name] for x, _ in pairs]) for name in shapes.inputs}
+    labels = np.concatenate([y for _, y in pairs]) if shapes.labelled else None
+    return ArrayTable(inputs, labels, np.array(names), called)
+
+
+def of_pair(held: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
+    """The table of examples without owners. Raises `Refused`."""
+    x, y = _examples(held, shapes, called)
+    return ArrayTable(x, y if shapes.labelled else None, None, called)
+
+
+def of_inputs(held: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
+    """The table of features only. Raises `Refused`."""
+    return ArrayTable(_inputs(held, shapes, called), None, None, called)
+
+
+def _examples(
+    held: Any, shapes: ArrayShapes, called: str
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The inputs and labels of a client; zeros for unlabelled ones. Raises `Refused`."""
+    if not shapes.labelled:
+        x = _inputs(held, shapes, called)
+        return x, np.zeros(len(next(iter(x.values()))))
+    pair = held if _is_pair(held) else _gathered(held, called)
+    y = _array(pair[1], called)
+    if not y.size and not isinstance(pair[0], Mapping) and not _array(pair[0], called).size:
+        empty = {name: np.zeros((0, *shape), np.int64) for name, shape in shapes.inputs.items()}
+        return empty, np.zeros((0, *shapes.label), np.int64)
+    x = _inputs(pair[0], shapes, called)
+    if y.ndim == 0 or {len(each) for each in x.values()} != {len(y)}:
+        raise Refused(
+            f"data: {called} has another number of labels than of examples; give every example "
+            "one label",
+            private=f"x is of shape {[each.shape for each in x.values()]} and y of {y.shape}",
+        )
+    if y.shape[1:] != tuple(shapes.label):
+        expected = f"an array {tuple(shapes.label)} (label_shape)" if shapes.label else "one"
+        raise Refused(
+            f"data: {called} has labels of several numbers, or of another shape; expected "
+            f"{expected} per example; for one per position, declare label_shape",
+            private=f"they are of shape {y.shape[1:]}",
+        )
     return x, y
+
+
+def _inputs(held: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray]:
+    """The arrays of declared inputs. Raises `Refused` for others."""
+    if [*shapes.inputs] == [X] and not isinstance(held, Mapping):
+        arrays = {X: _array(held, called)}
+    elif not isinstance(held, Mapping) or held.keys() != shapes.inputs.keys():
+        raise Refused(
+            f"data: {called} does not hold an array for each declared input; expected a mapping "
+            f"with exactly {', '.join(map(repr, shapes.inputs))}",
+            private=f"it is a {type(held).__name__}",
+        )
+    else:
+        arrays = {name: _array(held[name], called) for name in shapes.inputs}
+    for name, shape in shapes.inputs.items():
+        _refuse_other_shape(arrays[name], shape, called)
+    if len({len(array) for array in arrays.values()}) > 1:
+        raise Refused(f"data: {called} has inputs of different lengths; expected one row each")
+    return arrays
 
 
 def _is_pair(held: Any) -> bool:
@@ -112,11 +170,11 @@ def _is_pair(held: Any) -> bool:
 def is_dataset(held: Any) -> bool:
     """Whether `held` is indexed and contains pairs (x, y), and is not an array itself."""
     indexed = hasattr(held, "__getitem__") and hasattr(held, "__len__")
-    return indexed and not hasattr(held, "shape") and not isinstance(held, list)
+    return indexed and not hasattr(held, "shape") and not isinstance(held, list | Mapping)
 
 
 def _refuse_other_shape(x: np.ndarray, shape: Sequence[int], called: str) -> None:
-    if x.shape[1:] != tuple(shape):
+    if x.ndim == 0 or x.shape[1:] != tuple(shape):
         raise Refused(
             f"data: {called} has examples of another shape; expected {tuple(shape)}, as declared",
             private=f"they are of shape {x.shape[1:]}",
@@ -127,15 +185,22 @@ def _gathered(dataset: Any, called: str) -> tuple[Any, Any]:
     """The pairs of a `torch.utils.data.Dataset`, stacked."""
     try:
         examples = [dataset[place] for place in range(len(dataset))]
-        pairs = [(np.asarray(x), np.asarray(y)) for x, y in examples]
-        x, y = zip(*pairs, strict=True) if pairs else ((), ())
-        return np.stack(x) if x else np.zeros(0), np.stack(y) if y else np.zeros(0)
+        x, y = zip(*examples, strict=True) if examples else ((), ())
+        if x and isinstance(x[0], Mapping):
+            return {
+                name: np.stack([np.asarray(each[name]) for each in x]) for name in x[0]
+            }, _stack(y)
+        return _stack(x), _stack(y)
     except Exception as error:  # an arbitrary object, whose error may quote its contents
         raise Refused(
             f"data: {called} holds a {type(dataset).__name__}; expected a pair (x, y) of arrays, "
             f"or a dataset of such pairs with a length: {public_text(error)}",
             private=" ".join(str(error).split()),
         ) from None
+
+
+def _stack(each: Sequence[Any]) -> np.ndarray:
+    return np.stack([np.asarray(example) for example in each]) if each else np.zeros(0)
 
 
 def _array(held: Any, called: str) -> np.ndarray:
@@ -145,7 +210,8 @@ def _array(held: Any, called: str) -> np.ndarray:
         return np.asarray(detached)
     except Exception as error:  # likewise
         raise Refused(
-            f"data: {called} holds an object that is no array: {public_text(error)}",
+            f"data: {called} holds an object that is no array ({public_text(error)}); pass NumPy "
+            "arrays or torch tensors",
             private=" ".join(str(error).split()),
         ) from None
 
@@ -164,3 +230,48 @@ def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
             private=f"it is of type {numbers.dtype.name}",
         )
     return numbers
+
+
+@dataclass(frozen=True)
+class PositionLabels(LabelDeclaration):
+    """Labels of each position of an example: integers `[N, *shape]` below `classes`.
+
+    With `next_token`, the label of a position is the token after it, in the input of this name.
+    Positions that equal `ignored`, and padding, have no label.
+    """
+
+    shape: tuple[int, ...] = ()
+    ignored: int = NO_LABEL
+    inputs: Inputs = field(default_factory=dict, hash=False)
+    next_token: str = ""
+    padding: int = -1
+
+    def encoded(self, table: Columns, rules: CellRules) -> EncodedLabels:
+        """The labels of `table`. Raises `Refused` for an integer that is no class."""
+        if self.next_token:
+            y = self._following(table, rules)
+        else:
+            numbers = table.numbers[self.columns[0]]
+            y = np.where(numbers == self.ignored, NO_LABEL, numbers)
+            rows = np.where(y == NO_LABEL, 0, y).reshape(len(y), -1)
+            for position in range(rows.shape[1]):
+                rules.numbered_classes(rows[:, position], repr(self.columns[0]), self.classes)
+        return EncodedLabels(torch.from_numpy(y.astype(np.int64)), self.classes, Meaning())
+
+    def _following(self, table: Columns, rules: CellRules) -> np.ndarray:
+        """The token after each position; `NO_LABEL` at the end and before padding."""
+        tokens = self.inputs[self.next_token]
+        ids, _ = tokens.encoded(table.numbers[self.next_token], repr(self.next_token), False)
+        y = np.full(ids.shape, NO_LABEL, dtype=np.int64)
+        y[:, :-1] = ids[:, 1:]
+        if self.padding >= 0:
+            y[y == self.padding] = NO_LABEL
+        for name, each in self.inputs.items():
+            if each.mask and each.shape == tokens.shape:
+                y[:, :-1][table.numbers[name][:, 1:] == 0] = NO_LABEL
+        return y
+
+    def with_placeholders(self, table: Columns) -> Columns:
+        """`table` with a label 0 at each position."""
+        zeros = {name: np.zeros((table.rows, *self.shape)) for name in self.columns}
+        return replace(table, numbers={**table.numbers, **zeros})

@@ -38,7 +38,9 @@ def is_table(candidate: Any) -> bool:
 def table_names(table: Any, called: str) -> list[str]:
     """The names of its columns, as text. Raises `Refused` for other objects."""
     if is_dict_of_tables(table):
-        raise Refused(f"{called} is a {type(table).__name__} of several tables; pass one of them")
+        raise Refused(
+            f"{called} is a {type(table).__name__} of several tables; pass a single table"
+        )
     if not is_table(table):
         raise Refused(f"{called} is a {type(table).__name__}; expected {_TABLES}")
     return [str(name) for name in (table.columns if is_pandas(table) else _names(table))]
@@ -85,7 +87,9 @@ def is_pandas(candidate: Any) -> bool:
 def _refuse_transform(dataset: Any, called: str) -> None:
     """Raises `Refused` for a transform that is applied when rows are read, which Arrow skips."""
     if (getattr(dataset, "format", None) or {}).get("type") == "custom":
-        raise Refused(f"data: {called} has a transform that is not applied yet; use its map()")
+        raise Refused(
+            f"data: {called} has a transform that is not applied yet; apply the transform by map()"
+        )
 
 
 def _is_hugging_face(candidate: Any) -> bool:

@@ -83,16 +83,15 @@ class CellRules:
             if empty.any() and not may_be_empty:
                 raise Refused(
                     f"data: {self.table}, row {start + int(empty.argmax()) + 1}: column {called} "
-                    "is empty; declare a public constant to take instead: in [data.missing] "
-                    "for this column, or one number for all by data.missing"
+                    "is empty; declare a public constant for empty cells: for this column in "
+                    "[data.missing], or one number for all columns by data.missing"
                 )
             wrong = (piece < low) | (piece > high)
             if wrong.any() and self.outside == "refuse":
                 row, column = np.argwhere(wrong)[0]
                 raise Refused(
-                    f"data: {self.table}, row {start + row + 1}: column {called} is "
-                    f"outside its declared bounds {shown}; correct them, or set "
-                    'data.outside = "clip"',
+                    f"data: {self.table}, row {start + row + 1}: column {called} is outside its "
+                    f'declared bounds {shown}; correct the bounds, or set data.outside = "clip"',
                     private=f"it is {piece[row, column]:g}",
                 )
             count += int(wrong.sum())
@@ -113,7 +112,8 @@ class CellRules:
         if empty.any() and not may_be_empty:
             raise Refused(
                 f"data: {self.table}, row {words.first_row(empty)}: column {called} is empty; set "
-                'it to "none" in [data.missing], and an empty cell counts as none of its values'
+                'this column to "none" in [data.missing], so that an empty cell counts as none of '
+                "the values"
             )
         unknown = (codes < 0) & ~empty
         if unknown.any() and self.outside == "refuse":
@@ -148,7 +148,10 @@ class CellRules:
         empty = np.isnan(numbers)
         if empty.any():
             row = int(empty.argmax()) + 1
-            raise Refused(f"data: {self.table}, row {row}: the label {called} is empty")
+            raise Refused(
+                f"data: {self.table}, row {row}: the label {called} is empty; leave out rows "
+                "without a label"
+            )
         return numbers
 
     def numbered_classes(self, numbers: np.ndarray, called: str, classes: int) -> Indices:
@@ -171,7 +174,7 @@ class CellRules:
             row = int(wrong.argmax())
             raise Refused(
                 f"data: {self.table}, row {row + 1}: the label {called} is neither 0 nor 1; "
-                "correct it",
+                "correct that label",
                 private=f"it is {numbers[row]:g}",
             )
         return numbers
@@ -221,7 +224,7 @@ class CellRules:
                 row = words.first_row(words.codes == code)
                 raise Refused(
                     f"data: {self.table}, row {row}: {column} holds a value that reads as empty, "
-                    f"or as {blank}",
+                    f"or as {blank}; correct that value",
                     private=f"it holds {value!r}",
                 )
 

@@ -48,7 +48,10 @@ def read_arrays(
     lengths = {display[name]: len(array) if array.ndim else -1 for name, array in arrays.items()}
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
         shown = ", ".join(f"{called}: {length}" for called, length in lengths.items())
-        raise Refused(f"data: {path} holds arrays of different lengths: {shown}")
+        raise Refused(
+            f"data: {path} holds arrays of different lengths ({shown}); expected one entry per "
+            "row in each"
+        )
     for name, called in numbers.items():
         if arrays[name].dtype.kind not in "buif" or arrays[name].dtype.itemsize > 8:
             raise Refused(
@@ -73,14 +76,16 @@ def read_array(path: Path, name: str, called: str) -> np.ndarray:
         with zipfile.ZipFile(path) as archive:
             member = archive.getinfo(f"{name}.npy")
             if member.flag_bits & _ENCRYPTED:
-                raise Refused(f"data: {path}: {called} is encrypted; save it without a password")
+                raise Refused(
+                    f"data: {path}: {called} is encrypted; save the archive without a password"
+                )
             return _member(path, archive, member, called)
     except (Refused, MemoryError):
         raise
     except Exception as error:  # raised by libraries on arbitrary files
         raise Refused(
-            f"data: {path}: the array {called} cannot be read, it is damaged or none of numpy's "
-            f"({public_text(error)}); save the archive again",
+            f"data: {path}: the array {called} cannot be read, since it is damaged or was not "
+            f"saved by NumPy ({public_text(error)}); save the archive again",
             private=str(error),
         ) from None
 
@@ -103,14 +108,14 @@ def _member(
         shape, fortran, dtype = read_header(file)
         if dtype.hasobject:
             raise Refused(
-                f"data: {path}: {called} holds Python objects, which privfed never unpickles; "
-                "save it as numbers or text"
+                f"data: {path}: {called} holds Python objects, which privfed never unpickles; save "
+                "the array as numbers or text"
             )
         begins = file.tell()
     if begins + dtype.itemsize * int(np.prod(shape, dtype=object)) != member.file_size:
         raise Refused(
-            f"data: {path}: {called} holds another number of bytes than its header declares; it "
-            "was cut: save the archive again",
+            f"data: {path}: {called} holds another number of bytes than its header declares, so "
+            "that it was truncated; save the archive again",
             private=f"it declares shape {shape} of {dtype}, in {member.file_size} bytes",
         )
     if member.compress_type != zipfile.ZIP_STORED or not np.prod(shape):
@@ -162,7 +167,7 @@ def column_names(path: Path, dialect: Dialect, skips: bool = False) -> list[str]
         else:
             names = delimited.csv_header(path, dialect, skips)
     if not names:
-        raise Refused(f"data: {path} has no column")
+        raise Refused(f"data: {path} has no column; expected at least one")
     refuse_repeated_names(names, str(path))
     return names
 
@@ -174,8 +179,8 @@ def refuse_repeated_names(names: Sequence[str], table: str) -> None:
         first = places.setdefault(name, second)
         if first != second:
             raise Refused(
-                f"data: {table} calls its columns {first} and {second} alike; expected different "
-                "names",
+                f"data: {table} has the same name for columns {first} and {second}; give columns "
+                "different names",
                 private=f"both are {name!r}",
             )
 

@@ -50,13 +50,17 @@ class Dates(Part):
         except ValueError:
             same = False
         if not same:
-            raise ValueError('expected "iso", or a form that names year, month and day: "%d.%m.%Y"')
+            raise ValueError(
+                'expected "iso", or a format that names year, month and day: "%d.%m.%Y"'
+            )
         return value
 
     @model_validator(mode="after")
     def _in_order(self) -> Dates:
         if not day_number(self.first) < day_number(self.last):
-            raise ValueError(f"dates are from {self.first} to {self.last}; expected first < last")
+            raise ValueError(
+                f"first is {self.first}, but last is {self.last}; expected first < last"
+            )
         return self
 
     @property
@@ -70,7 +74,7 @@ def day_number(date: str) -> float:
     try:
         return _days(date, ISO)
     except ValueError:
-        raise ValueError(f'{date!r} is no date; expected one as "2019-12-31"') from None
+        raise ValueError(f'{date!r} is no date; expected the form "2019-12-31"') from None
 
 
 def iso_date(days: float) -> str:
@@ -88,8 +92,9 @@ def day_numbers(words: Words, format: str, missing: Collection[str], where: str)
     if None in days:
         row = words.first_row(words.codes == days.index(None))
         raise Refused(
-            f"{where.format(row=row)} holds no date of the form {format!r}; expected one (another "
-            "form is data.dates' format; a word for nothing is one of data.missing_words)",
+            f"{where.format(row=row)} holds no date of the form {format!r}; correct that cell, "
+            "declare another format in data.dates, or list words for empty cells in "
+            "data.missing_words",
             private=f"it holds {words.shown(row)}",
         )
     return np.array([*days, np.nan], dtype=np.float64)[words.codes]

@@ -193,17 +193,17 @@ def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, st
     where += f", column {int(match['column']) + 1}" if match["column"] else ""
     if match["expected"]:
         return where, (
-            f"there are {match['got']} columns, expected {match['expected']}; "
-            f"{other_delimiter(path, dialect) or 'quote cells that hold the delimiter, or'} "
-            "name another data.delimiter"
+            f"there are {match['got']} columns, but {match['expected']} are expected; "
+            f"{other_delimiter(path, dialect) or 'quote cells that hold the delimiter, or'} name "
+            "another data.delimiter"
         )
     if "UTF8" in match["why"]:
         return where, _other_encoding(dialect)
     longer = len(unpacked(path, _LONGEST_ROW + 1)) > _LONGEST_ROW  # pyarrow then finds no first row
     if "straddling" in match["why"] or longer:
         return "", (
-            f"a row is longer than {_LONGEST_ROW >> 20} MiB, or its quotes are never closed; "
-            "expected fewer columns, or a Parquet or npz file"
+            f"a row is longer than {_LONGEST_ROW >> 20} MiB, or a quote is never closed; close the "
+            "quote, or use fewer columns, or a Parquet or npz file"
         )
     return where, "it is empty"
 
@@ -219,7 +219,8 @@ def _is_utf16(path: Path) -> bool:
 def _other_encoding(dialect: Dialect) -> str:
     named = {"utf-8": "UTF-8"}.get(dialect.encoding, dialect.encoding)
     return (
-        f'it is not {named}; save it as UTF-8, or name its encoding by data.encoding, as "cp1252"'
+        f"the text is not {named}; save the file as UTF-8, or name its encoding by data.encoding, "
+        'for example "cp1252"'
     )
 
 

@@ -16,7 +16,7 @@ import torch
 from privfed.core.errors import Refused
 from privfed.data.federation import Meaning
 from privfed.data.pieces import Mapped
-from privfed.data.preprocessing import Category, Numbers, Preprocessing, merged
+from privfed.data.preprocessing import Category, Numbers, Outside, Preprocessing, merged
 from privfed.data.tables.cells import CellRules, Words, native_order
 from privfed.data.tables.columns import Columns
 
@@ -117,6 +117,21 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
     return Mapped(store, rows, (feature.low, feature.high), _ONTO, feature.missing), count
 
 
+def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tuple[Outside, ...]:
+    """The numbers of `table` beyond their bounds, by declaration."""
+    declared: dict[tuple[str, float, float], list[np.ndarray]] = {}
+    for name, feature in numbers.items():
+        key = (feature.column, feature.low, feature.high)
+        declared.setdefault(key, []).append(table.numbers[name].reshape(-1))
+    found = []
+    for (column, low, high), held in declared.items():
+        values = np.concatenate(held)
+        share = float(((values < low) | (values > high)).mean())
+        seen = np.append(values[~np.isnan(values)], [low, high])
+        found.append(Outside(column, (low, high), share, (float(seen.min()), float(seen.max()))))
+    return tuple(found)
+
+
 def _count_outside(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> int:
     bounds, shown = (feature.low, feature.high), feature.bounds
     return rules.outside_bounds(array, feature.called, bounds, shown, feature.missing is not None)
@@ -205,8 +220,8 @@ def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
     if empty.any():
         row = int(empty.any(1).argmax()) + 1
         raise Refused(
-            f"data: {called}, row {row}: its label is empty, but others are not; give every row "
-            "its label, or leave the labels out"
+            f"data: {called}, row {row}: the label is empty, but other rows have labels; give "
+            "every row a label, or leave out all labels"
         )
     return True
 
@@ -271,7 +286,10 @@ class LabelDeclaration:
                 "(integers from 0) and label_bounds (a number to predict)"
             )
         if not self.single and (any(kinds) or len(set(self.columns)) < 2):
-            raise ValueError("several label columns hold 0 or 1 each; name two or more of them")
+            raise ValueError(
+                "label is a list of columns that hold 0 or 1 each; name two or more columns, and "
+                "remove labels, classes and label_bounds"
+            )
         if len(self.values) == 1 or self.classes == 1:
             raise ValueError("a label of one class leaves nothing to learn; expected two or more")
 

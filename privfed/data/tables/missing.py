@@ -50,16 +50,18 @@ def refuse_misplaced(
             if value != NO_CATEGORY:
                 raise ValueError(
                     f"missing.{key} is {value!r}, but {key!r} is a category; expected "
-                    f'"{NO_CATEGORY}": an empty cell is none of its values'
+                    f'"{NO_CATEGORY}", so that an empty cell counts as none of the values'
                 )
         elif key in dates:
             if not isinstance(value, str):
                 raise ValueError(
-                    f"missing.{key} is {value!r}, but {key!r} holds dates; expected one, as text"
+                    f"missing.{key} is {value!r}, but {key!r} holds dates; expected a date, as text"
                 )
             day_number(value)
         elif key not in features and not any(fnmatchcase(key, name) for name in features):
-            raise ValueError(f"missing names {key!r}, which is no feature, date or category")
+            raise ValueError(
+                f"missing names {key!r}, which is no feature, date or category; remove that key"
+            )
         elif isinstance(value, str):
             raise ValueError(
                 f"missing.{key} is {value!r}, but {key!r} is a feature; expected a number"

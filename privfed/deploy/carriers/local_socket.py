@@ -149,7 +149,7 @@ def _remove_stale(path: Path) -> None:
         except OSError:
             path.unlink()
             return
-    raise Refused(f"{path}: another agent serves this site; stop it first")
+    raise Refused(f"{path} is in use by another agent of this site; stop that agent first")
 
 
 def _read_frame(connection: socket.socket, most: int, until: float) -> bytes:

@@ -98,7 +98,10 @@ def coordinate(
     """
     agreed, signing = FederationFile.read(federation), SiteKey.read(key)
     if str(signing.public) != agreed.coordinator:
-        raise Refused(f"{key} is not the key of the coordinator that {federation} names")
+        raise Refused(
+            f"{key} is not the key of the coordinator that {federation} names; use that key, or "
+            f"correct coordinator in {federation}"
+        )
     directory = RunDirectory(out)
     reach = Reach(directory, agreed, signing, connect, seconds, patience)
     elsewhere = Elsewhere(load_empty, reach)
@@ -115,13 +118,13 @@ def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) ->
     if data.sites != len(federation.sites):
         raise Refused(
             f"{run}: data.sites is {data.sites}, but the federation {federation.name} has "
-            f"{len(federation.sites)} sites",
+            f"{len(federation.sites)} sites; set data.sites to that number",
             key="data.sites",
         )
     if not (config.apart or config.site_column):
         raise Refused(
-            f'{run}: data.site_partition is "{data.site_partition}", which simulates sites; '
-            'set it to "elsewhere", since each client is at a site on a machine of its own',
+            f'{run}: data.site_partition is "{data.site_partition}", which simulates sites, but '
+            'clients are at sites on machines of their own; set data.site_partition = "elsewhere"',
             key="data.site_partition",
         )
     if config.secured and not isinstance(config.protocol, Masking):
@@ -133,7 +136,7 @@ def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) ->
         )
     if not isinstance(config.rule, SumRule):
         raise Refused(
-            f"{run}: aggregation.rule is {config.names['rule']!r}, which needs single rows, "
-            "but sites send only sums",
+            f"{run}: aggregation.rule is {config.names['rule']!r}, which needs single rows, but "
+            'sites send only sums; use a rule on sums, for example "mean" or "geometric_median"',
             key="aggregation.rule",
         )

@@ -138,7 +138,7 @@ class PlainSession:
     def total(self) -> BoundedSum:
         """Returns the sum over all sites that sent one. Raises `Aborted` if none did."""
         if not self._sums:
-            raise Aborted("no site sent a sum")
+            raise Aborted("no site sent a sum, so that there is nothing to add up")
         encoding = self.algorithm.mechanism.encoding(self.question.state)
         total = torch.stack([self._sums[site] for site in sorted(self._sums)]).sum(0)
         bound = math.inf if encoding.site_std else encoding.bound

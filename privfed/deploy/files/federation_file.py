@@ -80,12 +80,17 @@ class FederationFile(Part):
         try:
             create(path, self.toml().encode())
         except FileExistsError as error:
-            raise Refused(f"{path} exists already; nothing was changed") from error
+            raise Refused(
+                f"{path} exists already, and nothing was changed; name another file"
+            ) from error
 
     def with_site(self, name: str, key: str) -> FederationFile:
         """Returns the federation with one more site. Raises `Refused` if name or key is present."""
         if name in self.sites:
-            raise Refused(f"there is a site {name} already; nothing was changed")
+            raise Refused(
+                f"the federation has a site {name} already, and nothing was changed; choose "
+                "another name"
+            )
         return agreed({**self.model_dump(), "sites": {**self.sites, name: key}})
 
     def toml(self) -> str:
@@ -135,9 +140,9 @@ class FederationFile(Part):
         sites = len(self.sites)
         if sites < FEWEST or not 0 <= colluders < sites:
             raise Refused(
-                f"the federation {self.name} has {sites} sites, {colluders} of which may "
-                f"collude with the server; expected at least {FEWEST} sites, and at least one "
-                "that does not collude"
+                f"the federation {self.name} has {sites} sites, but {colluders} sites may collude "
+                f"with the server; expected at least {FEWEST} sites, and at least one that does "
+                "not collude"
             )
         least = max(least_threshold(sites, colluders, threat), FEWEST)
         if self.threshold > sites:
@@ -148,9 +153,9 @@ class FederationFile(Part):
             )
         if self.threshold and self.threshold < least:
             raise Refused(
-                f"threshold is {self.threshold}, but if {colluders} of {sites} sites may "
-                f"collude with a {threat} server, fewer than {least} shares must open nothing; "
-                f"set 0 or at least {least}",
+                f"threshold is {self.threshold}, but {colluders} of {sites} sites may collude "
+                f"with a {threat} server, so that a threshold below {least} would let them open "
+                f"secrets; set threshold to 0 (automatic) or at least {least}",
                 key="threshold",
             )
         return self.threshold or least

@@ -60,8 +60,8 @@ class PublicKey:
     def __post_init__(self) -> None:
         if len(self.raw) != KEY or _without_sign(self.raw) in _SMALL_ORDER:
             raise UnknownKey(
-                "these bytes are no public key that one holder alone can sign for; ask for the "
-                "line that `privfed site key` prints"
+                "this text is no valid public key; ask its owner for the line that `privfed site "
+                "key` prints"
             )
 
     @classmethod
@@ -69,7 +69,10 @@ class PublicKey:
         """Parses a public key. Raises `UnknownKey`, without quoting the text."""
         prefix, colon, spelt = text.partition(":")
         if prefix + colon != _PUBLIC:
-            raise UnknownKey(f"a public key begins with {_PUBLIC!r}, but this text does not")
+            raise UnknownKey(
+                f"a public key begins with {_PUBLIC!r}, but this text does not; paste the line "
+                "that `privfed site key` prints"
+            )
         return cls(_decoded(spelt, f"after {_PUBLIC!r}"))
 
     def __str__(self) -> str:
@@ -106,20 +109,27 @@ class SiteKey:
                 mode = os.fstat(file.fileno()).st_mode
                 text = file.read(4096).decode("ascii", "replace")
         except OSError as error:
-            raise KeyUnusable(f"the key cannot be read: {public_text(error)}") from error
+            raise KeyUnusable(
+                f"the key cannot be read: {public_text(error)}; make the file readable for this "
+                "user"
+            ) from error
         if stat.S_IMODE(mode) & 0o077:
             raise KeyUnusable(
-                f"{path} may be read by others (mode {stat.S_IMODE(mode):o}); expected 600. "
-                "Others may have it already: unless you can rule that out, make a new key and "
-                "send its public part to the federation"
+                f"{path} has mode {stat.S_IMODE(mode):o}, but other users must have no access to a "
+                "key; expected mode 600. Other users may have copied the key: unless you can rule "
+                "that out, make a new key and send the new public key to the federation"
             )
         name, _, secret = text.removesuffix("\n").partition(" ")
         if not NAME.fullmatch(name) or not secret.startswith(_SECRET):
-            raise KeyUnusable(f"{path} holds no secret key of privfed; restore it, or make another")
+            raise KeyUnusable(
+                f"{path} holds no secret key of privfed; restore the key, or make a new one"
+            )
         try:
             raw = _decoded(secret.removeprefix(_SECRET), "of the secret")
         except UnknownKey as error:
-            raise KeyUnusable(f"{path} is damaged: {public_text(error)}") from None
+            raise KeyUnusable(
+                f"{path} is damaged: {public_text(error)}; restore the file"
+            ) from None
         return cls(name, Ed25519PrivateKey.from_private_bytes(raw))
 
     @property
@@ -157,18 +167,21 @@ def _decoded(text: str, where: str) -> bytes:
     """Decodes 32 bytes from either form. Raises `UnknownKey`."""
     expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
     if len(text) not in (_LETTERS, _DIGITS):
-        raise UnknownKey(f"{expected}; found {len(text)} characters: compare its length")
+        raise UnknownKey(f"{expected}; found {len(text)} characters: copy the complete line")
     allowed = r"[0-9a-fA-F]*" if len(text) == _DIGITS else r"[A-Za-z0-9_-]*"
     fitting = re.match(allowed, text)
     if fitting and fitting.end() < len(text):
         place = f"character {fitting.end() + 1} of {len(text)}"
-        raise UnknownKey(f"{expected}; {place} is none of them: compare it")
+        raise UnknownKey(
+            f"{expected}; {place} is none of these: compare that character with the original"
+        )
     if len(text) == _DIGITS:
         return bytes.fromhex(text)
     raw = base64.urlsafe_b64decode(text + "=")
     if _encoded(raw) != text:  # the last letter has two spare bits
         raise UnknownKey(
-            f"{expected}; the last of {_LETTERS} characters is not one that a key can have"
+            f"{expected}; the last of {_LETTERS} characters cannot end a key: compare that "
+            "character with the original"
         )
     return raw
 

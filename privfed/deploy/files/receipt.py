@@ -81,7 +81,9 @@ class Receipt(Encoded):
     def from_json(cls, link: Mapping[str, Any]) -> Receipt:
         """Parses the receipt in a line. Raises `LedgerBroken` if there is none."""
         if link.get("type") != "answer" or link.get("format") != FORMAT:
-            raise LedgerBroken("is of a kind that this version of privfed does not know; update it")
+            raise LedgerBroken(
+                "is of a kind that this version of privfed does not know; update privfed"
+            )
         digests = ("federation", "model", "question", "config")
         names = (*digests, "run", "round", "exchange", "prepaid_rounds", "population")
         try:

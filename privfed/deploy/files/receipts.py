@@ -73,7 +73,10 @@ class Receipts:
         try:
             links, torn = chain.read(path)
         except OSError as error:
-            raise LedgerBroken(f"receipts cannot be read: {public_text(error)}") from error
+            raise LedgerBroken(
+                f"receipts cannot be read: {public_text(error)}; make the file readable for this "
+                "user"
+            ) from error
         return cls(path, links, torn)
 
     @classmethod

@@ -69,7 +69,9 @@ class SiteFolder:
         """
         key = SiteKey.draw(name)
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise Refused(f"{self.path} is not empty; nothing was changed. Name a new directory")
+            raise Refused(
+                f"{self.path} is not empty, and nothing was changed; name a new directory"
+            )
         make_folder(self.path, 0o700)
         self.path.chmod(0o700)
         before = os.umask(0o077)

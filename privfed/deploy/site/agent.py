@@ -131,9 +131,8 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
     receipts = (Receipts.recover if alone else Receipts.load)(folder.receipts)
     if others := receipts.populations - {population}:
         raise Refused(
-            f"{folder.data}: population is {population!r}, but {folder.receipts} charges "
-            f"another population ({', '.join(sorted(others))}); use a folder of its own for "
-            "another table"
+            f"{folder.data}: population is {population!r}, but {folder.receipts} charges another "
+            f"population ({', '.join(sorted(others))}); use a separate site folder for each table"
         )
     member = Membership(folder, key, federation, receipts)
     _ = member.number
@@ -143,7 +142,9 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
 def _refuse_open_folder(path: Path) -> None:
     """Raises `Broken` if other users may access the folder at `path`."""
     if path.is_dir() and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
-        raise Broken(f"{path} is open to others (mode {mode:o}); expected 700")
+        raise Broken(
+            f"{path} has mode {mode:o}, which gives other users access; set it to 700 (chmod 700)"
+        )
 
 
 def agent_of(member: Membership) -> Agent:

@@ -53,8 +53,8 @@ class Membership:
         name = self.federation.name_of(self.key.public)
         if name is None:
             raise Refused(
-                f"{self.folder.federation} does not name this site's key; agree on one that does "
-                "(privfed federation add)"
+                f"{self.folder.federation} does not name this site's key; have the federation add "
+                "the key (privfed federation add), and use the new file"
             )
         return self.federation.order.index(name)
 
@@ -196,9 +196,9 @@ def too_slow(seconds: float, deadline: float) -> Refusal | None:
         return None
     return Refusal(
         Code.DEADLINE,
-        f"secure.deadline is {deadline:g} s, but training the largest cohort takes "
-        f"{seconds:.3g} s here, and the deadline has to be at least {_MARGIN:g} times that: "
-        "otherwise the time of an answer would reveal information about the cohort",
+        f"secure.deadline is {deadline:g} s, but training the largest cohort takes {seconds:.3g} "
+        f"s here, and the deadline has to be at least {_MARGIN:g} times that, so that the time of "
+        "an answer reveals nothing about the cohort; the run has to raise secure.deadline",
     )
 
 

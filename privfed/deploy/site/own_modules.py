@@ -32,7 +32,9 @@ def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
         others = [key for key in keys if key != _MODEL]
         if others:
             return Refusal(
-                Code.PART, f"{', '.join(others)}: an external part; only privfed's own are allowed"
+                Code.PART,
+                f"{', '.join(others)} is an external part, but only privfed's own parts are "
+                "allowed; the run has to use these",
             )
         if _MODEL in keys:
             return unlisted_model(policy, str(from_toml(text)["model"]["name"]))
@@ -52,21 +54,22 @@ def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
     if path is None:
         return Refusal(
             Code.MODEL,
-            f"model.name is {name!r}, but it is not in a single file here (packages have several "
-            "files); write a function that makes the model into one file, and list its digest",
+            f"model.name is {name!r}, but that module is not a single file here (packages have "
+            "several files); write a function that makes the model into one file, and list the "
+            "file's digest in allow.models",
         )
     if not _defines(path, name.partition(":")[2]):
         return Refusal(
             Code.MODEL,
-            f"model.name is {name!r}; {path} defines no function or class of that name, and "
-            "its digest does not cover what it imports",
+            f"model.name is {name!r}, but {path} defines no function or class of that name, and a "
+            "digest covers no imports; define the model in that file",
         )
     digest = file_digest(path)
     if digest not in policy.allow.models:
         return Refusal(
             Code.MODEL,
-            f"model.name: {path} has the digest {digest}, which allow.models of the policy does "
-            "not list; read the file, and add it there",
+            f"model.name is in {path}, but allow.models of the policy does not list the file's "
+            f"digest {digest}; read the file, and add the digest to allow.models",
         )
     return None
 

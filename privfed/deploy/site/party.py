@@ -87,7 +87,11 @@ class PlainParty:
     commits: int
 
     def handle(self, message: bytes) -> bytes:
-        """Returns the site's committed sum. Raises `BadMessage` if it was lost."""
+        """Computes and commits the site's sum, and returns it; later calls return the same sum.
+
+        Raises `BadMessage` if `message` is not empty, or if the site was interrupted or late while
+        it computed the sum.
+        """
         if message:
             raise BadMessage("wrong type", "a step of a sum without steps")
         if self.state in (_BEGUN, _OVER):
@@ -183,7 +187,10 @@ class MaskedParties:
         work = self.work
         summation, encoding = work.encoded_summation, work.encoding(question)
         if not isinstance(summation.protocol, Masking):
-            raise Refused("secure.protocol: sites on machines of their own send masked sums")
+            raise Refused(
+                'secure.protocol is not "masks", but sites on machines of their own send masked '
+                'sums; use "masks"'
+            )
         codec = summation.codec(encoding, work.width(question))
         about = (question.round, question.number, question.model_hash)
         noise = None

@@ -116,8 +116,8 @@ class Requirements(Part):
 
     protocols: Annotated[list[str], _names(_built_in("protocol"))] = ["masks"]
     mechanisms: Annotated[list[str], _names(_built_in("mechanism", "none"))] = [
-        "skellam",
         "discrete_gaussian",
+        "skellam",
     ]
     threat: Literal["curious", "malicious"] = "malicious"
     """"malicious": sums stay closed even if the server misreports dropouts."""
@@ -171,7 +171,7 @@ delta = 1e-5
 
 [require]
 protocols = ["masks"]
-mechanisms = ["skellam", "discrete_gaussian"]  # with central noise ("gaussian") the server sees
+mechanisms = ["discrete_gaussian", "skellam"]  # with central noise ("gaussian") the server sees
                                                # this site's sum; add it only to permit this
 threat = "malicious"            # the server may deviate from the protocol; "curious": it does not
 sites = 3                   # smallest number of surviving sites of a sum that is opened

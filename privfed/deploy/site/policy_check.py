@@ -73,7 +73,7 @@ def _parts(request: _Request) -> Reasons:
     """External parts, except the model, which is checked by its digest."""
     for kind in request.config.parts:
         if kind != "model" and request.name(kind) not in {**BUILT_IN[kind], **GIVEN.get(kind, {})}:
-            yield Code.PART, f"{kind}: {request.name(kind)} is an external part"
+            yield Code.PART, f"{kind}: {request.name(kind)} is an external part; use privfed's own"
     config = request.config
     listed = {
         "before": config.aggregation.before,
@@ -83,7 +83,7 @@ def _parts(request: _Request) -> Reasons:
     for kind, key in LISTS.items():
         for name in listed[kind]:
             if name not in BUILT_IN[kind]:
-                yield Code.PART, f"{key}: {name} is an external part"
+                yield Code.PART, f"{key}: {name} is an external part; use privfed's own"
 
 
 def _proof(request: _Request) -> Reasons:
@@ -107,7 +107,7 @@ def _simulation(request: _Request) -> Reasons:
     }
     for key, requested in simulated.items():
         if requested:
-            yield Code.SIMULATION, f"{key} is a simulation, but allow.simulation is false"
+            yield Code.SIMULATION, f"{key} is simulated, but allow.simulation is false; remove it"
 
 
 def _protocol(request: _Request) -> Reasons:

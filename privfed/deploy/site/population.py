@@ -77,7 +77,10 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
       Refused: if no client's rows can be read.
     """
     if not isinstance(source, _ReadsTables):
-        raise Refused("the run's data are not a table, but a site has a table")
+        raise Refused(
+            'data.source is not "table", but a site has a table; the run has to set data.source = '
+            '"table"'
+        )
     rows = TableRows(Path(table.path), source.dialect)
     try:
         return Readings(source.load_from(rows), {})
@@ -159,8 +162,8 @@ def site_population(
         )
     if ExampleForm.of(examples) != form:
         raise Refused(
-            "the table's examples have another form than the run's: its columns, or their "
-            "types, differ from those declared",
+            "the table's examples have another form than the run's, since columns or types of "
+            "columns differ from those declared; correct the table, or the run's [data]",
             private=f"{ExampleForm.of(examples)}; expected {form}",
         )
     clients = len(examples.clients)

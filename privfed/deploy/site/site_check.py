@@ -90,8 +90,8 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     _, setup = member.accepted(text, form, None)
     if clients.clients > table.clients:
         raise Refused(
-            f"the table has more people than clients = {table.clients} in "
-            f"{member.folder.data}; raise it"
+            f"the table has more clients than clients = {table.clients} in {member.folder.data}; "
+            "raise clients there"
         )
     if 2 * reading > table.reading:
         raise Refused(
@@ -128,7 +128,10 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
 def _open_table(path: Path) -> Iterator[str]:
     """Warns of a table that every user of the machine may read or change."""
     if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
-        yield f"{path} is open to other users of this machine (mode {mode:o}); expected 600 or 640"
+        yield (
+            f"{path} has mode {mode:o}, which gives other users of this machine access; set it to "
+            "600 or 640 (chmod)"
+        )
 
 
 def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
@@ -151,4 +154,6 @@ def _text(run: Path) -> str:
     except FileNotFoundError as error:
         raise Refused(f"{run} does not exist; expected a run file (TOML)") from error
     except (OSError, ValueError) as error:
-        raise Refused(f"{str(run)!r} cannot be read: {public_text(error)}") from error
+        raise Refused(
+            f"{str(run)!r} cannot be read: {public_text(error)}; expected a run file (TOML)"
+        ) from error

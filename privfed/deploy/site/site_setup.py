@@ -85,9 +85,7 @@ def site_config(text: str, table: SiteTable) -> Config:
     config = read_resolved(text, "the run")
     source = config.parts["source"]
     if not {*table.settled} <= {*type(source).model_fields}:
-        raise Declined(
-            Refusal(Code.SOURCE, "the run's data are not a table, but a site has a table")
-        )
+        raise Declined(Refusal(Code.SOURCE, 'data.source is not "table", but a site has a table'))
     if config.data.sites_per_client < table.sites_per_client:
         raise Declined(
             Refusal(
@@ -114,7 +112,10 @@ def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
     try:
         return type(source).model_validate({**source.model_dump(), **keys})
     except ValidationError as error:
-        raise Refused("the run's columns conflict with this site's client column") from error
+        raise Refused(
+            "the run's columns include this site's client column; remove that column from the "
+            "run's features and label"
+        ) from error
 
 
 def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor] | None) -> Setup:

@@ -137,7 +137,10 @@ class SiteWork:
         """The integer encoding of rows, known to all sites and the server. Raises `Refused`."""
         summation = self.setup.algorithm.summation
         if not isinstance(summation, EncodedSummation):
-            raise Refused("a site sends sums of integers; set secure.protocol")
+            raise Refused(
+                'secure.protocol is "none", but a site sends sums of integers; set '
+                'secure.protocol = "masks"'
+            )
         return summation
 
     @cached_property
@@ -211,7 +214,10 @@ class SiteWork:
         """Trains the sampled clients, and adds their bounded rows."""
         algorithm, updates = self._algorithm(question), self._drawn(question)
         if not isinstance(algorithm.rule, SumRule):
-            raise Refused("sites send only sums; use a rule that needs only sums")
+            raise Refused(
+                "aggregation.rule needs single rows, but sites send only sums; use a rule that "
+                "needs only sums"
+            )
         aggregation = BySums(algorithm.rule, updates)
         aggregation.state = question.state
         with flushed_denormals():

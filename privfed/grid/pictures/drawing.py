@@ -94,7 +94,10 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
     figure = _with_known_measure(figure, rows, keys)
     shown = [row for row in rows_held if row.get("status", DONE) == DONE]
     if not any(row.get(figure.measure) is not None for row in shown):
-        raise Refused(f"figure {figure.name!r} has nothing to show: no cell matches its keys")
+        raise Refused(
+            f"figure {figure.name!r} has nothing to show, since no cell matches the figure's "
+            "keys; correct these keys"
+        )
     panels = values(shown, figure.panels) if figure.panels else [None]
     with matplotlib.rc_context({**STYLE, "text.parse_math": False}):  # names may hold any letter
         across = min(len(panels), _ACROSS)
@@ -205,8 +208,8 @@ def _aligned(rows: Sequence[Row], keys: Sequence[str], x: str) -> list[Row]:
     """
     if any(row.get(x) is None for row in rows):
         raise Refused(
-            f"a figure is over {x!r}, which not every run measured; set run.simulation_metrics = "
-            f"true in all of them, or draw it over {ROUND!r}"
+            f"a figure has x = {x!r}, but not every run measured it; set run.simulation_metrics = "
+            f"true in all runs, or use x = {ROUND!r}"
         )
     places: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
@@ -220,6 +223,6 @@ def _refuse_other_grid(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> 
     varied = names[: names.index("seed")] if "seed" in names else names
     if set(varied) != set(keys) or "status" not in names:
         raise Refused(
-            f"{path} is the table of another grid: it varies {varied}, the grid file {[*keys]}; "
-            "run the experiment again"
+            f"{path} is the table of another grid, which varies {varied}, but the grid file varies "
+            f"{[*keys]}; run the experiment again"
         )

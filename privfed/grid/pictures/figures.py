@@ -88,19 +88,23 @@ def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]
     names = [figure.name for figure in figures]
     for figure in figures:
         if names.count(figure.name) > 1:
-            raise Refused(f"two figures are called {figure.name!r}; each is a file of its own")
+            raise Refused(
+                f"two figures are called {figure.name!r}, but each is written to a file of that "
+                "name; rename one"
+            )
         refuse_unknown(figure, [*varied])
         if figure.log and figure.x not in PROGRESS:
             raise Refused(
-                f"figure {figure.name!r}: log scales a run's progress ({', '.join(PROGRESS)}), but "
-                f"x is {figure.x!r}; remove the key"
+                f"figure {figure.name!r}: log is set, but applies only if x is a run's progress "
+                f"({', '.join(PROGRESS)}), and x is {figure.x!r}; remove log"
             )
         refuse_averaging(figure, varied)
         for key, fixed in figure.where.items():
             options = [cell_of(value) for value in varied[key]]
             if not all(value in options for value in listed(fixed)):
                 raise Refused(
-                    f"figure {figure.name!r}: where.{key!r} is {fixed!r}; the grid has {options}"
+                    f"figure {figure.name!r}: where.{key!r} is {fixed!r}; expected one of "
+                    f"{options}, the values in the grid"
                 )
 
 
@@ -137,7 +141,7 @@ def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
                 f"{expected(key, [*keys, *PROGRESS])}"
             )
     if len(set(used)) < len(used):
-        raise Refused(f"figure {figure.name!r} uses a key twice: {used}")
+        raise Refused(f"figure {figure.name!r} uses a key twice ({used}); use each key once")
 
 
 def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> None:
@@ -149,8 +153,8 @@ def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> Non
     ]
     if hidden:
         raise Refused(
-            f"figure {figure.name!r} would average over {', '.join(hidden)}; show it by x, by or "
-            "panels, fix it by where, or name it as worst"
+            f"figure {figure.name!r} would average over {', '.join(hidden)}; show such a key by x, "
+            "by or panels, fix it by where, or name it as worst"
         )
 
 

@@ -54,8 +54,8 @@ class BinaryCrossEntropy(ScoredLoss):
         score, y = scores.nan_to_num().cpu().unbind(1)
         if not 0 < y.mean() < 1:
             raise Refused(
-                "the area under the ROC curve needs examples of both classes to score on, but "
-                "these are all of one; take a larger test set, or model.loss = 'cross_entropy'"
+                "the area under the ROC curve needs examples of both classes to score on, but all "
+                "of these have one class; use a larger test set, or model.loss = 'cross_entropy'"
             )
         auc = float(roc_auc_score(y.numpy(), score.numpy()))
         return {"auc": auc, "accuracy": self.client_measure(scores)[1]}
@@ -107,7 +107,9 @@ class MultiLabel(ScoredLoss):
         columns = examples.y.dtype == torch.float32 and examples.classes > 1
         refuse_labels_unless(columns, "multi_label", "several columns of 0/1 labels", examples)
         if self.k > examples.classes:
-            raise Refused(f"model.k is {self.k}, but there are {examples.classes} labels; lower it")
+            raise Refused(
+                f"model.k is {self.k}, but there are {examples.classes} labels; lower model.k"
+            )
         return examples.classes
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:

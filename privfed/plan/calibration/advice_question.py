@@ -30,13 +30,19 @@ def refuse_incomparable(plan: Plan) -> None:
     """Raises `Refused`, with the reason, if `plan` cannot be compared with alternatives."""
     config = plan.config
     if not plan.mechanism.private or plan.mechanism.trust != "server":
-        why = "compares noise that the server adds, but this run's server adds none"
+        why = (
+            "compares noise that the server adds, but in this run the server adds none; leave "
+            "--advise out"
+        )
     elif plan.budget is None or plan.budget == math.inf:
-        why = "compares the noise that one ε needs, but this run has no budget: set privacy.epsilon"
+        why = "compares the noise that one ε needs, but this run has no budget; set privacy.epsilon"
     elif config.apart:
-        why = "compares samplers of one server, but here sites elsewhere sample their own clients"
+        why = (
+            "compares samplers of one server, but in this run sites elsewhere sample their own "
+            "clients; leave --advise out"
+        )
     elif config.chosen:
-        why = "is about a single run, but this one is chosen among others"
+        why = "is about a single run, but this run is chosen among others; leave --advise out"
     else:
         return
     raise Refused(f"--advise {why}")
@@ -64,7 +70,10 @@ def advice_on_run(plan: Plan, promises: Collection[str] = tuple(PROMISES)) -> Ad
     refuse_incomparable(plan)
     config, yours = plan.config, alternative_of(plan, {})
     if yours is None:
-        raise Refused("--advise: this run's noise is correlated over rounds in an unknown way")
+        raise Refused(
+            "--advise compares known mechanisms, but this run's noise is correlated over rounds "
+            "in an unknown way; leave --advise out"
+        )
     clients, size = config.data.clients, config.sampler.size
     others = [
         keys
@@ -144,7 +153,10 @@ def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
     )
     given = [cohort is not None, rate is not None, period is not None]
     if sum(given) != 1 or (cohort is not None and population is None) or (rate and population):
-        raise Refused(f"--advise compares samplers of one expected cohort: give {_DRAWS}")
+        raise Refused(
+            "--advise compares samplers with the same expected cohort, which is not determined; "
+            f"give {_DRAWS}"
+        )
     if rate is not None:
         if not 1 / _MOST_CLIENTS <= rate <= 1:
             least = 1 / _MOST_CLIENTS
@@ -186,17 +198,21 @@ def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQue
     if ignored:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in ignored)
         raise Refused(
-            f"{named}: --advise compares samplers and mechanisms at one epsilon, and solves for "
-            "the noise of each; leave it out"
+            f"{named} is given, but --advise compares samplers and mechanisms at one epsilon, and "
+            f"solves for the noise of each; leave {named} out"
         )
     missing = [f"--{name}" for name in ("epsilon", "rounds") if flags[name] is None]
     if missing:
         raise Refused(
-            f"--advise compares the noise that one epsilon needs over all rounds: give {missing[0]}"
+            f"{missing[0]} is missing, but --advise compares the noise that one epsilon needs over "
+            f"all rounds; give {missing[0]}"
         )
     spacings = [flags[name] for name in _SPACINGS if flags[name] is not None]
     if len(spacings) > 1:
-        raise Refused("--separation and --slots both state how often a client takes part: give one")
+        raise Refused(
+            "--separation and --slots are both given, but both state how often a client takes "
+            "part; give one of them"
+        )
     given = {name: flags[name] for name in _REQUIRED}
     return AdviceQuestion(**given, period=(spacings or [None])[0], promises=promised(promises))
 
@@ -204,7 +220,10 @@ def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQue
 def refuse_promises_alone(words: str | None) -> None:
     """Raises `Refused` for promises without a request for advice."""
     if words is not None:
-        raise Refused("--promises is for --advise; add that, or leave it out")
+        raise Refused(
+            "--promises is given, but has an effect only with --advise; add --advise, or leave "
+            "--promises out"
+        )
 
 
 def promised(words: str | None) -> tuple[str, ...]:
@@ -221,7 +240,7 @@ def promised(words: str | None) -> tuple[str, ...]:
             close = nearest(promise, list(PROMISES))
             hint = f" (did you mean {close!r}?)" if close else ""
             raise Refused(
-                f"--promises has {promise!r}; expected some of {', '.join(PROMISES)}{hint}, with "
-                "commas between them, or nothing"
+                f"--promises has {promise!r}; expected some of {', '.join(PROMISES)}{hint}, "
+                "separated by commas, or nothing"
             )
     return promises

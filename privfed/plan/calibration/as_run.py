@@ -67,7 +67,9 @@ def refuse_contradictory_sites(question: CalibrationQuestion) -> None:
 def _refuse_flags_without_sites(question: CalibrationQuestion) -> None:
     """Raises `Refused` for `--sites-per-client` or a number of colluders without `--sites`."""
     if flags := given_flags(question, _OF_CLIENTS):
-        raise Refused(f"{flags[0]} is about sites; say with --sites how many there are")
+        raise Refused(
+            f"{flags[0]} is about sites, but --sites is missing; set --sites to their number"
+        )
     if question.colluders is not None and not 0 <= question.colluders < 1:
         raise Refused(
             f"--colluders is {question.colluders:g}; expected a fraction of a cohort below 1, "
@@ -82,14 +84,21 @@ def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
         return
     if colluders != int(colluders):
         raise Refused(
-            f"--colluders is {colluders:g}; with --sites it is a number of sites "
-            f"(secure.colluders = {colluders:g} would be {whole_sites(colluders, sites)})"
+            f"--colluders is {colluders:g}, but with --sites it is an integer number of sites; "
+            f"{_instead_of_part(colluders, sites)}"
         )
     if not 1 <= colluders < sites:
         raise Refused(
-            f"--colluders is {colluders:g} of {sites} sites; expected 1 or more, as every site "
+            f"--colluders is {colluders:g} of {sites} sites; expected at least 1, since every site "
             f"is curious, and at most {sites - 1}, so that the noise of at least one site counts"
         )
+
+
+def _instead_of_part(part: float, sites: int) -> str:
+    """Returns advice for `part` given as a number of colluding sites, which is no integer."""
+    if 0 < part < 1 and (count := whole_sites(part, sites)) < sites:
+        return f"use {count}, which is secure.colluders = {part:g} of {sites} sites"
+    return f"use an integer from 1 to {sites - 1}"
 
 
 _MOST_CLIENTS = 10**15
@@ -166,7 +175,9 @@ def cost_of(question: CalibrationQuestion) -> RoundCost:
     counted = {"size", "rate"} & {*question.sampler_class.constants}
     complete = question.population is not None and question.cohort is not None
     if counted and not question.draw_is_irrelevant and not complete:
-        raise Refused(f"the sampler {question.sampler!r} needs --population and --cohort")
+        raise Refused(
+            f"--sampler is {question.sampler!r}, but --population or --cohort is missing; give both"
+        )
     return round_cost(solved_config_of(question), question.dimension or 1)
 
 
@@ -215,8 +226,8 @@ def refuse_contradictory_question(question: CalibrationQuestion) -> None:
     _refuse_numbers_of_other_mechanisms(question)
     if question.in_bands and question.slots is None:
         raise Refused(
-            "--slots is missing; it is not solved for here, since noise does not always fall with "
-            "more slots: set it"
+            "--slots is missing, but cannot be solved for, since noise does not always fall with "
+            "more slots; set --slots"
         )
     noise, epsilon = question.noise_multiplier, question.epsilon
     if noise is not None and not 0.0 <= noise <= LARGEST_NOISE:
@@ -229,7 +240,10 @@ def _refuse_numbers_of_other_mechanisms(question: CalibrationQuestion) -> None:
     """Raises `Refused` for keys of another mechanism."""
     for name, mechanism in (("bands", "banded"), ("buffers", "blt")):
         if getattr(question, name) and name not in _fields(question):
-            raise Refused(f"--{name} needs --mechanism {mechanism}; set that, or remove it")
+            raise Refused(
+                f"--{name} is given, but has an effect only with --mechanism {mechanism}; set "
+                f"that mechanism, or remove --{name}"
+            )
 
 
 def _fields(question: CalibrationQuestion) -> set[str]:
@@ -255,9 +269,9 @@ def _refuse_ignored(question: CalibrationQuestion) -> None:
     ignored = [flag for flag, value in given.items() if value is not None and flag not in used]
     if ignored:
         raise Refused(
-            f"{', '.join(ignored)}: not for {question.mechanism} with the sampler "
-            f"{question.sampler!r}, which takes "
-            f"{', '.join(used) or 'neither population nor cohort'}"
+            f"{', '.join(ignored)} is given, but has no effect for {question.mechanism} with the "
+            f"sampler {question.sampler!r}, which takes "
+            f"{', '.join(used) or 'neither population nor cohort'}; leave it out"
         )
 
 
@@ -270,9 +284,15 @@ def _refuse_rate(question: CalibrationQuestion) -> None:
             f"--sampling-rate is {question.sampling_rate}; expected a number above 0, up to 1"
         )
     if question.population or question.cohort:
-        raise Refused("--sampling-rate is --cohort / --population; give either it or these")
+        raise Refused(
+            "--sampling-rate is given together with --cohort or --population, but equals --cohort "
+            "/ --population; give either the rate or the other two"
+        )
     if question.secured:
-        raise Refused("sums have whole clients: give --population and --cohort, no rate")
+        raise Refused(
+            "--sampling-rate is given, but a sum has an integer number of clients; give "
+            "--population and --cohort instead"
+        )
 
 
 def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
@@ -281,11 +301,20 @@ def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
     _refuse_given(question, _OF_SUMS, question.secured, ", or with a --protocol")
     _refuse_given(question, _OF_SHARED_NOISE, shares_noise, "")
     if shares_noise and not (question.bits and question.dimension):
-        raise Refused(f"{question.mechanism} needs --bits and --dimension: they make its grid")
+        raise Refused(
+            f"--mechanism is {question.mechanism}, but --bits or --dimension is missing, which "
+            "determine the grid of its noise; give both"
+        )
     if question.mechanism_class.joint and not question.population:
-        raise Refused(f"{question.mechanism} needs --population: who shares the noise")
+        raise Refused(
+            f"--mechanism is {question.mechanism}, but --population is missing, the number of "
+            "clients that share the noise; give --population"
+        )
     if shares_noise and not (question.cohort or question.population):
-        raise Refused(f"{question.mechanism} needs --cohort, or --population (full, cyclic)")
+        raise Refused(
+            f"--mechanism is {question.mechanism}, but the size of a cohort is missing; give "
+            "--cohort or, with the samplers full and cyclic, --population"
+        )
 
 
 def _refuse_given(
@@ -295,5 +324,6 @@ def _refuse_given(
     given = given_flags(question, names)
     if given and not have_meaning:
         raise Refused(
-            f"{', '.join(given)}: for --mechanism skellam or discrete_gaussian{alternative}"
+            f"{', '.join(given)} is given, but has an effect only with --mechanism "
+            f"discrete_gaussian or skellam{alternative}"
         )

@@ -91,7 +91,7 @@ class CalibrationQuestion:
     dropout: float | None = _optional(
         "secure sums: the fraction of a cohort that drops out.", least=0, below=1
     )
-    sizing: str | None = _optional("skellam: how.", choices=("minimum", "layers"))
+    sizing: str | None = _optional("distributed noise: how.", choices=("minimum", "layers"))
     against: str | None = _optional(
         ("The adversary of the guarantee."), choices=("server", "readers")
     )
@@ -206,5 +206,8 @@ class CalibrationQuestion:
         missing = [name for name, given in known.items() if not given]
         if len(missing) != 1:
             what = "nothing is left to solve for" if not missing else f"{len(missing)} are missing"
-            raise Refused(f"give all but one of {_ALL_BUT_ONE}: that one is solved for; {what}")
+            raise Refused(
+                f"give all but one of {_ALL_BUT_ONE}, of which the missing one is solved for; "
+                f"{what}"
+            )
         return missing[0]

@@ -158,10 +158,15 @@ def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
     if question.population is not None:
         return replace(question, cohort=_cohort(question, question.population))
     if "rate" not in question.sampler_class.constants:
-        raise Refused(f"the sampler {question.sampler!r} needs --population")
+        raise Refused(
+            f"--sampler is {question.sampler!r}, but --population is missing; give --population"
+        )
     rate = largest_rate(lambda rate: _affordable(replace(question, sampling_rate=rate)))
     if rate is None:
-        raise Unaccountable(f"no sampling rate keeps epsilon below {_budget(question):g}")
+        raise Unaccountable(
+            f"no sampling rate keeps epsilon below {_budget(question):g}; raise the noise, "
+            "epsilon or delta"
+        )
     return replace(question, sampling_rate=rate)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled
-from attacks.types import Attack, Knowledge
+from attacks.types import Knowledge, undeclared_hooks
 from privfed.client.objective import Objective
 from privfed.config.config import Config
 from privfed.core.errors import Refused
@@ -27,7 +27,6 @@ def client_state_refusals(config: Config) -> Iterator[str]:
 
 
 def _instead(config: Config) -> str:
-    """The alternative if clients cannot keep state."""
     fed_back = config.compression.keeps and not config.objective.keeps
     return "compression.error_feedback = false" if fed_back else "another objective"
 
@@ -40,14 +39,13 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
         return
     if not isinstance(release, Gaussian | PoissonSampled | Separated):
         yield (
-            f"{config.keeping} has each client store the rounds in which it took part, but "
-            f"under cohort.sampler = {config.names['sampler']!r} no amplification is proved for "
-            f"that; use {draws_of(Gaussian, PoissonSampled, Separated)}"
+            f"{config.keeping} has clients store the rounds in which they took part, but under "
+            f"cohort.sampler = {config.names['sampler']!r} no privacy amplification is proved for "
+            f"clients that do so; use {draws_of(Gaussian, PoissonSampled, Separated)}"
         )
 
 
 def _clients_that_do_not_return(config: Config) -> Iterator[str]:
-    """State is useful only to clients that return."""
     count = config.messages().keeps
     numbers = ("d " if count == 1 else f"{count} d ") if count else ""
     if config.data.setting == "cross_device":
@@ -62,9 +60,9 @@ def _clients_that_are_absent(config: Config) -> Iterator[str]:
     """The server counts sampled clients as participants, although some of them are absent."""
     if config.availability.varies or config.client.drop_stragglers or config.cohort.dropout:
         yield (
-            f"client.objective = {config.names['objective']!r} counts participation by the "
-            'sampler alone; set cohort.availability = "always", cohort.dropout = 0 and '
-            "client.drop_stragglers = false"
+            f"client.objective = {config.names['objective']!r} assumes that every sampled client "
+            "takes part, but sampled clients may be unavailable, drop out or be dropped; set "
+            'cohort.availability = "always", cohort.dropout = 0 and client.drop_stragglers = false'
         )
 
 
@@ -105,12 +103,11 @@ def _models_not_at_the_server(config: Config) -> Iterator[str]:
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
         yield (
-            f"client.objective = {config.names['objective']!r} moves the models that clients "
-            "are sent by their members' mean updates, but server.optimizer = "
-            f"{config.names['optimizer']!r} ({at_rate}server.schedule = "
-            f"{config.names['server_schedule']!r}) would update the run's model differently, so "
-            'that it would equal none of them; set server.optimizer = "fedavg" and server.lr = '
-            "1.0, and remove server.schedule"
+            f"client.objective = {config.names['objective']!r} moves each broadcast model by the "
+            f"mean update of its members, but server.optimizer = {config.names['optimizer']!r} "
+            f"({at_rate}server.schedule = {config.names['server_schedule']!r}) would update the "
+            "run's model differently, so that this model would equal none of the broadcast models; "
+            'set server.optimizer = "fedavg" and server.lr = 1.0, and remove server.schedule'
         )
 
 
@@ -131,9 +128,9 @@ def _steps_for_nothing(config: Config) -> Iterator[str]:
         key = "client.epochs" if config.example_privacy else "client.steps"
         yield (
             f"client.objective = {config.names['objective']!r} begins after {least} local steps "
-            f"with these keys, but a client takes at most {most}, so that all would send plain "
-            f"updates; raise {key} to {least} steps or more, lower the keys of the objective "
-            'that determine this number, or use client.objective = "sgd"'
+            f"with these keys, but a client takes at most {most}, so that every client would send "
+            f"a plain update; raise {key} to {least} steps or more, lower the keys of the "
+            'objective that determine this number, or use client.objective = "sgd"'
         )
 
 
@@ -156,8 +153,9 @@ def _objectives_of_whole_models(config: Config) -> Iterator[str]:
         yield f"{where} gives each client a model of its own; use one of the two"
     elif _reads_sent_models(objective):
         yield (
-            f"{where} reads examples at broadcast models, which lack that part; use one that reads "
-            f"examples only in its local steps: {offered('objective', _trains_parts)}"
+            f"{where} reads examples at broadcast models, which lack the local part; use an "
+            "objective that reads examples only in its local steps: "
+            f"{offered('objective', _trains_parts)}"
         )
 
 
@@ -171,13 +169,18 @@ def _trains_parts(objective: Objective) -> bool:
     return not (_reads_sent_models(objective) or objective.personalises)
 
 
+def averages_statistics(objective: Objective) -> bool:
+    """Whether clients may average the running statistics of a model's batch normalisations."""
+    return _trains_parts(objective) and not objective.changes_loss
+
+
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
     """Attackers that steer the model (`attack.steers`) train the broadcast model, and no other."""
     if not (config.attacked and config.attack.steers):
         return
     attack = f"attack.name is {config.names['attack']!r}, which steers the model that is sent"
     if config.start.local:
-        yield f"{attack}, but model.local adds parameters that are not; use another attack"
+        yield f"{attack}, but model.local adds parameters that are not sent; use another attack"
     elif dict(config.objective.layout(1).parts).get("delta", 1) > 1:
         name = config.names["objective"]
         yield f"{attack}, but client.objective = {name!r} sends several; use another attack"
@@ -190,20 +193,20 @@ def _epochs_of_what_stays(config: Config) -> Iterator[str]:
         return
     if not config.start.local:
         yield (
-            f"client.local_epochs is {count}, but no part of the model is local to clients; set "
-            "model.local, or remove the key"
+            f"client.local_epochs is {count}, but the model has no part that is local to clients; "
+            "set model.local, or remove the key"
         )
     elif count >= client.epochs or client.steps:
         yield (
-            f"client.local_epochs is {count}, client.epochs {client.epochs} and client.steps "
-            f"{client.steps}: expected epochs for the shared part after those for the local "
-            "part; raise client.epochs, and set client.steps = 0"
+            f"client.local_epochs is {count}, but client.epochs is {client.epochs} and "
+            f"client.steps is {client.steps}, which leaves no epochs for the shared part after "
+            "those for the local part; raise client.epochs, and set client.steps = 0"
         )
     elif not config.objective.plain:
         yield (
-            f"client.local_epochs is {count}, but client.objective = "
-            f"{config.names['objective']!r} corrects all steps, those of the local part "
-            'included; use "sgd", or client.local_epochs = 0'
+            f"client.local_epochs is {count}, but client.objective = {config.names['objective']!r} "
+            'corrects all local steps, including the steps on the local part; use "sgd", or '
+            "client.local_epochs = 0"
         )
 
 
@@ -212,7 +215,7 @@ def nothing_to_shorten(config: Config) -> Iterator[str]:
     if config.client.stragglers and config.client.epochs == 1:
         yield (
             f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
-            "leaves nothing to shorten; raise client.epochs or remove the key"
+            "leaves no epoch to skip; raise client.epochs or remove the key"
         )
 
 
@@ -220,9 +223,8 @@ def no_stragglers_to_drop(config: Config) -> Iterator[str]:
     """Stragglers are dropped, but no client, or every client, is one."""
     if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
         yield (
-            "client.drop_stragglers is true, but client.stragglers is "
-            f"{config.client.stragglers}, which leaves no clients to drop, or drops all; set it "
-            "between 0 and 1"
+            f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "
+            "which drops no client, or all; set client.stragglers between 0 and 1"
         )
 
 
@@ -232,8 +234,8 @@ def rates_of_zero(config: Config) -> Iterator[str]:
     for section, schedule in schedules.items():
         if schedule.factor(config.run.rounds) == 0.0:
             yield (
-                f"{section}.schedule has reached a rate of 0 by round {config.run.rounds}: "
-                "later rounds would be charged but could not change the model; let it last "
+                f"{section}.schedule reaches a rate of 0 before round {config.run.rounds}, but "
+                "later rounds would be charged without changing the model; let the schedule last "
                 "longer, or lower run.rounds"
             )
 
@@ -250,11 +252,15 @@ def attack_refusals(config: Config) -> Iterator[str]:
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
     """Attacks (`attack.acts`, `false_claims`) require a fraction of attackers, and the reverse."""
-    attack, name, attackers = config.attack, config.names["attack"], config.attackers
+    name, attackers = config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
-    acts = attack.acts or attackers.false_claims
-    if undeclared := _undeclared_hooks(config):
-        yield undeclared
+    acts = config.attack.acts or attackers.false_claims
+    if hooks := undeclared_hooks(config.attack):
+        yield (
+            f"attack.name is {name!r}, which overrides {' and '.join(hooks)}, but declares neither "
+            f"`poisons` nor `corrupts`; write {'s = True and '.join(hooks)}s = True in the class, "
+            "without an annotation"
+        )
     elif acts != (fraction > 0.0) and not (acts and given):
         what = "".join(f", {claim}" for claim in _false_claims(config))
         what += "" if acts else ", which changes neither examples nor rows,"
@@ -265,22 +271,9 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
         )
     elif 0.0 < fraction * config.data.clients < 0.5:
         yield (
-            f"attack.fraction is {fraction:g} of {config.data.clients} clients, which is no "
-            "client; raise it"
+            f"attack.fraction is {fraction:g}, but that is less than one of {config.data.clients} "
+            "clients; raise attack.fraction"
         )
-
-
-def _undeclared_hooks(config: Config) -> str:
-    """Names hooks that an attack overrides without the declaration that has them called."""
-    own, names = type(config.attack), ("poison", "corrupt")
-    hooks = [hook for hook in names if getattr(own, hook) is not getattr(Attack, hook)]
-    if config.attack.acts or not hooks:
-        return ""
-    return (
-        f"attack.name is {config.names['attack']!r}, which overrides {' and '.join(hooks)}, but "
-        "declares neither `poisons` nor `corrupts`; write "
-        f"{' and '.join(f'{hook}s = True' for hook in hooks)} in the class, without an annotation"
-    )
 
 
 def _false_claims(config: Config) -> Iterator[str]:
@@ -308,10 +301,10 @@ def _everybody_pools(config: Config) -> Iterator[str]:
     pools = Knowledge.ATTACKERS_DATA in config.attack.knows
     if pools and config.attackers.selection == "round":
         yield (
-            f"attack.name = {config.names['attack']!r} has the attackers pool their examples "
-            'before the first round, but with attack.selection = "round" every client attacks '
-            "in some round, so that the attackers would know all clients' data; use "
-            'attack.selection = "once", or another attack'
+            f"attack.name = {config.names['attack']!r} pools the attackers' examples before the "
+            'first round, but with attack.selection = "round" every client attacks in some round, '
+            'so that the attackers would know all clients\' data; use attack.selection = "once", '
+            "or another attack"
         )
 
 
@@ -334,9 +327,8 @@ def _weights_not_requested(config: Config) -> Iterator[str]:
         return
     if not requested:
         yield (
-            f"attack.weight is {config.attackers.weight:g}, but no client reports its weight: "
-            "weights are equal, or declared; use clients that weigh by their examples, or "
-            "remove the key"
+            f"attack.weight is {config.attackers.weight:g}, but no client reports a weight, since "
+            'weights are equal or declared; set aggregation.weights = "examples", or remove the key'
         )
 
 
@@ -345,6 +337,11 @@ def _counts_not_requested(config: Config) -> Iterator[str]:
     count = config.attackers.clip_count
     if count != "true" and not config.mechanism.adaptive:
         yield (
-            f"attack.clip_count is {count!r}, but no client reports whether it is within the "
-            "clip; set privacy.adaptive_clip = true, or remove the key"
+            f"attack.clip_count is {count!r}, but clients report whether they are within the clip "
+            "only under privacy.adaptive_clip; set privacy.adaptive_clip = true, or remove the key"
+        )
+    elif count != "true" and config.mechanism.trust == "sum":
+        yield (
+            f"attack.clip_count is {count!r}, but clients that share noise may rotate their rows, "
+            'for which false counts are not simulated; use "true", or central noise'
         )

@@ -96,8 +96,8 @@ def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
     if choice.config.before and isinstance(rule, RowRule) and rule.keeps(1):
         off = ", or aggregation.history = false" if "history" in type(rule).model_fields else ""
         yield (
-            f"{choice.name} stores what each client sent, but a mixture of rows belongs to no "
-            f"client; use it with no aggregation.before{off}"
+            f"{choice.name} stores each client's messages, but a mixture of rows belongs to no "
+            f"client; remove aggregation.before{off}"
         )
 
 
@@ -109,13 +109,12 @@ def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
     if not objective.sends_updates_alone or objective.sums_states:
         summed = "" if choice.config.mechanism.joint else 'aggregation.rule = "mean", or '
         yield (
-            f"client.objective = {name!r} has the server sum more than an update, but "
-            f"{choice.name} is for rows of updates; use {summed}an objective that sends an "
-            'update alone, as "sgd"'
+            f"client.objective = {name!r} sends more than an update, but {choice.name} is for rows "
+            f'of updates; use {summed}an objective that sends only an update, for example "sgd"'
         )
     elif objective.exchanges > 1 and (choice.by_sums or choice.needs & _OF_UPDATES):
         yield (
-            f"client.objective = {name!r} has the server average gradients before updates, but "
+            f"client.objective = {name!r} sends gradients to be averaged before updates, but "
             f"{choice.name} supports only updates; change one of the two"
         )
 
@@ -136,8 +135,9 @@ def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
     most = choice.config.aggregation.most_examples
     if most and not weighs_by_examples(choice.config, choice.rule):
         yield (
-            f"aggregation.most_examples is {most}, but no client weighs by its examples: "
-            "aggregation.weights, privacy, silo_weights or the rule say otherwise; remove the key"
+            f"aggregation.most_examples is {most}, but no client's weight depends on its number of "
+            "examples, because of aggregation.weights, aggregation.silo_weights, privacy or the "
+            "rule; remove the key"
         )
 
 
@@ -146,8 +146,8 @@ def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
     if choice.by_sums and not choice.plain and choice.config.mechanism.adaptive:
         yield (
             "privacy.adaptive_clip changes the clip between rounds, but the terms of "
-            f"{choice.name} are bounded by a fixed one; set it to false, or use "
-            'aggregation.rule = "mean"'
+            f"{choice.name} are bounded by a fixed clip; set privacy.adaptive_clip to false, or "
+            'use aggregation.rule = "mean"'
         )
 
 
@@ -184,8 +184,8 @@ def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
     longest = rule.sensitivity(CHANGE[ZERO_OUT])
     if protocol.range < longest < math.inf:
         yield (
-            f"secure.range is {protocol.range:g}, but the terms of {choice.name} may be as long as "
-            f"{longest:g}; raise secure.range (and secure.bits), or lower the rule's bound"
+            f"secure.range is {protocol.range:g}, but the terms of {choice.name} may have norms up "
+            f"to {longest:g}; raise secure.range (and secure.bits), or lower the rule's bound"
         )
 
 
@@ -196,8 +196,8 @@ def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
     if byzantine > tolerated:
         yield (
             f"aggregation.byzantine is {byzantine}, but {choice.name} tolerates at most "
-            f"{tolerated} Byzantine clients in a cohort of {size}; lower it, choose a rule that "
-            "tolerates more, or raise cohort.size"
+            f"{tolerated} Byzantine clients in a cohort of {size}; lower aggregation.byzantine, "
+            "choose a rule that tolerates more, or raise cohort.size"
         )
 
 
@@ -206,8 +206,8 @@ def _root_set(choice: _Choice) -> Iterator[str]:
     root, needed = choice.config.aggregation.root, "root" in choice.needs
     if needed and not root:
         yield (
-            f"{choice.name} needs a root set: set aggregation.root to the number of public test "
-            "examples on which the server trains (they are not scored)"
+            f"{choice.name} needs a root set, but aggregation.root is not set; set it to the "
+            "number of public test examples on which the server trains, which are then not scored"
         )
     elif root and not needed:
         yield (f"aggregation.root is {root}, but {choice.name} uses no root set; remove the key")

@@ -33,10 +33,9 @@ def measures_lost_on_resume(config: Config) -> Iterator[str]:
     run = config.run
     if run.simulation_metrics and run.checkpoint_every % run.evaluate_every:
         yield (
-            f"run.simulation_metrics adds up work between evaluations, every "
-            f"{run.evaluate_every} rounds, which a resume from a checkpoint, every "
-            f"{run.checkpoint_every}, would lose in part; make run.checkpoint_every a "
-            "multiple of run.evaluate_every"
+            f"run.simulation_metrics adds up work between evaluations, every {run.evaluate_every} "
+            f"rounds, but a resume from a checkpoint, every {run.checkpoint_every} rounds, would "
+            "lose part of that sum; make run.checkpoint_every a multiple of run.evaluate_every"
         )
 
 
@@ -62,9 +61,9 @@ def _end_without_evaluation(config: Config) -> Iterator[str]:
     every, rounds = config.evaluation_rounds.every, config.run.rounds
     if rounds % every or every == 1:
         yield (
-            f"one in {every} rounds evaluates (evaluation.every, or else run.evaluate_every), "
-            f"but run.rounds is {rounds}; expected a multiple of a number above 1, so that some "
-            "rounds train and the last one evaluates"
+            f"evaluation.every (or run.evaluate_every) is {every}, but run.rounds is {rounds}; set "
+            "the former above 1 and run.rounds to a multiple of it, so that some rounds train and "
+            "the last one evaluates"
         )
 
 
@@ -73,8 +72,8 @@ def _chosen_size(config: Config) -> Iterator[str]:
     drawn = independent_draw(config.sampler, 0, config.data.clients)
     if config.evaluation.size and drawn.derives_size:
         yield (
-            f"evaluation.size is {config.evaluation.size}, but where cohort.sampler = "
-            f"{config.names['sampler']!r}, all clients evaluate; set it to 0"
+            f"evaluation.size is {config.evaluation.size}, but with cohort.sampler = "
+            f"{config.names['sampler']!r} all clients evaluate; set evaluation.size to 0"
         )
 
 
@@ -82,8 +81,8 @@ def _single_examples(config: Config) -> Iterator[str]:
     """A silo's row of metrics is not protected for single examples."""
     if config.client_mechanism.private:
         yield (
-            'evaluation.by = "clients" protects whole clients, but client.privacy protects '
-            "single examples, for which a silo's metrics have no noise; use evaluation.by = "
+            'evaluation.by = "clients" protects whole clients, but client.privacy protects single '
+            "examples, and a silo's metrics have no noise that protects these; use evaluation.by = "
             '"test"'
         )
 
@@ -92,9 +91,9 @@ def _untested_canaries(config: Config) -> Iterator[str]:
     """Canaries test the releases of training, and not those of evaluations."""
     if config.audit.canaries:
         yield (
-            f"audit.canaries is {config.audit.canaries}, which send directions of the model and "
-            "have no metrics: part of the claim would remain untested; use evaluation.by = "
-            '"test"'
+            f"audit.canaries is {config.audit.canaries}, but canaries send directions of the model "
+            "and have no metrics, so that part of the claim would remain untested; use "
+            'evaluation.by = "test"'
         )
 
 
@@ -103,8 +102,8 @@ def _charged_in_advance(config: Config) -> Iterator[str]:
     if config.apart and config.data.sites_per_client > 1:
         yield (
             f"data.sites_per_client is {config.data.sites_per_client}, so that a site charges all "
-            "rounds at once, as rounds of one kind; with "
-            'data.site_partition = "elsewhere" use evaluation.by = "test"'
+            "rounds at once, as rounds of one kind, but evaluation rounds are of another kind; "
+            'with data.site_partition = "elsewhere" use evaluation.by = "test"'
         )
 
 
@@ -118,17 +117,17 @@ def _no_personal_models(config: Config) -> Iterator[str]:
     key, name = "evaluation.personal is true", config.names["objective"]
     objective, local = config.objective, config.start.local
     if config.evaluation.by != "clients":
-        yield f'{key}, but only clients have their models; set evaluation.by = "clients"'
+        yield f'{key}, but only clients can evaluate personal models; set evaluation.by = "clients"'
     elif not (local or objective.personalises):
         yield (
-            f"{key}, but clients have no models of their own; set model.local, or "
-            f"client.objective = {offered('objective', _scores_personal_models)}, or remove the "
-            "key"
+            f"{key}, but clients have no personal models; set model.local, or client.objective = "
+            f"{offered('objective', _scores_personal_models)}, or remove the key"
         )
     elif objective.measures or (local and objective.keeps):
         yield (
-            f"{key}, but client.objective = {name!r} makes them of more than the model that is "
-            "sent to be scored; remove the key, and see `privfed evaluate --personalise 0`"
+            f"{key}, but with client.objective = {name!r} a client's personal model also depends "
+            "on values that evaluation rounds neither measure nor send; remove the key, and score "
+            "personal models with `privfed evaluate RUN --personalise 0`"
         )
 
 
@@ -147,10 +146,10 @@ def _uncharged_stop(config: Config) -> Iterator[str]:
     by_test = config.evaluation.by == "test"
     if protected and by_test and config.data.holdout == "examples":
         yield (
-            f"stop.patience is {config.stop.patience}, but the test set is of clients that "
-            'train (data.holdout = "examples"): the round at which the run stops would reveal '
-            'information about them, uncharged; use evaluation.by = "clients", which is '
-            "charged, or a public test set"
+            f'stop.patience is {config.stop.patience}, but data.holdout = "examples" scores on '
+            "examples of clients that train, so that the last round would reveal information about "
+            'these clients, uncharged; use evaluation.by = "clients", which is charged, or a '
+            "public test set"
         )
 
 
@@ -171,7 +170,7 @@ def _never_reached(config: Config) -> Iterator[str]:
     if config.stop.patience >= count:
         yield (
             f"stop.patience is {config.stop.patience}, but the run has {count} evaluations, too "
-            "few to end it early; lower it, or evaluate more often"
+            "few to stop it early; lower stop.patience, or evaluate more often"
         )
 
 
@@ -191,32 +190,38 @@ def _nothing_promised(config: Config) -> Iterator[str]:
     """A choice among runs without a guarantee has none."""
     if not config.mechanism.private or config.privacy.epsilon == float("inf"):
         yield (
-            f"{_PRIVATE}, but its candidates have no noise; configure privacy.epsilon, or leave it "
-            "out"
+            f"{_PRIVATE}, but candidates have no noise; set privacy.epsilon, or tune without "
+            "tune.private"
         )
     if config.void:
-        yield f"{_PRIVATE}, but attackers read raw updates, so that there is no guarantee"
+        yield (
+            f"{_PRIVATE}, but simulated attackers read raw updates, so that there is no guarantee; "
+            "remove the attack"
+        )
     if config.audit.canaries:
-        yield f"{_PRIVATE}: canaries test single runs, but losing runs are secret; remove them"
+        yield (
+            f"{_PRIVATE}, but audit.canaries test single runs and losing runs stay secret; remove "
+            "audit.canaries"
+        )
 
 
 def _other_guarantees(config: Config) -> Iterator[str]:
     """Only the headline is charged as a choice."""
     if config.shared_noise is not None:
         yield (
-            f"{_PRIVATE}: noise that clients share has a second guarantee, for which the choice "
-            'has no proof here; use privacy.mechanism = "gaussian", or tune on public data'
+            f"{_PRIVATE}, but distributed noise has a second guarantee, for which a private choice "
+            'has no proof; use privacy.mechanism = "gaussian", or tune on public data'
         )
     if config.mechanism.private and config.mechanism.trust == "client":
         yield (
-            f"{_PRIVATE}: under privacy.mechanism = {config.names['mechanism']!r} epsilon is "
-            "against readers of clients' messages, who see those of losing candidates, too; use "
-            'privacy.mechanism = "gaussian", or tune on public data'
+            f"{_PRIVATE}, but under privacy.mechanism = {config.names['mechanism']!r} epsilon "
+            "holds against readers of clients' messages, who also see the messages of losing "
+            'candidates; use privacy.mechanism = "gaussian", or tune on public data'
         )
     if config.example_privacy is not None:
         yield (
-            f"{_PRIVATE}: examples of silos ([client.privacy]) have a guarantee of their own, "
-            "for which the choice has no proof here; leave it out, or tune on public data"
+            f"{_PRIVATE}, but examples of silos ([client.privacy]) have a second guarantee, for "
+            "which a private choice has no proof; remove [client.privacy], or tune on public data"
         )
 
 
@@ -233,8 +238,8 @@ def _tells_the_number(config: Config) -> Iterator[str]:
     """The number of candidates has to stay secret."""
     if config.apart:
         yield (
-            f"{_PRIVATE}: sites on machines of their own see the number of candidates, which "
-            "voids the bound; tune on the machine that holds the data, or on public data"
+            f"{_PRIVATE}, but sites on machines of their own see the number of candidates, which "
+            "invalidates the bound; tune on the machine that holds the data, or on public data"
         )
     for key, value in (("run.heads", config.run.heads), ("run.watch", config.run.watch)):
         if value:

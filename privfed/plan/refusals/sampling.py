@@ -17,7 +17,7 @@ def unproven_objective(config: Config) -> Iterator[str]:
     objective = config.objective
     if config.mechanism.private and objective.unproven:
         yield (
-            f"client.objective = {config.names['objective']!r} has no proof under privacy: "
+            f"client.objective = {config.names['objective']!r} has no proof under privacy, because "
             f'{objective.unproven}; use another objective, or privacy.mechanism = "none"'
         )
 
@@ -29,8 +29,8 @@ def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
     )
     if config.mechanism.adaptive and absent:
         yield (
-            "privacy.adaptive_clip counts a client that does not answer as half within the "
-            "clip, so that the clip would grow without bound; set cohort.availability = "
+            "privacy.adaptive_clip is true, but a client that does not answer counts as half "
+            "within the clip, so that the clip would grow without bound; set cohort.availability = "
             '"always", cohort.dropout = 0 and client.drop_stragglers = false, or a fixed clip'
         )
 
@@ -39,8 +39,8 @@ def weights_by_private_sizes(config: Config) -> Iterator[str]:
     """Rows are weighted by numbers of examples, which no noise would protect."""
     if config.mechanism.private and config.aggregation.weights == "examples":
         yield (
-            'aggregation.weights is "examples", but under privacy example counts are private '
-            'data and would be sent unprotected; use "uniform" or "auto"'
+            'aggregation.weights is "examples", but under privacy a client\'s number of examples '
+            'is private data and would be sent unprotected; use "uniform" or "auto"'
         )
 
 
@@ -66,15 +66,17 @@ def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
     """Without privacy there is no claim."""
     if not config.mechanism.private:
         yield (
-            f'{canaries}, but with privacy.mechanism = "none" there is no claim that they could '
-            "test; configure one, or remove the key"
+            f'{canaries}, but with privacy.mechanism = "none" there is no claim to test; set '
+            "privacy.mechanism, or remove the key"
         )
 
 
 def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
     """There are too few canaries for any evidence; `check` reports the cost of too many."""
     if config.audit.canaries < _FEWEST:
-        yield f"{canaries}, too few for any result; expected at least {_FEWEST}, better 1000"
+        yield (
+            f"{canaries}, but so few can refute no claim; expected at least {_FEWEST}, better 1000"
+        )
 
 
 def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
@@ -83,8 +85,8 @@ def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
     witness = sampler.witness(0, config.data.clients)
     if sampler.shares_places and not witness.shares_places:
         yield (
-            f"{canaries}, but under cohort.sampler = {config.names['sampler']!r} they would "
-            "take the places of real clients, for which its event is not proved; use "
+            f"{canaries}, but under cohort.sampler = {config.names['sampler']!r} canaries would "
+            "take the places of real clients, for which the sampler's event is not proved; use "
             f"{draws_of(PoissonSampled, WithoutReplacement, TruncatedPoisson)}"
         )
 
@@ -93,10 +95,9 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
     """Clients, and all rows, are at sites on machines of their own."""
     if config.apart:
         yield (
-            f"{canaries}, but clients are at sites on machines of their own "
-            '(data.site_partition = "elsewhere"), which accept rows from no other client; '
-            "simulate the sites in one process, or test the mechanism alone: `privfed audit "
-            "--mechanism`"
+            f"{canaries}, but clients are at sites on machines of their own (data.site_partition = "
+            '"elsewhere"), which accept rows from no other client; simulate the sites in one '
+            "process, or test only the mechanism by `privfed audit --mechanism`"
         )
 
 
@@ -115,8 +116,8 @@ def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
     """Runs with simulated attackers have no guarantee to test."""
     if config.attacked:
         yield (
-            f"{canaries}, but there are attackers, and runs with attackers have no claim; use "
-            "one of the two"
+            f"{canaries}, but runs with attackers (attack.fraction) have no claim to test; remove "
+            "the canaries or the attack"
         )
 
 
@@ -126,12 +127,12 @@ def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
     if config.keeping:
         yield (
             f"{canaries}, but {config.keeping} has clients keep state between rounds, which "
-            f"synthetic ones cannot; {instead}"
+            f"canaries cannot; {instead}"
         )
     if config.example_privacy:
         yield (
-            f"{canaries}, but client.privacy charges each silo's own ledger, which a synthetic "
-            f"one lacks; {instead}"
+            f"{canaries}, but client.privacy charges each silo's own ledger, which canaries lack; "
+            f"{instead}"
         )
     if config.data.sites_per_client > 1:
         yield (
@@ -140,8 +141,8 @@ def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
         )
     if config.mechanism.adaptive:
         yield (
-            f"{canaries}, but their updates have large norms, which privacy.adaptive_clip would "
-            f"follow; set it to false, or {instead}"
+            f"{canaries}, but their updates have large norms, to which privacy.adaptive_clip would "
+            f"adapt; set privacy.adaptive_clip to false, or {instead}"
         )
 
 
@@ -165,13 +166,14 @@ def draw_by_sizes(config: Config) -> Iterator[str]:
         )
     elif config.objective.sums_states:
         yield (
-            f"{sampler}, by size, but with client.objective = {config.names['objective']!r} "
-            'each client\'s state counts equally, at one sampling rate; use "poisson"'
+            f"{sampler}, which samples by size, but with client.objective = "
+            f"{config.names['objective']!r} each client's state counts equally, at one sampling "
+            'rate; use "poisson"'
         )
     elif weights != "uniform" and not config.rule.robust:
         yield (
-            f"{sampler}, by size, and aggregation.weights {weights!r}, which counts "
-            'examples twice; use aggregation.weights = "uniform"'
+            f"{sampler}, which samples by size, but aggregation.weights is {weights!r}, so that "
+            'examples would count twice; use aggregation.weights = "uniform"'
         )
 
 
@@ -190,16 +192,15 @@ def secret_slots(config: Config) -> Iterator[str]:
         )
     if config.run.simulation_metrics:
         yield (
-            f"{sampler}, and run.simulation_metrics publishes metrics of each cohort: an "
-            "adversary that knows when all other clients took part can infer a client's slot "
-            'from them; set it to false, or use "cyclic"'
+            f"{sampler}, but run.simulation_metrics publishes metrics of each cohort, from which "
+            "an adversary that knows all other clients' slots can infer a client's slot; set "
+            'run.simulation_metrics to false, or use "cyclic"'
         )
     if config.secured and (release.groups > 1 or isinstance(config.mechanism, InBands)):
         yield (
-            f"{sampler} in groups, whose cohorts vary with the size of the group, but the "
-            "probability that a secure sum aborts is proved only for clients that are all "
-            'sampled alike; use cohort.groups = 1 and privacy.mechanism = "gaussian", or '
-            'secure.protocol = "none"'
+            f"{sampler} in groups, but the abort probability of a secure sum is proved only if all "
+            "clients are sampled alike, and cohorts vary with the group's size; use cohort.groups "
+            '= 1 and privacy.mechanism = "gaussian", or secure.protocol = "none"'
         )
 
 

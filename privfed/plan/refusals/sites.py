@@ -36,18 +36,18 @@ def _silo_weights(config: Config) -> Iterator[str]:
         return
     if config.mechanism.private or config.objective.sums_states:
         yield (
-            "aggregation.silo_weights are set, but under user-level privacy, and wherever the "
-            "server sums clients' states, every client has weight one; remove the key"
+            "aggregation.silo_weights is set, but every client has weight one under user-level "
+            "privacy and if the server sums clients' states; remove the key"
         )
     elif len(weights) != config.data.clients or not any(weights):
         yield (
-            f"aggregation.silo_weights has {len(weights)} numbers for data.clients = "
-            f"{config.data.clients}; expected one for each, not all 0"
+            f"aggregation.silo_weights has {len(weights)} numbers, but data.clients is "
+            f"{config.data.clients}; expected one number for each client, not all 0"
         )
     elif config.aggregation.weights != "auto" or config.data.setting != "cross_silo":
         yield (
-            'aggregation.silo_weights go with data.setting = "cross_silo" and '
-            "aggregation.weights left out"
+            'aggregation.silo_weights is set, but requires data.setting = "cross_silo" and the '
+            "default of aggregation.weights; set data.setting, and remove aggregation.weights"
         )
 
 
@@ -56,7 +56,8 @@ def _examples_of_phones(config: Config) -> Iterator[str]:
     if config.data.setting != "cross_silo":
         yield (
             f"client.privacy.mechanism is {_name(config)!r}, which protects single examples of a "
-            'silo; set data.setting = "cross_silo", or protect whole clients by privacy.mechanism'
+            f'silo, but data.setting is {config.data.setting!r}; set data.setting = "cross_silo", '
+            "or protect whole clients by privacy.mechanism"
         )
 
 
@@ -96,7 +97,7 @@ def _steps_counted_twice(config: Config) -> Iterator[str]:
     if config.client.steps:
         yield (
             f"client.steps is {config.client.steps}, but client.privacy.mechanism = "
-            f"{_name(config)!r} takes the steps that its own keys determine, each charged; "
+            f"{_name(config)!r} takes a number of charged steps that its own keys determine; "
             "remove the key, and set client.privacy.sampling_rate and client.epochs"
         )
 
@@ -155,9 +156,9 @@ def _sites_that_are_none(config: Config) -> Iterator[str]:
         )
         return
     yield (
-        'secure.parties is "sites", but the server sees rows and adds the noise, so that there '
-        'is no secure sum with parties; set secure.protocol = "masks", or privacy.mechanism = '
-        '"local_gaussian", or leave the key out'
+        'secure.parties is "sites", but the server sees rows and adds the noise, so that no secure '
+        'sum has parties; set secure.protocol = "masks", or privacy.mechanism = "local_gaussian", '
+        "or leave the key out"
     )
 
 
@@ -170,7 +171,7 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
     if config.attacked or config.keeping:
         what = "attackers" if config.attacked else "clients with state"
         yield (
-            f"{key}, but {what} are whole clients, not their rows at one site; remove one of "
+            f"{key}, but {what} are whole clients instead of their rows at one site; remove one of "
             "the two"
         )
     if not mechanism.private:
@@ -188,13 +189,13 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
         )
     if config.rule.robust or config.aggregation.before:
         yield (
-            f"{key}, but aggregation.rule = {config.names['rule']!r} takes each row as a whole "
-            'client\'s; use aggregation.rule = "mean"'
+            f"{key}, but aggregation.rule = {config.names['rule']!r} takes each row for the row of "
+            'a whole client; use aggregation.rule = "mean"'
         )
     if mechanism.adaptive:
         yield (
-            f"{key}, but privacy.adaptive_clip counts the clients within the clip, not their "
-            "rows; set it to false"
+            f"{key}, but privacy.adaptive_clip counts clients instead of their rows at each site; "
+            "set privacy.adaptive_clip to false"
         )
 
 
@@ -206,20 +207,21 @@ def _thresholds(config: Config) -> Iterator[str]:
     limits, least = configured_limits(config), protocol.least_sites(config.data.sites)
     if least > sites:
         yield (
-            f"{least} of {sites} sites would have to survive, so that no {limits.colluders} of "
-            "them can open another's sum together with the server; declare more sites "
-            "(data.sites), or lower secure.colluders"
+            f"data.sites is {sites}, but {least} sites would have to survive, so that "
+            f"{limits.colluders} colluding sites and the server cannot open another site's sum; "
+            "declare more sites (data.sites), or lower secure.colluders"
         )
     elif not least <= limits.minimum <= sites:
         yield (
-            f"secure.minimum is {limits.minimum} sites; expected from {least}, whose shares open "
-            f"a secret (secure.threshold, secure.colluders, secure.threat), to {sites} (data.sites)"
+            f"secure.minimum is {limits.minimum} sites; expected a number from {least}, the shares "
+            "that open a secret (by secure.threshold, secure.colluders and secure.threat), to "
+            f"data.sites = {sites}"
         )
     elif limits.minimum <= limits.colluders:
         yield (
-            f"as few as {limits.minimum} sites may survive, and {limits.colluders} of them may "
-            "collude or be Byzantine: no honest noise would remain; raise secure.minimum, or "
-            "lower secure.colluders"
+            f"secure.minimum allows only {limits.minimum} sites to survive, but {limits.colluders} "
+            "of these may collude or be Byzantine, so that no honest noise would remain; raise "
+            "secure.minimum, or lower secure.colluders"
         )
 
 
@@ -231,8 +233,8 @@ def _numbers_of_clients(config: Config) -> Iterator[str]:
     for key, value in keys.items():
         if value:
             yield (
-                f"{key} is {value}, but the parties are sites, and all sites take part in every "
-                'round; leave it out, or set secure.parties = "clients"'
+                f"{key} is {value}, but the parties are sites, which all take part in every round; "
+                f'remove {key}, or set secure.parties = "clients"'
             )
 
 
@@ -271,8 +273,8 @@ def _one_view(config: Config) -> Iterator[str]:
     """One guarantee holds against the server, sites and readers."""
     if config.privacy.against != "server":
         yield (
-            "privacy.against distinguishes the server from readers, but if sites sample their "
-            "own clients one guarantee holds against both, with colluding sites; remove it"
+            "privacy.against distinguishes the server from readers, but if sites sample their own "
+            "clients, one guarantee holds against both and colluding sites; remove privacy.against"
         )
 
 
@@ -290,9 +292,9 @@ def _noise_twice(config: Config) -> Iterator[str]:
     """Noise of each site protects its sum alone, and exceeds the range of a protocol."""
     if config.mechanism.trust == "client" and config.secured:
         yield (
-            f"privacy.mechanism = {config.names['mechanism']!r} hides each site's sum by its "
-            'own noise, so that it needs no protocol; use secure.protocol = "none", or one '
-            'noise for all sites: privacy.mechanism = "skellam"'
+            f"privacy.mechanism = {config.names['mechanism']!r} hides each site's sum by that "
+            "site's own noise, so that secure.protocol has no effect; use secure.protocol = "
+            '"none", or one noise for all sites: privacy.mechanism = "discrete_gaussian"'
         )
 
 
@@ -304,6 +306,7 @@ def _rules_on_rows(config: Config) -> Iterator[str]:
         return
     if not isinstance(rule, SumRule):
         yield (
-            f"aggregation.rule = {config.names['rule']!r} needs every client's row, but sites "
-            'show sums of these; use a rule that needs only sums, or secure.parties = "clients"'
+            f"aggregation.rule = {config.names['rule']!r} needs every client's row, but sites send "
+            "only sums of their clients' rows; use a rule that needs only sums, or secure.parties "
+            '= "clients"'
         )

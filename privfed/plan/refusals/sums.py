@@ -30,10 +30,9 @@ def _draws(config: Config, mechanism: str) -> Iterator[str]:
     witness = config.sampler.witness(0, config.data.clients)
     if witness.random or witness.rate < 1:
         yield (
-            f"{mechanism} is proved for rounds in which all clients take part, but "
-            f"cohort.sampler is {config.names['sampler']!r}: the party that samples could place "
-            "a client in a cohort of colluders, who know all noise that it shares with them; "
-            'use "full"'
+            f"{mechanism} is proved for rounds in which all clients take part, but cohort.sampler "
+            f"is {config.names['sampler']!r}, and a sampling party could place a client in a "
+            'cohort of colluders, who know all noise that the client shares with them; use "full"'
         )
 
 
@@ -43,7 +42,7 @@ def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
         yield (
             f"{mechanism} protects rows that the server sees, but secure.protocol = "
             f'{config.names["protocol"]!r} reveals none; use secure.protocol = "none", or noise '
-            'that is added within a sum: privacy.mechanism = "skellam"'
+            'that is added within a sum: privacy.mechanism = "discrete_gaussian"'
         )
 
 
@@ -131,21 +130,21 @@ def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
     instead = f"use a linear one: {linear}"
     if config.secured:
         yield (
-            f"{_named(config)} encodes each row by itself, but a secure sum adds up rows with "
-            f"all entries: it would save no byte and cost accuracy; {instead}, or "
+            f"{_named(config)} encodes each row by itself, but a secure sum adds up rows with all "
+            f"entries, so that compression would save no byte and cost accuracy; {instead}, or "
             'secure.protocol = "none"'
         )
     elif config.apart:
         yield (
-            f"{_named(config)} encodes each row by itself, but sites elsewhere "
-            "(data.site_partition) send the sums of their clients' rows, which have all "
-            f"entries: it would save no byte; {instead}"
+            f"{_named(config)} encodes each row by itself, but with data.site_partition = "
+            '"elsewhere" sites send sums of their clients\' rows, which have all entries, so that '
+            f"no byte is saved; {instead}"
         )
     elif config.mechanism.private and config.mechanism.trust != "server":
         yield (
             f"{_named(config)} encodes each row by itself, but under privacy.mechanism = "
             f"{config.names['mechanism']!r} a client adds noise to all entries before it sends "
-            f'them: it would save no byte; {instead}, or privacy.mechanism = "gaussian"'
+            f'them, so that no byte is saved; {instead}, or privacy.mechanism = "gaussian"'
         )
 
 
@@ -168,8 +167,8 @@ def _noise_of_other_rounds(config: Config) -> Iterator[str]:
     """Noise is correlated over rounds (`remembers`), but entries change their meaning (`fresh`)."""
     if config.mechanism.remembers and config.compression.fresh:
         yield (
-            f"noise of privacy.mechanism = {config.names['mechanism']!r} cancels over rounds "
-            f"that release the same entries, but {_named(config)} sends other entries in each; "
+            f"noise of privacy.mechanism = {config.names['mechanism']!r} cancels over rounds that "
+            f"release the same entries, but {_named(config)} sends other entries in each round; "
             'use "count_sketch", or privacy.mechanism = "gaussian"'
         )
 
@@ -195,14 +194,14 @@ def _two_exchanges(config: Config) -> Iterator[str]:
         )
     if config.client_mechanism.private:
         yield (
-            f"{_named(config)} uses two messages about one training, but "
-            f"client.privacy.mechanism = {config.names['client_mechanism']!r} would sample the "
-            'noise of its steps twice and be charged once; use "low_rank"'
+            f"{_named(config)} uses two messages about one training, but client.privacy.mechanism "
+            f"= {config.names['client_mechanism']!r} would sample noise for its steps twice and be "
+            'charged once; use "low_rank"'
         )
     if config.attacked:
         yield (
-            f"{_named(config)} has clients send two messages about one update, but attackers "
-            "are simulated for one; use another compression"
+            f"{_named(config)} has clients send two messages about one update, but attackers are "
+            "simulated only for one message; use another compression"
         )
 
 
@@ -210,8 +209,9 @@ def _canaries(config: Config) -> Iterator[str]:
     """Canaries are scored by releases of whole updates."""
     if config.audit.canaries:
         yield (
-            f"audit.canaries is {config.audit.canaries}, but they are scored by releases of "
-            f'whole updates; with {_named(config)} use compression.name = "none" to audit'
+            f"audit.canaries is {config.audit.canaries}, but canaries are scored by releases of "
+            f'whole updates, which {_named(config)} does not give; use compression.name = "none" '
+            "to audit"
         )
 
 
@@ -233,8 +233,8 @@ def _party_without_shared_noise(config: Config) -> Iterator[str]:
     """A party is named, but only shared noise (`trust`) distinguishes two parties."""
     if config.privacy.against != "server" and config.mechanism.trust != "sum":
         yield (
-            "privacy.against is for distributed noise (skellam, discrete_gaussian), which has two "
-            "guarantees; remove the key"
+            "privacy.against is set, but applies only to distributed noise "
+            "(discrete_gaussian, skellam), which has two guarantees; remove the key"
         )
 
 
@@ -252,7 +252,10 @@ def _keys_without_protocol(config: Config) -> Iterator[str]:
     """Keys of secure sums are set, but there is none."""
     for key, unset in (("capacity", 0), ("minimum", 0), ("simulate", "messages")):
         if getattr(config.secure, key) != unset:
-            yield f"secure.{key} needs a secure.protocol; choose one, or remove the key"
+            yield (
+                f"secure.{key} is set, but has an effect only with a secure.protocol; set "
+                "secure.protocol, or remove the key"
+            )
 
 
 def _impossible_limits(config: Config) -> Iterator[str]:
@@ -277,17 +280,19 @@ def _minimum_above_capacity(config: Config) -> Iterator[str]:
     """No sum could have the required number of survivors."""
     secure = config.secure
     if secure.capacity and secure.minimum > secure.capacity:
-        yield f"secure.minimum is {secure.minimum}, above secure.capacity = {secure.capacity}"
+        yield (
+            f"secure.minimum is {secure.minimum}, but secure.capacity is {secure.capacity}; lower "
+            "secure.minimum, or raise secure.capacity"
+        )
 
 
 def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
     """Sums are `approximate`, but the key holder (`trust`) does not add the noise."""
     if config.protocol.approximate and config.mechanism.trust != "server":
         yield (
-            f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, "
-            "which may be shown only to key holders (others could recover the key from them); "
-            'use central noise, which the key holder adds (privacy.mechanism = "gaussian"), or '
-            'secure.protocol = "bfv"'
+            f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, but "
+            "others than key holders could recover the key from such sums; use central noise, "
+            'which the key holder adds (privacy.mechanism = "gaussian"), or secure.protocol = "bfv"'
         )
 
 
@@ -297,7 +302,7 @@ def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
         return
     if config.client.drop_stragglers or config.availability.varies:
         yield (
-            "client.drop_stragglers and cohort.availability leave the number of senders to a "
-            "secure sum open, and therefore the probability of aborts; use cohort.dropout, "
-            'client.drop_stragglers = false and cohort.availability = "always"'
+            "client.drop_stragglers or cohort.availability makes the number of senders to a secure "
+            "sum unpredictable, but the probability of aborts is computed from it; use "
+            'cohort.dropout, client.drop_stragglers = false and cohort.availability = "always"'
         )

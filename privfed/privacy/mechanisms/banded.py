@@ -107,8 +107,8 @@ class Banded(CorrelatedMechanism):
     def _one_number_of_bands(self) -> Self:
         if self.toeplitz is not None and len(self.toeplitz) != self.bands:
             raise ValueError(
-                f"{self.bands} bands and {len(self.toeplitz)} coefficients (toeplitz); "
-                "expected equally many; leave out privacy.bands"
+                f"bands is {self.bands}, but toeplitz has {len(self.toeplitz)} coefficients; "
+                "expected equally many: leave out privacy.bands"
             )
         return self
 
@@ -117,9 +117,9 @@ class Banded(CorrelatedMechanism):
         if witness.separation < bands or not witness.sampled:
             raise Refused(
                 f"privacy.bands is {bands}, but the sampler {witness.sampler!r} guarantees a "
-                f"separation of only {witness.separation} rounds between two participations of "
-                'a client; it has to be at least privacy.bands: use cohort.sampler = "cyclic" '
-                f"with cohort.separation = {bands} or more, or allocation with as many groups"
+                f"separation of only {witness.separation} rounds between two participations of a "
+                f'client; use cohort.sampler = "cyclic" with cohort.separation = {bands} or more, '
+                "or allocation with as many groups"
             )
         if witness.relation != ZERO_OUT:
             raise Refused(

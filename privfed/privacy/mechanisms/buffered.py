@@ -92,13 +92,15 @@ class Buffered(CorrelatedMechanism):
     @model_validator(mode="after")
     def _proven(self) -> Self:
         if (self.decays is None) != (self.outputs is None):
-            raise ValueError("decays and outputs belong together; set both, or neither")
+            raise ValueError(
+                "one of decays and outputs is set, but they form pairs; set both, or neither"
+            )
         if self.decays is None or self.outputs is None:
             return self
         if len(self.decays) != self.buffers:
             raise ValueError(
-                f"{self.buffers} buffers and {len(self.decays)} decays; expected equally many; "
-                "leave out privacy.buffers"
+                f"buffers is {self.buffers}, but there are {len(self.decays)} decays; expected "
+                "equally many: leave out privacy.buffers"
             )
         try:
             refuse_unproven(self.decays, self.outputs)
@@ -137,7 +139,7 @@ class Buffered(CorrelatedMechanism):
         return f"over all rounds by {self.buffers} buffer{'s' * (self.buffers > 1)}, {solved}"
 
     def coefficients(self) -> NDArray[np.float64]:
-        """The first column of C over the rounds that it was optimised for; 1 alone before that."""
+        """The first column of C over the rounds for which it was optimised; (1) before that."""
         if self.decays is None:
             return np.ones(1)
         return self._solved().column(max(self.solved_for, 1))

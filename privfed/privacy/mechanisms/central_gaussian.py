@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Literal, Self, cast
+from typing import ClassVar, Literal, cast
 
 from pydantic import Field
 
@@ -15,14 +15,7 @@ from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys
 from privfed.core.vector import Layout
-from privfed.privacy.clipping import (
-    Split,
-    clip_rows,
-    clip_rows_and_report,
-    next_clip,
-    on_grid,
-    share_within,
-)
+from privfed.privacy.clipping import AdaptiveClip, clip_rows, clip_rows_and_report, on_grid
 from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
@@ -40,14 +33,13 @@ from privfed.privacy.noise.gaussian_on_grid import (
     grid_of,
     refuse_inexact,
 )
-from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
 _BATCH_SIZE = 1 << 17
 """Numbers whose noise is drawn and added at once, for each thread."""
 
 
-class CentralGaussian(NoisedMechanism):
+class CentralGaussian(AdaptiveClip):
     """User-level central noise.
 
     Releases (sum of clipped updates + N(0, (z C)^2 I)) / (q N), once per exchange.
@@ -79,23 +71,11 @@ class CentralGaussian(NoisedMechanism):
     of section 2; the subsampled Gaussian of Mironov, Talwar & Zhang 2019, section 3.
     """
 
-    adaptive_clip: bool = False
-    """Whether the clip follows clients' norms, within the same epsilon."""
-    clip_quantile: float = Field(0.5, gt=0, lt=1)
-    """Quantile of clients' norms that the clip follows."""
-    clip_rate: float = Field(0.2, gt=0, le=2)
-    """Learning rate of the adaptive clip."""
-    count_noise: float | None = Field(None, gt=0, le=LARGEST_NOISE)
-    """Noise sigma_b on the count, in clients; None: a twentieth of the expected cohort."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = noise standard deviation / clip; None until calibrated from epsilon."""
 
     trust: ClassVar[Literal["server"]] = "server"
     arithmetic: ClassVar[str] = "exact sums, Gaussian noise rounded to their grid"
-
-    @property
-    def adaptive(self) -> bool:
-        return self.adaptive_clip
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         multiplier = self._noise()
@@ -104,31 +84,17 @@ class CentralGaussian(NoisedMechanism):
                 f"central Gaussian noise has no proof here for the sampler {witness.sampler!r}; "
                 'use cohort.sampler = "poisson"'
             )
-        if self.adaptive_clip and exchanges > 1:
-            raise Refused(
-                "privacy.adaptive_clip is true, but it follows the norms of one exchange and "
-                f"this round has {exchanges}; set it to false, or use an objective with one "
-                "exchange"
-            )
+        self._refuse_exchanges(exchanges)
         noise = same_cohort(multiplier / CHANGE[witness.relation], exchanges)
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
 
     def with_clip(self, clip: float) -> Mechanism:
         return cast("Mechanism", CentralGaussian(clip=clip))
 
-    def resolved(self, setting: Setting) -> Self:
-        """The mechanism with the `count_noise` that follows from the expected cohort size."""
-        if not self.adaptive_clip or self.count_noise is not None:
-            return self
-        return self.model_copy(update={"count_noise": setting.cohort.expected / 20})
-
     def noise_on_update(self, size: int) -> float:
         """Returns the noise standard deviation on a sum, in clips. Raises `Refused` if inexact."""
         refuse_inexact(self._noise(), size)
         return self._split().update if self.adaptive_clip else self._noise()
-
-    def init(self) -> PublicState:
-        return {"clip": torch.tensor(self.clip, dtype=torch.float64)} if self.adaptive_clip else {}
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
         grid = grid_of(self._noise() * self._norm(state))
@@ -155,7 +121,7 @@ class CentralGaussian(NoisedMechanism):
     def _noised_blocks(
         self, total: BoundedSum, keys: Keys, part: slice
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yields the places of blocks of the sum in `part`, and their noised numbers."""
+        """Yields the blocks of the sum in `part`: each block's place and noised numbers."""
         std, batch = self._noise() * total.bound, _BATCH_SIZE * torch.get_num_threads()
         for start in range(part.start, part.stop, batch):
             block = slice(start, min(start + batch, part.stop))
@@ -178,26 +144,11 @@ class CentralGaussian(NoisedMechanism):
             released[block] = sums / divisor
         if not self.adaptive_clip:
             return released, state
-        return released[:-1], self._adapted(last[0], divisor, state)
+        return released[:-1], self._adapted(float(last[0]), divisor, state)
 
     def encoding(self, state: PublicState) -> Encoding:
         finest = FINENESS / self._noise() if self._noise() else math.inf
         return Encoding(self._norm(state), finest)
-
-    def _norm(self, state: PublicState) -> float:
-        """Returns the norm bound of a row, over all of its columns."""
-        return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
-
-    def _adapted(self, noised_count: Tensor, divisor: float, state: PublicState) -> PublicState:
-        clip = float(state["clip"])
-        share = share_within(noised_count, self._split().weight(clip), divisor)
-        after = next_clip(clip, share, self.clip_quantile, self.clip_rate)
-        return {"clip": torch.tensor(after, dtype=torch.float64)}
-
-    def _split(self) -> Split:
-        if self.count_noise is None:
-            raise ValueError("adaptive clipping has no count noise yet; plan the run first")
-        return Split.of(self._noise(), self.count_noise)
 
 
 class CorrelatedMechanism(NoisedMechanism):
@@ -212,7 +163,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
     @abstractmethod
     def std(self) -> float:
-        """The standard deviation of Z, which is that of the first round's noise, in clips."""
+        """The standard deviation of Z in clips, equal to that of the first round's noise."""
 
     def noise_on_update(self, size: int = 1) -> float:
         return self.std()
@@ -237,6 +188,6 @@ def refuse_exchanges(exchanges: int) -> None:
     if exchanges > 1:
         raise Refused(
             f"noise that is correlated over rounds has no proof for rounds of {exchanges} "
-            "exchanges; use an objective and a rule with one (aggregation.passes), or "
+            "exchanges; use an objective and a rule with one exchange (aggregation.passes), or "
             'privacy.mechanism = "gaussian"'
         )

@@ -10,10 +10,10 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr
 from scipy.special import ndtr
 
-from accounting.events import ZERO_OUT, Event
-from accounting.noises import LARGEST_NOISE, IntegerNoise, Skellam
+from accounting.events import CHANGE, ZERO_OUT, Event
+from accounting.noises import LARGEST_NOISE, Gaussian, Noise, Skellam
 from accounting.over_rounds import Separated
-from accounting.releases import PoissonSampled, TruncatedPoisson, Unprotected
+from accounting.releases import PoissonSampled, Release, TruncatedPoisson, Unprotected
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys
@@ -32,8 +32,7 @@ from privfed.privacy.mechanism import (
 from privfed.privacy.rotation import padded, rotate, signs, unrotate
 from privfed.privacy.setting import Setting
 from privfed.privacy.shared_noise import IntegerGrid
-from privfed.sampling.cohort import Witness
-from privfed.sampling.site_subsampling import sampled_at_sites
+from privfed.sampling.cohort import Witness, sampled_at_sites
 
 _SPREAD = 4.0
 """k: half of the modulus holds this many standard deviations of a rotated sum and its noise."""
@@ -42,7 +41,7 @@ _QUANTILE = 40.0
 
 
 class DistributedNoise(NoisedMechanism):
-    """Base class of both kinds of distributed noise; `SkellamNoise` states the guarantee."""
+    """Base class of distributed noise; `DiscreteGaussianNoise` states the guarantee."""
 
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = standard deviation of the guaranteed noise on the sum / clip; None until calibrated."""
@@ -103,15 +102,16 @@ class DistributedNoise(NoisedMechanism):
         share = self._share_std()
         if not setting.sites or not share:
             return None
-        n, d = setting.cohort.likely_largest, setting.length
-        finest = max(share / self._largest_std(), self.clip / MOST_IN_SINGLE)
-        step = 2.0 ** math.ceil(math.log2(finest))
-        noise = _QUANTILE * share / step * math.sqrt(setting.sites.sites)
-        if n * (self.clip / step + 1) + noise >= 2.0 ** (setting.bits - 1):
-            return None
-        bound = Codec(self.clip, step, d, setting.bits).bound
-        l1 = bound * min(math.sqrt(d), bound)
-        return IntegerGrid(step, share / step, bound, l1, d, 0.0, rotated=False)
+        n, d, norm = setting.cohort.likely_largest, self._columns(setting.length), self._largest()
+        finest = max(share / self._largest_std(), norm / MOST_IN_SINGLE)
+        finest = 2.0 ** math.ceil(math.log2(finest))
+        for step in (finest, 2 * finest, 4 * finest):
+            noise = _QUANTILE * share / step * math.sqrt(setting.sites.sites)
+            if n * (norm / step + 1) + noise < 2.0 ** (setting.bits - 1):
+                bound = Codec(norm, step, d, setting.bits).bound
+                l1 = bound * min(math.sqrt(d), bound)
+                return IntegerGrid(step, share / step, bound, l1, d, 0.0, rotated=False)
+        return None
 
     def _rotated_grid(self) -> IntegerGrid:
         """Returns the grid of rotated rows. Raises `Refused` if the bits are too few.
@@ -121,16 +121,16 @@ class DistributedNoise(NoisedMechanism):
         (Kairouz, Liu & Steinke 2021, section 5).
         """
         setting = self._planned_setting()
-        n, d = setting.cohort.likely_largest, padded(setting.length)
+        n, d = setting.cohort.likely_largest, padded(self._columns(setting.length))
         adding = setting.sites.sites if setting.sites else n
-        share = self._share_std()
-        variance = (self.clip * n) ** 2 / d + share**2 * adding
+        share, norm = self._share_std(), self._largest()
+        variance = (norm * n) ** 2 / d + share**2 * adding
         room = 4.0**setting.bits / (4 * _SPREAD**2) - n / 4
         if room <= 0:
             raise self._too_few_bits()
-        step = max(math.sqrt(variance / room), share / self._largest_std(), self.clip * 2.0**-30)
+        step = max(math.sqrt(variance / room), share / self._largest_std(), norm * 2.0**-30)
         std = math.sqrt(variance + n * step**2 / 4)
-        codec = Codec(self.clip, step, d, setting.bits)
+        codec = Codec(norm, step, d, setting.bits)
         l1 = codec.bound * min(math.sqrt(d), codec.bound)
         wraps = 2 * float(ndtr(-(2.0 ** (setting.bits - 1)) * step / std))
         return IntegerGrid(step, share / step, codec.bound, l1, d, wraps)
@@ -139,9 +139,17 @@ class DistributedNoise(NoisedMechanism):
         """The largest standard deviation of a share, in steps: a finer grid gains nothing."""
         return 4096.0
 
+    def _largest(self) -> float:
+        """Returns the norm bound of a row, over all of its columns, to which z is relative."""
+        return self.clip
+
+    def _columns(self, length: int) -> int:
+        """Returns the number of columns of the row of a message of this length."""
+        return length
+
     def _share_std(self) -> float:
         """The standard deviation of one party's noise; the counted shares add up to z clip."""
-        return self._noise() * self.clip / math.sqrt(self._shares())
+        return self._noise() * self._largest() / math.sqrt(self._shares())
 
     def _shares(self) -> int:
         """Returns the number of shares that provide the counted noise."""
@@ -162,35 +170,36 @@ class DistributedNoise(NoisedMechanism):
         survivors counts.
 
         *Readers*: the noise of all survivors that are not Byzantine counts. The actual noise may be
-        more, but a sum of Skellams is Skellam, and a sum of discrete Gaussians has more terms: the
-        excess is independent additional noise, a post-processing, which increases no divergence.
-        This requires the excess to be the same on both neighbours, as under zero-out: the cohort,
-        the dropouts and the Byzantine clients do not depend on the contribution of one client.
+        more, but the excess is independent additional noise, a post-processing, which increases no
+        divergence. This requires the excess to be the same on both neighbours, as under zero-out:
+        the cohort, the dropouts and the Byzantine clients do not depend on the contribution of one
+        client.
 
         Privacy against readers is amplified if the total noise does not depend on the count (exact
         layers, used when the budget bounds the guarantee against readers) and no client is
-        Byzantine. Otherwise, if h of m survivors are Byzantine, they leave out h / m of the noise,
-        so that the noise itself would reveal m, which differs by one between add/remove neighbours.
-        In addition, every client that shares keys learns the cohort, and could encode its members
-        into its row.
+        Byzantine: the release is then that of central noise, for any sampler with an event for
+        Gaussian noise, and for Skellam noise under Poisson sampling. Otherwise, if h of m survivors
+        are Byzantine, they leave out h / m of the noise, so that the noise itself would reveal m,
+        which differs by one between add/remove neighbours. In addition, every client that
+        shares keys learns the cohort, and could encode its members into its row.
         """
         slack = self._total_variation() * exchanges
         if self._planned_setting().sites:
             return self._site_events(witness, exchanges, slack)
-        drawn = witness.release
-        if isinstance(drawn, TruncatedPoisson):
-            raise Refused(
-                f"cohort.sampler = {witness.sampler!r} has no proof with distributed noise; use "
-                '"poisson" with secure.capacity, whose aborts are charged'
-            )
         server = self._release(self._planned_setting().clients.honest, exchanges)
         readers = self._release(self._planned_setting().clients.added, exchanges)
+        if isinstance(witness.release, TruncatedPoisson) and isinstance(server, Skellam):
+            raise Refused(
+                f"cohort.sampler = {witness.sampler!r} has no proof with Skellam noise; use "
+                'privacy.mechanism = "discrete_gaussian", or "poisson" with secure.capacity, whose '
+                "aborts are charged"
+            )
         by_party = {
             "server": Event(_once_in(witness, server), witness.sampler, ZERO_OUT, slack=slack),
             "readers": Event(_once_in(witness, readers), witness.sampler, ZERO_OUT, slack=slack),
         }
-        if self._exact and isinstance(drawn, PoissonSampled) and isinstance(readers, Skellam):
-            amplified = PoissonSampled(drawn.rate, readers)
+        amplified = _as_central(witness, readers) if self._exact else None
+        if amplified:
             by_party["readers"] = Event(amplified, witness.sampler, witness.relation, slack=slack)
         return by_party
 
@@ -218,7 +227,7 @@ class DistributedNoise(NoisedMechanism):
         }
 
     @abstractmethod
-    def _release(self, counted: float, exchanges: int) -> IntegerNoise | Unprotected:
+    def _release(self, counted: float, exchanges: int) -> Noise | Unprotected:
         """Returns the release of `exchanges` sums, with a fraction `counted` of the noise."""
 
     @abstractmethod
@@ -237,7 +246,8 @@ class DistributedNoise(NoisedMechanism):
         grid = self.grid()  # raises Refused
         sites = self._planned_setting().sites
         if sites:  # without dropouts
-            return self._noise() * math.sqrt(sites.added_by(sites.sites, self.layered))
+            added = math.sqrt(sites.added_by(sites.sites, self.layered))
+            return self._noise() * self._largest() / self.clip * added
         return grid.share * grid.step * math.sqrt(size) / self.clip
 
     def init(self) -> PublicState:
@@ -247,23 +257,31 @@ class DistributedNoise(NoisedMechanism):
         return Encoding(self.clip, step=self.grid().step, noise=self.share())
 
     def width(self, layout: Layout) -> int:
-        return padded(layout.length) if self.grid().rotated else layout.length
+        columns = self._columns(layout.length)
+        return padded(columns) if self.grid().rotated else columns
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
         """Rows clipped and rotated; the secure sum's client encodes them and adds its noise."""
-        clipped = clip_rows(rows, self.clip)
+        clipped = self._clipped(rows, state)
         if not self.grid().rotated:
             return clipped
-        return rotate(clipped, _signs(state, rows.shape[1]))
+        return rotate(clipped, _signs(state, clipped.rows.shape[1]))
+
+    def _clipped(self, rows: Tensor, state: PublicState) -> BoundedRows:
+        return clip_rows(rows, self.clip)
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
         require_bounded(total, self.clip)
-        length, summed = self._planned_setting().length, total.total
-        if self.grid().rotated:
-            summed = unrotate(summed, _signs(state, length), length)
-        return (summed / divisor).float(), {"rotation": state["rotation"] + 1}
+        return (self._sums(total, state) / divisor).float(), rotated_on(state)
+
+    def _sums(self, total: BoundedSum, state: PublicState) -> Tensor:
+        """Returns the sums of the rows' columns, rotated back."""
+        if not self.grid().rotated:
+            return total.total
+        columns = self._columns(self._planned_setting().length)
+        return unrotate(total.total, _signs(state, columns), columns)
 
     def _planned_setting(self) -> Setting:
         if self._setting is None:
@@ -273,16 +291,32 @@ class DistributedNoise(NoisedMechanism):
     def _too_few_bits(self) -> Refused:
         setting = self._planned_setting()
         return Refused(
-            f"secure.bits is {setting.bits}, too few for the noise of "
-            f"{setting.cohort.likely_largest} clients in integer steps; raise secure.bits"
+            f"secure.bits is {setting.bits}, but the noise of {setting.cohort.likely_largest} "
+            "clients in integer steps needs more; raise secure.bits"
         )
 
 
-def _once_in(
-    witness: Witness, noise: IntegerNoise | Unprotected
-) -> IntegerNoise | Unprotected | Separated:
+def _as_central(witness: Witness, noise: Noise | Unprotected) -> Release | None:
+    """The release of a sampled cohort with noise of a constant total; None if none is proved."""
+    match witness.release, noise:
+        case (None, _) | (_, Unprotected()):
+            return None
+        case PoissonSampled(rate=rate), Skellam():
+            return PoissonSampled(rate, noise)
+        case _, Gaussian(noise_multiplier=z):
+            assert witness.sampled is not None
+            return witness.sampled(Gaussian(z / CHANGE[witness.relation]))
+    return None
+
+
+def _once_in(witness: Witness, noise: Noise | Unprotected) -> Noise | Unprotected | Separated:
     b = witness.separation
     return Separated(b, noise) if b > 1 and not isinstance(noise, Unprotected) else noise
+
+
+def rotated_on(state: PublicState) -> PublicState:
+    """Returns the state after a release, with the next rotation."""
+    return {**state, "rotation": state["rotation"] + 1}
 
 
 def _signs(state: PublicState, length: int) -> Tensor:

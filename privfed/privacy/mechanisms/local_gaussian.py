@@ -23,8 +23,7 @@ from privfed.privacy.mechanism import (
 )
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of, refuse_inexact
 from privfed.privacy.setting import Setting
-from privfed.sampling.cohort import Witness
-from privfed.sampling.site_subsampling import sampled_at_sites
+from privfed.sampling.cohort import Witness, sampled_at_sites
 
 
 class LocalGaussian(NoisedMechanism):
@@ -71,7 +70,7 @@ class LocalGaussian(NoisedMechanism):
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         if self._sites:
-            return sampled_at_sites(witness, same_cohort(self._noise(), exchanges))
+            return sampled_at_sites(witness, same_cohort(self._noise(), exchanges), alone=True)
         noise = same_cohort(self._noise() / CHANGE[REPLACE_ONE], exchanges)
         b = witness.separation
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)
@@ -83,9 +82,9 @@ class LocalGaussian(NoisedMechanism):
         return self._noise() * math.sqrt(self._sites or size)
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns rows clipped and noised, which have no norm bound and need none.
+        """Returns rows clipped and noised, which neither have nor need a norm bound.
 
-        If sites add the noise, to their sums, rows are only clipped.
+        If sites add the noise to their sums, rows are only clipped.
         """
         std = self._noise() * self.clip
         clipped = clip_rows(rows, self.clip, grid_of(std))

@@ -108,10 +108,9 @@ class PairwiseGaussian(NoisedMechanism):
         honest = size - byzantine - self.colluders
         if honest < 1:
             raise Refused(
-                f"{byzantine} of {size} clients may be Byzantine (aggregation.byzantine, "
-                f"attack.fraction) and {self.colluders} more may collude with the server "
-                "(privacy.colluders), so that no client is left whose noise counts; lower "
-                "these"
+                f"privacy.colluders is {self.colluders} and {byzantine} of {size} clients may be "
+                "Byzantine (aggregation.byzantine, attack.fraction), but then no client's noise "
+                "counts; lower one of these keys"
             )
         mechanism = self.model_copy()
         mechanism._clients, mechanism._honest = size, honest
@@ -141,9 +140,9 @@ class PairwiseGaussian(NoisedMechanism):
     def event(self, witness: Witness, exchanges: int) -> Event:
         if witness.random or witness.rate < 1:
             raise Refused(
-                f"cohort.sampler is {witness.sampler!r}, but noise that pairs of clients share "
-                "has a proof only for rounds in which all clients take part: the sampling "
-                'party could otherwise place one client alone among colluders; use "full"'
+                f"cohort.sampler is {witness.sampler!r}, but noise that pairs of clients share has "
+                "a proof only for rounds in which all clients take part, since the sampling party "
+                'could otherwise place one client alone among colluders; use "full"'
             )
         noise = same_cohort(self._noise() / CHANGE[REPLACE_ONE], exchanges)
         return Event(noise, witness.sampler, REPLACE_ONE)
@@ -156,15 +155,14 @@ class PairwiseGaussian(NoisedMechanism):
         noise = self.noise()
         if not noise.exact or 0 < self._noise() < _LEAST:
             raise Refused(
-                f"noise of {self._noise():g} clips with privacy.pair_noise = "
-                f"{self.pair_noise:g} among {self._clients} clients is not exact in double "
-                "precision; raise the noise, set pair_noise to 0 or nearer to 1, or take "
-                "fewer clients"
+                f"privacy.pair_noise is {self.pair_noise:g}, but with noise of {self._noise():g} "
+                f"clips among {self._clients} clients sums are not exact in double precision; "
+                "raise the noise, set privacy.pair_noise to 0 or nearer to 1, or use fewer clients"
             )
         return noise.of_sum(size) / self.clip
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns rows `[m, d]` of all senders, clipped and noised; they have no norm bound."""
+        """Returns rows `[m, d]` of all senders, clipped and noised, without a norm bound."""
         noise = self.noise()
         clipped = clip_rows(rows, self.clip, noise.grid)
         drawn = torch.from_numpy(noise.draw(keys, rows.shape[1]))

@@ -69,7 +69,7 @@ class CorrelatedKeys(Keys):
     round: int = 0
 
     def noise(self, std: float) -> Row:
-        """Returns Y of the round `[length]`, for Z of this standard deviation.
+        """Returns the round's correlated noise Y `[length]`, from Z of standard deviation `std`.
 
         Raises `ValueError` if there is no source.
         """
@@ -132,9 +132,9 @@ with a probability of at most 1e-32."""
 
 
 _OVERFLOW = (
-    "the noise of these coefficients (privacy.toeplitz) has no exact sums in 64 bits, because "
-    "the noise added from earlier rounds grows too large; leave them out, or use decreasing "
-    "coefficients"
+    "privacy.toeplitz is set, but noise with these coefficients has no exact sums in 64 bits, "
+    "because the noise added from earlier rounds grows too large; remove privacy.toeplitz, or use "
+    "decreasing coefficients"
 )
 
 

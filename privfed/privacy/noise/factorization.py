@@ -152,7 +152,7 @@ def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
 
 
 def _searched(start: Numbers, rounds: int) -> Numbers:
-    """The free coefficients at which L-BFGS converges, restarted without its curvature memory."""
+    """The free coefficients to which L-BFGS converges, restarted without its curvature memory."""
     at, least = start, math.inf
     for _ in range(_RESTARTS if len(start) else 0):
         result = minimize(

@@ -69,8 +69,8 @@ def refuse_inexact(noise_multiplier: float, size: int) -> None:
     most = size + 40 * math.sqrt(size) + 100
     if noise_multiplier and most * 2 * FINENESS / noise_multiplier > 2.0**53:
         raise Refused(
-            f"noise of {noise_multiplier:g} clips makes sums over cohorts of {size} inexact in "
-            "double precision; raise the noise multiplier, or lower cohort.size"
+            f"the noise multiplier is {noise_multiplier:g}, but sums over cohorts of {size} are "
+            "then inexact in double precision; raise the noise multiplier, or lower cohort.size"
         )
 
 
@@ -87,7 +87,7 @@ def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
     _refuse_scale(scale)
 
     def draw(start: int) -> tuple[Indices, Words]:
-        """Fill the block at `start`: the places in doubt, and their words."""
+        """Fills the block at `start`; returns the places in doubt, and their words."""
         words = keys.beginning(start).bits(min(_BLOCK, length - start))
         rounded, unsure = _quickly(words, scale)
         np.multiply(rounded, grid, out=noise[start : start + len(words)])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -17,22 +18,50 @@ from privfed.privacy.integers import Integers
 from privfed.privacy.noise.discrete_gaussian import discrete_gaussian
 from privfed.privacy.noise.table_sampler import (
     TOTAL_VARIATION,
+    DistributionTable,
     Uniforms,
     discrete_gaussian_table,
     reach,
     skellam_table,
 )
 
+LEAST_GAUSSIAN = 3.0
+"""Least standard deviation, in steps, of each discrete Gaussian in a sum."""
+SMOOTHED = LEAST_GAUSSIAN**2 / 2
+"""Variance, in steps, by which a sum of discrete Gaussians exceeds the Gaussian that it is charged
+as."""
+JOINED = 6e-39
+"""Total variation distance per coordinate and discrete Gaussian in a sum, from post-processing of a
+Gaussian; above 2 exp(-2 pi^2 SMOOTHED) (see `DiscreteGaussianShare`)."""
+
+
+class _FromTable:
+    """Draws of a share's noise from its table; none if its variance is zero."""
+
+    variance: float | Fraction
+    layered: ClassVar[bool] = False
+
+    def _table(self) -> DistributionTable:
+        raise NotImplementedError
+
+    def draw(self, keys: Keys, count: int) -> Integers:
+        if not self.variance:
+            return np.zeros(count, dtype=np.int64)
+        return self._table().draw(keys, count)
+
+    def blocks(self, source: Uniforms, count: int) -> Iterator[tuple[slice, NDArray[np.int32]]]:
+        """Yields `count` draws from the numbers of `source`, as `DistributionTable.blocks`."""
+        return self._table().blocks(source, count) if self.variance else iter(())
+
 
 @dataclass(frozen=True)
-class SkellamShare:
+class SkellamShare(_FromTable):
     """Skellam noise of `variance`; none for zero.
 
     Sums of Skellams are Skellam: m clients' shares have variance m `variance`.
     """
 
-    variance: float
-    layered: ClassVar[bool] = False
+    variance: float | Fraction
 
     @property
     def total_variation(self) -> float:
@@ -42,43 +71,77 @@ class SkellamShare:
     def most(self) -> int:
         return reach(math.sqrt(self.variance)) if self.variance else 0
 
-    def draw(self, keys: Keys, count: int) -> Integers:
-        if not self.variance:
-            return np.zeros(count, dtype=np.int64)
-        return skellam_table(self.variance).draw(keys, count)
-
-    def blocks(self, source: Uniforms, count: int) -> Iterator[tuple[slice, NDArray[np.int32]]]:
-        """Yields `count` draws from the numbers of `source`, as `DistributionTable.blocks`."""
-        if not self.variance:
-            return iter(())
-        return skellam_table(self.variance).blocks(source, count)
+    def _table(self) -> DistributionTable:
+        return skellam_table(self.variance)
 
 
 @dataclass(frozen=True)
-class DiscreteGaussianShare:
-    """Discrete Gaussian noise of standard deviation `std`; none for zero.
+class DiscreteGaussianShare(_FromTable):
+    """Discrete Gaussian noise N_Z(0, `variance`), P[X = k] ~ exp(-k^2 / (2 `variance`)).
 
-    `exact` draws use random bits and integers only, for an integer variance; others use a table.
+    There is none for a variance of zero. `exact` draws use random bits and integers only, for an
+    integer variance; others use a table.
+
+    *Theorem.* Let X be an integer vector, and each coordinate of Y the sum of n independent
+    discrete Gaussians of variances v_1, ..., v_n >= 9, in total v. Then X + Y is within a total
+    variation distance of 6e-39 n per coordinate of N_Z(X + G, 4.5), where G ~ N(0, v - 4.5): of
+    *post-processing of the Gaussian mechanism* X + G. Here N_Z(c, b) is the discrete Gaussian
+    around a real c, P[k] ~ exp(-(k - c)^2 / (2 b)), coordinate by coordinate.
+
+    *Proof.* Let f_v be the density of N(0, v), e(b) = 2 sum_{l >= 1} exp(-2 pi^2 b l^2), and T_b(c)
+    = sum over the integers k of f_b(k - c). Poisson summation gives T_b(c) = 1 + 2 sum_{l >= 1}
+    exp(-2 pi^2 b l^2) cos(2 pi l c), hence |T_b(c) - 1| <= e(b) for every c, and T_b(0) >= 1.
+
+    1. *Joining a share.* f_a(m) f_b(k - m) = f_{a+b}(k) f_c(m - k a / (a + b)) with 1/c = 1/a +
+       1/b. Summed over the integers m this is f_{a+b}(k) T_c(k a / (a + b)): f_{a+b}(k) up to a
+       factor of 1 -+ e(c), *for each k*. A factor on f_a between two bounds remains between them.
+       With a, b >= 9 we have c >= 4.5, so joining n shares one after another gives P[Y = k] =
+       f_v(k) r(k) with (1 - e)^{n-1} (1 + e)^{-n} <= r(k) <= (1 + e)^{n-1}, e = e(4.5) < 5.4e-39;
+       the divisors are the n normalisations T(0).
+    2. *The limit.* P[N_Z(G, b) = k] = integral of f_{v-b}(x) f_b(k - x) / T_b(x) dx, with
+       f_{v-b}(x) f_b(k - x) integrating to f_v(k): f_v(k) up to a factor between 1 / (1 + e(b)) and
+       1 / (1 - e(b)), b = 4.5.
+    3. Half the sum over k of the two differences from f_v(k), which itself adds up to at most 1 +
+       e, is below 6e-39 n. N_Z(x + G, b) = x + N_Z(G, b) for an integer x, since the integers are
+       invariant under shifts by integers.
+
+    Distances add over coordinates and releases, also adaptive ones, and a smaller v is
+    post-processing of a larger one. The limit depends on v alone, not on n. *Corollary*: whatever
+    is proved for the Gaussian mechanism (of variance v - 4.5, and up to the distance, which is
+    charged to delta) holds for X + Y, also where n depends on the data but v does not.
+
+    Step 1 is in Kairouz, Liu & Steinke 2021 for equal variances; step 2 is the convolution theorem
+    of Peikert 2010 (Theorem 3.1), here for the integers and with constants.
     """
 
-    std: float
+    variance: float | Fraction
     exact: bool = False
-    layered: ClassVar[bool] = False
 
     @property
     def total_variation(self) -> float:
-        return 0.0 if self.exact or not self.std else TOTAL_VARIATION
+        if not self.variance:
+            return 0.0
+        return JOINED if self.exact else JOINED + TOTAL_VARIATION
 
     @property
     def most(self) -> int:
-        return math.ceil(40 * self.std)
+        return math.ceil(40 * math.sqrt(self.variance))
+
+    def _table(self) -> DistributionTable:
+        return discrete_gaussian_table(self.variance)
 
     def draw(self, keys: Keys, count: int) -> Integers:
-        if not self.std:
-            return np.zeros(count, dtype=np.int64)
-        if self.exact:
-            return discrete_gaussian(keys, round(self.std**2), count)
-        return discrete_gaussian_table(self.std).draw(keys, count)
+        if self.exact and self.variance:
+            return discrete_gaussian(keys, round(self.variance), count)
+        return super().draw(keys, count)
+
+
+SeededShare = SkellamShare | DiscreteGaussianShare
+SHARES: Mapping[str, type[SeededShare]] = {
+    "skellam": SkellamShare,
+    "discrete_gaussian": DiscreteGaussianShare,
+}
+"""Noise whose sums have a distribution that depends on their variance alone."""
 
 
 WASTE = 0.05
@@ -90,14 +153,14 @@ class Layers:
     """Noise in layers, from which a secure sum removes the excess added by survivors.
 
     Of n clients up to T, the fraction `tolerance`, may drop out; with more dropouts the sum aborts.
-    With `boundaries` 0 = d_0 < d_1 < ... < d_L = T, each client adds Skellam noise of variance v /
-    n and, in layers i = 1, ..., L, of v / (n - d_i) - v / (n - d_{i-1}). With D dropouts, d_i the
-    first boundary at or above D, the layers above i are removed for all survivors, and layer i for
-    `fewer` of them, those with the lowest numbers: for floor((d_i - D) (n - d_{i-1}) / (d_i -
-    d_{i-1})).
+    With `boundaries` 0 = d_0 < d_1 < ... < d_L = T, each client adds noise of a `kind` whose sums
+    depend on their total variance alone (`SHARES`): of variance v / n and, in layers i = 1, ..., L,
+    of v / (n - d_i) - v / (n - d_{i-1}). With D dropouts, d_i the first boundary at or above D, the
+    layers above i are removed for all survivors, and layer i for `fewer` of them, those with the
+    lowest numbers: for floor((d_i - D) (n - d_{i-1}) / (d_i - d_{i-1})).
 
     *Proof that v remains.* The removed layers depend on the dropouts only. Base and layers are
-    independent, and Skellams add up: the base and i layers of one client sum to the variance s_i =
+    independent, and variances add up: the base and i layers of one client sum to the variance s_i =
     v / (n - d_i), by a telescoping sum in which layer i is l_i = v (d_i - d_{i-1}) / ((n - d_i) (n
     - d_{i-1})). All n - D survivors keep (n - D) s_i - `fewer` l_i, which is at least v as `fewer`
     l_i <= v (d_i - D) / (n - d_i) = (d_i - D) s_i; and less than v + l_i. It is exactly v where
@@ -125,11 +188,12 @@ class Layers:
     tolerance: float
     colluders: int = 0
     waste: float = 0.0
+    kind: str = "skellam"
     layered: ClassVar[bool] = True
 
     @property
     def total_variation(self) -> float:
-        return TOTAL_VARIATION
+        return SHARES[self.kind](self.variance).total_variation
 
     @property
     def most(self) -> int:
@@ -165,21 +229,43 @@ class Layers:
         ordered = enumerate(sorted(survivors))
         return {who: staying - (place < fewer) for place, who in ordered}
 
-    def base(self, clients: int) -> SkellamShare:
+    def base(self, clients: int) -> SeededShare:
         """Returns the noise that each of `clients` adds below its layers."""
-        return SkellamShare(self.variance / (clients - self.colluders))
+        return self._share(Fraction(1, clients - self.colluders))
 
-    def layer(self, clients: int, number: int) -> SkellamShare:
+    def least_layer(self, most: int) -> float:
+        """Returns a lower bound on the variance of each layer of up to `most` clients.
+
+        Infinite if no layer is possible. With n' = n - k, layer i is v (d_i - d_{i-1}) / ((n' -
+        d_i) (n' - d_{i-1})) >= v / (n' (n' - 1)). If k = 0 and n (1 - `tolerance`) `waste` >= 1, T
+        is the only boundary, since survivors keep less than v + l_1, and l_1 <= v / (n - T); that
+        layer is v T / (n (n - T)), and T >= `tolerance` n / 2 where there is one.
+        """
+        if self.most_dropouts(most) < 1:
+            return math.inf
+        few = counted = most - self.colluders
+        if self.waste and not self.colluders:
+            few = min(counted, math.ceil(1 / (self.waste * (1 - self.tolerance))))
+        least = self.variance / (few * (few - 1)) if few > 1 else math.inf
+        return min(least, self.variance * self.tolerance / (2 * most)) if few < counted else least
+
+    def layer(self, clients: int, number: int) -> SeededShare:
         """Returns layer `number`, from 1, of each of `clients`."""
         before, until = self.boundaries(clients)[number - 1 : number + 1]
         counted = clients - self.colluders
-        added = (until - before) / ((counted - before) * (counted - until))
-        return SkellamShare(self.variance * added)
+        return self._share(Fraction(until - before, (counted - before) * (counted - until)))
 
-    def remaining(self, clients: int, staying: int) -> SkellamShare:
+    def remaining(self, clients: int, staying: int) -> SeededShare:
         """Returns the sum of the base and the first `staying` layers of one client."""
         boundary = self.boundaries(clients)[staying]
-        return SkellamShare(self.variance / (clients - self.colluders - boundary))
+        return self._share(Fraction(1, clients - self.colluders - boundary))
+
+    def _share(self, part: Fraction) -> SeededShare:
+        """Returns noise of a `part` of the variance, exactly: all parts of a sum add up to it.
+
+        Rounded variances would add up to totals that depend on the number of clients, by 1e-16.
+        """
+        return SHARES[self.kind](Fraction(self.variance) * part)
 
     def draw(self, keys: Keys, count: int) -> Integers:
         """Raises `ValueError`: layers are sampled by the secure sum, not by a client."""

@@ -93,6 +93,10 @@ _MARKS = np.uint32(_CROWDED + _LAST)
 """Bits that show whether a draw is certain: it is if these bits are below `_LAST`."""
 
 
+_IN_ONE_BUCKET = 12
+"""Number of entries of a bucket that are compared one after another."""
+
+
 class Scratch:
     """Buffers for the draws of a block of up to `size`, reused for the next block."""
 
@@ -113,9 +117,11 @@ class Guide:
     """
 
     added: Leading
+    begins: NDArray[np.int32]
+    """Number of entries `[2^18]` below each bucket."""
 
     def draw(self, bits: Leading, scratch: Scratch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns draws `[n]` by their leading `bits` `[n]`, and the places of uncertain ones."""
+        """Returns draws `[n]` by their leading `bits` `[n]`, and the places of uncertain draws."""
         size = len(bits)
         buckets, drawn, marks = (
             each[:size] for each in (scratch.buckets, scratch.drawn, scratch.marks)
@@ -128,6 +134,21 @@ class Guide:
         np.right_shift(drawn, np.uint32(_BELOW), out=drawn)
         np.subtract(drawn, np.uint32(_OFFSET), out=drawn)
         return drawn.view(np.int32), np.flatnonzero(scratch.unsure[:size])
+
+    def entries_up_to(self, bits: Leading, words: Leading) -> NDArray[np.int64]:
+        """Returns the number `[n]` of entries, which begin with `words`, up to each of `bits`.
+
+        Few entries share a bucket with a draw, except in the tails, where a search is faster.
+        """
+        count: NDArray[np.int64] = self.begins[bits >> np.uint32(_BELOW)].astype(np.int64)
+        left = np.arange(len(bits))
+        for _ in range(_IN_ONE_BUCKET):
+            left = left[words[np.minimum(count[left], len(words) - 1)] <= bits[left]]
+            if not len(left):
+                return count
+            count[left] += 1
+        count[left] = np.searchsorted(words, bits[left], side="right")
+        return count
 
 
 def guide(words: Leading, first: int) -> Guide:
@@ -143,7 +164,7 @@ def guide(words: Leading, first: int) -> Guide:
     added[single] += _LAST - (words[begins[single]] & np.uint32(_LAST)).astype(np.int64)
     searched = np.flatnonzero((entries > 1) | (draws < 0) | (draws >= 2 * _OFFSET - 1))
     added[searched] = _CROWDED - (searched << _BELOW)
-    return Guide((added % 2**LEADING).astype(np.uint32))
+    return Guide((added % 2**LEADING).astype(np.uint32), begins[:-1].astype(np.int32))
 
 
 _WORK = 512
@@ -152,8 +173,8 @@ _BLOCK = 1 << 16
 """Draws per block, which fits the processor's cache."""
 _FEW = 1 << 14
 """Number of draws up to which no guide is made."""
-LARGEST_STD = 5000.0
-"""Largest standard deviation, in steps: a table has about a hundred thousand entries at most."""
+LARGEST_STD = 20_000.0
+"""Largest standard deviation, in steps: a table has about six hundred thousand entries at most."""
 TOTAL_VARIATION = 1e-40
 """Largest total variation distance of a draw from its
 distribution; every table is checked for it."""
@@ -206,7 +227,10 @@ class DistributionTable:
             open_bits = bits[unsure]
         else:
             drawn, unsure, open_bits = np.empty(size, np.int32), np.arange(size), bits
-        above = np.searchsorted(self.words, open_bits, side="right")
+        if guided:
+            above = guided.entries_up_to(open_bits, self.words)
+        else:
+            above = np.searchsorted(self.words, open_bits, side="right")
         drawn[unsure] = above + self.first
         tied = self.words[np.maximum(above - 1, 0)] == open_bits
         for at in unsure[tied].tolist():
@@ -225,21 +249,21 @@ class DistributionTable:
 
 @functools.lru_cache(maxsize=32)
 def _guided(table: DistributionTable) -> Guide:
-    """Returns the guide of a table, of one megabyte."""
+    """Returns the guide of a table, of two megabytes."""
     return guide(table.words, table.first)
 
 
-@functools.lru_cache(maxsize=128)
-def discrete_gaussian_table(std: float) -> DistributionTable:
-    """Returns the table of P[X = k] ~ exp(-k^2 / (2 std^2)).
+@functools.lru_cache(maxsize=256)
+def discrete_gaussian_table(variance: float | Fraction) -> DistributionTable:
+    """Returns the table of P[X = k] ~ exp(-k^2 / (2 variance)).
 
-    Raises `ValueError` for a standard deviation above 5000.
+    Raises `ValueError` for a standard deviation above 20,000.
     """
     import mpmath  # imported late: other noise does not need it
 
-    most = reach(std)
+    most, exact = reach(math.sqrt(variance)), Fraction(variance)
     with mpmath.workprec(_WORK + 64):
-        step = mpmath.exp(-1 / (2 * mpmath.mpf(std) ** 2))
+        step = mpmath.exp(-mpmath.mpf(exact.denominator) / (2 * exact.numerator))
         ratio, square = (int(mpmath.floor(mpmath.ldexp(x, _WORK))) for x in (step, step**2))
     weights = [1 << _WORK]
     for _ in range(most):  # w_{k+1} = w_k r^{2k+1}
@@ -249,7 +273,7 @@ def discrete_gaussian_table(std: float) -> DistributionTable:
 
 
 @functools.lru_cache(maxsize=1024)
-def skellam_table(variance: float) -> DistributionTable:
+def skellam_table(variance: float | Fraction) -> DistributionTable:
     """Returns the table of P[X = k] = e^-mu I_k(mu), mu = variance.
 
     It is the difference of two Poissons of mean mu / 2.
@@ -263,7 +287,10 @@ def skellam_table(variance: float) -> DistributionTable:
     for k in range(start, -1, -1):
         weights[k] = current
         # I_{k-1} = I_{k+1} + (2 k / mu) I_k
-        above, current = current, above + 2 * k * current * mean.denominator // mean.numerator
+        above, current = (
+            current,
+            above + 2 * k * current * mean.denominator // mean.numerator,
+        )
     return _table(weights, most)
 
 
@@ -275,7 +302,8 @@ def reach(std: float) -> int:
     """
     if not 0.0 < std <= LARGEST_STD:
         raise ValueError(
-            f"a standard deviation of {std!r} steps; expected at most 5000: use a coarser grid"
+            f"a standard deviation of {std!r} steps; expected at most "
+            f"{LARGEST_STD:g}: use a coarser grid"
         )
     return math.ceil(_REACH * std + 100)
 

@@ -76,7 +76,7 @@ def grid_facts(files: Files) -> GridFacts:
     rows = read_table(files.table, words)
     if missing := [key for key in (*grid.columns, "status") if rows and key not in rows[0]]:
         raise Refused(
-            f"{files.table} is the table of another grid: it has no {missing[0]!r}; run the "
+            f"{files.table} is the table of another grid, without {missing[0]!r}; run the "
             "experiment again"
         )
     rounds = read_table(files.rounds, words) if files.rounds.is_file() else []

@@ -123,7 +123,7 @@ def _own_place(run: Path, simulation: bool) -> Path:
     """The place of a page in the run's directory; its folder is created if it is missing."""
     folder = run / ("private" if simulation else "report")
     if folder.is_symlink():
-        raise Refused(f"{folder} is a link, which points outside the run; name a file by --out")
+        raise Refused(f"{folder} is a link, but could point outside the run; name a file by --out")
     make_folder(folder, 0o700 if simulation else 0o777)
     return folder / ("simulation.html" if simulation else "page.html")
 
@@ -151,7 +151,7 @@ _KINDS = {
 def refuse_place(path: Path, simulation: bool = False) -> None:
     """Raises `Refused` if no page can be written at `path`, or another file exists there."""
     if path.is_dir():
-        raise Refused(f"--out is {path}, a folder; expected a file to write the page to")
+        raise Refused(f"--out is {path}, which is a folder; expected a file to write the page to")
     if not path.parent.is_dir():
         raise Refused(
             f"--out is {path}, but its folder does not exist; make it, or name another file"
@@ -162,7 +162,8 @@ def refuse_place(path: Path, simulation: bool = False) -> None:
         beginning = file.read(_BEGINNING).decode("utf-8", "replace")
     if _KINDS[simulation] not in beginning:
         raise Refused(
-            f"{path} is no page of this kind, and nothing was changed; name another file by --out"
+            f"--out is {path}, which is no page of this kind, and nothing was changed; name "
+            "another file"
         )
 
 

@@ -50,7 +50,7 @@ class Listing(Encoded):
 def list_runs(folder: Path) -> Listing:
     """Lists the runs in `folder`, or the run that it is. Raises `Refused` if there is no folder."""
     if not folder.is_dir():
-        raise Refused(f"{folder} is no folder; expected one that holds run directories")
+        raise Refused(f"{folder} is no folder; expected a folder that holds run directories")
     rows = sorted(map(row_at, run_directories(folder)), key=lambda row: (row.began or "", row.run))
     return Listing(folder, tuple(rows), _same_population(rows))
 

@@ -226,7 +226,10 @@ def _group_lines(group: SamePopulation) -> Iterator[str]:
     if group.obstacles:
         yield f"{_named(group.runs)}: no single ε covers all, since {'; '.join(group.obstacles)}"
     for runs in group.together:
-        yield f"these runs compose: `privfed audit {_named(runs)}` has their joint ε"
+        rest = len(runs) - _SHOWN
+        call = f"`privfed audit {shlex.join(runs[:_SHOWN])}`"
+        call += f", with {rest} more runs," if rest > 0 else ""
+        yield f"these runs compose: {call} has their joint ε"
 
 
 def _named(runs: Sequence[str]) -> str:

@@ -140,7 +140,7 @@ def _noise_std(algorithm: Algorithm) -> float:
 
 
 def in_metrics(estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """The estimates as numbers of a line of metrics, each with both ends of its interval."""
+    """The estimates as numbers for a line of metrics, each with both ends of its interval."""
     numbers: dict[str, float] = {}
     for name, estimate in estimates.items():
         numbers[f"{PREFIX}{name}"] = estimate.value

@@ -117,16 +117,16 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
         )
     if setup.plan.other is not None or config.apart:
         raise Refused(
-            "an evaluation by clients after the run has to be stated in its ledger from the "
-            "beginning if clients share the noise or are at sites elsewhere; set evaluation.by "
-            '= "clients" before it starts'
+            "this run cannot be evaluated by clients afterwards, because clients share the noise "
+            'or are at sites elsewhere; set evaluation.by = "clients" before a run starts, so that '
+            "its ledger states the evaluation"
         )
     remembers = setup.algorithm.sampler.remembers or setup.algorithm.mechanism.remembers
     if remembers:
         raise Refused(
             f"cohort.sampler = {config.names['sampler']!r} or privacy.mechanism = "
-            f"{config.names['mechanism']!r} accounts for training rounds only, not for an "
-            'evaluation round among them; set evaluation.by = "clients" before a run starts'
+            f"{config.names['mechanism']!r} accounts for training rounds only, but not for a later "
+            'evaluation round; set evaluation.by = "clients" before a run starts'
         )
     raw = config.raw()
     requested = {**keys, "by": "clients", "every": 2}
@@ -164,7 +164,7 @@ def _evaluated(
     last = ledger.charges[-1].round if ledger.charges else 0
     if begin.round < last:
         raise Refused(
-            f"{directory.path} was interrupted in round {last}; resume it first: "
+            f"{directory.path} was interrupted in round {last}; resume the run first: "
             f"{resume_command(directory.path)}"
         )
     algorithm, round = evaluating.evaluation, last + 1
@@ -179,7 +179,7 @@ def _evaluated(
     except Aborted as aborted:
         directory.aborts.note(round, str(aborted))
         raise Refused(
-            f"round {round} was charged, but its sum aborted: aborts.jsonl states the reason"
+            f"round {round} was charged, but its sum aborted; see the reason in aborts.jsonl"
         ) from aborted
     end = Checkpoint(round, begin.updates, state, ledger.head())
     recorder = Recorder(evaluating, directory, ledger, None, end)
@@ -200,7 +200,7 @@ def _evaluated(
 
 
 def _hold_back(setup: Setup) -> bool:
-    """Whether clients hold out examples in this run, and evaluate on these only."""
+    """Whether clients hold out examples in this run, and evaluate only on held-out examples."""
     return setup.executor.measures is not None and setup.plan.config.evaluation.holdout > 0
 
 
@@ -223,12 +223,15 @@ def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger)
 
 
 def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDirectory) -> None:
-    """Raises the run's budget, and states it in the ledger, if this release exceeds it."""
+    """If this release exceeds the run's budget, raises the budget and states it in the ledger."""
     privacy, budget = setup.plan.config.privacy, setup.plan.budget
     together = {**ledger.spending, event: ledger.spending.get(event, 0) + 1}
     total = guarantee(together, privacy.delta, privacy.accountant).epsilon
     if total == math.inf and setup.plan.mechanism.private:
-        raise Refused("no epsilon bounds this release together with the run's spent budget")
+        raise Refused(
+            "no epsilon bounds this release together with the run's spent budget; set "
+            'evaluation.by = "clients" before a run starts'
+        )
     if budget is not None and total > budget:
         held = budget if ledger.budget is None else ledger.budget
         raised = total * (1 + _ROUNDED)
@@ -262,7 +265,7 @@ def evaluate_by_further_clients(
     if keys.get("personal"):
         raise Refused(
             "evaluation.personal is true, but further clients have not trained and keep no "
-            "models; leave it out: they score the run's model",
+            "models; leave evaluation.personal out, so that they score the run's model",
             key="evaluation.personal",
         )
     wanted = {**keys, "personal": False}

@@ -76,8 +76,8 @@ def _module(name: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise Refused(
-            f"run.watch has {extra!r}, which needs the package {extra}, but that is not "
-            f'installed; run "pip install {extra}" (the extra `{extra}`), or watch "csv"',
+            f'run.watch has {extra!r}, but the package {extra} is not installed; run "pip '
+            f'install {extra}" (the extra `{extra}`), or watch "csv"',
             key="run.watch",
         ) from error
 

@@ -34,7 +34,7 @@ class Watcher(Part):
         raise NotImplementedError
 
     def refuse_unusable(self) -> None:
-        """Raises `Refused` if this part cannot work here, before anything is written."""
+        """Raises `Refused` if this part cannot work on this machine. Writes nothing."""
 
 
 class OwnWatcher(Watcher):
@@ -57,8 +57,8 @@ class OwnWatcher(Watcher):
         except (Exception, SystemExit) as error:  # it is the user's own code
             reason = " ".join(str(error).split())
             raise Refused(
-                f"{name} failed: {type(error).__name__}: {reason}; it is called without arguments"
-                f"{in_own_code(error)}",
+                f"{name} failed: {type(error).__name__}: {reason}; correct the function, which is "
+                f"called without arguments{in_own_code(error)}",
                 key="run.watch",
             ) from error
         refuse_no_observer(made, name)
@@ -93,7 +93,7 @@ def observers_of(config: Config) -> list[Observer]:
 
 @contextlib.contextmanager
 def entered(observers: Sequence[Observer]) -> Iterator[Sequence[Observer]]:
-    """A context with `observers`; those that are context managers are entered."""
+    """A context with `observers`, which enters the observers that are context managers."""
     with contextlib.ExitStack() as stack:
         for observer in observers:
             if isinstance(observer, contextlib.AbstractContextManager):

@@ -66,7 +66,7 @@ _going_on = functools.lru_cache(maxsize=4)(simulated_keys)
 
 
 def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
-    """Returns the run of `clients`: the one of earlier exchanges, or a new one.
+    """Returns the run of `clients` to which earlier exchanges belong, or a new run.
 
     If a simulation returns to an earlier exchange, a new run starts.
     """

@@ -53,7 +53,7 @@ def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
 
 
 def proved_root(leaves: Mapping[int, bytes], proof: bytes, count: int) -> bytes | None:
-    """Returns the root of a tree of `count` leaves that contains these `leaves`, by number.
+    """Returns the root of a tree of `count` leaves that contains `leaves`, a leaf by its number.
 
     None for a proof of another length.
     """
@@ -92,7 +92,7 @@ class Dealt:
 def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
-    """Shares `secrets` among members with these `keys`; `threshold` of them reconstruct each."""
+    """Shares `secrets` among members with `keys`; `threshold` members reconstruct each secret."""
     count, members = len(secrets), len(keys)
     columns = [member_numbers(key, count) for key in keys]
     corrections, commitments = [], []
@@ -113,7 +113,7 @@ def deal_secrets(
 
 
 def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
-    """Draws the number p_j < 2^256 of each of `count` secrets for the member with this `key`."""
+    """Draws numbers p_j < 2^256 for the member with this `key`, one for each of `count` secrets."""
     digests = (hmac.digest(key, NUMBER.pack(number), "sha256") for number in range(count))
     return tuple(int.from_bytes(digest, "little") for digest in digests)
 
@@ -123,7 +123,7 @@ def member_share(
 ) -> int:
     """Returns the share of secret `number` for the member at `place`, who drew `drawn`.
 
-    `shape` is T and the number of members.
+    `shape` is the threshold and the number of members.
     """
     threshold, members = shape
     if place < threshold:

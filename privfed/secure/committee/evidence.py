@@ -59,7 +59,7 @@ class WrongOpening:
         return self.disclosure.sender
 
     def holds(self, seats: Seats) -> bool:
-        """Whether the proof is valid for these survivors."""
+        """Whether the proof is valid for the survivors and committee in `seats`."""
         survivors, agreed = seats.openings.survivors, seats.openings.agreed
         public = seats.identities.get(self.client, b"")
         vote = MemberVote(self.client, self.ballot.vote)
@@ -83,7 +83,7 @@ class WrongOpening:
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongOpening:
-        """Parses such a proof. Raises `BadMessage`."""
+        """Parses a proof of this kind. Raises `BadMessage`."""
         return cls(read_framed(Ballot, context, data), read_framed(Disclosure, context, data))
 
 
@@ -105,7 +105,7 @@ class UnusableDealing:
         return self.dealing.sender
 
     def holds(self, seats: Seats) -> bool:
-        """Whether the proof is valid for these survivors."""
+        """Whether the proof is valid for the survivors and committee in `seats`."""
         opens, dealt, texts = seats.openings, self.dealing.dealt, dict(self.texts)
         if self.client not in opens.survivors or len(texts) != opens.committee.threshold:
             return False
@@ -127,7 +127,7 @@ class UnusableDealing:
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> UnusableDealing:
-        """Parses such a proof. Raises `BadMessage`."""
+        """Parses a proof of this kind. Raises `BadMessage`."""
         dealing, count = read_framed(SignedDealing, context, data), data.count()
         return cls(dealing, tuple((data.count(), data.sized()) for _ in range(count)))
 
@@ -139,7 +139,7 @@ _KINDS: Mapping[str, type[Evidence]] = {
 
 
 def committee_accusation(evidence: Evidence, call: Call, survivors: tuple[int, ...]) -> Culprit:
-    """Returns the culprit of the sum of `call` with these survivors, with the proof."""
+    """Returns the culprit that `evidence` proves for the sum of `call`, with the proof."""
     names = records([NUMBER.pack(who) for who in survivors])
     proof = call.context + sized(call.body()) + names + evidence.encoded()
     return Culprit(evidence.client, call.round, call.exchange, evidence.reason, proof)

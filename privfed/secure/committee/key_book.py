@@ -42,7 +42,7 @@ def mask_key(agreed: bytes, seed: bytes) -> bytes:
 
 
 def sealing_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the key that seals a member's key; it seals one text per roster and direction."""
+    """Returns the key that seals a member's key, for one text per roster and direction."""
     return derive(secret, agreed, b"committee seal" + _between(sender, receiver))
 
 
@@ -111,7 +111,7 @@ class KeyBook:
 
     @cached_property
     def digest(self) -> bytes:
-        """The hash of all its cards, by which clients compare books."""
+        """The hash of all cards, by which clients compare their books."""
         cards = (self.cards[client] for client in sorted(self.cards))
         text = b"".join(NUMBER.pack(card.client) + card.public + card.nonce for card in cards)
         return hashlib.sha256(b"privfed key book" + self.run + text).digest()

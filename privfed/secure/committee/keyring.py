@@ -47,7 +47,7 @@ class _Chain:
 
     @classmethod
     def of_round(cls, secret: bytes) -> Self:
-        """Returns the chain at the beginning of the round with this `secret`."""
+        """Returns the chain at the beginning of a round with the initial `secret`."""
         return cls(_hashed(b"round", secret), _hashed(b"exchanges", secret))
 
     def after(self, rounds: int, exchanges: int) -> _Chain:
@@ -61,7 +61,7 @@ class _Chain:
 
     @property
     def secret(self) -> bytes:
-        """The secret of the next exchange; states `after` it do not determine it."""
+        """The secret of the next exchange; later states (`after`) do not determine it."""
         return _hashed(b"exchange", self.exchanges)
 
 

@@ -34,7 +34,7 @@ _DOMAIN = b"privfed committee"
 
 @dataclass(frozen=True)
 class Call(WireMessage):
-    """Server to all of a cohort, with the model: the sum and its roster. Its hash is the context.
+    """Server to the whole cohort, with the model: the sum and its roster. The hash is the context.
 
     `agreement` is the hash of the settings and of the run's key book.
     """
@@ -87,7 +87,7 @@ class SignedDealing(SignedMessage):
         return self.context, NUMBER.pack(self.sender), _dealt_bytes(self.dealt), self.rest
 
     def body(self) -> bytes:
-        """Returns its bytes after the context."""
+        """Returns the message's bytes after the context."""
         return b"".join((self.signature, *self.covered()[1:]))
 
     @classmethod
@@ -180,13 +180,13 @@ class MemberVote:
         return verified(public, self.signature, text)
 
     def packed(self) -> bytes:
-        """Returns its bytes, of constant size."""
+        """Returns the vote's bytes, of constant size."""
         return NUMBER.pack(self.member) + self.signature
 
 
 @dataclass(frozen=True)
 class Ballot(ClientMessage):
-    """Member to server: its vote, and a hash-tree root (or zeros) of its numbers per survivor."""
+    """Member to server: a vote, and a hash-tree root (or zeros) of the numbers per survivor."""
 
     vote: bytes
     roots: tuple[bytes, ...]
@@ -221,9 +221,9 @@ class Ballots(WireMessage):
 
 @dataclass(frozen=True)
 class Disclosure(ClientMessage):
-    """Member to server: its numbers for each survivor's seed and for its pairs with dropouts.
+    """Member to server: numbers for each survivor's seed and the survivor's pairs with dropouts.
 
-    Each text has these numbers, and a proof that they belong to the hash tree of its ballot.
+    Each text has these numbers, and a proof that the hash tree of the member's ballot has them.
     """
 
     shares: tuple[tuple[int, bytes], ...]

@@ -94,7 +94,10 @@ class CommitteeSums(SecureProtocol):
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
     ) -> Channel:
         if layers is not None:
-            raise Refused('layers of noise need secure.protocol = "masks"')
+            raise Refused(
+                'privacy.sizing is "layers", but layers of noise need masked sums; set '
+                'secure.protocol = "masks"'
+            )
         self.refuse_limits(limits)
         return CommitteeChannel(session, codec, self.policy(limits.size), limits)
 
@@ -131,13 +134,13 @@ class CommitteeSums(SecureProtocol):
         )
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """The roster; and, for the fraction of clients who are members, an inbox and votes."""
+        """Bytes of the roster and, for the clients who are members, of an inbox and votes."""
         members, threshold = self._members(clients)
         inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """A masked row and its dealing; and a member's ballot and opening without dropouts."""
+        """Bytes of a masked row and its dealing, and of a member's ballot and opening."""
         members, threshold = self._members(clients)
         corrections = clients * (members - threshold + 1) * LENGTH
         dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST
@@ -159,15 +162,14 @@ class CommitteeSums(SecureProtocol):
     def refuse_limits(self, limits: Limits) -> None:
         if limits.sites:
             raise Refused(
-                'secure.parties is "sites", but the committee protocol supports clients only: '
-                "sites require all pinned parties, which a committee of few sites would "
-                'consist of; set secure.protocol = "masks"'
+                'secure.parties is "sites", but the committee protocol supports clients only; set '
+                'secure.protocol = "masks"'
             )
         if 2 * self.threshold <= 1 + self.colluders:
             raise Refused(
-                f"secure.threshold is {self.threshold:g}, but a malicious server that reports "
-                "different survivors to members of the committee could then open both sums; "
-                f"expected more than (1 + secure.colluders) / 2 = {(1 + self.colluders) / 2:g}"
+                f"secure.threshold is {self.threshold:g}, but a malicious server could then report "
+                "different survivors to members of the committee and open both sums; expected more "
+                f"than (1 + secure.colluders) / 2 = {(1 + self.colluders) / 2:g}"
             )
 
     def abort_where_lost(self, session: Session, limits: Limits) -> None:

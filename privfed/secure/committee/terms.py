@@ -35,7 +35,7 @@ class RoundTerms:
     book: KeyBook
 
     def call(self, clients: tuple[int, ...]) -> Call:
-        """Returns the call to this sum for the cohort `clients`."""
+        """Returns the call for the cohort `clients`."""
         agreed = _settings(self.codec, self.policy, self.limits, self.book.digest)
         shape = (self.codec.bits, self.codec.length)
         return Call(self.round, self.exchange, self.model_hash, *shape, agreed, clients)

@@ -29,13 +29,13 @@ OPENING = _START + 4 * NUMBER.size + 5 * SIZE + 3 * KEY + len("ckks") + SIGNATUR
 
 @dataclass(frozen=True)
 class _Signed(SignedMessage):
-    """Base of the messages: each has an author who signs it."""
+    """Base class of messages that their authors sign."""
 
     author: ClassVar[str]
     domain: ClassVar[bytes] = b"privfed encrypted sum"
 
     def check(self, public: bytes) -> None:
-        """Raises `BadMessage` unless the holder of `public` signed it."""
+        """Raises `BadMessage` unless the holder of `public` signed the message."""
         if not self.signed_by(public):
             raise BadMessage("wrong signature", f"not what {self.author} signed")
 
@@ -81,7 +81,7 @@ class Opening(_Signed):
 
     @cached_property
     def context(self) -> bytes:
-        """The hash of all its fields, which every other message of the session contains."""
+        """The hash of all fields, which every other message of the session contains."""
         return hashlib.sha256(b"".join((_start(self.kind), *self.covered()))).digest()
 
 
@@ -127,7 +127,7 @@ class _Encrypted(_Signed):
 
 @dataclass(frozen=True)
 class Row(_Encrypted):
-    """Client to server: its encrypted row. `number` is the sender."""
+    """Client to server: an encrypted row. `number` identifies the sender."""
 
     kind: ClassVar[int] = 2
     author: ClassVar[str] = "its client"

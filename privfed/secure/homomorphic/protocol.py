@@ -110,7 +110,10 @@ class _Homomorphic(SecureProtocol):
         self, session: Session, codec: Codec, limits: Limits, layers: Layers | None = None
     ) -> EncryptedChannel:
         if layers is not None:
-            raise Refused('layers of noise need secure.protocol = "masks"')
+            raise Refused(
+                'privacy.sizing is "layers", but layers of noise need masked sums; set '
+                'secure.protocol = "masks"'
+            )
         self.refuse_limits(limits)
         self.refuse_codec(codec, limits)
         return EncryptedChannel(session, self.scheme, codec, limits)
@@ -123,7 +126,7 @@ class _Homomorphic(SecureProtocol):
         return Operations(signatures=signatures, exact_blocks=blocks)
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """The session's opening, mainly its public key."""
+        """Bytes of the session's opening, mainly of its public key."""
         return float(OPENING + PUBLIC_KEY)
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
@@ -136,12 +139,13 @@ class _Homomorphic(SecureProtocol):
         )
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
-        """Raises `Refused` unless sums stay below half the plaintext modulus: they cannot wrap."""
+        """Raises `Refused` unless sums stay below half the plaintext modulus and cannot wrap."""
         if limits.most_rows * codec.largest >= self.scheme.room:
             raise Refused(
-                f"sums of {limits.most_rows} rows with numbers up to {codec.largest} do not "
-                f"fit {self.scheme.room:g}; use fewer secure.bits, a smaller secure.capacity, "
-                'or secure.protocol = "masks", whose sums may wrap'
+                f"sums of {limits.most_rows} rows with numbers up to {codec.largest} exceed "
+                f"{self.scheme.room:g}, the largest number that {self.scheme.name} can hold; use "
+                'fewer secure.bits, a smaller secure.capacity, or secure.protocol = "masks", whose '
+                "sums may wrap"
             )
 
     def refuse_limits(self, limits: Limits) -> None:
@@ -195,7 +199,7 @@ class Bfv(_Homomorphic):
         return float(limits.sites) or 1.0
 
     def colluding(self, limits: Limits) -> float:
-        """The key holder is one client, or all are: it knows at least its own share of noise."""
+        """Fraction of noise known to the key holder, a client: at least one client's share."""
         return max(1, math.floor(self.colluders * limits.size + 1e-9)) / self.fewest(limits)
 
 

@@ -52,7 +52,7 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
 
 
 class MaskedChannel:
-    """Runs a server and its clients: keys are shared on construction, rows are sent one by one.
+    """Runs a server and its clients, who share keys on construction and send rows one by one.
 
     A client that is refused, or that refuses a message, counts as dropped out; `faults` lists why.
     """

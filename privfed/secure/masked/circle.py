@@ -25,7 +25,7 @@ _CORRECT = 20
 
 
 class CircleShape(NamedTuple):
-    """The number of neighbours of each client, and how many of them must survive."""
+    """The number of neighbours of each client, and the number of neighbours that must survive."""
 
     degree: int
     threshold: int
@@ -58,7 +58,7 @@ def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> C
 
 
 def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
-    """Returns the threshold with which `degree` neighbours suffice; None if there is none."""
+    """Returns the threshold with which `degree` neighbours suffice; None if no threshold does."""
     if degree < 2 or degree % 2 or degree > clients - 2:
         return None
     if _log2_cut(clients, corrupt + lost, degree) >= -(SECURE + 1):
@@ -112,7 +112,7 @@ def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> t
 
 @functools.lru_cache(maxsize=2)
 def _circle(seed: bytes, clients: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, int]]:
-    """Returns the clients in the order of their hashes, and the place of each."""
+    """Returns the clients in the order of their hashes, and each client's place in that order."""
     circle = tuple(sorted(clients, key=functools.partial(_place, seed)))
     return circle, {client: at for at, client in enumerate(circle)}
 

@@ -131,7 +131,7 @@ class MaskingClient(ClientMemory):
         return share_hashes(self._agreed, dealer, holder, shares)
 
     def _checked_graph(self, roster: Roster) -> Graph:
-        """Returns the graph by the client's own policy, which the server's roster must match."""
+        """Returns the graph by the client's policy. Raises `BadMessage` for another roster."""
         clients = roster.clients
         if list(clients) != sorted(set(clients)) or self.me not in clients:
             raise BadMessage("wrong roster", "clients out of order, duplicate or without this one")
@@ -210,7 +210,7 @@ class MaskingClient(ClientMemory):
         return len(set(clients) - (self._keys.keys() - self._held.keys()))
 
     def _require_enough(self, clients: Collection[int], who: str) -> None:
-        """Raises `BadMessage` for too few `clients` whose shares this client could open."""
+        """Raises `BadMessage` if this client could open the shares of too few of `clients`."""
         total, counted = self._expected_parties, self._counted(clients)
         holders = self._graph.holders(self.me, self._held.keys() & set(clients) - {self.me})
         if len(holders) < self._graph.threshold or counted < self._graph.survivors:
@@ -277,7 +277,7 @@ class MaskingClient(ClientMemory):
                 raise BadMessage("not attested", "a neighbour that did not mask with this client")
 
     def _unmask(self, votes: Votes) -> Unmask:
-        """Reveals one share per neighbour: of its seed or of its mask key, never of both."""
+        """Reveals one share per neighbour: of the seed or of the mask key, but never of both."""
         voters = [vote.sender for vote in votes.votes]
         if len(set(voters)) != len(voters) or not set(voters) <= self._voters:
             raise BadMessage(

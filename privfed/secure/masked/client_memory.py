@@ -70,7 +70,7 @@ class ClientMemory(ABC):
 
     @property
     def step(self) -> int:
-        """The number of messages answered; it is 5 also after the client refused a message."""
+        """The number of answered messages; 5 also after the client refused a message."""
         return self._step
 
     @abstractmethod

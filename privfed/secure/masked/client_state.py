@@ -47,7 +47,7 @@ class BadState(Broken):
 
 @dataclass(frozen=True)
 class PartyTerms:
-    """A client's identity, configuration and policy; a state is bound to these."""
+    """A client's identity, configuration and policy, to which its stored state is bound."""
 
     me: int
     directory: Mapping[int, bytes]

@@ -67,7 +67,7 @@ class CommittedParty:
 
     @property
     def commits(self) -> int:
-        """Its number of commits, which its owner records before an answer leaves."""
+        """The party's number of commits, which the site records before it sends an answer."""
         return self._client.progress.commits
 
     def handle(self, message: bytes) -> bytes:

@@ -94,7 +94,7 @@ class WrongShare:
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongShare:
-        """Parses such a proof. Raises `BadMessage`."""
+        """Parses a proof of this kind. Raises `BadMessage`."""
         unmask = read_framed(Unmask, context, data)
         return cls(unmask, tuple((data.number(), data.sized()) for _ in range(data.count())))
 
@@ -147,7 +147,7 @@ class WrongDealing:
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> WrongDealing:
-        """Parses such a proof. Raises `BadMessage`."""
+        """Parses a proof of this kind. Raises `BadMessage`."""
         dealing, which = read_framed(Dealing, context, data), data.count()
         return cls(dealing, which, read_open_shares(data))
 
@@ -159,7 +159,7 @@ _KINDS: Mapping[str, type[Evidence]] = {kind.reason: kind for kind in (WrongShar
 def accusation(
     evidence: Evidence, invitation: Invitation, roster: Roster, keys: Advertise
 ) -> Culprit:
-    """Returns the culprit with its proof, for the session of `invitation`; `keys` are its own."""
+    """Returns the culprit in the session of `invitation` with its proof; `keys` are its keys."""
     shown = replace(roster, keys=(keys,) if isinstance(evidence, WrongDealing) else ())
     about = invitation.context + sized(invitation.body()) + sized(shown.body())
     proof = about + evidence.encoded()
@@ -191,7 +191,7 @@ def proves(culprit: Culprit, directory: Directory) -> bool:
 
 
 def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | None:
-    """Returns the mask key that `client` advertised for this roster; None if none is shown."""
+    """Returns the mask key that `client` advertised for `roster`; None if no key is shown."""
     nonces = dict(zip(roster.clients, roster.nonces, strict=True))
     for keys in roster.keys:
         if keys.sender == client and keys.nonce == nonces.get(client):

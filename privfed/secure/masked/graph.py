@@ -49,7 +49,7 @@ class Graph:
 
     @property
     def complete(self) -> bool:
-        """Whether every client is a neighbour of every other."""
+        """Whether every client is a neighbour of every other client."""
         return self.degree == self.clients - 1
 
     def holders(self, me: int, near: Iterable[int]) -> tuple[int, ...]:

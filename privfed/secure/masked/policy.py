@@ -103,7 +103,7 @@ class Policy:
         return max(2, self.admitted or math.ceil(self.threshold * self.size - _EXACT))
 
     def counted_of(self, clients: int) -> int:
-        """Returns the number of parties expected for a roster of `clients`: no others."""
+        """Returns the number of parties that are counted for a roster of `clients`."""
         return clients
 
     def corrupt(self, clients: int) -> int:
@@ -188,7 +188,7 @@ class Expected:
     def invitation(
         self, session: bytes, policy: Insists, limits: Limits, layers: Layers | None
     ) -> Invitation:
-        """Returns the invitation to this sum for parties with these settings."""
+        """Returns the invitation to this sum for parties with the given settings."""
         terms = settings(self.codec, policy, limits, layers)
         return Invitation(
             session,

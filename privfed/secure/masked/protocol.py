@@ -100,7 +100,7 @@ class MaskedSums(SecureProtocol):
         return whole_sites(self.colluders, sites)
 
     def least_sites(self, sites: int) -> int:
-        """Returns t: as configured, or more if colluders or a malicious server require it."""
+        """Returns the threshold: as configured, or more against colluders or a malicious server."""
         least = least_threshold(sites, self.colluding_sites(sites), self.threat)
         return max(least, math.ceil(self.threshold * sites - 1e-9), FEWEST)
 
@@ -115,7 +115,7 @@ class MaskedSums(SecureProtocol):
         return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """The fewest survivors: of n clients who share keys, at least `threshold` n survive."""
+        """The fewest survivors: at least the fraction `threshold` of the clients who share keys."""
         if limits.sites:
             return limits.minimum
         stay = math.ceil(self.threshold * self.begun(limits) - 1e-9)
@@ -187,7 +187,7 @@ class MaskedSums(SecureProtocol):
         return min(1.0, missing + few)
 
     def _graph(self, clients: int, layers: int) -> Graph:
-        """Returns the graph of `clients`; the complete one if they are too few for any."""
+        """Returns the graph of `clients`; a complete graph if they are too few for a sparse one."""
         try:
             return self.policy(0, layered=layers > 0).graph(clients)
         except Aborted:
@@ -283,9 +283,9 @@ class MaskedSums(SecureProtocol):
             )
         if self.threshold <= self.colluders:
             raise Refused(
-                f"secure.threshold is {self.threshold:g}, but {self.colluders:g} of a cohort "
-                "may collude with the server, which would suffice to unmask any client; raise "
-                "the threshold above secure.colluders"
+                f"secure.threshold is {self.threshold:g}, but secure.colluders = "
+                f"{self.colluders:g} of a cohort may collude with the server, which would suffice "
+                "to unmask any client; raise secure.threshold above secure.colluders"
             )
         if self.threat == "malicious" and 2 * self.threshold <= 1 + self.colluders:
             raise Refused(
@@ -296,8 +296,9 @@ class MaskedSums(SecureProtocol):
             )
         if self.threat == "malicious" and self.neighbours:
             raise Refused(
-                "secure.neighbours is set, but has no proof against a malicious server "
-                "(secure.threat), which could choose each client's neighbours; remove the key"
+                f"secure.neighbours is {self.neighbours}, but has no proof against a malicious "
+                "server (secure.threat), since such a server could choose each client's "
+                "neighbours; remove the key"
             )
         if self.neighbours % 2:
             raise Refused(f"secure.neighbours is {self.neighbours}; expected an even number")

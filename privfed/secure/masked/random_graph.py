@@ -93,7 +93,7 @@ def sparsest_shape(clients: int, corrupt: int, lost: int) -> Shape | None:
 
 
 def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> Shape | None:
-    """Returns the shape with which `degree` neighbours give the guarantees; None if they do not."""
+    """Returns the shape with which `degree` neighbours give the guarantees; None without one."""
     p, most = degree / (clients - 1), -(_SECURE + _PARTS) * math.log(2)
     threshold = _least_left(clients, lost, p)
     if not threshold or log_surrounded(clients, corrupt, p, threshold) > most:
@@ -143,7 +143,10 @@ def log_surrounded(clients: int, corrupt: int, p: float, threshold: int) -> floa
 
 
 def log_split(clients: int, corrupt: int, votes: int, p: float, threshold: int) -> Numbers:
-    """Bounds `[h // 2]` on log P[some a <= h / 2 of V are closed], by a from 1."""
+    """Upper bounds `[h // 2]`, for a = 1, 2, ..., on log P[some a clients of V are closed].
+
+    V has at least `votes - corrupt` of the h = `clients - corrupt` honest clients (term 2 above).
+    """
     honest = clients - corrupt
     a = np.arange(1, honest // 2 + 1, dtype=float)
     beyond = log_at_least(honest - a, (1 - p) ** a, np.maximum(a, votes - corrupt - a))
@@ -151,7 +154,11 @@ def log_split(clients: int, corrupt: int, votes: int, p: float, threshold: int) 
 
 
 def log_isolated(clients: int, corrupt: int, votes: int, p: float) -> Numbers:
-    """Upper bounds `[h // 2]` on log P[w of V have no edge to the rest of V], by w from 1."""
+    """Upper bounds `[h // 2]`, for w = 1, 2, ..., on log P[some w clients of V are isolated].
+
+    Isolated clients have no edge to the rest of V. V has at least `votes - corrupt` of the
+    h = `clients - corrupt` honest clients. Each edge exists with probability `p` (term 3 above).
+    """
     honest = clients - corrupt
     w = np.arange(1, honest // 2 + 1, dtype=float)
     beyond = log_at_least(honest - w, (1 - p) ** w, np.maximum(w, votes - corrupt - w))

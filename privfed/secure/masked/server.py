@@ -324,7 +324,7 @@ class MaskingServer:
             return unmasking.total(self._sum), len(self._senders)
 
     def _require(self, left: set[int], did: str) -> None:
-        """Raises `Aborted` unless enough holders are `left` for all clients who shared secrets."""
+        """Raises `Aborted` unless `left` has enough share holders for every client's secrets."""
         members = self._members
         if not recoverable(members.graph, members.near, self._sharers, left):
             raise Aborted(f"too few clients {did}")

@@ -141,7 +141,7 @@ class Unmasking:
         self.blame.prove(WrongShare(answer, hashes))
 
     def _secret(self, who: int, which: int, shares: Mapping[int, int]) -> bytes | None:
-        """Reconstructs a secret from its `shares`, by holder; None if this fails."""
+        """Reconstructs a secret from its `shares`, by holder; None if reconstruction fails."""
         threshold, places = self.members.graph.threshold, self.members.places
         if len(shares) < threshold:
             return None
@@ -178,7 +178,7 @@ class Unmasking:
 
 
 def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
-    """Returns the hashes of all shares that `holder` was dealt, in the order of their dealers."""
+    """Returns the hashes of all shares dealt to `holder`, in the order of the dealers."""
     return tuple(
         (dealer, dealing.by_holder[holder])
         for dealer, dealing in sorted(dealings.items())
@@ -187,7 +187,7 @@ def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
 
 
 def _any(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """Reconstructs a secret from the first `threshold` shares; None if they fit no secret."""
+    """Reconstructs a secret from the first `threshold` shares; None if no secret fits."""
     try:
         return reconstruct(shares, threshold)
     except ValueError:

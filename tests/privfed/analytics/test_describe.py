@@ -192,7 +192,7 @@ def description(tmp_path_factory):
     [
         ("data.population=others", "other [data]"),
         ("data.client=ward", "is not a client of this run"),
-        ("cohort.sampler=full", "different meaning"),
+        ("cohort.sampler=full", "events of one meaning"),
         ("run.randomness=secret", "is a simulation"),
     ],
 )

@@ -40,7 +40,7 @@ MISTAKES = {
     "few clients": ("data.clients=3", "cohort.size is 4, but data.clients is 3"),
     "unknown part": ("server.optimizer=SGD", "did you mean 'fedavg'"),
     "no GPU": ("run.device=cuda", 'no GPU is available; use "cpu" or "auto"'),
-    "a folder twice": ("run.rounds=1", "nothing was changed. Name a new directory, or resume"),
+    "a folder twice": ("run.rounds=1", "nothing was changed; name a new directory, or resume"),
     "no test set": ("data.holdout=tests", "did you mean 'test'"),
 }
 
@@ -100,8 +100,8 @@ def test_a_mistake_is_refused_in_the_terms_of_each_interface(tmp_path, monkeypat
         (
             lambda run: privfed.resume(run, rounds=1),
             ("train", "--resume", "RUN", "--set", "run.rounds=1"),
-            r"^run\.rounds is 1, but this run was started with 2; rounds may only go up$",
-            r"run\.rounds is 1, but this run was started with 2; rounds may only go up",
+            r"^run\.rounds is 1, but this run was started with 2; raise run\.rounds, or leave it",
+            r"run\.rounds is 1, but this run was started with 2; raise run\.rounds, or leave it",
         ),
     ],
     ids=["a folder twice", "export", "head", "accountant", "calibrate", "resume"],
@@ -165,7 +165,7 @@ SILOS = {
             {},
             "in its layer '1' (Linear)",
         ),
-        (torch.nn.Linear(64, 7), {}, "expected (3, 10): by these data and model.loss the number"),
+        (torch.nn.Linear(64, 7), {}, "expected (3, 10), since these data and model.loss need 10"),
     ],
     ids=["stacked", "branches", "dp_sgd", "width", "outputs"],
 )

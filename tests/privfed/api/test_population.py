@@ -183,11 +183,14 @@ def test_a_column_of_several_types_is_refused_without_quoting_it():
     [
         (
             {"secret": (np.zeros((2, 4, 4)), np.zeros(3, int))},
-            "client 1 has not as many labels",
+            "client 1 has another number of labels",
         ),
         ({"secret": (np.zeros((2, 5, 4)), np.zeros(2, int))}, "expected (4, 4), as declared"),
         ({"secret": 7}, "the arrays, client 1 holds a int; expected a pair"),
-        ({1: (np.zeros((1, 4, 4)), [0]), "1": (np.zeros((1, 4, 4)), [0])}, "one name as text"),
+        (
+            {1: (np.zeros((1, 4, 4)), [0]), "1": (np.zeros((1, 4, 4)), [0])},
+            "the same name when written as text",
+        ),
         ({}, "the arrays holds no example"),
     ],
 )

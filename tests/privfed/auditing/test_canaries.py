@@ -266,8 +266,8 @@ def test_canaries_go_with(overrides, tmp_path):
     ("overrides", "why"),
     [
         (("privacy.mechanism=none",), "there is no claim"),
-        (("audit.canaries=19",), "too few for any result"),
-        (("attack.name=sign_flip", "attack.fraction=0.2"), "there are attackers"),
+        (("audit.canaries=19",), "so few can refute no claim"),
+        (("attack.name=sign_flip", "attack.fraction=0.2"), "runs with attackers"),
         (("cohort.sampler=custom_parts:Crowded",), "places of real clients"),
         (
             ("secure.protocol=masks", "secure.capacity=43", "cohort.sampler=full", "cohort.size=0"),

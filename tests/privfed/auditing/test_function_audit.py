@@ -226,7 +226,7 @@ def test_what_is_no_such_function_is_refused(function, reason):
         ({"delta": DELTA}, "no claim is stated"),
         ({"claimed_epsilon": 1.0}, "no claim is stated"),
         ({"claimed_epsilon": 1.0, "noise_multiplier": 1.0, "delta": DELTA}, "give one of them"),
-        ({"claimed_epsilon": 1.0, "rounds": 3, "delta": DELTA}, "need a noise multiplier"),
+        ({"claimed_epsilon": 1.0, "rounds": 3, "delta": DELTA}, "without a noise multiplier"),
         ({"noise_multiplier": 1.0, "delta": 0.0}, "delta is 0"),
         ({"claimed_epsilon": -1.0, "delta": DELTA}, "expected a finite epsilon"),
         ({"claimed_epsilon": math.nan, "delta": DELTA}, "expected a finite epsilon"),
@@ -251,9 +251,9 @@ def test_half_a_claim_is_refused(stated, reason):
     ("claimed", "reason"),
     [
         (lambda delta: math.inf, "infinite at every delta"),
-        (lambda delta: -1.0, "is no epsilon"),
-        (lambda delta: math.nan, "is no epsilon"),
-        (lambda delta: "one", "is no epsilon"),
+        (lambda delta: -1.0, "returned no epsilon"),
+        (lambda delta: math.nan, "returned no epsilon"),
+        (lambda delta: "one", "returned no epsilon"),
     ],
     ids=["infinite", "negative", "nan", "text"],
 )
@@ -284,10 +284,22 @@ def test_the_command_ends_as_the_verdict_is(name, code):
         (("--function", f"{MODULE}:nothing", "--delta", 0), "cannot be imported"),
         (("--function", "module", "--delta", 0), "expected module:name"),
         (("--function", f"{MODULE}:CLIENTS", "--delta", 0), "is no function"),
-        (("--function", f"{MODULE}:clips_the_mean", "--set", "a.b=1"), "tested by itself"),
-        (("--function", f"{MODULE}:clips_the_mean", "--mechanism", "a.toml"), "tested by itself"),
-        (("--claimed-epsilon", 1), "--claimed-epsilon goes with --function"),
-        (("--mechanism", "a.toml", "--rounds", 1), "--rounds goes with --function"),
+        (
+            ("--function", f"{MODULE}:clips_the_mean", "--set", "a.b=1"),
+            "tested without a run directory",
+        ),
+        (
+            ("--function", f"{MODULE}:clips_the_mean", "--mechanism", "a.toml"),
+            "tested without a run directory",
+        ),
+        (
+            ("--claimed-epsilon", 1),
+            "--claimed-epsilon is given, but has an effect only with --function",
+        ),
+        (
+            ("--mechanism", "a.toml", "--rounds", 1),
+            "--rounds is given, but has an effect only with --function",
+        ),
     ],
     ids=["nothing", "module", "number", "set", "mechanism", "alone", "other"],
 )

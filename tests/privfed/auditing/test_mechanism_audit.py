@@ -58,7 +58,12 @@ SHIPPED = {
     "masks": MASKS,
     "skellam": ("privacy.mechanism=skellam", *MASKS),
     "layers": ("privacy.mechanism=skellam", "privacy.sizing=layers", *MASKS),
-    "discrete Gaussian": ("privacy.mechanism=discrete_gaussian", *MASKS),
+    "Gaussian shares": ("privacy.mechanism=discrete_gaussian", *MASKS),
+    "Gaussian layers": ("privacy.mechanism=discrete_gaussian", "privacy.sizing=layers", *MASKS),
+    "adaptive shares": (
+        *("privacy.mechanism=discrete_gaussian", "privacy.adaptive_clip=true"),
+        *("privacy.count_noise=2.0", *MASKS),
+    ),
 }
 
 
@@ -77,7 +82,14 @@ def judged(algorithm, scenarios, releases=1000):
     return examine(algorithm, scenarios, releases, delta=1e-4, confidence=0.95, seed=1)
 
 
-ALIKE = ("passes", "several exchanges", "exchanges of a compression", "bands in groups", "layers")
+ALIKE = (
+    "passes",
+    "several exchanges",
+    "exchanges of a compression",
+    "bands in groups",
+    "layers",
+    "Gaussian layers",
+)
 """What has its mechanism and its sampler in common with others."""
 
 

@@ -460,10 +460,10 @@ def test_a_foreign_ledger_at_a_counted_path_covers_no_copy_that_went_on(fork, pa
         priors(beyond)
     shutil.move(folder / "run", moved)
     try:
-        with pytest.raises(Refused, match="whether it stopped earlier or continued separately"):
+        with pytest.raises(Refused, match="whether a copy was trained further"):
             priors(beyond)
         shutil.copytree(patients[1], folder / "run")  # another run over the same people
-        with pytest.raises(Refused, match="whether it stopped earlier or continued separately"):
+        with pytest.raises(Refused, match="whether a copy was trained further"):
             priors(beyond)
         assert not priors(started(settings, moved, counted)).uncovered, "at the head counted"
     finally:
@@ -488,7 +488,7 @@ def test_an_older_state_of_a_counted_run_is_covered_and_the_ledger_says_so(fork,
             priors(config)
         where = after(tmp_path / "b")
         bare = replace(Prior.from_json(stated), passed=frozenset())
-        with pytest.raises(Refused, match="cannot be known without that run's ledger"):
+        with pytest.raises(Refused, match="whether a copy was trained further"):
             refuse_start(config, Priors((bare,), lineage=Lineage.of_init(str(older))))
         assert not priors(started(settings, older, where)).uncovered
         beside = shutil.copy(older, tmp_path / "moved/earlier.safetensors")
@@ -673,7 +673,7 @@ def test_no_run_counts_one_that_withstands_fewer_colluding_sites(tmp_path):
     again = (*at_sites, after(tmp_path / "first"))
     with pytest.raises(
         Refused,
-        match=r"secure\.colluders is 3 here, but its secure sums hide rows only while at most 2",
+        match=r"secure\.colluders is 3 in this run, but the earlier run's .* only while at most 2",
     ):
         priors(small(*again, "secure.colluders=0.6"))
     for fewer in ("0.4", "0.2"):

@@ -70,7 +70,7 @@ def test_a_canary_whose_coin_shows_tails_is_no_client_under_add_remove(folder):
     stays = int(np.flatnonzero(~folder.inclusion())[0])
     with pytest.raises(Refused, match="is excluded by its inclusion bit"):
         Client(folder.path, stays)
-    with pytest.raises(Refused, match="from 0 to 39"):
+    with pytest.raises(Refused, match="expected 0 to 39"):
         Client(folder.path, 40)
 
 
@@ -214,7 +214,7 @@ def test_a_client_needs_numpy_alone(folder):
 
 @pytest.mark.parametrize("number", ["1", 1.0, True], ids=repr)
 def test_a_number_that_is_none_is_refused(folder, number):
-    with pytest.raises(Refused, match="expected its number"):
+    with pytest.raises(Refused, match="expected the number of a canary"):
         Client(folder.path, number)
 
 

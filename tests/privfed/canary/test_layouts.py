@@ -71,7 +71,7 @@ def test_tensors_of_low_precision_on_their_device_keep_it(precision):
         ([1.0, 2.0], "of type float"),
         ({"state_dict": {"a": np.zeros(3)}}, "'state_dict' is of type dict"),
         (np.zeros(3, dtype=complex), "complex128"),
-        (np.zeros(4), "the model has 4 floating-point numbers, the canaries 3"),
+        (np.zeros(4), "the model has 4 floating-point numbers, but the canaries have 3"),
         ([np.zeros(3, dtype=int)], "the model has no floating-point numbers"),
         (np.zeros(3, dtype=np.float16), "does not fit"),
         (np.full(3, np.nan), "not finite"),

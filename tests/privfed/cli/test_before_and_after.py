@@ -96,7 +96,7 @@ def test_check_lists_every_refusal_and_writes_nothing(tmp_path, monkeypatch):
     for reason in (
         "cohort.size is 99",
         "no proven sensitivity",
-        "example counts are private",
+        "number of examples is private",
         "gives all rows the same weight",
     ):
         assert reason in result.stderr
@@ -277,7 +277,7 @@ def test_several_labels_are_predicted_by_name(tmp_path):
     "words, message",
     [
         (["evaluate", "nowhere"], "not a run directory"),
-        (["evaluate", "RUN", "--set", "client.lr=1"], "only keys of [data] may change"),
+        (["evaluate", "RUN", "--set", "client.lr=1"], "set only keys of [data]"),
         (["evaluate", "RUN", "--set", "data.features=9"], "do not fit the model of RUN"),
         (["evaluate", "RUN", "--data", "x"], "data.path is not a known key"),
         (["declare", "nowhere.csv", "--label", "y"], "does not exist"),

@@ -69,7 +69,7 @@ def test_a_check_refuses_a_table_that_is_not_as_declared(made, run_file):
     try:
         refused = run("site", "check", folder.path, run_file)
         assert refused.exit_code == 2
-        assert "more people than clients = 3" in refused.stderr
+        assert "more clients than clients = 3" in refused.stderr
     finally:
         folder.data.write_text(data_text(made.table("h0")))
 
@@ -86,7 +86,15 @@ def test_wrong_words_are_refused_and_nothing_is_begun(made, run_file):
         ("site", "serve", made.root / "none"): "",
         ("federation", "run", run_file): "Missing option",
         ("federation", "run", run_file, *needed, "--site", "h0"): "requires 2 arguments",
-        ("federation", "run", run_file, *needed, "--site", "oslo", "x"): "no such site: h0, h1, h2",
+        (
+            "federation",
+            "run",
+            run_file,
+            *needed,
+            "--site",
+            "oslo",
+            "x",
+        ): "no such site; expected one of h0, h1, h2",
         ("federation", "run", run_file, *needed, "--seconds", "long"): "not a valid",
         ("federation", "run", made.root / "none.toml", *needed): "does not exist",
         ("federation", "run", run_file, *needed, "--key", made.folder(0).key): "not the key",

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import set_fields
 from papers import full_batches, gradients
 
 from privfed.client.objective import Cohorts
@@ -36,7 +37,7 @@ def test_it_is_its_papers_algorithm(tmp_path, way):
 
 def test_where_its_sums_start_from_much_it_is_fedavg(tmp_path):
     ours = full_batches(tmp_path / "ours", AdaAlter(b0=1e4, epsilon=0.0), server=FedAvg())
-    object.__setattr__(ours.local, "lr", 0.5e4)
+    set_fields(ours.local, lr=0.5e4)
     plain = full_batches(tmp_path / "plain", Sgd(), server=FedAvg())
     torch.testing.assert_close(ours.run(3).params, plain.run(3).params, rtol=1e-4, atol=1e-6)
 

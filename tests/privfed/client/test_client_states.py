@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from contracts.runs import choosing
-from helpers import FEATURES, Rounds, built, population, rows_of, trainer
+from helpers import FEATURES, Rounds, built, population, rows_of, set_fields, trainer
 from lanes import mostly_slow
 from papers import full_batches, gradients, quadratics
 from small import same_run, small, trained
@@ -127,7 +127,7 @@ def test_scaffold_is_fedavg_where_each_client_is_seen_once_and_not_beyond(tmp_pa
     for name, objective in (("scaffold", Scaffold()), ("sgd", Sgd())):
         for count in (4, 5):
             rounds = Rounds(tmp_path / f"{name}{count}", objective=objective, **changes)
-            object.__setattr__(rounds.world.executor, "by_examples", False)
+            set_fields(rounds.world.executor, by_examples=False)
             runs[name, count] = rounds.run(count).params
     torch.testing.assert_close(runs["scaffold", 4], runs["sgd", 4], rtol=1e-4, atol=1e-6)
     assert not torch.allclose(runs["scaffold", 5], runs["sgd", 5], atol=1e-3)
@@ -212,8 +212,8 @@ def test_stragglers_are_trained_for_their_fewer_epochs(tmp_path, objective):
     """What the executor sends is what a client of that many epochs sends."""
     rounds = Rounds(tmp_path, (9,) * 12, size=12, objective=objective, noise=0.0)
     executor, ids = rounds.world.executor, np.arange(12)
-    object.__setattr__(executor, "stragglers", 0.6)
-    object.__setattr__(executor.trainer, "epochs", 4)
+    set_fields(executor, stragglers=0.6)
+    set_fields(executor.trainer, epochs=4)
     if rounds.world.states:
         rounds.world.states.begin(1)
     exchange = next(play(rounds.algorithm, 1, rounds.state))
@@ -233,8 +233,8 @@ def test_stragglers_are_trained_for_their_fewer_epochs(tmp_path, objective):
 
 def test_a_straggler_never_does_all_epochs(tmp_path):
     rounds = Rounds(tmp_path, (4,) * 500, size=100)
-    object.__setattr__(rounds.world.executor, "stragglers", 1.0)
-    object.__setattr__(rounds.world.executor.trainer, "epochs", 3)
+    set_fields(rounds.world.executor, stragglers=1.0)
+    set_fields(rounds.world.executor.trainer, epochs=3)
     epochs = rounds.world.executor._epochs(np.arange(500), 1)
     assert set(epochs.tolist()) == {1, 2}
 
@@ -268,7 +268,7 @@ def test_mimes_two_gradients_of_a_batch_share_their_dropout():
     """At the broadcast model they are one and the same: a first step follows the momentum alone."""
     net = built(Foreign.of(Dropping)(), (FEATURES,), 3)
     local = trainer(population((6,)), network=net, way="loop", epochs=1, batch_size=6, lr=1.0)
-    object.__setattr__(local, "objective", Mime(beta=0.0))
+    set_fields(local, objective=Mime(beta=0.0))
     params, ids = local.network.initial_params, np.arange(1)
     gradient = torch.full_like(params, 0.25)
     broadcast = {"params": params, "gradient": gradient, "momentum": torch.zeros_like(params)}
@@ -280,7 +280,7 @@ def test_nobodys_state_depends_on_who_else_is_there(tmp_path):
     """Given what was broadcast: the ground on which a state of one's own costs no privacy."""
     federation = population((3, 9, 4, 6))
     local = trainer(federation)
-    object.__setattr__(local, "objective", Scaffold())
+    set_fields(local, objective=Scaffold())
     params = local.network.initial_params
     broadcast = {"params": params, "control": torch.ones_like(params)}
     own = torch.randn(4, len(params), generator=torch.Generator().manual_seed(0))
@@ -303,7 +303,7 @@ def test_the_fisher_is_the_mean_of_squares_however_it_is_batched(way):
     fishers = []
     for batch_size in (2, 100):
         local = trainer(federation, way=way, batch_size=batch_size, epochs=1, lr=0.0)
-        object.__setattr__(local, "objective", FedCurv())
+        set_fields(local, objective=FedCurv())
         ids = np.arange(4)
         zeros = torch.zeros(2 * len(local.network.initial_params))
         params = local.network.initial_params + 0.2
@@ -367,8 +367,8 @@ def test_a_client_that_diverged_keeps_what_it_had(tmp_path):
     rounds.run(1)
     before, seen = rounds.world.states.gather(np.arange(4), torch.zeros(d))
     assert seen.all()
-    object.__setattr__(rounds.local, "lr", 1e38)
-    object.__setattr__(rounds.world.executor, "trainer", rounds.local)
+    set_fields(rounds.local, lr=1e38)
+    set_fields(rounds.world.executor, trainer=rounds.local)
     run_round(2, rounds.algorithm, rounds.state, rounds.world)
     after, _ = rounds.world.states.gather(np.arange(4), torch.zeros(d))
     assert torch.equal(after, before)

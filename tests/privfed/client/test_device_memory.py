@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, population, trainer
+from helpers import Rounds, population, set_fields, trainer
 from lanes import every_case
 from small import same_run, small, trained
 
@@ -126,7 +126,7 @@ def test_a_batch_of_all_examples_is_as_large_as_the_population_is_known_to_be(mo
     monkeypatch.setattr(LocalTrainer, "train", train)
     for batch, typical, size in ((700, None, 700), (10**9, None, 32), (10**9, 90.0, 180)):
         federation = population([6] * 4)
-        object.__setattr__(federation, "typical", typical)
+        set_fields(federation, typical=typical)
         fastest(trainer(federation, batch_size=batch), 4, "loop", 1, Memory(free=10**12))
         assert max(sizes) == size
         sizes.clear()

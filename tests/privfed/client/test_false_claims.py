@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import D, Rounds, attackers
+from helpers import D, Rounds, attackers, set_fields
 from lanes import every_case
 from small import model, same_run, small, trained
 
@@ -196,7 +196,7 @@ def test_views_are_of_whole_messages_and_foresee_what_is_released(name, false_cl
     seen.clear()
     objective = FIRST.get(name) or EXTRA[name][0]
     rounds = world(tmp_path, Spy(), false_claims, objective=objective)
-    object.__setattr__(rounds.world.executor, "by_examples", False)
+    set_fields(rounds.world.executor, by_examples=False)
     rounds.run(1)
     outputs = rounds.store.releases[1]
     assert len(seen) == objective.exchanges == len(outputs)
@@ -210,7 +210,7 @@ def test_views_are_of_whole_messages_and_foresee_what_is_released(name, false_cl
 def test_updates_alone_are_shown_alone(tmp_path):
     seen.clear()
     rounds = world(tmp_path, Spy(), UPDATES, objective=MimeLite())
-    object.__setattr__(rounds.world.executor, "by_examples", False)
+    set_fields(rounds.world.executor, by_examples=False)
     rounds.run(1)
     ((view, _, _),) = seen
     assert view.byzantine.shape == (2, D)
@@ -280,7 +280,7 @@ def test_no_more_is_admitted_than_can_be_checked():
 
 def test_honest_weights_keep_to_the_bound(tmp_path):
     rounds = world(tmp_path, None)
-    object.__setattr__(rounds.world.executor, "most_examples", 5)
+    set_fields(rounds.world.executor, most_examples=5)
     ids = np.arange(8)
     assert rounds.world.executor._weights(ids).tolist() == [min(size, 5) for size in SIZES]
 
@@ -295,9 +295,9 @@ def test_a_weight_inside_a_secure_sum_is_what_fits_its_range(tmp_path):
         unbounded=True,
         summation=MaskedSums(bits=40).over(limits),
     )
-    object.__setattr__(rounds.world.executor, "by_examples", False)
+    set_fields(rounds.world.executor, by_examples=False)
     honest = world(tmp_path / "h", FreeRider(), FalseClaims(weight=0.0))
-    object.__setattr__(honest.world.executor, "by_examples", False)
+    set_fields(honest.world.executor, by_examples=False)
     rounds.run(1)
     honest.run(1)
     small_part = float(rounds.store.releases[1][0].norm() / honest.store.releases[1][0].norm())
@@ -434,15 +434,22 @@ def test_every_attack_runs_on_every_objective(name, tmp_path):
 @every_case(
     "keys, said",
     [
-        (("attack.weight=3",), "no client reports its weight"),
+        (("attack.weight=3",), "no client reports a weight"),
         (
             ("attack.weight=3", *OPEN, "aggregation.weights=uniform"),
-            "no client reports its weight",
+            "no client reports a weight",
         ),
-        (("attack.weight=3", *OPEN, "aggregation.rule=median"), "no client reports its weight"),
-        (("attack.weight=3", *OPEN, "client.objective=scaffold"), "no client reports its weight"),
-        (("attack.clip_count=within",), "no client reports whether it is within the clip"),
-        (("attack.clip_count=beyond", *OPEN), "no client reports whether it is within the clip"),
+        (("attack.weight=3", *OPEN, "aggregation.rule=median"), "no client reports a weight"),
+        (("attack.weight=3", *OPEN, "client.objective=scaffold"), "no client reports a weight"),
+        (("attack.clip_count=within",), "only under privacy.adaptive_clip"),
+        (("attack.clip_count=beyond", *OPEN), "only under privacy.adaptive_clip"),
+        (
+            (
+                *("attack.clip_count=beyond", "secure.protocol=masks", "aggregation.rule=mean"),
+                *("privacy.mechanism=discrete_gaussian", "privacy.adaptive_clip=true"),
+            ),
+            "may rotate their rows",
+        ),
     ],
 )
 def test_lies_that_nobody_asks_for_are_refused(keys, said):
@@ -459,8 +466,11 @@ def test_lies_that_nobody_asks_for_are_refused(keys, said):
         ),
         (("attack.clip_count=beyond",), r"attack\.clip_count 'beyond' and attack\.fraction 0"),
         (("attack.replaces=updates",), "none is configured"),
-        (("aggregation.most_examples=5",), "no client weighs by its examples"),
-        ((*OPEN, "aggregation.most_examples=5", "aggregation.rule=median"), "no client weighs"),
+        (("aggregation.most_examples=5",), "no client's weight depends on its number of examples"),
+        (
+            (*OPEN, "aggregation.most_examples=5", "aggregation.rule=median"),
+            "no client's weight depends",
+        ),
     ],
 )
 def test_keys_that_say_nothing_are_refused(keys, said):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import population, trainer
+from helpers import population, set_fields, trainer
 from lanes import every_case
 from papers import full_batches, quadratics
 
@@ -146,6 +146,6 @@ def test_it_ends_nearer_to_the_optimum_of_heterogeneous_quadratics_than_fedavg(t
     for objective in (FedPa(window=3, samples=10, rho=0.1), Sgd()):
         rounds, best = quadratics(tmp_path / objective.__class__.__name__, objective, 8)
         rounds.algorithm = replace(rounds.algorithm, server=FedAvg())
-        object.__setattr__(rounds.local, "batch_size", 2)
+        set_fields(rounds.local, batch_size=2)
         ends[type(objective)] = float((rounds.run(20).params - best).norm() / best.norm())
     assert ends[FedPa] < 0.8 * ends[Sgd]

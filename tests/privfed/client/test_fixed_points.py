@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, population, trainer
+from helpers import Rounds, population, set_fields, trainer
 from lanes import every_case
 from papers import full_batches, gradients, quadratics
 
@@ -109,7 +109,7 @@ def distance(folder, objective, size, empty, count):
     """How far from the optimum the model is after so many rounds, as a part of the optimum."""
     rounds, best = quadratics(folder, objective, size + empty, empty=empty)
     if isinstance(objective, FedLin):
-        object.__setattr__(rounds.local, "lr", 1.0)  # of ten steps together
+        set_fields(rounds.local, lr=1.0)  # of ten steps together
     return float((rounds.run(count).params - best).norm() / best.norm())
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import CLASSES, FEATURES, Rounds, built, population, trainer
+from helpers import CLASSES, FEATURES, Rounds, built, population, set_fields, trainer
 from lanes import every_case, mostly_slow
 from papers import full_batches, gradients, quadratics
 
@@ -351,7 +351,7 @@ def test_on_quadratics_per_fedavg_ends_where_its_own_gradient_is_zero(tmp_path, 
     """Of mean f_k(w - a grad f_k(w)), or of its first-order part; and not where FedAvg ends."""
     a, kind = 0.05, HessianFree if free else PerFedAvg
     rounds, best = quadratics(tmp_path, kind(inner_lr=a), size=8)
-    object.__setattr__(rounds.local, "epochs", 3 if free else 2)
+    set_fields(rounds.local, epochs=3 if free else 2)
     net, federation = rounds.local.network, rounds.local.federation
     zero, eye = torch.zeros(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)
     left, right = torch.zeros_like(eye), torch.zeros_like(zero)

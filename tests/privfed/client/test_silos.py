@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import assert_normal, population, trainer
+from helpers import assert_normal, population, set_fields, trainer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanes import every_case
@@ -406,7 +406,7 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypa
         (["client.objective=feddane"], "outside its local steps"),
         (["client.objective=fedprox_adaptive"], "outside its local steps"),
         (["client.objective=fedcurv"], "outside its local steps"),
-        (["client.steps=3"], "the steps that its own keys determine"),
+        (["client.steps=3"], "charged steps that its own keys determine"),
         (["aggregation.weights=examples"], "silo_weights"),
         (["cohort.sampler=by_size", "cohort.size=3"], "a silo's number of examples"),
         (["aggregation.silo_weights=[1.0, 2.0]"], "one for each"),
@@ -440,8 +440,7 @@ def test_declared_weights_are_the_aggregations(tmp_path):
 def test_a_model_that_mixes_examples_is_refused():
     local = trainer(population((4,)))
     mixing = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
-    object.__setattr__(local.network, "module", mixing)
-    object.__setattr__(local.network, "shapes", Shapes.of(mixing))
+    set_fields(local.network, module=mixing, shapes=Shapes.of(mixing))
     with pytest.raises(Refused, match="single examples"):
         PerExample(local.network)
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, population, rows_of, trainer
+from helpers import Rounds, population, rows_of, set_fields, trainer
 from lanes import every_case
 from scipy import stats
 from small import same_run, small, stop_after, trained
@@ -63,8 +63,7 @@ def test_with_one_step_a_round_it_is_the_published_momentum_of_gradients(tmp_pat
     beta, lr = 0.9, 0.5
     rounds = Rounds(tmp_path, SIZES, size=4, objective=WorkerMomentum(momentum=beta),
                     mechanism=NoPrivacy(), rule=Median())  # fmt: skip
-    for name, value in (("epochs", 1), ("batch_size", 9), ("way", way)):
-        object.__setattr__(rounds.local, name, value)
+    set_fields(rounds.local, epochs=1, batch_size=9, way=way)
     federation, net = rounds.local.federation, rounds.local.network
     x, momenta = rounds.state.params.clone(), [None] * 4
     for _ in range(3):
@@ -134,7 +133,7 @@ def test_every_rule_takes_momenta(rule, tmp_path):
 @every_case("objective", ["scaffold", "feddyn", "fedcurv"])
 def test_rules_on_rows_refuse_what_the_server_sums(objective):
     keys = (f"client.objective={objective}", "data.setting=cross_silo", "aggregation.rule=median")
-    with pytest.raises(Refused, match="sum more than an update"):
+    with pytest.raises(Refused, match="sends more than an update"):
         plan(small("privacy.mechanism=none", *keys))
 
 
@@ -202,7 +201,7 @@ def test_its_event_is_that_of_plain_local_sgd(keys):
 def test_nobodys_momentum_depends_on_who_else_is_there():
     """Given what was broadcast: the ground on which a memory of one's own costs no privacy."""
     local = trainer(population(SIZES))
-    object.__setattr__(local, "objective", WorkerMomentum())
+    set_fields(local, objective=WorkerMomentum())
     params = local.network.initial_params
     own = torch.randn(4, len(params), generator=torch.Generator().manual_seed(0))
 

@@ -290,7 +290,7 @@ def test_the_digest_covers_all_that_a_resume_may_not_change():
     [
         (["cohort.size=501"], r"cohort\.size is 501, but data\.clients is 500"),
         (["aggregation.rule=median"], "needs every client's row.*use"),
-        (["aggregation.weights=examples"], "example counts are private"),
+        (["aggregation.weights=examples"], "number of examples is private"),
         ([f"client.objective={__name__}:Remembers"], "so the same clients have to return"),
         (
             ["privacy.mechanism=none", "aggregation.rule=median", "aggregation.weights=examples"],

@@ -61,7 +61,7 @@ def test_a_table_may_name_the_labels(tmp_path):
     assert source.load(2, STREAMS).y.tolist() == [0, 1]
     for content, message in {
         "file,label\nann/1.png,cat\n": "no label of .*client 2, image 1",
-        "file,label\nann/1.png,cat\nann/1.png,dog\n": "has a file twice",
+        "file,label\nann/1.png,cat\nann/1.png,dog\n": "names a file twice",
         "file,label\nann/1.png,\n": "row 1 has an empty cell",
         "file,class\nann/1.png,cat\n": "has no column 'label'",
     }.items():
@@ -119,7 +119,7 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, most):
         (lambda place: (place / "ann").symlink_to("."), "holds a link, which is never followed"),
         (lambda place: stored(place, "ann/dog/x/1.png"), "label 1 holds something else"),
         (lambda place: (place / "ann").mkdir(), "the 1 clients of .* hold no image"),
-        (lambda place: place.rmdir(), "no folder; expected one for each client"),
+        (lambda place: place.rmdir(), "which is no folder; expected a folder"),
     ],
 )
 def test_other_folders_are_refused(tmp_path, broken, message):
@@ -171,5 +171,5 @@ def test_what_a_library_warns_of_is_not_shown(tmp_path):
 
 @every_case("shape", [[2, 3], [2, 2, 3], [1, 2, 3, 4], [1, 10**10, 10**10]])
 def test_a_shape_is_an_images(shape):
-    with pytest.raises(ValueError, match="expected that of an image"):
+    with pytest.raises(ValueError, match="expected the shape of an image"):
         Folders(path=".", shape=shape, classes=2)

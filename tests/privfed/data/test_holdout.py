@@ -130,9 +130,9 @@ def test_a_public_test_file_that_holds_clients_who_train_is_refused():
 @every_case(
     "pool, holdout, fraction, message",
     [
-        (owned(NAMES), "test", 0.2, "clients' own data"),
+        (owned(NAMES), "test", 0.2, "states the owners of examples"),
         (numbered(20), "clients", 0.2, "does not state the owner"),
-        (owned(["only"]), "clients", 0.5, "at least one to test and one to train"),
+        (owned(["only"]), "clients", 0.5, "at least one has to test and one to train"),
         (owned(NAMES), "examples", 1e-9, "none to test"),
     ],
 )
@@ -187,5 +187,5 @@ def test_shards_give_each_client_few_labels():
 def test_partitions_by_class_refuse_what_has_none():
     examples = Examples(torch.zeros(4, 1), torch.zeros(4, 2), 2)
     for partition in (Shards(), Dirichlet()):
-        with pytest.raises(Refused, match="assigns examples by their class"):
+        with pytest.raises(Refused, match="assigns examples by class"):
             partition.owners(examples, 2, STREAMS)

@@ -188,7 +188,7 @@ OUTSIDE = [{"bytes": None, "path": "/elsewhere.png"}] * 2
         ({"image": [b"no image", b""]}, {}, "row 1 is no image that can be read"),
         ({"image": OUTSIDE}, {}, "row 1 holds no image, or only an image's path"),
         ({"image": [png(PICTURES[0]), None]}, {}, "row 2 holds no image"),
-        ({"image": [png(np.zeros((4, 5), np.uint16))] * 2}, {}, "more than a byte per channel"),
+        ({"image": [png(np.zeros((4, 5), np.uint16))] * 2}, {}, "more than one byte per channel"),
         ({"image": [[1.0, 2.0], [1.0]]}, {}, "'image' has another shape in .*row 2"),
         ({"image": [[1.0], [2.0]]}, {}, r"an example of 'image' has another shape; expected \(3, "),
         ({"image": [[1.0], None]}, {}, "another shape in .*row 2"),

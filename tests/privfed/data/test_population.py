@@ -139,7 +139,7 @@ def test_a_source_that_knows_owners_is_never_split_into_a_public_test_set():
         def load(self, clients, streams):
             return replace(numbered(200), owners=np.arange(200) % clients)
 
-    with pytest.raises(Refused, match="clients' own data"):
+    with pytest.raises(Refused, match="states the owners of examples"):
         populate(Owned(), Natural(), 5, 0.2, STREAMS)
 
 

@@ -268,7 +268,7 @@ def test_speakers_of_a_play_are_dealt_to_sites(tmp_path):
     held = np.bincount(sited.sites, minlength=3)
     assert held.sum() == len(sited.examples.clients)
     assert held.max() - held.min() <= 1
-    with pytest.raises(Refused, match="have no class each"):
+    with pytest.raises(Refused, match="have no class labels"):
         populate(source, Natural(), 13, 0.3, STREAMS, "clients", sites=Sites(3, 1, "label"))
 
 
@@ -383,7 +383,7 @@ REFUSED = {
         "data.sites is 0.*declare data.sites",
         "north",
     ),
-    "more than declared": (HOLDS, Sites(2), "data.sites declares 2 sites", "there are 3: 'east'"),
+    "more than declared": (HOLDS, Sites(2), "data.sites is 2", "there are 3: 'east'"),
     "a client at two": (MOVED, Sites(4), "data.sites_per_client is 1, but", "'ann' has rows at"),
     "sites that would be made up": (
         HOLDS,
@@ -427,7 +427,7 @@ def test_a_client_at_more_sites_than_declared_is_refused_whatever_trains():
 
 @pytest.mark.parametrize("partition", [Iid(), Shuffled()])
 def test_rows_whose_site_is_known_are_not_dealt_to_others(partition):
-    with pytest.raises(Refused, match="its rows are partitioned over synthetic clients"):
+    with pytest.raises(Refused, match="the rows are partitioned over synthetic clients"):
         housed(given(), Sites(3), partition=partition)
 
 
@@ -449,8 +449,11 @@ def test_a_source_that_knows_sites_and_no_clients_is_refused():
     [
         ({"site": "patient"}, "'patient' is both the site column and the client column"),
         ({"site": "ill"}, "'ill' is both the site column and the label"),
-        ({"site": "x"}, "'x' is the site column, and a feature"),
-        ({"categories": {"hospital": ["north"]}}, "'hospital' is the site column, and a feature"),
+        ({"site": "x"}, "'x' is the site column but is also a feature"),
+        (
+            {"categories": {"hospital": ["north"]}},
+            "'hospital' is the site column but is also a feature",
+        ),
         ({"client": ""}, "no column names each row's client.*name the client column"),
     ],
 )

@@ -215,7 +215,7 @@ BAD = {
     "ragged": (
         "ward,age,weight,sex,ill\na,1,2,f\n",
         {},
-        "row 1 cannot be read: there are 4 columns, expected 5; quote cells",
+        "row 1 cannot be read: there are 4 columns, but 5 are expected; quote cells",
         "a,1,2,f",
     ),
     "no such file": (None, {}, "patients.csv does not exist"),
@@ -288,7 +288,7 @@ BAD = {
     "not UTF-8": (
         b"ward,age,weight,sex,ill\na,1,2,\xff,no\n",
         {},
-        "row 1, column 4.*save it as UTF-8",
+        "row 1, column 4.*save the file as UTF-8",
     ),
 }
 
@@ -352,7 +352,7 @@ def test_python_objects_are_never_unpickled(tmp_path):
         ({"features": {"age": [3.0]}}, "at least 2"),
         ({"features": {}, "categories": {}}, "name at least one column"),
         ({"label": ["ill", "stay"]}, "several label columns"),
-        ({"labels": ["no", "no"]}, "labels names a value twice"),
+        ({"labels": ["no", "no"]}, "names a value twice"),
         ({"categories": {"sex": ["m", "m"]}}, "sex names a value twice"),
         ({"labels": None, "label_bounds": [1.0]}, "expected .low, high."),
         ({"client": "ill"}, "both the client column and the label"),
@@ -431,7 +431,7 @@ def test_one_client_and_one_of_ten_thousand_examples_train(tmp_path):
         (["clients = 4"], 'data.holdout = "clients"'),
         (["clients = 4", 'holdout = "clients"', "holdout_fraction = 1e-9"], "declares 0 public"),
         (["clients = 4", 'holdout = "clients"', "shape = 3"], "data.shape is not a known key"),
-        (["clients = 4", 'partition = "iid"'], "clients' own data"),
+        (["clients = 4", 'partition = "iid"'], "states the owners of examples"),
     ],
 )
 def test_what_would_publish_clients_data_is_refused_with_nothing_written(tmp_path, lines, message):

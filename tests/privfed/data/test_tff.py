@@ -151,7 +151,11 @@ def test_the_published_test_file_is_of_clients_who_train(tmp_path):
         ({"a": {"label": LABELS}}, {}, "client 1 has no array 'pixels'"),
         ({"a": ANN, "b": {"pixels": PIXELS}}, {}, "client 2 has no array 'label'"),
         ({"a": {**ANN, "pixels": PIXELS[..., :2]}}, {}, r"expected \(1, 2, 3\) or \(2, 3, 1\) or"),
-        ({"a": {**ANN, "pixels": PIXELS[:1]}}, {}, "not as many labels 'label' as examples"),
+        (
+            {"a": {**ANN, "pixels": PIXELS[:1]}},
+            {},
+            "another number of labels 'label' than of examples",
+        ),
         ({"a": {**ANN, "label": LABELS + 1}}, {}, "client 1, example 1 is no class; .* 0 to 2"),
         (
             {"a": {**ANN, "pixels": np.full_like(PIXELS, np.nan)}},
@@ -162,9 +166,9 @@ def test_the_published_test_file_is_of_clients_who_train(tmp_path):
         ({"a": ANN}, {"text": True, "shape": [], "bounds": []}, "is no list of texts"),
         ({"a": ANN, "b": {**ANN, "pixels": PIXELS[:, None]}}, {}, "client 2.* another shape"),
         ({"a": ANN, "b": {**ANN, "label": PAIRS}}, {}, "client 2, example 1 is no class"),
-        ({"a": ANN, "a ": BOB}, {}, "client 2 has blanks around its name"),
-        ({"a": _none(ANN)}, {}, "the 1 clients read of .* hold no example"),
-        ({"a": ANN}, {"share": 1e-9}, "the 0 clients read of .* hold no example"),
+        ({"a": ANN, "a ": BOB}, {}, "client 2 has spaces before or after its name"),
+        ({"a": _none(ANN)}, {}, "the 1 clients that were read from .* hold no example"),
+        ({"a": ANN}, {"share": 1e-9}, "the 0 clients that were read from .* hold no example"),
     ],
 )
 def test_what_is_not_as_declared_is_refused(tmp_path, clients, changes, message):
@@ -185,7 +189,7 @@ def test_nothing_is_followed_out_of_the_file(tmp_path):
         with h5py.File(path, "w") as file:
             file["elsewhere/label"] = LABELS
             file[name] = link
-        with pytest.raises(Refused, match="a link to another place, which is never followed"):
+        with pytest.raises(Refused, match="a link to another place, but links are never followed"):
             Tff(path=str(path), **DIGITS).load(1, STREAMS)
     with h5py.File(tmp_path / "raw.h5", "w") as file:
         outside = [(str(tmp_path / "secret.bin"), 0, PIXELS.nbytes)]
@@ -240,8 +244,8 @@ def test_other_files_are_refused(tmp_path):
         ({"bounds": []}, r"bounds is \[\]"),
         ({"bounds": [1.0, 1.0]}, r"bounds is \[1.0, 1.0\]"),
         ({"label": ""}, "label is missing"),
-        ({"bag": True}, "bag and words apply to text"),
-        ({"text": True}, "shape and bounds apply to numbers"),
+        ({"bag": True}, "bag or words is set"),
+        ({"text": True}, "shape or bounds is set"),
     ],
 )
 def test_everything_is_declared(changes, message):

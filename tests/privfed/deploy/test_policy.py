@@ -56,7 +56,7 @@ def test_the_file_of_a_new_site_has_the_defaults(tmp_path):
         "budget": {"epsilon": 2.0, "delta": 1e-5},
         "require": {
             "protocols": ["masks"],
-            "mechanisms": ["skellam", "discrete_gaussian"],
+            "mechanisms": ["discrete_gaussian", "skellam"],
             "threat": "malicious",
             "sites": 3,
         },
@@ -97,7 +97,7 @@ def test_every_mistake_is_in_one_message(tmp_path):
 
 def test_no_policy_allows_no_noise(tmp_path):
     with pytest.raises(Refused, match="'none'"):
-        policy(tmp_path, ('["skellam", "discrete_gaussian"]', '["none"]'))
+        policy(tmp_path, ('["discrete_gaussian", "skellam"]', '["none"]'))
 
 
 def test_a_run_that_keeps_to_the_policy_is_not_declined(tmp_path):
@@ -106,7 +106,7 @@ def test_a_run_that_keeps_to_the_policy_is_not_declined(tmp_path):
 
 CENTRAL = ("privacy.mechanism=gaussian", "secure.protocol=none")
 OPEN = ('protocols = ["masks"]', 'protocols = ["masks", "none"]')
-GAUSSIAN = ('["skellam", "discrete_gaussian"]', '["skellam", "gaussian"]')
+GAUSSIAN = ('["discrete_gaussian", "skellam"]', '["skellam", "gaussian"]')
 CURIOUS = ('threat = "malicious"  ', 'threat = "curious"')
 SIMULATE = ("simulation = false", "simulation = true")
 BOTH_WAYS = {
@@ -115,12 +115,12 @@ BOTH_WAYS = {
     "protocol": (
         Code.PROTOCOL,
         ["secure.protocol=none", "privacy.mechanism=local_gaussian"],
-        [OPEN, CURIOUS, ('["skellam", "discrete_gaussian"]', '["local_gaussian"]')],
+        [OPEN, CURIOUS, ('["discrete_gaussian", "skellam"]', '["local_gaussian"]')],
     ),
     "mechanism": (
         Code.MECHANISM,
         ["privacy.mechanism=gaussian"],
-        [('"discrete_gaussian"]', '"gaussian"]')],
+        [('["discrete_gaussian"', '["gaussian"')],
     ),
     "central": (Code.PROTOCOL, CENTRAL, [OPEN, GAUSSIAN, CURIOUS]),
     "threat": (Code.THREAT, ["secure.threat=curious"], [CURIOUS]),

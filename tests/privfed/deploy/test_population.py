@@ -168,7 +168,7 @@ def test_a_check_warns_of_a_table_that_others_may_read(made):
     assert check_site(made.member(0), run).warnings == ()
     made.table("h0").chmod(0o644)
     (warning,) = check_site(made.member(0), run).warnings
-    assert "h0.csv is open to other users of this machine (mode 644)" in warning
+    assert "h0.csv has mode 644, which gives other users of this machine access" in warning
 
 
 def test_rows_of_a_parquet_file_are_left_out_too(made, tmp_path):
@@ -228,7 +228,7 @@ def test_more_people_than_are_stated_count_all_the_same(made):
     unspoiled = population(made, declaration)
     made.folder(0).data.write_text(data_text(made.table("h0"), clients=3))
     assert population(made, declaration).clients == unspoiled.clients > 3
-    with pytest.raises(Refused, match="more people than clients = 3"):
+    with pytest.raises(Refused, match="more clients than clients = 3"):
         check_site(made.member(0), made.run_file(table="h0"))
 
 

@@ -78,7 +78,7 @@ def test_naming_another_part_drops_the_keys_of_the_former_one(tmp_path):
     [
         ('[grid]\n"client.lr" = []', "'client.lr' is an empty list"),
         ("seeds = []", r"seeds is \[\]"),
-        ("seeds = [1, 1]", "names one twice"),
+        ("seeds = [1, 1]", "names a seed twice"),
         ('[grid]\n"client.lr" = [1.0, 1.0]', "names a value twice"),
         ('[grid]\n"client.lrr" = [1.0]', "every cell is refused.*client.lrr is not a known key"),
         ('[grid]\n"clients.lr" = [1.0]', "no section.key.*did you mean 'client'"),
@@ -511,8 +511,11 @@ def test_measures_are_summed_up_even_where_the_first_cell_has_none(tmp_path, qui
 @pytest.mark.parametrize(
     "grid, message",
     [
-        ('"privacy.epsilon" = [1.0]\n"privacy.noise_multiplier" = [1.0]', "vary one of them"),
-        ('"data.partition" = ["", "natural"]', "one and the same configuration"),
+        (
+            '"privacy.epsilon" = [1.0]\n"privacy.noise_multiplier" = [1.0]',
+            "vary only one of the two",
+        ),
+        ('"data.partition" = ["", "natural"]', "the same configuration"),
     ],
 )
 def test_two_rows_are_never_one_run(tmp_path, quick, grid, message):

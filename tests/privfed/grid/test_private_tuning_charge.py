@@ -52,7 +52,7 @@ def test_a_run_that_is_put_in_the_place_of_the_best_is_refused(tmp_path, monkeyp
     tuned(path)
     shutil.rmtree(tmp_path / "best")
     another_run(tmp_path / "best")
-    with pytest.raises(Refused, match="covered by the charge"):
+    with pytest.raises(Refused, match="not the best run of this tuning"):
         tuned(path)
 
 
@@ -135,7 +135,7 @@ def test_a_tuning_goes_on_over_the_earlier_runs_that_it_states(tmp_path, monkeyp
         tuning.tune(files, fewer, 1)
     assert 8.9 < tuned(path).guarantee.epsilon <= 9.0
     composed = BUDGET.replace("epsilon = 4.0", 'accountant = "pld"\n' + prior)
-    with pytest.raises(Refused, match="composes with no earlier runs"):
+    with pytest.raises(Refused, match="cannot be composed with earlier runs"):
         tuned(write(tmp_path / "third", TUNED, composed))
 
 

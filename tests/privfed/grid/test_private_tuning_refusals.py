@@ -45,10 +45,10 @@ def test_what_has_no_proof_is_refused_before_it_is_charged(tmp_path, keys, over,
         ('[run]\nwatch = ["csv"]\n', "run.watch"),
         ("[audit]\ncanaries = 30\n", "canaries"),
         ('[secure]\nprotocol = "masks"\n[privacy]\nmechanism = "skellam"\n', "second guarantee"),
-        ('[privacy]\nmechanism = "local_gaussian"\n', "see those of losing candidates"),
+        ('[privacy]\nmechanism = "local_gaussian"\n', "see the messages of losing candidates"),
         (
             '[cohort]\nsampler = "full"\nsize = 0\n[privacy]\nmechanism = "pairwise_gaussian"\n',
-            "see those of losing candidates",
+            "see the messages of losing candidates",
         ),
         ("[client.privacy]\nmechanism = 'dp_sgd'\nnoise_multiplier = 1.0\n", "examples of silos"),
     ],
@@ -70,12 +70,12 @@ def test_what_the_charge_leaves_out_is_refused(tmp_path, section, why):
 @every_case(
     "grid, why",
     [
-        (TUNED + '[grid]\n"privacy.epsilon" = [1.0]\n', "is about several"),
-        (TUNED + '[[method]]\nname = "a"\n', "is about several"),
+        (TUNED + '[grid]\n"privacy.epsilon" = [1.0]\n', "needs several runs"),
+        (TUNED + '[[method]]\nname = "a"\n', "needs several runs"),
         ("seeds = [0, 1]\n" + TUNED, "a single seed"),
         (TUNED.replace("candidates", "seeds = [3]\ncandidates"), "a single seed"),
         (TUNED.replace("candidates = 4", "candidates = 0.5"), "expected 1 or more"),
-        (TUNED.replace("private = true\n", ""), "needs tune.private = true"),
+        (TUNED.replace("private = true\n", ""), "only with tune.private = true"),
     ],
     ids=["grid", "methods", "seeds", "tuning seeds", "fewer than one", "not private"],
 )

@@ -17,7 +17,7 @@ UNSUITED = [
 
 @every_case("kind, name", UNSUITED)
 def test_an_unsuited_measure_is_refused(kind, name):
-    with pytest.raises(Refused, match=f"'{name}', which needs .*; leave it out"):
+    with pytest.raises(Refused, match=f"'{name}', which needs .*; leave that measure out"):
         MeasureRow.of([MEASURES[name]], SCORINGS[kind])
 
 

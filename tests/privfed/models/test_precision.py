@@ -208,7 +208,7 @@ def test_a_model_that_loses_too_much_stays_in_full_precision_however_fast_the_ot
     setup = prepare(small(f"model.name={__name__}:cancelling", FAST))
     assert not setup.network.mixed
     assert setup.plan.config.run.precision == "full"
-    assert "in full precision: mixed moves this model's gradient" in training_row(setup)
+    assert "in full precision: mixed changes this model's gradient" in training_row(setup)
 
 
 @pytest.mark.parametrize("ratio", [2.0, 0.5])

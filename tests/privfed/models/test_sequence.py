@@ -4,7 +4,7 @@ import copy
 from dataclasses import replace
 
 import torch
-from helpers import built
+from helpers import built, set_fields
 from lanes import every_case
 from torch import nn
 
@@ -75,7 +75,7 @@ def network(module):
 
 def left_to_pytorch(net):
     other = replace(net)
-    object.__setattr__(other, "sequence", None)
+    set_fields(other, sequence=None)
     return other
 
 

@@ -144,7 +144,7 @@ def test_the_command_prints_least_noise_first_and_says_what_it_rests_on():
 @every_case(
     ("words", "why"),
     [
-        (("--epsilon", "2"), "one expected cohort"),
+        (("--epsilon", "2"), "the same expected cohort"),
         (("--slots", "6"), "give --epsilon"),
         (("--epsilon", "2", "--slots", "6", "--separation", "6"), "give one"),
         (("--epsilon", "2", "--slots", "6", "--population", "20"), "a multiple of the 6 rounds"),

@@ -105,7 +105,7 @@ REFUSED = {
         SITES,
         ("cohort.sampler=truncated_poisson",),
         (TWICE,),
-        "no bound is known for its rounds",
+        "no bound is known for a client",
     ),
 }
 """Pairs that are refused, and the reason."""
@@ -498,7 +498,7 @@ def test_what_is_a_fact_of_each_run_is_charged_in_its_own_events(name, tmp_path)
 
 
 EQUAL = {
-    "adjacency relation": (PEOPLE, ("cohort.sampler=fixed_size",), (), "different meaning"),
+    "adjacency relation": (PEOPLE, ("cohort.sampler=fixed_size",), (), "events of one meaning"),
     "population": (PEOPLE, ("data.population=others",), (), "is not a client of this run"),
     "party": (MASKED, ("secure.protocol=none", "privacy.mechanism=gaussian"), (), "against"),
     "simulation": (PEOPLE, ("run.randomness=seeded",), (), "is a simulation"),
@@ -528,7 +528,7 @@ def test_units_are_never_composed():
     client, example = (
         Event(Gaussian(1.0), "full", ZERO_OUT, unit) for unit in ("client", "example")
     )
-    with pytest.raises(Unaccountable, match="different meaning"):
+    with pytest.raises(Unaccountable, match="events of one meaning"):
         guarantee({client: 1, example: 1}, 1e-5)
 
 

@@ -116,7 +116,7 @@ CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 1
     [
         ({"noise_multiplier": 1.0}, "nothing is left"),
         ({"epsilon": None}, "2 are missing"),
-        ({"population": 10}, "either it or these"),
+        ({"population": 10}, "either the rate or the other two"),
         ({"cap": 5}, "cap: not for gaussian"),
         ({"separation": 5}, "separation: not for"),
         ({"bands": 5}, "bands needs mechanism banded"),

@@ -111,6 +111,18 @@ def test_other_noise_at_sites():
         assert central.question.noise_multiplier < z < 1.15 * central.question.noise_multiplier
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("sizing", ["minimum", "layers"])
+def test_gaussian_shares_need_the_noise_of_a_trusted_server(sizing, parts):
+    """Over the norm of encoded rows, also for clients at several sites."""
+    shares = {"mechanism": "discrete_gaussian", "sizing": sizing, "sites_per_client": parts}
+    found = solve(replace(ONE_NOISE, **shares))
+    central = solve(replace(CENTRAL, sites_per_client=parts))
+    ratio = found.question.noise_multiplier / central.question.noise_multiplier
+    encoded = found.to_json()["encoded"]
+    assert encoded * (1 - 1e-4) <= ratio <= encoded * 1.001
+
+
 def test_each_number_follows_from_the_others():
     z = solve(ONE_NOISE).question.noise_multiplier
     noised = replace(ONE_NOISE, noise_multiplier=z)
@@ -122,12 +134,14 @@ def test_each_number_follows_from_the_others():
 @every_case(
     "wrong, reason",
     [
-        ({"colluders": 0.2}, r"number of sites \(secure.colluders = 0.2 would be 1\)"),
+        ({"colluders": 0.2}, r"use 1, which is secure.colluders = 0.2 of 5 sites$"),
+        ({"colluders": 0.95}, "number of sites; use an integer from 1 to 4$"),
+        ({"colluders": 1.5}, "number of sites; use an integer from 1 to 4$"),
         ({"colluders": 0}, "every site is curious"),
         ({"colluders": 5}, "at most 4, so that the noise of at least one"),
         ({"sites": None, "colluders": 1}, "a fraction of a cohort below 1, or with sites"),
         ({"sites": 0}, "sites is 0; expected one or more"),
-        ({"sites": None, "sites_per_client": 2}, "say with sites how many"),
+        ({"sites": None, "sites_per_client": 2}, "but sites is missing"),
         ({"sites_per_client": 6}, "sites_per_client is 6, but there are 5 sites"),
         ({"against": "server"}, "one guarantee holds against both"),
         ({"byzantine": 2}, "Byzantine sites are among colluders"),
@@ -138,8 +152,6 @@ def test_each_number_follows_from_the_others():
         ({"minimum": 1}, "secure.minimum is 1 sites; expected from 3"),
         ({"minimum": 6}, "expected from 3, .* to 5"),
         ({"sampler": "fixed_size"}, "no proof if sites sample their own"),
-        ({"mechanism": "discrete_gaussian", "sites_per_client": 2}, "cannot be divided"),
-        ({"mechanism": "discrete_gaussian", "sizing": "layers"}, "sizing"),
     ],
 )
 def test_what_cannot_be_meant_of_sites_is_refused(wrong, reason):
@@ -150,9 +162,9 @@ def test_what_cannot_be_meant_of_sites_is_refused(wrong, reason):
 @every_case(
     "wrong, reason",
     [
-        ({"colluders": 1}, "colluders: for mechanism skellam"),
-        ({"minimum": 4}, "minimum: for mechanism skellam"),
-        ({"protocol": "masks"}, "needs no protocol"),
+        ({"colluders": 1}, "colluders: for mechanism discrete_gaussian or"),
+        ({"minimum": 4}, "minimum: for mechanism discrete_gaussian or"),
+        ({"protocol": "masks"}, "secure.protocol has no effect"),
     ],
 )
 def test_noise_of_each_site_takes_no_sums(wrong, reason):

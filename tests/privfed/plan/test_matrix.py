@@ -37,7 +37,9 @@ ORDINARY = {
     "compression": "none",
     "attack": "none",
 }
-HELPS = re.compile(r"\b(use|set|raise|lower|remove|expected|choose|add|declare)\b", re.IGNORECASE)
+HELPS = re.compile(
+    r"\b(use|set|raise|lower|remove|expected|choose|change|add|declare)\b", re.IGNORECASE
+)
 
 
 @functools.cache

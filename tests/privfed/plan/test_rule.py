@@ -301,7 +301,7 @@ def test_a_root_set_is_public_and_never_scored(tmp_path):
     outcome = trained(tmp_path / "run", *keys)
     assert outcome.test_examples == len(test)
     assert evaluate(tmp_path / "run").examples == len(test)
-    with pytest.raises(Refused, match="so that some are left"):
+    with pytest.raises(Refused, match="so that some remain"):
         prepare(small(*keys, "aggregation.root=100000"))
 
 
@@ -409,7 +409,7 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
                 "client.objective=scaffold",
                 "data.setting=cross_silo",
             ),
-            "sum more than an update",
+            "sends more than an update",
         ),
         (
             (
@@ -431,11 +431,11 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
         ),
         (
             (*OPEN, "aggregation.rule=fldetector", 'aggregation.before=["nnm"]'),
-            "a mixture of rows belongs to no client; use it with no aggregation.before$",
+            "a mixture of rows belongs to no client; remove aggregation.before$",
         ),
         (
             (*OPEN, "aggregation.rule=foolsgold", "client.objective=mime"),
-            "average gradients before updates",
+            "gradients to be averaged before updates",
         ),
         (("aggregation.passes=3",), "belongs to aggregation.rule = 'centered_clipping'"),
     ],
@@ -446,7 +446,7 @@ def test_what_has_no_proof_or_meaning_is_refused_with_what_would_work(keys, said
 
 
 def test_a_rule_from_outside_has_to_be_one():
-    with pytest.raises(Refused, match="is no rule; expected a subclass"):
+    with pytest.raises(Refused, match="is no aggregation rule; expected a subclass"):
         plan(small("aggregation.rule=privfed.server.fedopt:FedAvg"))
 
 
@@ -472,7 +472,9 @@ def test_matched_averaging_is_told_the_model_and_refuses_one_without_layers(tmp_
     """Of a perceptron in a run; without biases nobody knows which numbers are a unit's."""
     keys = ("aggregation.rule=fedma", *OPEN, "run.rounds=2")
     assert trained(tmp_path, *keys, "model.name=mlp", "model.hidden=[4]").updates == 2
-    with pytest.raises(Refused, match="does not suit this model: its parameters are not a chain"):
+    with pytest.raises(
+        Refused, match="does not suit this model, because its parameters are not a chain"
+    ):
         prepare(small(*keys, f"model.name={__name__}:unbiased"))
 
 
@@ -486,8 +488,8 @@ def unbiased(features, width):
     [
         ((), "needs every client's row, but a function of rows has no proven sensitivity"),
         ((*OPEN, "secure.protocol=masks", *EVERY_TIME), "needs rows, which a secure sum never"),
-        ((*OPEN, "client.objective=fedlin"), "average gradients before updates"),
-        ((*OPEN, "client.objective=adaalter"), "sum more than an update"),
+        ((*OPEN, "client.objective=fedlin"), "gradients to be averaged before updates"),
+        ((*OPEN, "client.objective=adaalter"), "sends more than an update"),
     ],
     ids=["central noise", "secure sums", "two exchanges", "two vectors"],
 )

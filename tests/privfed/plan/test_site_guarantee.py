@@ -53,7 +53,7 @@ def test_what_earlier_runs_spent_counts():
 def test_of_clients_at_several_sites_every_round_counts():
     run = planned("data.sites_per_client=2")
     assert site_guarantee(run, 7).bound.epsilon == run.guarantee.epsilon
-    with pytest.raises(Refused, match="so every round counts"):
+    with pytest.raises(Refused, match="so that every round counts"):
         site_guarantee(run, 2)
 
 
@@ -66,8 +66,8 @@ def test_where_a_site_adds_all_noise_there_is_one_guarantee():
 @every_case(
     "keys, answers, reason",
     [
-        ((), 0, "expected from 1 to run.rounds = 7"),
-        ((), 8, "expected from 1 to run.rounds = 7"),
+        ((), 0, "expected a number from 1 to run.rounds = 7"),
+        ((), 8, "expected a number from 1 to run.rounds = 7"),
         (("secure.parties=clients",), 3, "no site adds noise"),
         (("privacy.mechanism=none",), 3, "no site adds noise"),
     ],

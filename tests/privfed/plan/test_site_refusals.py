@@ -15,13 +15,16 @@ TWO = ("data.sites_per_client=2",)
 CENTRAL = ("privacy.mechanism=gaussian",)
 
 
+SHARES = "privacy.mechanism=discrete_gaussian"
+
+
 @every_case(
     "keys, reason",
     [
         (("data.sites=0", "secure.parties=sites"), "data.sites is 0"),
         (
             (*CENTRAL, "secure.protocol=none", "secure.parties=sites"),
-            "there is no secure sum with parties",
+            "no secure sum has parties",
         ),
         (("secure.simulate=arithmetic", "cohort.dropout=0.6"), "would abort in"),
         (("data.sites=2", "secure.colluders=0.9"), "would have to survive"),
@@ -45,15 +48,14 @@ CENTRAL = ("privacy.mechanism=gaussian",)
             ("attack.name=sign_flip", "attack.fraction=0.2", "data.site_partition=elsewhere"),
             "simulate no attackers",
         ),
-        (("privacy.mechanism=local_gaussian",), "needs no protocol"),
-        ((*TWO, "privacy.mechanism=discrete_gaussian"), "cannot be divided"),
+        (("privacy.mechanism=local_gaussian",), "secure.protocol has no effect"),
         ((*TWO, "cohort.sampler=full", "cohort.size=0"), "several sites"),
         ((*TWO, "secure.parties=clients"), "clients are the parties of sums"),
-        ((*TWO, "aggregation.rule=norm_bound"), "takes each row as a whole client"),
+        ((*TWO, "aggregation.rule=norm_bound"), "takes each row for the row of a whole client"),
         ((*TWO, "attack.name=sign_flip", "attack.fraction=0.2"), "attackers are whole clients"),
         (
             ("privacy.mechanism=local_gaussian", "secure.protocol=none", "aggregation.rule=median"),
-            "sites show sums of these",
+            "sites send only sums",
         ),
     ],
 )
@@ -71,7 +73,9 @@ def test_what_has_no_proof_is_refused(keys, reason):
     [
         (),
         ("privacy.sizing=layers", "secure.threat=malicious"),
-        ("privacy.mechanism=discrete_gaussian",),
+        (SHARES,),
+        (SHARES, *TWO),
+        (SHARES, "privacy.sizing=layers", "privacy.adaptive_clip=true", "privacy.count_noise=4"),
         ("secure.protocol=bfv",),
         ("cohort.sampler=full", "cohort.size=0"),
         ("cohort.availability=daily",),

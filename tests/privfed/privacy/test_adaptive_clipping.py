@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Rounds, assert_normal
+from helpers import Rounds, assert_normal, set_fields
 from lanes import every_case
 from small import model, same_run, small, trained
 
@@ -102,7 +102,7 @@ def test_the_clip_moves_as_in_the_paper():
 def test_noise_follows_the_clip_that_was_applied_and_a_wrong_scale_is_rejected(tmp_path):
     """Nobody holds an example, so that what is released is the noise: z_delta C / divisor."""
     rounds = Rounds(tmp_path, [0] * 40, size=8, mechanism=adaptive(0.3, 1.0, 0.6, clip_rate=1.0))
-    object.__setattr__(rounds.state, "mechanism", rounds.algorithm.mechanism.init())
+    set_fields(rounds.state, mechanism=rounds.algorithm.mechanism.init())
     seen, clips = [], []
     from privfed.round.round import run_round
 

@@ -341,7 +341,7 @@ def test_without_its_key_a_charged_run_never_goes_on(tmp_path, monkeypatch):
         b"\xff\xfe\x00",
     ):
         (tmp_path / "other/private/key").write_bytes(damaged)
-        with pytest.raises(Broken, match="not this run's"):
+        with pytest.raises(Broken, match="belongs to another run"):
             resume(tmp_path / "other", lambda stored: stored)
 
 

@@ -226,13 +226,13 @@ def test_more_rounds_later_keep_the_buffers(tmp_path):
 @every_case(
     ("words", "why"),
     [
-        (("privacy.decays=[0.5]",), "belong together"),
+        (("privacy.decays=[0.5]",), "they form pairs"),
         (("privacy.decays=[1.5]", "privacy.outputs=[0.1]"), "expected a number in"),
         (("privacy.decays=[0.5, 0.1]", "privacy.outputs=[0.9, 0.3]"), "sum to"),
         (("privacy.decays=[0.5]", "privacy.outputs=[0.9, 0.3]"), "equally many"),
         (
             ("privacy.decays=[0.5]", "privacy.outputs=[0.9]", "privacy.buffers=2"),
-            "2 buffers and 1 decays",
+            "buffers is 2, but there are 1 decays",
         ),
         (("privacy.buffers=9",), "at most 8"),
     ],

@@ -96,7 +96,7 @@ def test_numbers_beyond_whole_ones_of_64_bits_are_never_encoded(number):
 
 
 def test_a_capacity_that_would_wrap_is_refused_with_the_bits_that_do():
-    with pytest.raises(Refused, match=r"secure.bits is 8, too few for sums of 1000 rows"):
+    with pytest.raises(Refused, match=r"secure.bits is 8, but sums of 1000 rows"):
         Codec.finest(1.0, math.inf, 10, 8, 1000, 2.0**30)
 
 

@@ -6,15 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from distributed_noise import SETTING, STREAMS, fits, skellam_cdf
+from distributed_noise import SETTING, STREAMS, fits, gaussian_cdf, skellam_cdf, variance_of
 from lanes import every_case, mostly_slow
 from scipy import stats
 
+from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
+from privfed.core.vector import Layout
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
-from privfed.privacy.noise.shares import WASTE, Layers
+from privfed.privacy.noise.shares import SMOOTHED, WASTE, Layers
 from privfed.privacy.setting import ClientShares, CohortSize
 from privfed.sampling.samplers import Full
 from privfed.secure.channel import Wire
@@ -58,20 +60,23 @@ GONE = [Leaves.BEFORE_MASKING, Leaves.BEFORE_SHARING, Leaves.BEFORE_UNMASKING]
 
 
 @pytest.mark.parametrize(
+    ("kind", "cdf"), [(SkellamNoise, skellam_cdf), (DiscreteGaussianNoise, None)]
+)
+@pytest.mark.parametrize(
     ("gone", "arithmetic"),
     mostly_slow([(n, how) for n in range(3) for how in (False, True)], (0, True), (2, False)),
 )
-def test_with_layers_the_total_is_the_same_whoever_dropped(gone, arithmetic):
-    setting = replace(SETTING, cohort=CohortSize(8, 8), noise=ClientShares(1))
-    mechanism = SkellamNoise(noise_multiplier=2.0, sizing="layers", tolerance=0.3).resolved(setting)
+def test_with_layers_the_total_is_the_same_whoever_dropped(gone, arithmetic, kind, cdf):
+    setting = replace(SETTING, cohort=CohortSize(8, 8), noise=ClientShares(1), bits=24)
+    mechanism = kind(noise_multiplier=2.0, sizing="layers", tolerance=0.3).resolved(setting)
     leaves = [*GONE[:gone], *[Leaves.NEVER] * (8 - gone)]
-    sample = summed(mechanism, leaves, 25, arithmetic=arithmetic, tolerance=0.3)
+    protocol = MaskedSums(threshold=0.3, bits=24)
+    sample = summed(mechanism, leaves, 25, protocol=protocol, arithmetic=arithmetic, tolerance=0.3)
     variance = (2.0 * mechanism.clip / mechanism.grid().step) ** 2
-    spread = 3 * math.sqrt(variance)
-    assert mechanism._release(1.0, 1).variance == pytest.approx(variance)
-    assert fits(sample, skellam_cdf(variance), -spread, spread) > 1e-6
-    missing = skellam_cdf(variance * 6 / 8)
-    assert fits(sample, missing, -spread, spread) < 1e-6
+    spread, cdf = 3 * math.sqrt(variance), cdf or (lambda v: gaussian_cdf(math.sqrt(v)))
+    assert mechanism._variance() == pytest.approx(variance)
+    assert fits(sample, cdf(variance), -spread, spread) > 1e-6
+    assert fits(sample, cdf(variance * 6 / 8), -spread, spread) < 1e-6
 
 
 @pytest.mark.parametrize("kind", [SkellamNoise, DiscreteGaussianNoise])
@@ -89,7 +94,8 @@ def test_sized_by_a_minimum_survivors_make_up_what_is_charged_or_more(kind):
         charged = mechanism._release(1.0, 1).noise_multiplier * mechanism.grid().l2
         assert spread >= charged * (1 - 1e-9)
         if gone == 2:
-            assert spread == pytest.approx(charged)
+            smoothed = SMOOTHED if kind is DiscreteGaussianNoise else 0.0
+            assert charged == pytest.approx(spread * math.sqrt(1 - smoothed / share**2))
     with pytest.raises(Aborted):
         summed(mechanism, [*[Leaves.BEFORE_MASKING] * 3, *[Leaves.NEVER] * 5], 1, minimum=6)
 
@@ -98,15 +104,48 @@ def shares_make_up_what_is_charged(kind):
     """As many shares as are counted have the variance (z C)^2 of the event, exactly, in steps."""
     mechanism = kind(noise_multiplier=1.2, clip=0.5).resolved(SETTING)
     charged = mechanism.event(Full().of(20).witness(1, 20), 1).release
-    share = mechanism.share()
-    variance = share.variance if kind is SkellamNoise else share.std**2
-    shares = SETTING.clients
+    variance, shares = mechanism.share().variance, SETTING.clients
     assert variance * shares.minimum == pytest.approx((1.2 * 0.5 / mechanism.grid().step) ** 2)
-    if kind is SkellamNoise:
-        assert charged.variance == pytest.approx(variance * shares.minimum * shares.honest)
-    else:
-        assert charged.std == share.std
-        assert charged.clients == math.floor(shares.minimum * SETTING.clients.honest)
+    smoothed = 0.0 if kind is SkellamNoise else SMOOTHED
+    honest = shares.minimum * shares.honest * (variance - smoothed)
+    assert variance_of(charged, mechanism.grid()) == pytest.approx(honest)
+
+
+class FixedStep(DiscreteGaussianNoise):
+    """Planted: steps do not follow the clip, so that rows grow in steps and noise does not."""
+
+    def encoding(self, state):
+        return replace(super().encoding(state), step=self.grid().step)
+
+
+def each_clip_has_the_first_ones_event(kind):
+    """In steps, rows and shares are those that are charged, whatever the clip has become."""
+    mechanism = kind(noise_multiplier=1.2, adaptive_clip=True, count_noise=3.0).resolved(SETTING)
+    charged = mechanism.event(Full().of(20).witness(1, 20), 1).release
+    first, grid, shares = mechanism.init(), mechanism.grid(), SETTING.clients
+    assert grid.length == 16 >= SETTING.length + 1, "the count is one more column"
+    for clip in (0.02, float(first["clip"]), 9.0):
+        state = {**first, "clip": torch.tensor(clip, dtype=torch.float64)}
+        encoding = mechanism.encoding(state)
+        bound = Codec(encoding.bound, encoding.step, grid.length, SETTING.bits).bound
+        added = encoding.noise.variance * shares.minimum * shares.honest
+        assert (charged.noise_multiplier * bound) ** 2 <= added, "more noise is charged"
+        rows = torch.randn(3, SETTING.length) * 100 * clip
+        bounded = mechanism.bound(rows, Layout((("delta", SETTING.length),)), Keys(None), state)
+        assert bounded.bound == encoding.bound
+        assert bounded.rows.norm(dim=1).max() <= encoding.bound
+
+
+def test_an_adaptive_clip_changes_steps_and_no_event():
+    each_clip_has_the_first_ones_event(DiscreteGaussianNoise)
+    with pytest.raises(AssertionError, match="more noise"):
+        each_clip_has_the_first_ones_event(FixedStep)
+    mechanism = DiscreteGaussianNoise(noise_multiplier=1.2, adaptive_clip=True, count_noise=0.5)
+    with pytest.raises(Refused, match="above half of the noise multiplier"):
+        mechanism.resolved(SETTING).noise_on_update(20)
+    with pytest.raises(Refused, match="adapts to the norms of one exchange"):
+        mechanism.resolved(SETTING).event(Full().of(20).witness(1, 20), 2)
+    assert not mechanism.with_clip(1.0).adaptive
 
 
 def three_percent_low(monkeypatch, kind):
@@ -114,9 +153,7 @@ def three_percent_low(monkeypatch, kind):
 
     def low(self):
         share = real(self)
-        if kind is SkellamNoise:
-            return replace(share, variance=0.94 * share.variance)
-        return replace(share, std=0.97 * share.std)
+        return replace(share, variance=0.94 * share.variance)
 
     monkeypatch.setattr(kind, "share", low)
 

@@ -6,23 +6,34 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from distributed_noise import DISTRIBUTED, KINDS, LAYERED, SETTING, calibrated, events
+from distributed_noise import (
+    DISTRIBUTED,
+    KINDS,
+    LAYERED,
+    SETTING,
+    calibrated,
+    events,
+    variance_of,
+    with_variance,
+)
 from lanes import every_case
 from scipy import stats
 from small import small
 
 from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, ZERO_OUT
-from accounting.noises import DiscreteGaussians, Skellam
+from accounting.noises import Gaussian, Skellam
 from accounting.over_rounds import Separated
-from accounting.releases import PoissonSampled
+from accounting.releases import PoissonSampled, noise_of
 from privfed.core.errors import Refused
 from privfed.plan.plan import plan
 from privfed.privacy.codec import Codec
+from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
-from privfed.privacy.noise.shares import Layers, SkellamShare
+from privfed.privacy.noise.shares import SMOOTHED, Layers
 from privfed.privacy.setting import ClientShares
 from privfed.run.prepare import plan_with_length
+from privfed.sampling.allocation import Allocation
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
 from privfed.secure.committee.protocol import CommitteeSums
 from privfed.secure.homomorphic.protocol import Bfv
@@ -40,19 +51,67 @@ def test_the_server_is_never_amplified_and_readers_only_where_the_total_is_fixed
         for sampler in (Poisson(size=20), Full(), FixedSize(size=20)):
             server = events(mechanism, sampler)["server"]
             assert server.relation == ZERO_OUT
-            assert isinstance(server.release, Skellam | DiscreteGaussians)
+            assert isinstance(server.release, Skellam | Gaussian)
     gated = replace(SETTING, against="readers")
     exact = SkellamNoise(noise_multiplier=z, sizing="layers").resolved(gated)
     assert isinstance(events(exact, Poisson(size=20))["readers"].release, PoissonSampled)
     assert events(exact, Poisson(size=20))["readers"].relation == ADD_REMOVE
     for mechanism in (layers, minimum, discrete):  # coarse layers tell how many dropped out
         readers = events(mechanism, Poisson(size=20))["readers"]
-        assert isinstance(readers.release, Skellam | DiscreteGaussians)
+        assert isinstance(readers.release, Skellam | Gaussian)
         assert readers.relation == ZERO_OUT
     cyclic = events(minimum, Cyclic(separation=12))["server"]
     assert isinstance(cyclic.release, Separated)
-    with pytest.raises(Refused, match="no proof with distributed"):
+    with pytest.raises(Refused, match="no proof with Skellam"):
         events(minimum, CappedPoisson(size=20))
+    capped = events(discrete, CappedPoisson(size=20))
+    assert {party: event.relation for party, event in capped.items()} == {
+        "server": ZERO_OUT,
+        "readers": ZERO_OUT,
+    }
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Poisson(size=20),
+        CappedPoisson(size=20),
+        FixedSize(size=20),
+        Full(),
+        Cyclic(separation=12),
+        Allocation(slots=12),
+    ],
+    ids=lambda sampler: type(sampler).__name__,
+)
+def test_exact_gaussian_layers_are_central_noise_to_readers(sampler):
+    """With every sampler that has an event for central noise, and that noise's event."""
+    setting = replace(SETTING, against="readers", noise=ClientShares(16, 16, 0.75))
+    keys = {"noise_multiplier": 1.3, "sizing": "layers"}
+    mechanism = DiscreteGaussianNoise(**keys).resolved(setting)
+    for exchanges in (1, 4):
+        found, grid = events(mechanism, sampler, exchanges=exchanges), mechanism.grid()
+        central = CentralGaussian(noise_multiplier=1.0)
+        event = central.event(sampler.of(240).witness(0, 240), exchanges)
+        readers = found["readers"]
+        z = noise_of(readers.release).noise_multiplier / noise_of(event.release).noise_multiplier
+        assert with_noise(readers.release) == with_noise(event.release)
+        assert readers.relation == event.relation
+        steps = 1.3 * mechanism.clip / grid.step
+        assert z**2 == pytest.approx((steps / grid.l2) ** 2 * (1 - 4.5 / (steps**2 / 24)))
+        assert found["server"].relation == ZERO_OUT
+        server = noise_of(found["server"].release)
+        assert variance_of(server, grid, exchanges) == pytest.approx(0.75 * (z * grid.l2) ** 2)
+        assert isinstance(found["server"].release, Separated | Gaussian), "amplified"
+    coarse = DiscreteGaussianNoise(**keys).resolved(replace(setting, against="server"))
+    assert events(coarse, sampler)["readers"].relation == ZERO_OUT
+    hostile = replace(setting, noise=ClientShares(16, 16, 0.75, 0.875))
+    less = DiscreteGaussianNoise(**keys).resolved(hostile)
+    assert isinstance(events(less, sampler)["readers"].release, Separated | Gaussian)
+
+
+def with_noise(release):
+    """The release, with a noise multiplier of 1."""
+    return Gaussian(1.0) if isinstance(release, Gaussian) else replace(release, of=Gaussian(1.0))
 
 
 def guaranteed(mechanism):
@@ -63,8 +122,7 @@ def guaranteed(mechanism):
         every = ((n, gone) for n in clients for gone in range(share.most_dropouts(n) + 1))
         staying = ((n, share.keeping(n, gone, range(gone, n)).values()) for n, gone in every)
         return min(sum(share.remaining(n, count).variance for count in each) for n, each in staying)
-    one = share.variance if isinstance(share, SkellamShare) else share.std**2
-    return setting.clients.minimum * one
+    return setting.clients.minimum * share.variance
 
 
 def honest_charge(mechanism):
@@ -74,27 +132,22 @@ def honest_charge(mechanism):
     found = events(mechanism, Full(), exchanges=3)
     for whom, part in (("server", setting.clients.honest), ("readers", setting.clients.added)):
         release = found[whom].release
-        assert isinstance(release, Skellam | DiscreteGaussians), f"amplified against the {whom}"
-        discrete = isinstance(release, DiscreteGaussians)
-        charged = release.clients * release.std**2 if discrete else release.variance
+        assert isinstance(release, Skellam | Gaussian), f"amplified against the {whom}"
+        charged = variance_of(release, replace(grid, l2=bound), exchanges=3)
         assert charged <= part * guaranteed(mechanism) * (1 + 1e-9), f"too much noise: {whom}"
         assert charged >= 0.9 * part * guaranteed(mechanism), "noise is given away"
-        assert release.l2 >= bound, "the norm of real rows"
-        assert release.l1 >= release.l2 * (1 - 1e-9)
-        assert release.exchanges == 3, "passes over one cohort count once"
+        if isinstance(release, Skellam):
+            assert release.l2 >= bound, "the norm of real rows"
+            assert release.l1 >= release.l2 * (1 - 1e-9)
+            assert release.exchanges == 3, "passes over one cohort count once"
 
 
 class AllSurvive:
     """Planted: the noise of more than the guaranteed survivors is counted."""
 
     def _release(self, counted, exchanges):
-        found, more = (
-            super()._release(counted, exchanges),
-            self._planned_setting().cohort.expected / 16,
-        )
-        if isinstance(found, DiscreteGaussians):
-            return replace(found, clients=math.ceil(found.clients * more))
-        return replace(found, variance=found.variance * more)
+        more = self._planned_setting().cohort.expected / 16
+        return with_variance(super()._release(counted, exchanges), more)
 
 
 class EverybodyIsHonest:
@@ -117,8 +170,10 @@ class RealClip:
     """Planted: the sensitivity of real rows, not of encoded ones."""
 
     def _release(self, counted, exchanges):
-        release = super()._release(counted, exchanges)
-        return replace(release, l2=self.clip / self.grid().step)
+        release, real = super()._release(counted, exchanges), self.clip / self.grid().step
+        if isinstance(release, Gaussian):
+            return with_variance(release, (self.grid().l2 / real) ** 2)
+        return replace(release, l2=real)
 
 
 class OnePass:
@@ -126,6 +181,13 @@ class OnePass:
 
     def _release(self, counted, exchanges):
         return super()._release(counted, 1)
+
+
+class SharesBelowThreeSteps:
+    """Planted: shares of any size are charged as a Gaussian."""
+
+    def _least_shares(self):
+        return 1e9, 1e9
 
 
 class Amplified:
@@ -149,9 +211,55 @@ def test_the_real_mechanism_passes_and_planted_faults_are_caught(kind, keys):
         (OnePass, "count once"),
         (Amplified, "amplified against the server"),
     ):
+        if kind is DiscreteGaussianNoise and fault in (RealClip, OnePass):
+            said = "too much noise: server"
         broken = type(fault.__name__, (fault, kind), {})(noise_multiplier=1.5, **keys)
         with pytest.raises(AssertionError, match=said):
             honest_charge(broken.resolved(setting))
+
+
+def is_proved_from_three_steps_on(kind, sizing):
+    """The smallest bits with a proof have shares and layers of three steps, and few more do.
+
+    Returns the mechanism at the most bits that are too few.
+    """
+    refused = None
+    for bits in range(8, 24):
+        setting = replace(SETTING, bits=bits, noise=ClientShares(16, 16, 0.75))
+        mechanism = kind(noise_multiplier=1.5, sizing=sizing).resolved(setting)
+        parts = [mechanism.share()]
+        if sizing == "layers":
+            layers, every = parts[0], range(1, setting.cohort.largest + 1)
+            parts = [layers.layer(n, i + 1) for n in every for i in range(layers.count(n))]
+            parts += map(layers.base, every)
+        least = min(part.variance for part in parts)
+        proved = isinstance(mechanism._release(0.75, 1), Gaussian)
+        assert least >= 9 or not proved, "shares of less than three steps"
+        assert proved or least <= 16 * 9, "many bits are too few"
+        refused = refused if proved else mechanism
+    return refused
+
+
+@pytest.mark.parametrize("sizing, what", [("minimum", "share"), ("layers", "layer")])
+def test_gaussian_shares_below_three_steps_are_refused_by_name(sizing, what):
+    refused = is_proved_from_three_steps_on(DiscreteGaussianNoise, sizing)
+    with pytest.raises(Refused, match=rf"a party's {what} .* raise secure.bits.*skellam"):
+        refused.noise_on_update(20)
+    fault = type("Fault", (SharesBelowThreeSteps, DiscreteGaussianNoise), {})
+    with pytest.raises(AssertionError, match="less than three steps"):
+        is_proved_from_three_steps_on(fault, sizing)
+
+
+@pytest.mark.parametrize("bits", [10, 12, 20])
+def test_a_part_of_the_charge_covers_that_part_of_the_shares(bits):
+    """A later run may assume more colluders: its part of the charged variance is then counted."""
+    setting = replace(SETTING, bits=bits, noise=ClientShares(16, 16))
+    mechanism = DiscreteGaussianNoise(noise_multiplier=2.0).resolved(setting)
+    share, charged = mechanism.share().variance, mechanism._release(1.0, 1)
+    assert share >= 9
+    for honest in range(1, 17):
+        variance = variance_of(with_variance(charged, honest / 16), mechanism.grid())
+        assert variance <= honest * share - SMOOTHED
 
 
 @every_case("kind, keys", KINDS.values(), ids=KINDS.keys())
@@ -161,8 +269,13 @@ def test_exchanges_over_one_cohort_cost_as_much_as_each_by_itself(kind, keys):
     apart = {events(mechanism, Full())["server"]: 3}
     assert epsilon(together, 1e-5, "rdp") == pytest.approx(epsilon(apart, 1e-5, "rdp"), rel=1e-9)
     readers = events(mechanism, Poisson(size=20), exchanges=3)["readers"].release
-    sampled = readers.of if isinstance(readers, PoissonSampled) else readers
-    assert sampled.exchanges == 3
+    once = events(mechanism, Poisson(size=20))["readers"].release
+    three, one = (
+        variance_of(each.of if isinstance(each, PoissonSampled) else each, mechanism.grid())
+        / getattr(each, "exchanges", 1)
+        for each in (readers, once)
+    )
+    assert three == pytest.approx(one / 3)
 
 
 def accepted(part, limits):

@@ -24,7 +24,7 @@ from privfed.plan.rule import message_length
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedSum, Encoding
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
-from privfed.privacy.noise.shares import SkellamShare
+from privfed.privacy.noise.shares import JOINED, SkellamShare
 from privfed.privacy.rotation import padded
 from privfed.run.prepare import plan_with_length, prepare
 from privfed.sampling.samplers import Full
@@ -33,19 +33,28 @@ from privfed.secure.limits import Limits
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session
 
+LAYERS = "privacy.sizing=layers"
+
 
 @every_case(
     "keys, said",
     [
         (("secure.protocol=none",), "adds its noise within a secure sum"),
-        (("secure.protocol=bfv", "privacy.sizing=layers"), "secrets that masked sums share"),
+        (("secure.protocol=bfv", LAYERS), "secrets that masked sums share"),
         (("secure.protocol=ckks",), "recover the key"),
-        (("cohort.sampler=truncated_poisson", "cohort.size=4"), "no proof with distributed"),
-        (("secure.bits=8", "data.clients=5000", "secure.threshold=0.5"), "too few for the noise"),
+        (
+            ("privacy.mechanism=skellam", "cohort.sampler=truncated_poisson", "cohort.size=4"),
+            "no proof with Skellam",
+        ),
+        (
+            ("privacy.mechanism=discrete_gaussian", "privacy.noise_sampler=exact", LAYERS),
+            "layers are drawn from seeds",
+        ),
+        (("secure.bits=8", "data.clients=5000", "secure.threshold=0.5"), "but the noise of"),
         (("privacy.mechanism=gaussian", "privacy.against=readers"), "which has two guarantees"),
         (("aggregation.rule=median",), "median"),
         (("privacy.accountant=pld",), "pld"),
-        (("privacy.sizing=layers", "privacy.tolerance=0.99999999999"), "lower privacy.tolerance"),
+        ((LAYERS, "privacy.tolerance=0.99999999999"), "lower privacy.tolerance"),
     ],
 )
 def test_what_has_no_proof_is_refused_with_what_would_work(tmp_path, keys, said):
@@ -65,7 +74,7 @@ def test_the_samplers_total_variation_is_charged():
     for event in events(layers, Full(), exchanges=3).values():
         assert event.slack >= 3 * 16 * 24 * most * each > 0, "a base, and as many layers"
     exact = DiscreteGaussianNoise(noise_multiplier=1.0, noise_sampler="exact").resolved(SETTING)
-    assert events(exact, Full())["server"].slack == 0.0
+    assert events(exact, Full())["server"].slack == 16 * 24 * JOINED, "of their sum alone"
 
 
 def test_the_ledger_says_whose_guarantee_its_charges_are(tmp_path):
@@ -112,12 +121,12 @@ def test_calibrate_solves_for_noise_and_for_what_few_bits_leave():
 
 def test_calibrate_says_what_distributed_noise_needs():
     cases = {
-        "needs --bits and --dimension": (*FOR_SKELLAM, "--rounds", "9", "--epsilon", "6"),
+        "--bits or --dimension is missing": (*FOR_SKELLAM, "--rounds", "9", "--epsilon", "6"),
         "raise secure.bits": (
             *(*FOR_SKELLAM, "--rounds", "100", "--epsilon", "1"),
             *("--bits", "10", "--dimension", "100000"),
         ),
-        "for --mechanism skellam": (
+        "only with --mechanism discrete_gaussian or skellam": (
             *("--sampling-rate", "0.1", "--rounds", "9"),
             *("--bits", "20", "--epsilon", "6"),
         ),
@@ -203,12 +212,12 @@ def test_shares_that_parties_cannot_compare_are_refused_before_anybody_trains():
 
 
 def test_sums_that_no_ciphertext_holds_are_refused_before_anybody_is_charged(tmp_path):
-    with pytest.raises(Refused, match="do not fit"):
+    with pytest.raises(Refused, match=r"exceed .*, the largest number that bfv can hold"):
         Bfv(bits=32).refuse_codec(Codec(1.0, 1e-7, 10, 32), Limits(400))
     Bfv(bits=32).refuse_codec(Codec(1.0, 1e-6, 10, 32), Limits(400))
 
 
-def test_shares_below_two_steps_have_no_proof_and_more_noise_helps():
+def test_shares_below_three_steps_have_no_proof_and_more_noise_helps():
     """Solving starts at noise whose shares are too small, and has to go on."""
     discrete = ("--mechanism", "discrete_gaussian", *FOR_SKELLAM[2:4], "--population", "1000")
     flags = (*discrete, "--rounds", "1", "--bits", "12", "--dimension", "1000")
@@ -216,9 +225,9 @@ def test_shares_below_two_steps_have_no_proof_and_more_noise_helps():
     assert 0.4 < solved["epsilon"] <= 0.5
     given = calibrated(*flags, "--noise-multiplier", "0.5")
     assert given.exit_code == 2, "as check refuses it"
-    assert "too few for the noise" in given.output
+    assert "proof from 3 steps on; raise secure.bits" in given.output
     keys = ("privacy.mechanism=discrete_gaussian", "privacy.noise_multiplier=0.02", "secure.bits=9")
-    with pytest.raises(Refused, match="too few for the noise"):
+    with pytest.raises(Refused, match=r"raise secure\.bits.*or use privacy.mechanism"):
         plan_with_length(small(*DISTRIBUTED, *keys))
 
 

@@ -30,7 +30,7 @@ def test_skellam_has_its_distribution_and_a_wrong_scale_is_rejected(variance):
 @every_case("exact", [False, True])
 @every_case("std", [2.0, 7.0, 60.0])
 def test_discrete_gaussians_have_their_distribution_and_a_wrong_scale_is_rejected(std, exact):
-    sample = DiscreteGaussianShare(std, exact).draw(Keys(None), 150_000)
+    sample = DiscreteGaussianShare(std**2, exact).draw(Keys(None), 150_000)
     assert fits(sample, gaussian_cdf(std), -3 * std, 3 * std) > 1e-6
     assert fits(sample, gaussian_cdf(std * 1.03), -3 * std, 3 * std) < 1e-6
 
@@ -38,7 +38,7 @@ def test_discrete_gaussians_have_their_distribution_and_a_wrong_scale_is_rejecte
 def test_a_table_is_the_distribution_to_192_bits():
     import mpmath
 
-    table = discrete_gaussian_table(3.5)
+    table = discrete_gaussian_table(3.5**2)
     with mpmath.workdps(80):
         weights = [
             mpmath.exp(-(mpmath.mpf(k) ** 2) / (2 * mpmath.mpf(3.5) ** 2)) for k in range(900)
@@ -91,10 +91,16 @@ def test_further_bits_decide_where_the_leading_tie():
     assert stats.binomtest(int((below == 0).sum()), 40_000, 0.75).pvalue > 1e-6
 
 
-@every_case("variance", [0.3, 900.0, 900.0**2, 5000.0**2])
-def test_each_draw_is_where_its_number_falls_among_all_192_bits(variance):
+@every_case(
+    "made, variance",
+    [
+        *((skellam_table, variance) for variance in (0.3, 900.0, 900.0**2, 5000.0**2)),
+        *((discrete_gaussian_table, variance) for variance in (9.0, 16384.0**2)),
+    ],
+)
+def test_each_draw_is_where_its_number_falls_among_all_192_bits(made, variance):
     """At every value of the distribution, beside it, and anywhere: by the guide and without."""
-    table = skellam_table(variance)
+    table = made(variance)
     edges = np.unique(table.words)[:: max(1, len(table.words) // 6000)].astype(np.int64)
     near = np.concatenate([edges - 1, edges, edges + 1, [0, 2**32 - 1]]).clip(0, 2**32 - 1)
     anywhere = Keys(b"16 bytes of seed").bits(20_000) >> np.uint64(32)
@@ -124,7 +130,7 @@ def test_exact_draws_refuse_what_they_have_no_proof_for():
         with pytest.raises(ValueError, match="an integer"):
             discrete_gaussian(Keys(None), variance, 3)
     with pytest.raises(ValueError, match="coarser grid"):
-        skellam_table(5001.0**2)
+        skellam_table(20001.0**2)
 
 
 def kept(layers, clients, gone):

@@ -331,12 +331,12 @@ def test_a_mean_is_taken_over_rows():
         (("data.sites=3",), "not for sites that hold several"),
         (("audit.canaries=40",), "leaving out a canary"),
         (("evaluation.by=clients", "run.rounds=10"), "for rows that a rule averages"),
-        (("privacy.colluders=8",), "no client is left"),
-        (("attack.name=sign_flip", "attack.fraction=0.9"), "no client is left"),
+        (("privacy.colluders=8",), "no client's noise counts"),
+        (("attack.name=sign_flip", "attack.fraction=0.9"), "no client's noise counts"),
         (("client.objective=scaffold", "data.setting=cross_silo"), "use an objective"),
         (
             ("client.objective=scaffold", "data.setting=cross_silo", "aggregation.rule=caf"),
-            "sum more than an update, but aggregation.rule = 'caf'",
+            "sends more than an update, but aggregation.rule = 'caf'",
         ),
     ],
 )
@@ -392,7 +392,7 @@ def test_an_audit_refutes_too_little_noise(fault, monkeypatch):
     [
         (("privacy.colluders=1",), None),
         (("privacy.colluders=2",), None),
-        (("privacy.mechanism=local_gaussian",), "no ledger states that run's spending"),
+        (("privacy.mechanism=local_gaussian",), "no ledger states the earlier spending"),
     ],
 )
 def test_an_earlier_run_counts_as_it_withstands_the_later_ones_colluders(tmp_path, earlier, why):

@@ -139,7 +139,7 @@ def test_a_dealt_test_set_makes_up_clients_of_the_same_sizes(tmp_path):
     [
         (("data.partition=dirichlet",), "the clients of the public test examples are unknown"),
         (("data.partition=iid", "data.holdout=examples"), "of clients that trained"),
-        (("data.features=9", "data.shift=covariate"), "those of the public test set one by one"),
+        (("data.features=9", "data.shift=covariate"), "public test examples one by one"),
     ],
 )
 def test_a_run_without_anybody_to_compare_with_is_refused(tmp_path, overrides, reason):
@@ -174,7 +174,7 @@ def test_the_command_draws_tabulates_and_answers_in_json(tmp_path):
         (("--set", "nothing", "RUN"), "--set changes a run file"),
         (("--out", "RUN", "RUN"), "is not empty"),
         (("--shadows", "3", "RUN"), "3 is not in the range"),
-        (("--level", "household", "RUN"), "is not one of"),
+        (("--level", "household", "RUN"), "expected one of"),
     ],
 )
 def test_the_command_refuses_in_one_message(finished, words, reason):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import MoreThanDeclared, Rounds, population, trainer
+from helpers import MoreThanDeclared, Rounds, population, set_fields, trainer
 
 from accounting.guarantee import guarantee
 from defenses.on_rows.median import Median
@@ -50,7 +50,7 @@ def full_batch_rounds(folder, sizes, **changes):
         folder, sizes, mechanism=NoPrivacy(), sampler=Poisson(size=len(sizes)), **changes
     )
     local = trainer(population(sizes), lr=0.5, epochs=1, batch_size=1000)
-    object.__setattr__(rounds.world.executor, "trainer", local)
+    set_fields(rounds.world.executor, trainer=local)
     return rounds, local
 
 
@@ -78,7 +78,7 @@ def test_uniform_weights_average_clients_and_example_weights_examples(tmp_path):
         by_size, np.average(rows, axis=0, weights=SIZES), rtol=1e-4, atol=1e-7
     )
     uniform, _ = full_batch_rounds(tmp_path, SIZES)
-    object.__setattr__(uniform.world.executor, "by_examples", False)
+    set_fields(uniform.world.executor, by_examples=False)
     np.testing.assert_allclose(uniform.released()[0], rows.mean(0), rtol=1e-4, atol=1e-7)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import Memory, Rounds
+from helpers import Memory, Rounds, set_fields
 from small import small, trained
 from waiting import LONG
 
@@ -100,9 +100,9 @@ def test_nobody_is_asked_and_nothing_charged_before_the_last_release_is_durable(
 
     monkeypatch.setattr(Ledger, "charge", charged)
     monkeypatch.setattr(type(executor), "chunks", chunks)
-    object.__setattr__(rounds.world, "store", store)
+    set_fields(rounds.world, store=store)
     with InBackground() as writing:
-        object.__setattr__(rounds.world, "writing", writing)
+        set_fields(rounds.world, writing=writing)
         threading.Timer(0.05, store.gate.set).start()
         state = run_round(1, rounds.algorithm, rounds.state, rounds.world)
         run_round(2, rounds.algorithm, state, rounds.world)

@@ -220,7 +220,11 @@ def test_as_many_liars_as_were_declared_take_nothing_away_and_others_do(tmp_path
         ((), None, "excluded from all later rounds, and the run goes on"),
         (SHARED, 0, "stops the run: ε holds only if none of a cohort's clients is Byzantine"),
         ((*SHARED, "privacy.sizing=layers"), 0, "stops the run: ε holds only if none"),
-        ((*SHARED, "aggregation.byzantine=2"), 2, "; with more than 2 the run stops: ε holds"),
+        (
+            (*SHARED, "aggregation.byzantine=2"),
+            2,
+            "; with more than 2 the run stops, because ε holds",
+        ),
         (("cohort.sampler=poisson", "cohort.size=11"), None, "stops the run: ε requires a secret"),
         (("secure.simulate=arithmetic",), None, ""),
         (

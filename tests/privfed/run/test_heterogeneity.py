@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import Rounds, population, trainer
+from helpers import Rounds, population, set_fields, trainer
 from lanes import every_case
 from scipy import stats
 from small import model, same_run, small, trained
@@ -141,7 +141,7 @@ def test_pachinko_prefers_a_coarse_label_and_mixes_the_fine_ones_within():
     taken = sum(two._wish(rng, children)(np.array([1, 900, 900]), 100) for _ in range(200))
     assert taken[0] == 200, "the label of which one is left"
     assert taken[2] / taken.sum() == pytest.approx(0.5, abs=0.02), "its sibling makes up for it"
-    with pytest.raises(Refused, match="expected one for each of the 6"):
+    with pytest.raises(Refused, match="name one coarse label for each"):
         Pachinko(coarse=[0, 1]).owners(labelled(), 5, STREAMS)
 
 
@@ -177,12 +177,12 @@ def test_a_concept_shift_swaps_two_labels_at_known_rounds_for_everybody_for_ever
     assert torch.equal(shifted.at(999).examples.y, before.examples.y)
     other = Concept(swaps=4, within=20).apply(federation, Streams(77))
     assert [round for round, _ in other.relabelled] != rounds
-    with pytest.raises(Refused, match="lower it or raise"):
+    with pytest.raises(Refused, match=r"lower data\.swaps, or raise"):
         Concept(swaps=5, within=5).apply(federation, STREAMS)
     few = replace(
         federation, examples=replace(federation.examples, y=federation.examples.y % 2, classes=2)
     )
-    with pytest.raises(Refused, match="brings an earlier labelling back"):
+    with pytest.raises(Refused, match="restores an earlier labelling"):
         Concept(swaps=2, within=20).apply(few, STREAMS)
     for seed in range(30):
         seen = [tuple(range(3))]
@@ -190,7 +190,7 @@ def test_a_concept_shift_swaps_two_labels_at_known_rounds_for_everybody_for_ever
         seen += [tuple(labels.tolist()) for _, labels in many]
         assert len(set(seen)) == 5, "a labelling came back"
     numbers = replace(federation, examples=replace(federation.examples, y=torch.zeros(43, 1)))
-    with pytest.raises(Refused, match="no class each"):
+    with pytest.raises(Refused, match="no class labels"):
         Concept().apply(numbers, STREAMS)
 
 
@@ -295,7 +295,7 @@ def test_sampling_by_size_draws_in_proportion_and_is_refused_under_privacy():
     free = ["cohort.sampler=by_size", "privacy.mechanism=none"]
     with pytest.raises(Refused, match="is private data"):
         plan(small("cohort.sampler=by_size"))
-    with pytest.raises(Refused, match="counts examples twice"):
+    with pytest.raises(Refused, match="examples would count twice"):
         plan(small(*free))
     assert plan(small(*free, "aggregation.weights=uniform")).event.sampler == "by_size"
     scaffold = ["client.objective=scaffold", "data.setting=cross_silo"]
@@ -409,8 +409,7 @@ def test_work_counts_the_steps_that_are_taken(tmp_path):
     """At most three of 2 + 2, 5 + 5 and 2 + 2, of at most two examples each; Mime's twice."""
     for objective, twice, beside in ((Sgd(), 1, 0), (Mime(), 2, 1)):
         rounds = Rounds(tmp_path / str(twice), (3, 9, 4), objective=objective, size=3)
-        for name, value in (("batch_size", 2), ("most_steps", 3)):
-            object.__setattr__(rounds.local, name, value)
+        set_fields(rounds.local, batch_size=2, most_steps=3)
         steps, examples = rounds.world.executor.work(1, np.arange(3))
         assert steps.tolist() == [3 * twice + beside * each for each in (2, 5, 2)]
         assert examples.tolist() == [
@@ -488,7 +487,7 @@ def test_a_half_is_tuned_on_and_the_other_scored():
 
 
 def test_log_is_for_progress_only():
-    with pytest.raises(Refused, match="log scales a run's progress"):
+    with pytest.raises(Refused, match="only if x is a run's progress"):
         check_figures([Figure(name="a", x="client.lr", log=True)], {"client.lr": [0.1, 0.2]})
 
 

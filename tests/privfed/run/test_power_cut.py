@@ -164,7 +164,7 @@ def test_a_run_without_its_private_folder_says_what_is_lost_and_what_can_be_done
     assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     for lost in LOST[kind]:
         assert lost in result.stderr
-    for way in ("privfed evaluate", "privacy.prior", "model of round 2"):
+    for way in ("evaluated, exported and audited", "privacy.prior", "model of round 2"):
         assert way in result.stderr
     assert "--resume" not in result.stderr
     assert CliRunner().invoke(main, ["evaluate", str(path)]).exit_code == 0

@@ -112,7 +112,7 @@ def test_a_plan_without_proof_is_refused_before_anything_is_read(tmp_path, calls
 def test_examples_that_grow_with_clients_are_refused_where_noise_depends_on_them():
     keys = ("data.clients=300", *PROTOCOLS["masks and skellam"], "secure.simulate=arithmetic")
     config = small("data.source=custom_parts:Growing", *keys)
-    with pytest.raises(Refused, match="fewer synthetic clients used for planning"):
+    with pytest.raises(Refused, match="fewer synthetic clients that planning uses"):
         prepare(config)
     assert check(config).plan.mechanism.grid().length
 

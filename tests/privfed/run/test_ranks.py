@@ -278,7 +278,7 @@ def test_the_second_rank_neither_charges_nor_draws_and_each_adds_noise_where_no_
 
 def test_a_rank_of_another_version_does_not_take_part():
     """It might draw another part of the noise, or none."""
-    with pytest.raises(Refused, match=r"rank 0 runs privfed 0\.0\.9, and this rank"):
+    with pytest.raises(Refused, match=r"rank 0 runs privfed 0\.0\.9, but this rank"):
         process_group.refuse_another_version("0.0.9")
 
 

@@ -155,7 +155,7 @@ def test_more_rounds_than_the_budget_stop_at_the_budget(tmp_path):
         ("privacy.clip=0.9", "privacy.clip was 0.4 and is now 0.9"),
         ("privacy.noise_multiplier=9.0", "privacy.noise_multiplier"),
         ("server.optimizer=fedavg", "server.optimizer"),
-        ("run.rounds=6", "may only go up"),
+        ("run.rounds=6", "raise run.rounds"),
         ("run.seed=1", "run.seed"),
         ("cohort.size=5", "cohort.size"),
     ],

@@ -141,7 +141,7 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
     "overrides, reason",
     [
         (("cohort.slots=5",), "cohort.slots that divides the clients"),
-        (("cohort.slots=4", "cohort.groups=3"), "1, 2, 4|groups that divide"),
+        (("cohort.slots=4", "cohort.groups=3"), "1, 2, 4|must divide"),
         (("privacy.mechanism=local_gaussian",), "server that knows the slots"),
         (
             ("privacy.mechanism=skellam", "secure.protocol=masks"),
@@ -154,7 +154,7 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
         (("privacy.mechanism=blt",), "overlap"),
         (
             ("privacy.mechanism=banded", "privacy.bands=3", "secure.protocol=masks"),
-            "clients that are all sampled alike",
+            "all clients are sampled alike",
         ),
         (("data.sites=2",), None),
         (("data.sites=2", "secure.protocol=masks"), "sites sample their own"),

@@ -245,7 +245,10 @@ def test_a_run_charges_the_same_whoever_is_at_hand(tmp_path, sampler):
     "words, reason",
     [
         (("privacy.adaptive_clip=true",), "half within the clip"),
-        (("client.objective=scaffold", "data.setting=cross_silo"), "by the sampler alone"),
+        (
+            ("client.objective=scaffold", "data.setting=cross_silo"),
+            "assumes that every sampled client takes part",
+        ),
     ],
 )
 def test_what_counts_on_everybody_refuses_absence(words, reason):

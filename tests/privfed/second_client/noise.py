@@ -29,6 +29,7 @@ class Layers:
     tolerance: float
     colluders: int = 0
     waste: float = 0.0
+    kind: str = "skellam"
 
     def most_dropouts(self, n):
         return min(floor(self.tolerance * n), n - 1 - self.colluders)
@@ -72,8 +73,8 @@ class Layers:
         """Returns the variances of the base, and of layers 1 to L."""
         counted, ends = n - self.colluders, self.boundaries(n)
         pairs = itertools.pairwise(ends)
-        parts = [(end - start) / ((counted - start) * (counted - end)) for start, end in pairs]
-        return [self.variance / counted, *(self.variance * part for part in parts)]
+        parts = [Fraction(end - start, (counted - start) * (counted - end)) for start, end in pairs]
+        return [Fraction(self.variance) * part for part in (Fraction(1, counted), *parts)]
 
     def seeds(self, n):
         """Returns the seeds of layers 1 to L; only the first is random."""
@@ -86,15 +87,15 @@ class Layers:
     def rows(self, n, seeds, length):
         """Returns the base, and a layer for each seed."""
         every = zip(self.variances(n), [secrets.token_bytes(32), *seeds], strict=True)
-        return [draws(variance, seed, length) for variance, seed in every]
+        return [draws(variance, seed, length, self.kind) for variance, seed in every]
 
 
 def next_layer(seed):
     return sha256(LABELS["layer"], seed)
 
 
-def draws(variance, seed, length):
-    reach, table = skellam_table(variance)
+def draws(variance, seed, length, kind):
+    reach, table = table_of(variance, kind)
     return [bisect.bisect_right(table, number) - reach for number in uniform(seed, range(length))]
 
 
@@ -107,15 +108,43 @@ def uniform(seed, places):
 
 
 @functools.cache
-def skellam_table(variance):
+def table_of(variance, kind):
     """Returns R, and F_j for j from -R to R."""
     reach = math.ceil(15 * math.sqrt(variance) + 100)
-    most, exact = 2 * reach + 100, Fraction(variance)
-    weights = {most + 1: 0, most: 1 << 64}
-    for k in range(most, 0, -1):
-        weights[k - 1] = weights[k + 1] + 2 * k * weights[k] * exact.denominator // exact.numerator
+    most, weights = WEIGHTS[kind](reach, Fraction(variance))
     total, below, table = 2 * sum(weights.values()) - weights[0], 0, []
     for j in range(-most, reach + 1):
         below += weights[abs(j)]
         table.append((below << 192) // total)
     return reach, [*table[most - reach : -1], 1 << 192]
+
+
+def skellam(reach, variance):
+    """Returns K and the weights w_0 to w_{K+1}."""
+    most = 2 * reach + 100
+    weights = {most + 1: 0, most: 1 << 64}
+    for k in range(most, 0, -1):
+        step = 2 * k * weights[k] * variance.denominator // variance.numerator
+        weights[k - 1] = weights[k + 1] + step
+    return most, weights
+
+
+def discrete_gaussian(reach, variance):
+    weights, ratio = {0: 1 << 512}, exponential(1 / (2 * variance))
+    square = exponential(1 / variance)
+    for k in range(reach):
+        weights[k + 1] = weights[k] * ratio >> 512
+        ratio = ratio * square >> 512
+    return reach, weights
+
+
+def exponential(x):
+    """Returns floor(2^512 exp(-x)), by the series to 700 bits."""
+    total, term, k = 0, Fraction(1 << 700), 0
+    while term := Fraction(math.floor(term)):
+        total, k = total + (-1) ** k * int(term), k + 1
+        term = term * x / k
+    return total >> 188
+
+
+WEIGHTS = {"skellam": skellam, "discrete_gaussian": discrete_gaussian}

@@ -180,7 +180,7 @@ def a_complaint_too_few(monkeypatch):
     monkeypatch.setattr(
         evidence.Blame,
         "count",
-        lambda self, lists: whole(replace(self, byzantine=self.byzantine - 1), lists),
+        lambda self, lists: whole(replace(self, corrupt=self.corrupt - 1), lists),
     )
 
 

@@ -15,6 +15,7 @@ from encrypted_sums import (
     resigned,
     sized,
 )
+from helpers import set_fields
 from lanes import every_case
 
 from privfed.secure.frames import BadMessage
@@ -236,7 +237,7 @@ def test_uncompressed_ciphertexts_of_another_form_are_refused_and_change_nothing
         found = protocol.scheme.read(key, row.blocks[block], sizes[block])
         assert found.ciphertext()[0].is_ntt_form() is protocol.scheme.transformed
     wrong = dataclasses.replace(type(protocol)(bits=protocol.bits).scheme)
-    object.__setattr__(wrong, "transformed", not protocol.scheme.transformed)
+    set_fields(wrong, transformed=not protocol.scheme.transformed)
     with pytest.raises(BadMessage, match="another form"):
         wrong.read(key, row.blocks[0], sizes[0])
 

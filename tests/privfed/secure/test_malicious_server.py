@@ -541,7 +541,7 @@ def of_sites(rng, threshold=least_threshold):
     sites = SiteNoise(n, int(rng.integers(max(needed, k + 1), n + 1)), k)
     policy = SitePolicy(n, sites.minimum, needed, k, "malicious")
     limits = Limits(n, sites.minimum, size=n, sites=n, colluders=k)
-    layers = sites.layers(30.0) if rng.random() < 0.5 else None
+    layers = sites.layers(30.0, "skellam") if rng.random() < 0.5 else None
     byzantine, everybody = frozenset(range(k)), set(range(n))
     setting = Setting(tuple(range(n)), byzantine, policy, limits, layers)
     others = (k + rng.permutation(n - k)).tolist()

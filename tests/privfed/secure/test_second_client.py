@@ -34,7 +34,7 @@ class Drawn(Fixed):
 
 
 COMPLETE, CIRCLE, RANDOM = Fixed(6, byzantine=1), Fixed(2, 6), Drawn(3, survivors=9)
-LAYERS = Layers(50.0, 0.45)
+LAYERS = Layers(50.0, 0.45, kind="discrete_gaussian")
 SUMS = {
     "complete": (COMPLETE, 20, None),
     "circle": (CIRCLE, 16, None),

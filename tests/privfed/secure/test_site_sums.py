@@ -102,7 +102,7 @@ def remaining_noise(of, layers, missing):
 @pytest.mark.parametrize("noise", [SiteNoise(4, 3, 1), SiteNoise(5, 3, 2)])
 def test_layers_come_off_by_how_many_pinned_sites_are_missing(noise):
     protocol = MaskedSums(threshold=noise.minimum / noise.sites, colluders=0.0)
-    layers = noise.layers(200.0)
+    layers = noise.layers(200.0, "discrete_gaussian")
     for missing in range(noise.sites - noise.minimum + 1):
         of = session(noise.sites, [SHARED] * missing + [Leaves.NEVER] * (noise.sites - missing))
         total, _ = outcome(of, noise, protocol, layers)
@@ -116,7 +116,7 @@ def test_layers_come_off_by_how_many_pinned_sites_are_missing(noise):
 def test_a_smaller_roster_is_one_with_more_sites_missing(monkeypatch, layered):
     """A site whose keys never come: thresholds and layers are those of all pinned sites."""
     noise = SiteNoise(5, 4, 1)
-    share: Share = noise.layers(200.0) if layered else SkellamShare(30.0)
+    share: Share = noise.layers(200.0, "discrete_gaussian") if layered else SkellamShare(30.0)
     lost = tampering(wire.Advertise, lambda message: b"", victim=0)
     protocol, graphs = MaskedSums(threshold=0.6, threat="malicious", colluders=0.2), []
     honest = masked_channel.MaskingClient._checked_graph

@@ -1,5 +1,6 @@
 """The claim of sums over sites against exact laws: tiny populations, every coin, all noise."""
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -9,12 +10,12 @@ from scipy import stats
 
 from accounting.events import ADD_REMOVE, Event
 from accounting.guarantee import guarantee
-from privfed.privacy.mechanisms.distributed import SkellamNoise
-from privfed.privacy.noise.shares import WASTE, SkellamShare
+from accounting.releases import PoissonSampled, SeveralSites
+from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
+from privfed.privacy.noise.shares import WASTE, Layers
 from privfed.privacy.setting import CohortSize, Setting, SiteNoise
-from privfed.sampling.cohort import over_several_sites
+from privfed.sampling.cohort import over_several_sites, sampled_at_sites
 from privfed.sampling.samplers import Poisson
-from privfed.sampling.site_subsampling import sampled_at_sites
 
 RATE, DELTAS, EPSILONS = 0.25, (1e-3, 0.03, 0.1, 0.2), (0.0, 0.1, 0.5, 1.0, 2.0)
 SITES = [SiteNoise(3, 3, 1), SiteNoise(4, 3, 1), SiteNoise(5, 4, 2)]
@@ -22,23 +23,37 @@ OTHERS = (3, -5)
 """Rows of the other client at the target's site, and of the one client at every other site."""
 
 
-def skellam(sites, length=1, sizing="minimum", multiplier=1.0):
-    setting = Setting(cohort=CohortSize(1, 4), noise=sites, bits=8, length=length)
-    mechanism = SkellamNoise(clip=1.0, noise_multiplier=multiplier, sizing=sizing)
-    return mechanism.resolved(setting)
+KINDS = [SkellamNoise, DiscreteGaussianNoise]
+
+
+def shared(sites, length=1, sizing="minimum", multiplier=1.0, kind=SkellamNoise, parts=1):
+    setting = Setting(cohort=CohortSize(parts, 4 * parts), noise=sites, bits=8, length=length)
+    mechanism = kind(clip=1.0, noise_multiplier=multiplier, sizing=sizing)
+    return mechanism.in_parts(parts).resolved(setting)
+
+
+def skellam(sites, length=1, multiplier=1.0):
+    return shared(sites, length, multiplier=multiplier)
 
 
 def claimed(mechanism):
     return mechanism.events(Poisson(size=1).witness(0, 4), 1)
 
 
-def noise(variances, length, reach=100):
-    """The law of a sum of independent Skellams, on whole numbers up to `reach` each way."""
+def share_of(kind, variance, here):
+    """The law of one share."""
+    if kind is SkellamNoise:
+        return stats.skellam.pmf(here, variance / 2, variance / 2)
+    weights = np.exp(-(here**2) / (2 * variance))
+    return weights / weights.sum()
+
+
+def noise(variances, length, reach=100, kind=SkellamNoise):
+    """The law of a sum of independent shares, on whole numbers up to `reach` each way."""
     line, here = np.zeros(2 * reach + 1), np.arange(-reach, reach + 1)
     line[reach] = 1.0
     for variance in variances:
-        half = variance / 2
-        line = np.convolve(line, stats.skellam.pmf(here, half, half), "same")
+        line = np.convolve(line, share_of(kind, variance, here), "same")
     return line if length == 1 else np.multiply.outer(line, line)
 
 
@@ -64,9 +79,9 @@ def longest_rows(mechanism):
     return [row for row in rows if sum(row) <= mechanism.grid().l1]
 
 
-def seen(shares, sites, row, rate=RATE):
+def seen(shares, sites, row, rate=RATE, kind=SkellamNoise):
     """What is seen of `sites` with and without the target: their rows, and one share of each."""
-    without = noise(shares, len(row))
+    without = noise(shares, len(row), kind=kind)
     for site in sites:
         others = OTHERS[:1] if site == 0 else OTHERS[1:]
         for other in others:
@@ -81,29 +96,31 @@ def exceeds(pair, event):
     )
 
 
+@every_case("kind", KINDS)
 @every_case("length", [1, 2])
 @every_case("sites", SITES)
-def test_what_is_left_without_colluders_is_as_claimed(sites, length):
+def test_what_is_left_without_colluders_is_as_claimed(sites, length, kind):
     """For every set of honest survivors that may be left, and readers see all of their noise."""
-    mechanism = skellam(sites, length)
+    mechanism = shared(sites, length, kind=kind)
     share, event = mechanism.share().variance, claimed(mechanism)["sites"]
     for row in longest_rows(mechanism):
         for left in {sites.counted, sites.minimum, sites.sites}:
             for others in combinations(range(1, sites.sites), left - 1):
-                assert not exceeds(seen([share] * left, (0, *others), row), event)
+                assert not exceeds(seen([share] * left, (0, *others), row, kind=kind), event)
 
 
 @every_case("length", [1, 2])
 @every_case("sizing", ["minimum", "layers"])
 @every_case("sites", SITES)
-def test_who_trusts_one_site_alone_has_its_noise_and_its_coins(sites, sizing, length):
+@every_case("kind", KINDS)
+def test_who_trusts_one_site_alone_has_its_noise_and_its_coins(kind, sites, sizing, length):
     """All others collude: of layers they hold enough shares to know all but the base."""
-    mechanism = skellam(sites, length, sizing)
+    mechanism = shared(sites, length, sizing, kind=kind)
     share = mechanism.share()
     mine = (share.base(sites.sites) if sizing == "layers" else share).variance
-    assert isinstance(share, SkellamShare) == (sizing == "minimum")
+    assert isinstance(share, Layers) == (sizing == "layers")
     for row in longest_rows(mechanism):
-        assert not exceeds(seen([mine], (0,), row), claimed(mechanism)["others"])
+        assert not exceeds(seen([mine], (0,), row, kind=kind), claimed(mechanism)["others"])
 
 
 def test_the_claims_noise_is_what_honest_sites_make_up_and_no_more():
@@ -160,6 +177,23 @@ def test_a_client_at_two_sites_is_within_the_split_charge(length):
         assert not exceeds((with_coin(once, second), without), event)
 
 
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_client_at_two_sites_is_within_the_mixture_that_gaussian_shares_are_charged(length):
+    """Its rows are clipped to a half each, and point where they like; one row as a whole is not."""
+    sites, kind = SITES[0], DiscreteGaussianNoise
+    mechanism = shared(sites, length, multiplier=1.5, kind=kind, parts=2)
+    witness = over_several_sites(Poisson(size=1).witness(0, 4), 2)
+    event = mechanism.events(witness, 1)["sites"]
+    assert isinstance(event.release, SeveralSites)
+    rows, share = longest_rows(mechanism), mechanism.share().variance
+    for first, second in product(rows, rows[::-1]):
+        once, without = seen([share] * sites.counted, (0, 1), first, kind=kind)
+        assert not exceeds((with_coin(once, second), without), event)
+    single = replace(event, release=PoissonSampled(RATE, event.release.of))
+    once, without = seen([share] * sites.counted, (0, 1), rows[0], kind=kind)
+    assert exceeds((with_coin(once, rows[0]), without), single)
+
+
 def test_layers_leave_as_much_as_is_claimed_whoever_stays():
     """Base and layers add up: of any honest survivors to v at least, of all to little more."""
     v = 100.0
@@ -167,7 +201,7 @@ def test_layers_leave_as_much_as_is_claimed_whoever_stays():
         for k in range(1, n - 1):
             for minimum in range(k + 1, n + 1):
                 sites = SiteNoise(n, minimum, k)
-                layers = sites.layers(v)
+                layers = sites.layers(v, "discrete_gaussian")
                 assert layers.most_dropouts(n) == sites.most_dropouts == n - minimum
                 assert layers.base(n).variance == pytest.approx(v / sites.shares(True))
                 for m in range(minimum, n + 1):

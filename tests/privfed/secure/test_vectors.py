@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from second_client import arithmetic, committee, graphs, noise
 from second_client.encoding import records, sha256, sized, u64
 
+from privfed.privacy.noise import shares as noises
 from privfed.privacy.noise.shares import Layers
-from privfed.privacy.noise.table_sampler import REST, skellam_table
+from privfed.privacy.noise.table_sampler import REST
 from privfed.secure.committee.messages import message_bytes, read_message
 from privfed.secure.identities import PROTOCOL
 from privfed.secure.masked import random_graph
@@ -117,13 +118,12 @@ def layers_staying(layers, count, gone):
 
 
 def layers_of_noise():
-    """Layers of 37 clients: bounds, variances and seeds, and what one draws of the first."""
+    """Layers of 37 clients: bounds, variances and seeds, and draws of the first of each kind."""
     terms = {"variance": 100000.5, "tolerance": 0.3, "colluders": 1, "waste": 0.01}
     layers, count = Layers(**terms), 37
     shares = [layers.layer(count, number + 1) for number in range(layers.count(count))]
     variances = [layers.base(count).variance, *(share.variance for share in shares)]
-    draws = {at.start: noise.tolist() for at, noise in shares[0].blocks(CipherUniforms(SEED), 11)}
-    table = skellam_table(variances[1])
+    kinds = {kind: replace(layers, kind=kind).layer(count, 1) for kind in noises.SHARES}
     leading = CipherUniforms(SEED).leading(3).tolist()
     numbers = [(a << REST) + CipherUniforms(SEED).rest(at) for at, a in enumerate(leading)]
     return {
@@ -131,10 +131,19 @@ def layers_of_noise():
         "clients": count,
         "boundaries": layers.boundaries(count),
         "keeping": [layers_staying(layers, count, gone) for gone in range(13)],
-        "variances": variances,
+        "variances": [str(variance) for variance in variances],
         "seed": SEED,
         "next seed": next_layer(SEED),
         "uniform": numbers,
+        "kinds": {kind: table_and_draws(share) for kind, share in kinds.items()},
+    }
+
+
+def table_and_draws(share):
+    """Values of a layer's table, and its draws by the seed."""
+    table = share._table()
+    draws = {at.start: noise.tolist() for at, noise in share.blocks(CipherUniforms(SEED), 11)}
+    return {
         "table": {str(j): table.exact[j - table.first] for j in (-40, -3, 0, 40)},
         "draws": draws[0],
     }
@@ -251,14 +260,15 @@ def test_the_second_client_draws_layers_alike():
     assert layers.boundaries(count) == case["boundaries"]
     assert [layers_staying(layers, count, gone) for gone in range(13)] == case["keeping"]
     variances = layers.variances(count)
-    assert variances == case["variances"]
+    assert [str(variance) for variance in variances] == case["variances"]
     assert noise.next_layer(seed).hex() == case["next seed"]
     assert list(noise.uniform(seed, range(3))) == [int(number) for number in case["uniform"]]
-    reach, table = noise.skellam_table(variances[1])
-    assert {j: table[int(j) + reach] for j in case["table"]} == {
-        j: int(below) for j, below in case["table"].items()
-    }
-    assert noise.draws(variances[1], seed, 11) == case["draws"]
+    assert case["kinds"].keys() == noise.WEIGHTS.keys() == noises.SHARES.keys()
+    for kind, of in case["kinds"].items():
+        reach, table = noise.table_of(variances[1], kind)
+        found = {j: table[int(j) + reach] for j in of["table"]}
+        assert found == {j: int(below) for j, below in of["table"].items()}
+        assert noise.draws(variances[1], seed, 11, kind) == of["draws"]
 
 
 def test_a_committee_is_dealt_to_alike():

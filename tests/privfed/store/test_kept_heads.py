@@ -196,7 +196,7 @@ def test_without_its_file_a_run_is_audited_but_does_not_go_on(copy):
     assert last_object(run("audit", path, "--json"))["heads"]["agrees"] is None
     ended = run("train", "--resume", path)
     assert ended.exit_code == 5
-    assert "create an empty file there" in ended.stderr
+    assert "create an empty one" in ended.stderr
     heads.touch()
     assert run("train", "--resume", path).exit_code == 0
     assert where(heads) == [head[2:] for head in ledger_of(path).trail()]

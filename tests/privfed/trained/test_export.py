@@ -401,7 +401,7 @@ def test_a_model_that_a_format_cannot_hold_is_refused_with_what_would_work():
     def unknown():
         raise ValueError("secret")
 
-    with pytest.raises(Refused, match=r"as an ONNX graph \(ValueError\); export it to .saf") as no:  # noqa: SIM117
+    with pytest.raises(Refused, match=r"as an ONNX graph \(ValueError\); export the model") as no:  # noqa: SIM117
         with export_formats.quiet("an ONNX graph"):
             unknown()
     assert (no.value.private, "secret" in str(no.value)) == ("secret", False)

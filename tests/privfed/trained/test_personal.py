@@ -80,17 +80,17 @@ REFUSED = {
         ("data.setting=cross_device", 'model.local=["3*"]', "model.name=mlp"),
         "do not; use data.setting",
     ),
-    "a gradient of what is sent": ((*HEADS, "client.objective=mime"), "which lack that part"),
+    "a gradient of what is sent": ((*HEADS, "client.objective=mime"), "which lack the local part"),
     "a second gradient of it": (
         (*SILO, 'model.local=["3*"]', "client.objective=per_fedavg_hf"),
-        "which lack that part",
+        "which lack the local part",
     ),
     "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ditto"), "of the two"),
     "one of many": ((*SILO, 'model.local=["3*"]', *CLUSTERS), "of the two"),
-    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part of the model is local"),
+    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part that is local"),
     "all epochs": ((*HEADS, "client.local_epochs=2"), "raise client.epochs"),
     "few steps": ((*HEADS, "client.steps=3"), "set client.steps = 0"),
-    "corrected steps": ((*HEADS, "client.objective=fedprox"), "corrects all steps"),
+    "corrected steps": ((*HEADS, "client.objective=fedprox"), "corrects all local steps"),
     "sites": ((*HEADS, "data.sites=3", "secure.protocol=masks"), "sites keep none"),
     "attackers who steer": (
         (*HEADS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
@@ -102,7 +102,7 @@ REFUSED = {
     ),
     "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "synthetic ones"),
     "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no amplification"),
-    "nobody to score": (("evaluation.personal=true",), "only clients have"),
+    "nobody to score": (("evaluation.personal=true",), "only clients can evaluate"),
     "no models": (
         ("evaluation.personal=true", "evaluation.by=clients", "evaluation.every=7"),
         "have no models of their own",
@@ -206,7 +206,7 @@ def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
 
 def test_a_run_without_models_of_their_own_has_none_to_score(tmp_path):
     trained(tmp_path, *SEEDED)
-    with pytest.raises(Refused, match="keep no model of their own"):
+    with pytest.raises(Refused, match="keep no personal models"):
         score_kept_models(tmp_path)
 
 

@@ -140,8 +140,12 @@ def number(path):
     "columns, source, message",
     [
         ({"x": [1], "cold": [1]}, several, "has 1 of the 2 label columns; expected all"),
-        ({"x": [1, 0], "cold": [1, 1], "wet": [0, ""]}, several, "row 2: its label is empty"),
-        ({"x": [1, 0], "y": ["", 4]}, number, "row 1: its label is empty, but others are not"),
+        ({"x": [1, 0], "cold": [1, 1], "wet": [0, ""]}, several, "row 2: the label is empty"),
+        (
+            {"x": [1, 0], "y": ["", 4]},
+            number,
+            "row 1: the label is empty, but other rows have labels",
+        ),
         ({"y": [4]}, number, "has no column 'x'"),
     ],
 )
@@ -193,10 +197,10 @@ def test_columns_of_a_pattern_are_taken_in_the_files_order_and_that_is_said(tmp_
         (["--data", "new.csv", "--out", "t.csv"], "--out t.csv is the data file itself"),
         (["--data", "new.csv", "--out", "p.xlsx"], "ends in .csv, .parquet, .npz"),
         (["--data", "new.csv", "--out", "gone/p.csv"], "the folder gone is missing"),
-        (["--data", "new.csv", "--json"], "--json needs --out FILE"),
+        (["--data", "new.csv", "--json"], "--json is given without --out"),
         (["--data", "nowhere.csv"], "does not exist"),
         (["--data", "empty.csv"], "holds no row"),
-        (["--data", "new.csv", "--set", "client.lr=1"], "only keys of [data] may change"),
+        (["--data", "new.csv", "--set", "client.lr=1"], "set only keys of [data]"),
         (["--data", "new.csv", "--set", "data.features={age=[0,9],sex=[0,1]}"], "do not fit"),
     ],
 )

@@ -53,7 +53,7 @@ class Settings:
             if not isinstance(path, str) or not Path(path).is_absolute():
                 raise Refused(
                     f"{name} is {path!r} in Flower's run configuration; expected an absolute path "
-                    "of the coordinator's machine: Flower starts programs where it likes"
+                    "on the coordinator's machine, since Flower starts programs in any folder"
                 )
         for name in _SECONDS:
             seconds = stated.get(name)

@@ -61,8 +61,9 @@ class SiteExecutor:
     def __post_init__(self) -> None:
         if self.certificates is None and not self.runtime.startswith(_HERE):
             raise Refused(
-                f"{self.runtime} is another machine; name the root certificates of its SuperNode "
-                "(--root-certificates), or one here (127.0.0.1:PORT)"
+                f"the SuperNode is at {self.runtime}, which is another machine; name the root "
+                "certificates of that SuperNode (--root-certificates), or use a SuperNode on this "
+                "machine (127.0.0.1:PORT)"
             )
 
     def serve(self, stop: threading.Event) -> None:
@@ -156,11 +157,14 @@ def read_secret(path: Path) -> bytes:
     """
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        raise Refused(f"{path} may be read by others (mode {mode:o}); expected 600, and a new one")
+        raise Refused(
+            f"{path} has mode {mode:o}, but other users must have no access to a secret; write a "
+            "new secret to a file of mode 600"
+        )
     secret = regular.read_bytes(path)
     if len(secret) < LEAST_SECRET:
         raise Refused(
-            f"{path} holds {len(secret)} bytes; expected at least {LEAST_SECRET}, at random: "
-            f"head -c 32 /dev/urandom"
+            f"{path} holds {len(secret)} bytes; expected at least {LEAST_SECRET} random bytes, for "
+            "example from: head -c 32 /dev/urandom"
         )
     return secret

@@ -34,7 +34,7 @@ class Framed(Protocol):
 
     @property
     def context(self) -> bytes:
-        """The context that all messages of its session share."""
+        """The context that all messages of a session share."""
         ...
 
     def body(self) -> bytes:
@@ -76,7 +76,7 @@ class Forms(Generic[M]):
 
 
 def read_framed(kind: type[M], context: bytes, data: Reader) -> M:
-    """Parses the next message of this kind, prefixed by its length. Raises `BadMessage`."""
+    """Parses the next message of `kind`, prefixed by its length. Raises `BadMessage`."""
     inner = Reader(data.sized())
     message = kind.read(context, inner)
     inner.end()

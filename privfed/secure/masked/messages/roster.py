@@ -33,11 +33,11 @@ class Attestation:
         return b"privfed masked with" + agreed + NUMBER.pack(sender) + _packed(left_out)
 
     def given_by(self, public: bytes, agreed: bytes) -> bool:
-        """Whether the holder of `public` signed it under the roster with the hash `agreed`."""
+        """Whether the holder of `public` signed this under the roster with the hash `agreed`."""
         return verified(public, self.signature, self.text(agreed, self.sender, self.left_out))
 
     def body(self) -> bytes:
-        """Returns its bytes, which include their length."""
+        """Returns the attestation's bytes, which begin with their length."""
         return NUMBER.pack(self.sender) + self.signature + _packed(self.left_out)
 
     @classmethod
@@ -91,7 +91,7 @@ class Invitation(WireMessage):
 
 @dataclass(frozen=True)
 class Advertise(ClientMessage):
-    """Client to server, forwarded to its neighbours: a signed nonce and its two public keys."""
+    """Client to server, forwarded to neighbours: a signed nonce and two public keys."""
 
     nonce: bytes
     channel: bytes
@@ -111,7 +111,7 @@ class Advertise(ClientMessage):
 
     @cached_property
     def _body(self) -> bytes:
-        """The body, cached because it goes to each neighbour."""
+        """The body, cached because the server sends it to each neighbour."""
         return NUMBER.pack(self.sender) + self.content() + self.signature
 
     @classmethod

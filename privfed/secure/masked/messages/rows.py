@@ -92,7 +92,7 @@ class Shares(ClientMessage):
 
 @dataclass(frozen=True)
 class Inbox(WireMessage):
-    """Server to one client: sealed shares from its neighbours, and their hashes."""
+    """Server to one client: sealed shares from the client's neighbours, and the shares' hashes."""
 
     context: bytes
     sealed: SealedShares

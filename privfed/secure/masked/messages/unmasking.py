@@ -54,7 +54,7 @@ class Survivors(WireMessage):
 
 @dataclass(frozen=True)
 class Vote(WireMessage):
-    """Client to server: its one signature on the survivors."""
+    """Client to server: the client's only signature on the survivors."""
 
     context: bytes
     sender: int

@@ -137,7 +137,7 @@ def test_cosines_are_those_of_single_releases_and_of_the_whole_way():
 
 @pytest.mark.parametrize("models", [[0, 0], [0, 1, 0]], ids=["still", "back where it was"])
 def test_models_that_went_nowhere_are_refused(models):
-    with pytest.raises(Refused, match="expected models that change"):
+    with pytest.raises(Refused, match="the test needs models that change"):
         cosines(np.ones((3, 4), dtype=np.float32), (np.full(4, float(value)) for value in models))
 
 
@@ -177,9 +177,9 @@ WRONG = {
     "infinite": (("--claimed-epsilon", "inf", "--delta", 1e-5), "from 0 to 50"),
     "nan": (("--claimed-epsilon", "nan", "--delta", 1e-5), "from 0 to 50"),
     "confidence": ((*GAUSSIAN, "--confidence", 1), "--confidence is 1.0"),
-    "noise beside epsilon": ((*GAUSSIAN, "--noise-multiplier", 1), "states a claim except"),
-    "a rate alone": (("--sampling-rate", 0.1, "--delta", 1e-5), "go with --noise-multiplier"),
-    "no claim": (("--delta", 1e-5), "expected pairs"),
+    "noise beside epsilon": ((*GAUSSIAN, "--noise-multiplier", 1), "states the whole claim"),
+    "a rate alone": (("--sampling-rate", 0.1, "--delta", 1e-5), "only with --noise-multiplier"),
+    "no claim": (("--delta", 1e-5), "the two form pairs"),
     "no noise to speak of": (("--noise-multiplier", 1e-9, "--delta", 1e-5), "nothing to test"),
     "noise that is no number": (
         ("--noise-multiplier", "nan", "--delta", 1e-5),

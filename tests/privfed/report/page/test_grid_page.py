@@ -117,7 +117,7 @@ def test_cells_that_are_refused_are_listed_with_their_reason(tmp_path):
 
 def test_a_grid_without_a_table_is_refused(tmp_path):
     path = write(tmp_path)
-    with pytest.raises(Refused, match="run it first"):
+    with pytest.raises(Refused, match="run the experiment first"):
         write_grid_page(path)
     answer = run("report", path, "--json")
     assert (answer.exit_code, json.loads(answer.stdout)["error"]["kind"]) == (2, "refused")

@@ -98,7 +98,7 @@ def test_many_runs_about_the_same_people_are_counted():
     runs = tuple(f"runs/{number}" for number in range(9))
     groups = [SamePopulation(f"{n}", runs, (runs,), ()) for n in range(9)]
     text = " ".join(shown(RunsTable(listing(ROW, groups=groups)), 160).split())
-    assert "privfed audit runs/0 runs/1 runs/2 runs/3 … and 5 more" in text
+    assert "privfed.audit(['runs/0', 'runs/1', 'runs/2', 'runs/3']), with 5 more runs," in text
     assert "and 5 populations more" in text
 
 

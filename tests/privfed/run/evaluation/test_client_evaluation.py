@@ -485,7 +485,7 @@ def test_it_raises_the_budget_and_says_so(tmp_path):
     ("arguments", "reason"),
     [
         (("--federated",), "this run is private, and epsilon is None; pass"),
-        (("--epsilon", 1), "need --federated"),
+        (("--epsilon", 1), "add --federated"),
         (("--federated", "--epsilon", 1, "--data", "x.csv"), "own clients"),
         (("--federated", "--epsilon", -1), "epsilon"),
         (("--federated", "--epsilon", 1, "--set", "run.rounds=3"), "evaluation"),

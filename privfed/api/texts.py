@@ -1,0 +1,233 @@
+"""Clients' texts as token ids: the tokenizer is given, lengths and budgets are declared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from privfed.api.population import TABLE, Arrays
+from privfed.core.errors import Refused, public_text
+from privfed.data.tables.arrow import is_table, settled
+from privfed.data.tables.readable import TableObject
+
+_IDS, _MASK = "input_ids", "attention_mask"
+"""Arguments of `forward`, as models of transformers call them."""
+Labelled = tuple[list[str], np.ndarray | None]
+"""Texts, and their labels `[n]`."""
+
+
+class Texts(Arrays):
+    """Clients' texts as tokens, for models that take `input_ids` and `attention_mask`.
+
+    Without labels, the model predicts each next token: a text becomes windows, which overlap by one
+    token so that each token is predicted once. With labels, a text is one example, cut to its first
+    tokens. Shorter examples are padded at their end; padding is masked, and never predicted.
+    Nothing about the texts is measured: the tokenizer, too, must not be made from private texts.
+
+    Args:
+      population: the name of each client -> a list of texts, or a pair (texts, labels); or a table
+        with the columns `text`, `client` and `label`: pandas, Polars, Arrow, or a
+        `datasets.Dataset`.
+      tokenizer: of transformers or tokenizers, or a function from a text to its token ids.
+      window: number of tokens of an example.
+      clients: the approximate number of clients, a public constant.
+      vocabulary: size of the model's vocabulary (`model.config.vocab_size`); by default that of the
+        tokenizer, which may be smaller, never larger.
+      tokens_per_client: the largest number of tokens of a client; further examples are left out.
+      text: the column of texts in a table.
+      client: the column of clients.
+      label: the column of labels.
+      test: public texts, likewise: a list, a pair (texts, labels), or a table.
+      declared: further keys of [data]; `classes` or `labels` declares the labels.
+
+    Raises:
+      Refused: for data of another form, a vocabulary that is too small, and texts that the
+        tokenizer does not take.
+    """
+
+    def __init__(
+        self,
+        population: Any,
+        *,
+        tokenizer: Any,
+        window: int,
+        clients: int,
+        vocabulary: int = 0,
+        tokens_per_client: int = 0,
+        text: str = "text",
+        client: str = "client",
+        label: str = "",
+        test: Any = None,
+        **declared: Any,
+    ) -> None:
+        if window < 2:
+            raise Refused(f"window is {window}, but a sequence has two tokens or more; raise it")
+        self._tokenizer, self._window = tokenizer, window
+        named = {"classes", "labels", "label_bounds"} & declared.keys()
+        self._labelled = bool(label or named)
+        self._words = bool(declared.get("labels"))
+        held = (
+            _of_table(population, text, client, label, self._words)
+            if is_table(population)
+            else population
+        )
+        if not isinstance(held, Mapping):
+            raise Refused(
+                f"population is a {type(held).__name__}; expected texts by client, as "
+                '{"anna": ["…"]}, or a table with the columns of text= and client='
+            )
+        size = _size(tokenizer, vocabulary)
+        if test is not None and is_table(test):
+            test = _all_of(_of_table(test, text, "", label, self._words))
+        super().__init__(
+            {
+                name: self._arrays(each, f"client {n}")
+                for n, (name, each) in enumerate(held.items(), 1)
+            },
+            inputs={
+                _IDS: {"tokens": size, "shape": [window]},
+                _MASK: {"mask": True, "shape": [window]},
+            },
+            next_token=False if self._labelled else _IDS,
+            clients=clients,
+            test=None if test is None else self._arrays(test, "the test texts"),
+            tokens_per_client=tokens_per_client,
+            tokenizer=_called(tokenizer, size),
+            **declared,
+        )
+        if named & {"classes", "labels"}:  # classifiers of transformers have an output for each
+            self.loss = "cross_entropy"
+
+    def encoded(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """Converts texts to the model's inputs, as `run.predict` and `run.evaluate` take them.
+
+        Args:
+          texts: texts, each of which becomes one example, or several windows.
+
+        Returns:
+          `input_ids` and `attention_mask`, both `[n, window]`.
+        """
+        return self._inputs(list(texts), "the texts")[0]
+
+    def _arrays(self, held: Any, called: str) -> Any:
+        """The inputs of a client's texts; with their labels, if they have any."""
+        texts, y = held if isinstance(held, tuple) and len(held) == 2 else (held, None)
+        if isinstance(texts, str) or not all(isinstance(each, str) for each in texts):
+            raise Refused(f"data: {called} holds other objects than texts; expected a list of str")
+        if self._labelled != (y is not None):
+            expected = "a pair (texts, labels)" if self._labelled else "a list of texts"
+            raise Refused(
+                f"data: {called} has labels, or lacks them, against the declaration; expected "
+                f"{expected}: classes= or labels= declares labels"
+            )
+        inputs, rows = self._inputs(list(texts), called)
+        if y is None:
+            return inputs
+        if len(y) != len(texts):
+            raise Refused(f"data: {called} has not as many labels as texts; expected one for each")
+        return inputs, np.asarray(y)[rows]
+
+    def _inputs(self, texts: list[str], called: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The inputs `[n, window]`, and the text `[n]` of each."""
+        windows, rows = [], []
+        for row, tokens in enumerate(self._tokens(texts, called)):
+            for window in self._windows(tokens):
+                windows.append(window)
+                rows.append(row)
+        ids = np.full((len(windows), self._window), self._padding, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for place, window in enumerate(windows):
+            ids[place, : len(window)], mask[place, : len(window)] = window, 1
+        return {_IDS: ids, _MASK: mask}, np.array(rows, dtype=np.int64)
+
+    def _windows(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
+        """The examples of one text: none for a text without anything to predict, or to read."""
+        if self._labelled:
+            yield from [ids[: self._window]] if len(ids) else []
+            return
+        for start in range(0, len(ids) - 1, self._window - 1):
+            yield ids[start : start + self._window]
+
+    @property
+    def _padding(self) -> int:
+        padding = getattr(self._tokenizer, "pad_token_id", None)
+        return 0 if padding is None else int(padding)
+
+    def _tokens(self, texts: list[str], called: str) -> list[Sequence[int]]:
+        """The token ids of each text. Raises `Refused` if the tokenizer fails."""
+        tokenizer = self._tokenizer
+        if not texts:
+            return []
+        try:
+            if hasattr(tokenizer, "encode_batch"):  # of tokenizers
+                return [each.ids for each in tokenizer.encode_batch(texts)]
+            if hasattr(tokenizer, "convert_ids_to_tokens"):  # of transformers
+                cut = {"truncation": True, "max_length": self._window} if self._labelled else {}
+                ids: list[Sequence[int]] = tokenizer(texts, verbose=False, **cut)[_IDS]
+                return ids
+            return [list(tokenizer(text)) for text in texts]
+        except Exception as error:  # a user's own object, whose error may quote a text
+            raise Refused(
+                f"data: the tokenizer fails on {called}: {public_text(error)}; expected one of "
+                "transformers or tokenizers, or a function from a text to its token ids",
+                private=" ".join(str(error).split()),
+            ) from None
+
+
+def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dict[str, Labelled]:
+    """The texts and labels of each client in a table; of all rows under "", without `client`."""
+    table = TableObject(settled(rows), TABLE, ())
+    named = {text, *filter(None, [client, label if words else ""])}
+    names = table.names()
+    for key, column in (("text", text), ("client", client), ("label", label)):
+        if column and column not in names:
+            raise Refused(f"{key} is {column!r}, but {TABLE} has no such column; name another")
+    numbers = {label: repr(label)} if label and not words else {}
+    columns = table.read(numbers, {name: repr(name) for name in named})
+    cells = {
+        name: np.array([*column.values, ""])[column.codes] for name, column in columns.words.items()
+    }
+    owners = cells[client] if client else np.zeros(columns.rows, dtype="U1")
+    y = None if not label else cells[label] if words else columns.numbers[label]
+    held: dict[str, Labelled] = {}
+    for owner in np.unique(owners):
+        rows_of = np.flatnonzero(owners == owner)
+        held[str(owner)] = (
+            [str(cells[text][row]) for row in rows_of],
+            None if y is None else y[rows_of],
+        )
+    return held
+
+
+def _all_of(held: Mapping[str, Labelled]) -> Any:
+    """The rows of a table without owners, as texts or a pair."""
+    ((texts, y),) = held.values()
+    return texts if y is None else (texts, y)
+
+
+def _size(tokenizer: Any, vocabulary: int) -> int:
+    """The size of the vocabulary. Raises `Refused` if it is unknown, or smaller than its tokens."""
+    if hasattr(tokenizer, "get_vocab_size"):
+        tokens = int(tokenizer.get_vocab_size())
+    else:
+        tokens = len(tokenizer) if hasattr(tokenizer, "__len__") else 0
+    if not (tokens or vocabulary):
+        raise Refused("vocabulary is missing; declare the number of token ids of this tokenizer")
+    if vocabulary and vocabulary < tokens:
+        raise Refused(
+            f"vocabulary is {vocabulary}, but the tokenizer has {tokens} tokens; expected at least "
+            "as many: resize the model's embedding, or take the model's own tokenizer"
+        )
+    return vocabulary or tokens
+
+
+def _called(tokenizer: Any, size: int) -> str:
+    """The name of a tokenizer in the run's configuration, with a digest of its vocabulary."""
+    name = getattr(tokenizer, "__name__", type(tokenizer).__name__)
+    if not hasattr(tokenizer, "get_vocab"):
+        return f"{name}, {size} tokens"
+    listed = repr(sorted(tokenizer.get_vocab().items())).encode()
+    return f"{name}, {size} tokens, sha256 {hashlib.sha256(listed).hexdigest()[:16]}"

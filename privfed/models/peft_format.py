@@ -1,0 +1,176 @@
+"""Low-rank adapters in the format of the library peft: a folder with weights and a configuration.
+
+peft writes the change of a linear layer's weight `[n, k]` as s B A, `lora_B` `[n, r]` and `lora_A`
+`[r, k]`, under the layer's name; `Conv1D` of transformers holds its weight transposed. Modules that
+were trained as they are keep their own tensors (`modules_to_save`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from accounting import regular
+from accounting.documents import from_json
+from privfed.core.deferred import Tensor, nn, torch
+from privfed.core.errors import Refused, public_text
+from privfed.models.start import factors, is_factor
+
+CONFIGURATION, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files of a folder of adapters."""
+_PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+_TASKS = {
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForCausalLM": "CAUSAL_LM",
+    "LMHeadModel": "CAUSAL_LM",
+    "ForConditionalGeneration": "SEQ_2_SEQ_LM",
+}
+"""The end of the name of a model's class, and peft's name of its task."""
+_KNOWN = frozenset(
+    {"alpha_pattern", "lora_bias", "rank_pattern", "target_parameters", "trainable_token_indices"}
+    | {"alora_invocation_tokens", "layer_replication", "use_bdlora", "use_dora", "use_qalora"}
+)
+"""Keys that would change what the adapters compute."""
+
+
+def is_conv1d(layer: nn.Module) -> bool:
+    """Whether `layer` is the linear layer of transformers whose weight is `[in, out]`."""
+    return any(
+        kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
+        for kind in type(layer).__mro__
+    )
+
+
+def is_adapter_folder(init: str) -> bool:
+    """Whether `init` is a folder of adapters in peft's format."""
+    return bool(init) and (Path(init) / CONFIGURATION).is_file()
+
+
+def peft_tensors(
+    module: nn.Module, values: Mapping[str, Tensor], trained: Collection[str]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Returns the tensors and the configuration of the adapters of a model.
+
+    Args:
+      module: the model with its adapters.
+      values: tensors of the model by name, trained and constant.
+      trained: names of the trained parameters.
+
+    Raises:
+      Refused: for adapters that peft does not express in this form.
+    """
+    tensors: dict[str, Tensor] = {}
+    targets, scales, ranks = [], set(), set()
+    for name in (
+        name.removesuffix(factors("").b) for name in values if name.endswith(factors("").b)
+    ):
+        path = name.rpartition(".")[0]
+        layer = module.get_submodule(path)
+        a, b = values[factors(name).a], values[factors(name).b]
+        if not (path and (isinstance(layer, nn.Linear) or is_conv1d(layer))):
+            raise Refused(
+                f"--adapters: {name!r} is no weight of a linear layer, which peft's format "
+                "expresses; export the adapters to .safetensors, or the whole model"
+            )
+        rows, columns = (b[0], a[0]) if not is_conv1d(layer) else (a[0].t(), b[0].t())
+        tensors[f"{_PREFIX}{path}{_A}"] = columns.contiguous()
+        tensors[f"{_PREFIX}{path}{_B}"] = rows.contiguous()
+        targets.append(path)
+        scales.add(float(values[factors(name).scale]))
+        ranks.add(len(columns))
+    (scale,), (rank,) = scales, ranks
+    others = sorted(name for name in trained if not is_factor(name))
+    saved = sorted({name.rpartition(".")[0] for name in others})
+    _refuse_tied(module, others)
+    for path in saved:
+        state = module.get_submodule(path).state_dict(prefix=f"{path}.")
+        tensors |= {f"{_PREFIX}{key}": values.get(key, tensor) for key, tensor in state.items()}
+    kind = type(module).__name__
+    return tensors, {
+        "peft_type": "LORA",
+        "task_type": next((task for end, task in _TASKS.items() if kind.endswith(end)), None),
+        "r": rank,
+        "lora_alpha": scale * rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": all(is_conv1d(module.get_submodule(path)) for path in targets),
+        "target_modules": sorted(targets),
+        "modules_to_save": saved or None,
+        "inference_mode": True,
+    }
+
+
+def _refuse_tied(module: nn.Module, names: Collection[str]) -> None:
+    """Raises `Refused` for trained parameters without a module's name, and for tied ones."""
+    shared = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
+    for name in names:
+        if "." not in name or shared[id(module.get_parameter(name))] > 1:
+            raise Refused(
+                f"--adapters: {name!r} is tied to another parameter, or is of no module, so peft's "
+                "format cannot hold it; export the adapters to .safetensors, or the whole model"
+            )
+
+
+def add_adapters(module: nn.Module, folder: str) -> None:
+    """Adds the adapters in `folder` to the weights of `module`, in place.
+
+    Raises `Refused` for files that cannot be read, of another model, or of another kind.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    place = Path(folder)
+    try:
+        stated = from_json(regular.read_text(place / CONFIGURATION))
+        tensors = load(regular.read_bytes(place / WEIGHTS))
+        scale = _scale(stated, folder)
+        modules = {
+            key.removesuffix(_B).removeprefix(_PREFIX) for key in tensors if key.endswith(_B)
+        }
+    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+        raise Refused(
+            f"model.init: {folder} cannot be read as adapters of peft ({public_text(error)}); "
+            f"expected {CONFIGURATION} and {WEIGHTS}"
+        ) from error
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    shared = Counter(id(parameter) for parameter in parameters.values())
+    changes: dict[str, Tensor] = {}
+    for name in modules:
+        a, b = (tensors.pop(f"{_PREFIX}{name}{end}", None) for end in (_A, _B))
+        weight = parameters.get(f"{name}.weight")
+        if a is None or b is None or weight is None or shared[id(weight)] > 1:
+            raise _another_model(folder, name)
+        product = scale * (b @ a)
+        changes[f"{name}.weight"] = weight.detach() + (
+            product.t() if is_conv1d(module.get_submodule(name)) else product
+        )
+    changes |= {key.removeprefix(_PREFIX): tensor for key, tensor in tensors.items()}
+    state = module.state_dict()
+    with torch.no_grad():
+        for name, value in changes.items():
+            if name not in state or state[name].shape != value.shape:
+                raise _another_model(folder, name)
+            state[name].copy_(value)
+
+
+def _scale(stated: Any, folder: str) -> float:
+    """The factor of B A. Raises `Refused` for adapters of another kind."""
+    other = sorted(key for key in _KNOWN if stated.get(key))
+    if stated["peft_type"] != "LORA" or stated.get("bias", "none") != "none" or other:
+        raise Refused(
+            f"model.init: {folder} holds adapters of another kind than plain LoRA"
+            f"{' (' + ', '.join(other) + ')' if other else ''}; merge them with peft "
+            "(merge_and_unload) and start from the whole model"
+        )
+    rank = int(stated["r"])
+    return float(stated["lora_alpha"]) / (math.sqrt(rank) if stated.get("use_rslora") else rank)
+
+
+def _another_model(folder: str, name: str) -> Refused:
+    return Refused(
+        f"model.init: {folder} holds adapters of another model, which has {name!r} of another "
+        "shape, tied, or not at all; expected the model that they were trained on"
+    )
