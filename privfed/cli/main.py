@@ -97,7 +97,7 @@ def list_command(as_json: bool, schema: bool) -> int:
     elif as_json:
         print_json(catalog.catalog())
     else:
-        from privfed.report.catalog import catalog_table
+        from privfed.report.tables import catalog_table
 
         console(False).print(catalog_table(catalog.catalog()))
     return 0

@@ -71,7 +71,7 @@ def plan_table(
             **budget_rows(plan.budgets),
             **disjoint_row(config.privacy.disjoint),
             **nominal_rows(plan),
-            **_advice_rows(plan),
+            **_advice_rows(plan, forecast),
             **(_comparison_row(plan) if by_command else {}),
             **_file_rows(config, path),
         }
@@ -95,7 +95,9 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
+        "loss": names["loss"],
         **objective_rows(config),
+        **_statistics_row(forecast),
         **_groups_row(config),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
@@ -117,8 +119,18 @@ def _groups_row(config: Config) -> dict[str, str]:
 
 def _parameters(forecast: Forecast) -> str:
     """The number of parameters, and of those that stay with clients."""
-    count = f"{forecast.parameters:,} parameters"
+    count = f"{forecast.parameters - forecast.averaged:,} parameters"
     return f"{count} sent, {forecast.local:,} kept by clients" if forecast.local else count
+
+
+def _statistics_row(forecast: Forecast) -> dict[str, str]:
+    """The treatment of running statistics of batch normalisations, if they are averaged."""
+    if not forecast.averaged:
+        return {}
+    return {
+        "batch statistics": f"{forecast.averaged:,} running statistics of batch normalisations are "
+        "sent and averaged too, without a server optimizer (only without privacy)"
+    }
 
 
 def _local_work(config: Config) -> str:
@@ -259,13 +271,15 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
     return f"one client after another{why}{precision}"
 
 
-def _advice_rows(plan: Plan) -> dict[str, str]:
-    """Warnings about an unused budget, and about a large delta."""
+def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """Warnings about an unused budget, a large delta, and narrow bounds."""
     pairs = {}
     if left := unspent(plan):
         pairs["unspent"] = str(left)
-    if weakness := plan.guarantee.weakness:
-        pairs["warning"] = f"{weakness}; choose a smaller privacy.delta"
+    weakness = plan.guarantee.weakness
+    delta = f"{weakness}; choose a smaller privacy.delta" if weakness else ""
+    if warning := "; ".join(filter(None, (delta, forecast.clipped))):
+        pairs["warning"] = warning
     return pairs
 
 

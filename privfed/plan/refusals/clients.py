@@ -27,7 +27,6 @@ def client_state_refusals(config: Config) -> Iterator[str]:
 
 
 def _instead(config: Config) -> str:
-    """The alternative if clients cannot keep state."""
     fed_back = config.compression.keeps and not config.objective.keeps
     return "compression.error_feedback = false" if fed_back else "another objective"
 
@@ -47,7 +46,6 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
 
 
 def _clients_that_do_not_return(config: Config) -> Iterator[str]:
-    """State is useful only to clients that return."""
     count = config.messages().keeps
     numbers = ("d " if count == 1 else f"{count} d ") if count else ""
     if config.data.setting == "cross_device":
@@ -171,6 +169,11 @@ def _trains_parts(objective: Objective) -> bool:
     return not (_reads_sent_models(objective) or objective.personalises)
 
 
+def averages_statistics(objective: Objective) -> bool:
+    """Whether clients may average the running statistics of a model's batch normalisations."""
+    return _trains_parts(objective) and not objective.changes_loss
+
+
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
     """Attackers that steer the model (`attack.steers`) train the broadcast model, and no other."""
     if not (config.attacked and config.attack.steers):
@@ -276,7 +279,6 @@ def _false_claims(config: Config) -> Iterator[str]:
 
 
 def _missing(acts: bool) -> str:
-    """The key to set, or to remove."""
     if acts:
         return "attack.fraction, or remove the other keys of the attack"
     return (

@@ -231,7 +231,7 @@ def test_calibrate_is_the_command():
     assert "2.0000 at δ = 1e-05" in str(solved)
     large = privfed.calibrate(epsilon=2, delta=0.5, rounds=9, population=60, cohort=10,
                               accountant="rdp")  # fmt: skip
-    assert "δ = 0.5 is above 1 / clients (1/60)" in large["warning"]
+    assert "δ = 0.5 is not below 1 / clients (1/60)" in large["warning"]
     with pytest.raises(privfed.Refused, match="unknown argument 'cohrt'"):
         privfed.calibrate(epsilon=2, delta=1e-5, rounds=9, cohrt=7)
     with pytest.raises(privfed.Refused, match="unknown argument 'clients'; it is 'population'"):
