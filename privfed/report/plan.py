@@ -216,10 +216,10 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a "
             f"{'site' if plan.config.by_sites else 'client'} is sent "
             f"{_per_party(forecast.down, plan, forecast)} and sends "
-            f"{_per_party(forecast.up, plan, forecast)})"
+            f"{_per_party(forecast.up, plan, forecast)}{_vector(plan, forecast)})"
         ),
-        "time": _time(forecast),
-        "trainer": _trainer(plan, forecast),
+        "training time": _time(forecast),
+        "local training": _trainer(plan, forecast),
     }
     if forecast.remembered:
         pairs["clients"] = (
@@ -245,11 +245,20 @@ def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
     return "d" if count == 1 else f"{count} d"
 
 
+def _vector(plan: Plan, forecast: Forecast) -> str:
+    """The meaning of d, where a party's part is stated in vectors `[d]`."""
+    in_bytes = plan.config.secured or plan.config.compression.compresses
+    return "" if in_bytes else f"; d = {forecast.parameters:,} float32 parameters"
+
+
 def _time(forecast: Forecast) -> str:
     """The time of all rounds on this machine, and the basis of the estimate."""
-    why = "a guess: two batches" if forecast.guessed else "as public facts suggest"
+    why = "a guess: two batches" if forecast.guessed else "from declared numbers"
     shown = duration(forecast.seconds)
-    return f"about {shown} here, for clients of {forecast.examples:.3g} examples ({why})"
+    return (
+        f"about {shown} for all rounds, estimated on this machine for clients of "
+        f"{forecast.examples:.3g} examples ({why})"
+    )
 
 
 def _trainer(plan: Plan, forecast: Forecast) -> str:
@@ -257,7 +266,7 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
     run = plan.config.run
     precision = f", {forecast.precision}" if forecast.precision else ""
     if run.trainer == "stacked":
-        return f"{run.chunk} models at once, as one batched computation{precision}"
+        return f"vectorised: {run.chunk} models in one batched computation{precision}"
     why = f" ({forecast.unstacked})" if forecast.unstacked else ""
     return f"one client after another{why}{precision}"
 

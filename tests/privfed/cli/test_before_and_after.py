@@ -70,7 +70,7 @@ def test_the_header_of_train_is_the_table_of_check(tmp_path):
     def facts(text):
         lines = text.split("\n\n")[0].splitlines()
         pairs = (re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines)
-        return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] != "time"}
+        return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] != "training time"}
 
     checked = facts(run("check", *SETTINGS).stdout)
     header = facts(run("train", *SETTINGS, "--out", tmp_path / "run").stdout)
