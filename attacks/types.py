@@ -175,8 +175,8 @@ Attack.__class_vars__ |= {"corrupts"}  # a property that a subclass may set: `co
 
 def undeclared_hooks(attack: Attack) -> list[str]:
     """Returns "poison" and "corrupt", if overridden by an attack that declares no effect."""
-    own, hooks = type(attack), [] if attack.acts else ["poison", "corrupt"]
-    return [hook for hook in hooks if getattr(own, hook) is not getattr(Attack, hook)]
+    kind, hooks = type(attack), [] if attack.acts else ["poison", "corrupt"]
+    return [hook for hook in hooks if getattr(kind, hook) is not getattr(Attack, hook)]
 
 
 class NoAttack(Attack):

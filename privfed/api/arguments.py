@@ -64,10 +64,7 @@ def configuration(
     config = assembled(raw)
     if not isinstance(population, DeclaredPopulation) or "loss" in given.get("model", {}):
         return config
-    loss = _loss_of_outputs(config)
-    if loss == config.names["loss"]:
-        return config
-    assign(raw, "model.loss", loss)
+    assign(raw, "model.loss", _loss_of_outputs(config))
     return assembled(raw)
 
 
@@ -81,9 +78,13 @@ def _loss_of_outputs(config: Config) -> Any:
       Refused: if the network has neither one output nor two.
     """
     loss, model = config.names["loss"], config.model
-    if loss != "binary_cross_entropy" or not isinstance(model, Foreign | GivenModule):
-        return loss
     from privfed.models.build import count_outputs
+    from privfed.models.losses.cross_entropy import BinaryCrossEntropy
+
+    if not (
+        isinstance(config.loss, BinaryCrossEntropy) and isinstance(model, Foreign | GivenModule)
+    ):
+        return loss
 
     try:
         count = count_outputs(model, _declared_form(config), config.start.output)

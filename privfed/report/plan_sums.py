@@ -117,8 +117,8 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
     """The view of the parties that see a sum; `protocol_sight` is the protocol's own statement."""
     if plan.mechanism.trust == "sum":
-        own = "but a client's own site " if plan.cost.limits.sites else ""
-        return f"the party that opens the sum sees it with its noise; no party {own}sees a row"
+        site = "but a client's own site " if plan.cost.limits.sites else ""
+        return f"the party that opens the sum sees it with its noise; no party {site}sees a row"
     central = plan.mechanism.trust == "server"
     trusted = f"; {opener} is trusted to add the noise" if central else ""
     return f"{protocol_sight}{trusted}"

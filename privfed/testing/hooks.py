@@ -54,7 +54,7 @@ def steps_are_pure(server: Any) -> None:
 
 def resumes_from_a_checkpoint(server: Any) -> None:
     """Checks that a state read from a file continues to the same bits."""
-    whole = _run(server, _DELTAS, _start(), server.init(_start()))
+    uninterrupted = _run(server, _DELTAS, _start(), server.init(_start()))
     for stop in range(len(_DELTAS)):
         params, state = _run(server, _DELTAS[:stop], _start(), server.init(_start()))
         assert all(isinstance(value, torch.Tensor) for value in state.values()), "no tensors"
@@ -62,8 +62,8 @@ def resumes_from_a_checkpoint(server: Any) -> None:
         assert _equal(read, dict(state))
         server.model_copy().init(_start())
         resumed = _run(server.model_copy(), _DELTAS[stop:], params, read)
-        assert torch.equal(resumed[0], whole[0])
-        assert _equal(resumed[1], whole[1])
+        assert torch.equal(resumed[0], uninterrupted[0])
+        assert _equal(resumed[1], uninterrupted[1])
 
 
 def stays_without_an_update(server: Any) -> None:

@@ -123,13 +123,13 @@ def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tupl
     for name, feature in numbers.items():
         key = (feature.column, feature.low, feature.high)
         declared.setdefault(key, []).append(table.numbers[name].reshape(-1))
-    found = []
+    beyond = []
     for (column, low, high), held in declared.items():
         values = np.concatenate(held)
         share = float(((values < low) | (values > high)).mean())
         seen = np.append(values[~np.isnan(values)], [low, high])
-        found.append(Outside(column, (low, high), share, (float(seen.min()), float(seen.max()))))
-    return tuple(found)
+        beyond.append(Outside(column, (low, high), share, (float(seen.min()), float(seen.max()))))
+    return tuple(beyond)
 
 
 def _count_outside(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> int:

@@ -144,8 +144,8 @@ def _sites(audit: RunAudit) -> dict[str, str]:
 def _seen(audit: RunAudit) -> str:
     """The messages that each party sees."""
     trust, sites = audit.terms.get("trust"), audit.terms.get("sites") or {}
-    own = "but a client's own site " if "parties" in sites else ""
-    rows = f"no party {own}sees a row"
+    site = "but a client's own site " if "parties" in sites else ""
+    rows = f"no party {site}sees a row"
     if trust == "sum":
         return f"the party that opens a sum sees it with its noise; {rows}"
     if trust == "client" and "parties" in sites:

@@ -380,7 +380,7 @@ REFUSED = {
     "sites that are not declared": (
         HOLDS,
         Sites(0),
-        "data.sites is 0.*declare data.sites",
+        "data.sites is 0.*set data.sites",
         "north",
     ),
     "more than declared": (HOLDS, Sites(2), "data.sites is 2", "there are 3: 'east'"),
@@ -449,10 +449,10 @@ def test_a_source_that_knows_sites_and_no_clients_is_refused():
     [
         ({"site": "patient"}, "'patient' is both the site column and the client column"),
         ({"site": "ill"}, "'ill' is both the site column and the label"),
-        ({"site": "x"}, "'x' is the site column but is also a feature"),
+        ({"site": "x"}, "'x' is the site column, but is also a feature"),
         (
             {"categories": {"hospital": ["north"]}},
-            "'hospital' is the site column but is also a feature",
+            "'hospital' is the site column, but is also a feature",
         ),
         ({"client": ""}, "no column names each row's client.*name the client column"),
     ],
@@ -472,7 +472,7 @@ def test_a_column_of_sites_that_is_not_there_is_refused():
     [
         (["data.sites_per_client=2"], "sites_per_client is 2, but sites is 0"),
         (["data.site_partition=size"], "site_partition is 'size', but sites is 0"),
-        (["data.sites=2", "data.sites_per_client=3"], "is 3, but there are 2 sites"),
+        (["data.sites=2", "data.sites_per_client=3"], "is 3, but sites is 2"),
         (["data.sites=10001"], "data.sites is 10001; expected a number of at most 10000"),
         (["data.sites=100", "data.sites_per_client=65"], "at most 64"),
         (

@@ -79,7 +79,7 @@ def test_naming_another_part_drops_the_keys_of_the_former_one(tmp_path):
         ('[grid]\n"client.lr" = []', "'client.lr' is an empty list"),
         ("seeds = []", r"seeds is \[\]"),
         ("seeds = [1, 1]", "names a seed twice"),
-        ('[grid]\n"client.lr" = [1.0, 1.0]', "names a value twice"),
+        ('[grid]\n"client.lr" = [1.0, 1.0]', "lists a value twice"),
         ('[grid]\n"client.lrr" = [1.0]', "every cell is refused.*client.lrr is not a known key"),
         ('[grid]\n"clients.lr" = [1.0]', "no section.key.*did you mean 'client'"),
         ('[grid]\n"run.seed" = [1]', "seeds = "),
@@ -171,7 +171,7 @@ def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path, quick, mon
     path = write(tmp_path)
     result = run(path)
     assert result.exit_code == 130
-    assert "the same command resumes" in result.stderr
+    assert "repeat the command to resume" in result.stderr
     assert len(table(path)) == 2
     assert run(path).exit_code == 0
     assert len(table(path)) == 6
@@ -192,7 +192,7 @@ def test_a_full_disk_stops_the_experiment_and_loses_nothing(tmp_path, quick, mon
     result = run(path)
     assert result.exit_code == 2
     assert "No space left" in result.stderr
-    assert "same command resumes" in result.stderr
+    assert "repeat the command to resume" in result.stderr
     assert len(ran) == 2, "went on writing to a full disk"
     assert len(table(path)) == 1
     assert run(path).exit_code == 0
@@ -612,7 +612,7 @@ def test_values_that_no_table_can_hold_are_written_as_text(tmp_path, quick):
     "figure, message",
     [
         ('x = "server.lr"', "which the grid does not vary"),
-        ('x = "server.optimizer"\nwhere = { "client.lr" = 9.0 }', "the grid has"),
+        ('x = "server.optimizer"\nwhere = { "client.lr" = 9.0 }', "in the grid"),
         ('x = "client.lr"', "would average over server.optimizer"),
     ],
 )

@@ -174,7 +174,7 @@ def test_the_machines_trouble_chooses_nothing(tmp_path, monkeypatch, cut):
     number(monkeypatch, 3)
     path = write(tmp_path, TUNED, BUDGET)
     monkeypatch.setattr(tuning, "work", scored(0.5, cut))
-    with pytest.raises(Refused, match="the same command resumes"):
+    with pytest.raises(Refused, match="repeat the command to resume"):
         tuned(path)
     assert not (tmp_path / "best").exists()
 

@@ -42,6 +42,7 @@ def claimed(mechanism):
 
 def share_of(kind, variance, here):
     """The law of one share."""
+    variance = float(variance)
     if kind is SkellamNoise:
         return stats.skellam.pmf(here, variance / 2, variance / 2)
     weights = np.exp(-(here**2) / (2 * variance))

@@ -193,8 +193,8 @@ def test_columns_of_a_pattern_are_taken_in_the_files_order_and_that_is_said(tmp_
 @every_case(
     "words, message",
     [
-        (["--data", "t.csv", "--out", "t.csv"], "--out t.csv is the data file itself"),
-        (["--data", "new.csv", "--out", "t.csv"], "--out t.csv is the data file itself"),
+        (["--data", "t.csv", "--out", "t.csv"], "--out is t.csv, which is the data file itself"),
+        (["--data", "new.csv", "--out", "t.csv"], "--out is t.csv, which is the data file itself"),
         (["--data", "new.csv", "--out", "p.xlsx"], "ends in .csv, .parquet, .npz"),
         (["--data", "new.csv", "--out", "gone/p.csv"], "the folder gone is missing"),
         (["--data", "new.csv", "--json"], "--json is given without --out"),
@@ -224,7 +224,7 @@ def test_sources_that_always_have_labels_and_runs_that_have_not_begun_are_refuse
     trained(tmp_path / "run", "run.rounds=1", "data.source=digits")
     result = asked("predict", tmp_path / "run", "--data", "x")
     assert result.exit_code == 2
-    with pytest.raises(Refused, match=r"no rows without labels; run\.evaluate"):
+    with pytest.raises(Refused, match=r"no rows without labels; use run\.evaluate"):
         predict(tmp_path / "run", [])
     (tmp_path / "new").mkdir()
     (tmp_path / "new/config.toml").write_bytes((run / "config.toml").read_bytes())
