@@ -702,7 +702,7 @@ def test_the_loss_of_images_of_two_classes_follows_from_the_outputs():
             nn.Linear(4, 3),
             r"3 outputs, but .*\"binary_cross_entropy\"\) or two .*\"cross_entropy\"",
         ),
-        ({"name": nn.Linear(4, 2), "loss": "binary_cross_entropy"}, "takes one number for each"),
+        ({"name": nn.Linear(4, 2), "loss": "binary_cross_entropy"}, "takes one for each"),
         ({"name": nn.Linear(4, 1), "loss": "cross_entropy"}, "takes one for both"),
     ],
 )
