@@ -22,7 +22,7 @@ def test_what_stands_beside_a_headline_is_said_where_there_is_any():
     pairs = further_guarantee_rows("readers", BOUND, BOUND)
     assert list(pairs) == ["adversary", "second adversary", "examples"]
     assert pairs["adversary"].startswith("readers of the released aggregates")
-    assert "against the server" in pairs["second adversary"]
+    assert "against a server" in pairs["second adversary"]
     assert "for one example of any one silo" in pairs["examples"]
 
 
