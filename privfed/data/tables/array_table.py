@@ -159,7 +159,8 @@ def _inputs(held: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray
         _refuse_other_shape(arrays[name], shape, called)
     if len({len(array) for array in arrays.values()}) > 1:
         raise Refused(
-            f"data: {called} has inputs with different numbers of rows; expected one row per example in each input"
+            f"data: {called} has inputs with different numbers of rows; expected one row per "
+            "example in each input"
         )
     return arrays
 
