@@ -80,7 +80,7 @@ def test_attackers_with_pooled_examples_poison_images_and_tables(attack, shape):
     again = attack.poison(x[:20], y[:20], briefing, rng())
     assert torch.equal(again[0], poisoned)
     assert torch.equal(again[1], labels)
-    assert attack.unfit(shape, False) == "the attack alters numbers, but these examples are tokens"
+    assert attack.unfit(shape, False).startswith("the attack alters numbers, but")
     assert attack.unfit((20,), True) is None
     aimed, wanted = attack.targeted(*examples(shape=shape, seed=1), briefing.learned)
     assert len(aimed) == len(wanted) > 0

@@ -191,7 +191,7 @@ CASES = {
     "a row too short": (csv(f"{SECRET},1"), THIRD + "2 columns, but 4 are expected"),
     "rows in a row": (
         csv(f"Row #7: Expected 5 columns, got 6: {SECRET},,,,"),
-        THIRD + "expected 4",
+        THIRD + "6 columns, but 4 are",
     ),
     "bad encoding": (
         ({"t.csv": f"{HEADER}\na,1,{SECRET}".encode() + b"\xff,0\n"}, TABLE),
@@ -206,7 +206,7 @@ CASES = {
     "no header": ((BARE, TABLE), r"t\.csv has no column 'x'.*one of the 4"),
     "two columns alike": (
         ({"t.csv": f"who,x,{SECRET},y,{SECRET}\na,1,f,0,0\n"}, TABLE),
-        r"t\.csv .* columns 3 and 5 alike",
+        r"t\.csv .* the same name for columns 3 and 5",
     ),
     "a column that a pattern means": (
         (
@@ -289,7 +289,7 @@ CASES = {
         tweets(["1", "b"], SECRET),
         USER + "example 1 is no class.*one of 0, 1",
     ),
-    "a client of HDF5 with blanks": (tff({"A": PIXEL, f"{SECRET} ": PIXEL}), "client 2 has blanks"),
+    "a client of HDF5 with blanks": (tff({"A": PIXEL, f"{SECRET} ": PIXEL}), "client 2 has spaces"),
     "a class beyond in HDF5": (
         tff({"A": PIXEL, SECRET: {**PIXEL, "label": np.array([NUMBER])}}),
         r"t\.h5, client 2, example 1 is no class",
@@ -323,7 +323,7 @@ CASES = {
     "words for numbers in Parquet": (hugging_face(x=["1", SECRET]), "'x' holds no numbers", None),
     "other columns in Parquet": (
         ({"hf/train.parquet": pyarrow.table({SECRET: [1]})}, HUGGING_FACE),
-        "has 0 columns 'x' among its 1",
+        "has 0 columns 'x' among 1",
     ),
     "a folder that is no class": (folders(f"b/{SECRET}/1.ppm"), "client 2, image 1 is no class"),
     "another file among images": (folders(f"b/1/{SECRET}.txt"), "label 1 holds something else"),
@@ -354,7 +354,7 @@ CASES = {
     ),
     "no gzip": (idx(SECRET.encode(), SECRET.encode(), ".gz"), "an incomplete gzip", "SE"),
     "a label beyond": (idx(IMAGE, b"\0\0\x08\x01\0\0\0\x01\xd3"), "label 1 of .*beyond 9", "211"),
-    "other files": (({f"idx/{SECRET}": b""}, IDX), "0 pairs .* among its 1 files"),
+    "other files": (({f"idx/{SECRET}": b""}, IDX), "0 pairs .* among 1 files"),
 }
 
 

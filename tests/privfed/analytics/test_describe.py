@@ -191,7 +191,7 @@ def description(tmp_path_factory):
     ("change", "reason"),
     [
         ("data.population=others", "other [data]"),
-        ("data.client=ward", "is not a client of this run"),
+        ("data.client=ward", "are not the clients of this run"),
         ("cohort.sampler=full", "events of one meaning"),
         ("run.randomness=secret", "is a simulation"),
     ],

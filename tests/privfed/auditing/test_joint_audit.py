@@ -128,7 +128,7 @@ def test_curves_are_drawn_and_told(two):
     trained(two[0].parent / "none", "privacy.mechanism=none")
     nothing = run("audit", two[0].parent / "none", "--plot", picture)
     assert nothing.exit_code == 2
-    assert "nothing that can be drawn" in nothing.output
+    assert "there is nothing to draw" in nothing.output
 
 
 def test_an_audit_says_what_it_means(two):

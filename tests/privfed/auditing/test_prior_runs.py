@@ -193,7 +193,7 @@ def test_the_same_people_in_another_file_count_together(tmp_path):
     with pytest.raises(Refused, match=r'data\.population = "people"'):
         priors(load(None, other))
     households = [*moved, "data.client=house"]
-    with pytest.raises(Refused, match="is not a client of this run"):
+    with pytest.raises(Refused, match="are not the clients of this run"):
         priors(load(None, households))
 
 
@@ -219,7 +219,7 @@ def test_who_was_public_once_is_never_covered_afterwards(tmp_path):
 def test_clients_that_join_the_public_ones_on_resume_are_refused(tmp_path):
     train(load(None, population(tmp_path / "a.csv")), tmp_path / "run")
     population(tmp_path / "a.csv", "abcdefghijklmnopqrstuvwxyz")
-    with pytest.raises(Refused, match="the public clients differ from those"):
+    with pytest.raises(Refused, match="the public clients differ from the ledger's"):
         resume(tmp_path / "run", lambda stored: stored.with_run(rounds=4))
 
 

@@ -281,7 +281,7 @@ def test_several_labels_are_predicted_by_name(tmp_path):
         (["evaluate", "RUN", "--set", "data.features=9"], "do not fit the model of RUN"),
         (["evaluate", "RUN", "--data", "x"], "data.path is not a known key"),
         (["declare", "nowhere.csv", "--label", "y"], "does not exist"),
-        (["declare", "t.csv", "--label", "z"], "no column 'z'"),
+        (["declare", "t.csv", "--label", "z"], "no such column"),
         (["check", "nowhere.toml"], "does not exist"),
         (["evaluate", "RUN", "--predictions", "gone/p.csv"], "the folder gone is missing"),
         (

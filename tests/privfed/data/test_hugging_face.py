@@ -200,10 +200,10 @@ OUTSIDE = [{"bytes": None, "path": "/elsewhere.png"}] * 2
         ({"label": [0, None]}, {}, "row 2 is no class"),
         ({"who": ["a", None]}, {}, "row 2: .*'who'"),
         ({"who": ["a", "a "]}, {}, "row 2: .*'who'"),
-        ({"other": [1, 2]}, {"client": "owner"}, "0 columns 'owner' among its 5"),
+        ({"other": [1, 2]}, {"client": "owner"}, "0 columns 'owner' among 5"),
         ({}, {**NO_IMAGES, "x": "label"}, "holds no text"),
-        ({"label": [[0], [1]]}, {}, "the column 'label' holds neither texts nor numbers"),
-        ({"who": [["a"], ["b"]]}, {}, "the column 'who' holds neither texts nor numbers"),
+        ({"label": [[0], [1]]}, {}, "the column 'label' holds neither text nor numbers"),
+        ({"who": [["a"], ["b"]]}, {}, "the column 'who' holds neither text nor numbers"),
         ({"image": [{"bytes": "a"}] * 2}, {}, "'image' holds no numbers"),
         (
             {"text": ["a", None]},

@@ -380,7 +380,7 @@ REFUSED = {
     "sites that are not declared": (
         HOLDS,
         Sites(0),
-        "data.sites is 0.*declare data.sites",
+        "data.sites is 0.*set data.sites",
         "north",
     ),
     "more than declared": (HOLDS, Sites(2), "data.sites is 2", "there are 3: 'east'"),
@@ -449,10 +449,10 @@ def test_a_source_that_knows_sites_and_no_clients_is_refused():
     [
         ({"site": "patient"}, "'patient' is both the site column and the client column"),
         ({"site": "ill"}, "'ill' is both the site column and the label"),
-        ({"site": "x"}, "'x' is the site column but is also a feature"),
+        ({"site": "x"}, "'x' is the site column, but is also a feature"),
         (
             {"categories": {"hospital": ["north"]}},
-            "'hospital' is the site column but is also a feature",
+            "'hospital' is the site column, but is also a feature",
         ),
         ({"client": ""}, "no column names each row's client.*name the client column"),
     ],

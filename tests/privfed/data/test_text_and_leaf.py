@@ -287,7 +287,7 @@ def test_sentences_of_a_field_are_classified(tmp_path):
     "changes, message",
     [
         ({"field": 7}, "user 1, example 1 has no text there"),
-        ({"field": -1}, r"data\.field is -1, but in .* no text"),
+        ({"field": -1}, r"data\.field is -1, but .* no text"),
         ({"labels": ["0", "1"]}, "user 1, example 1 is no class; expected one of 0, 1"),
         ({"words": "gone.txt"}, r"data\.words: gone\.txt is no file"),
     ],

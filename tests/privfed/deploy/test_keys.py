@@ -100,8 +100,8 @@ def test_what_spells_no_key_is_named(text):
     [
         ("a" * 42, "found 42 characters: copy the complete line"),
         ("a" * 63, "found 63 characters: copy the complete line"),
-        ("a" * 20 + "!" + "a" * 22, "character 21 of 43 is none of them"),
-        ("a" * 63 + "g", "character 64 of 64 is none of them"),
+        ("a" * 20 + "!" + "a" * 22, "character 21 of 43 is none of these"),
+        ("a" * 63 + "g", "character 64 of 64 is none of these"),
         ("a" * 42 + "B", "the last of 43 characters"),
     ],
 )

@@ -79,7 +79,7 @@ def test_naming_another_part_drops_the_keys_of_the_former_one(tmp_path):
         ('[grid]\n"client.lr" = []', "'client.lr' is an empty list"),
         ("seeds = []", r"seeds is \[\]"),
         ("seeds = [1, 1]", "names a seed twice"),
-        ('[grid]\n"client.lr" = [1.0, 1.0]', "names a value twice"),
+        ('[grid]\n"client.lr" = [1.0, 1.0]', "lists a value twice"),
         ('[grid]\n"client.lrr" = [1.0]', "every cell is refused.*client.lrr is not a known key"),
         ('[grid]\n"clients.lr" = [1.0]', "no section.key.*did you mean 'client'"),
         ('[grid]\n"run.seed" = [1]', "seeds = "),

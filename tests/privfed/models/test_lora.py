@@ -254,7 +254,7 @@ class Named(nn.Linear):
 
 REFUSED = {
     "no target": ({"targets": []}, r"targets: no module is named; expected .* use '0', '3', '4'"),
-    "an unknown name": ({"targets": ["body"]}, r"no module is called 'body'; .* here '0', '3'"),
+    "an unknown name": ({"targets": ["body"]}, r"no module is called 'body'; .* use '0', '3'"),
     "another kind": ({"targets": ["1"]}, "'1' is a BatchNorm1d; expected a linear layer"),
     "too high a rank": ({"rank": 4}, r"rank is 4, but '4.weight' is 3 by 8; expected at most 3"),
     "trained too": (
@@ -262,9 +262,9 @@ REFUSED = {
         "'4.weight' is adapted, but a weight is either adapted or trained",
     ),
     "nothing to train": ({"trained": ["heads"]}, "trained: nothing is called 'heads'; .*0.weight"),
-    "unused": ({"module": Unused()}, "does not depend on 'idle.weight_lora_B'"),
+    "unused": ({"module": Unused()}, "'idle.weight_lora_B' is listed, but"),
     "tied": ({"module": Held(), "targets": ["first"]}, "'first.weight' is tied to another"),
-    "a factor's name": ({"module": Named()}, "'weight_lora_A' has the name of a factor"),
+    "a factor's name": ({"module": Named()}, "'weight_lora_A' is the name of a factor"),
     "all of it frozen": ({"frozen": ["*"]}, "no trainable parameter"),
     "none to adapt": ({"module": nn.Sequential(nn.Flatten(), nn.Bilinear(1, 1, 1))}, "has none"),
 }

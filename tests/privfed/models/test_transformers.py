@@ -94,7 +94,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_library(name):
     ("change", "reason"),
     [
         (lambda m: m.resize_token_embeddings(VOCABULARY - 1), "ids go up to 39"),
-        (lambda m: m.resize_token_embeddings(VOCABULARY + 1), "the number of outputs is 40"),
+        (lambda m: m.resize_token_embeddings(VOCABULARY + 1), "model.loss need 40 outputs"),
         (lambda m: nn.init.constant_(m.lm_head.weight, float("inf")), "not all finite"),
     ],
 )
@@ -219,7 +219,7 @@ def test_adapters_are_read_by_peft_and_read_back(name, tmp_path):
         back = net.outputs(net.initial_params, packed)
         torch.testing.assert_close(back, ours, rtol=1e-4, atol=1e-5)
     start = {"name": module, "init": str(tmp_path / "adapters")}
-    with pytest.raises(privfed.Refused, match="its clients' privacy loss there counts as well"):
+    with pytest.raises(privfed.Refused, match="the privacy loss of its training counts as well"):
         privfed.train(people, model=start, temporary=True, **FEW)
 
 

@@ -499,7 +499,7 @@ def test_what_is_a_fact_of_each_run_is_charged_in_its_own_events(name, tmp_path)
 
 EQUAL = {
     "adjacency relation": (PEOPLE, ("cohort.sampler=fixed_size",), (), "events of one meaning"),
-    "population": (PEOPLE, ("data.population=others",), (), "is not a client of this run"),
+    "population": (PEOPLE, ("data.population=others",), (), "are not the clients of this run"),
     "party": (MASKED, ("secure.protocol=none", "privacy.mechanism=gaussian"), (), "against"),
     "simulation": (PEOPLE, ("run.randomness=seeded",), (), "is a simulation"),
     "void guarantee": (

@@ -117,9 +117,9 @@ CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 1
         ({"noise_multiplier": 1.0}, "nothing is left"),
         ({"epsilon": None}, "2 are missing"),
         ({"population": 10}, "either the rate or the other two"),
-        ({"cap": 5}, "cap: not for gaussian"),
-        ({"separation": 5}, "separation: not for"),
-        ({"bands": 5}, "bands needs mechanism banded"),
+        ({"cap": 5}, "cap is given, but has no effect for gaussian"),
+        ({"separation": 5}, "separation is given, but has no effect for"),
+        ({"bands": 5}, "only with mechanism banded"),
         ({"epsilon": None, "noise_multiplier": math.nan}, "expected a number"),
         ({"epsilon": None, "noise_multiplier": 1e12}, "expected a number"),
         ({"sampling_rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),
@@ -128,9 +128,9 @@ CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 1
         ({"epsilon": math.nan}, "positive number"),
         ({"epsilon": None, "noise_multiplier": 1.0, **CAPPED, "accountant": "rdp"}, "no proof"),
         ({"mechanism": "banded"}, "separation of only 1 rounds"),
-        ({"sampler": "cyclic"}, "sampling_rate: not for"),
-        ({"sampler": "fixed_size", "sampling_rate": None, "cohort": 5}, "needs population"),
-        ({"sampler": "full", "sampling_rate": None, "cohort": 5}, "cohort: not for"),
+        ({"sampler": "cyclic"}, "sampling_rate is given, but has no effect for"),
+        ({"sampler": "fixed_size", "sampling_rate": None, "cohort": 5}, "or cohort is missing"),
+        ({"sampler": "full", "sampling_rate": None, "cohort": 5}, "cohort is given, but has no"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(wrong, reason):
@@ -311,7 +311,7 @@ def test_a_rate_is_the_same_rule_as_clients_of_that_quotient():
 
 def test_noise_that_pairs_share_needs_its_population_and_follows_from_no_draw():
     shared = replace(LOCAL, mechanism="pairwise_gaussian")
-    with pytest.raises(Refused, match="needs population"):
+    with pytest.raises(Refused, match="or cohort is missing"):
         solve(shared)
     answers = [solve(replace(shared, population=n)) for n in (10, 100)]
     expected = solve(LOCAL).question.noise_multiplier

@@ -143,7 +143,7 @@ def test_an_adaptive_clip_changes_steps_and_no_event():
     mechanism = DiscreteGaussianNoise(noise_multiplier=1.2, adaptive_clip=True, count_noise=0.5)
     with pytest.raises(Refused, match="above half of the noise multiplier"):
         mechanism.resolved(SETTING).noise_on_update(20)
-    with pytest.raises(Refused, match="follows the norms of one exchange"):
+    with pytest.raises(Refused, match="adapts to the norms of one exchange"):
         mechanism.resolved(SETTING).event(Full().of(20).witness(1, 20), 2)
     assert not mechanism.with_clip(1.0).adaptive
 

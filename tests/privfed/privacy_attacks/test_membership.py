@@ -174,7 +174,7 @@ def test_the_command_draws_tabulates_and_answers_in_json(tmp_path):
         (("--set", "nothing", "RUN"), "--set changes a run file"),
         (("--out", "RUN", "RUN"), "is not empty"),
         (("--shadows", "3", "RUN"), "3 is not in the range"),
-        (("--level", "household", "RUN"), "expected one of"),
+        (("--level", "household", "RUN"), "is not one of"),
     ],
 )
 def test_the_command_refuses_in_one_message(finished, words, reason):

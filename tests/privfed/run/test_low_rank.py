@@ -153,9 +153,7 @@ def test_another_run_starts_from_the_merged_model(run, tmp_path):
 
 
 def test_exports_that_hold_no_adapters_are_refused(run, tmp_path):
-    with pytest.raises(
-        Refused, match=r"adapters are weights by name; expected a name that ends in \.safetensors"
-    ):
+    with pytest.raises(Refused, match=r"adapters are weights by name; expected \.safetensors"):
         export(run, tmp_path / "a.pt2", adapters=True)
     trained(tmp_path / "plain", "run.rounds=1")
     with pytest.raises(Refused, match="the run adapted no weight by a low rank"):

@@ -158,7 +158,7 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
         ),
         (("data.sites=2",), None),
         (("data.sites=2", "secure.protocol=masks"), "sites sample their own"),
-        (("client.objective=scaffold", "data.setting=cross_silo"), "no amplification is proved"),
+        (("client.objective=scaffold", "data.setting=cross_silo"), "no privacy amplification"),
         (("privacy.mechanism=banded", "privacy.bands=0"), "bands that needs the least"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

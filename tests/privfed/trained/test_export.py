@@ -209,7 +209,7 @@ def test_an_export_starts_the_same_model(run, weights):
 
 @pytest.mark.parametrize("suffix", ["pt2", "onnx"])
 def test_a_program_is_no_start(tmp_path, suffix):
-    with pytest.raises(Refused, match="from an export to"):
+    with pytest.raises(Refused, match="use an export to"):
         built(Logistic(), (4,), init=f"{tmp_path / 'model'}.{suffix}")
 
 
@@ -369,7 +369,7 @@ def test_the_screen_and_the_json_say_what_the_file_takes_gives_and_promises(run,
     [
         ("model.pkl", "ends in .safetensors, .pt2, .onnx"),
         ("gone/model.pt2", "the folder gone is missing"),
-        ("run/checkpoint.safetensors", "exists; nothing was changed"),
+        ("run/checkpoint.safetensors", "exists, and nothing was changed"),
     ],
 )
 def test_places_that_an_export_cannot_have_are_refused(run, monkeypatch, to, message):

@@ -100,17 +100,17 @@ REFUSED = {
         (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
         "sends several",
     ),
-    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "synthetic ones"),
-    "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no amplification"),
+    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "canaries cannot"),
+    "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no privacy amplification"),
     "nobody to score": (("evaluation.personal=true",), "only clients can evaluate"),
     "no models": (
         ("evaluation.personal=true", "evaluation.by=clients", "evaluation.every=7"),
-        "have no models of their own",
+        "have no personal models",
     ),
     "many models": (
         ("evaluation.personal=true", "evaluation.by=clients", "evaluation.every=7",
          *CLUSTERS),
-        "more than the model that is sent",
+        "values that evaluation rounds neither",
     ),
 }  # fmt: skip
 
@@ -313,7 +313,7 @@ def test_it_is_said_whose_models_are_scored(heads):
 def test_a_folder_to_write_to_is_not_silently_ignored(heads):
     words = ["evaluate", str(heads / "run"), "--personalise", "0", "--out", "elsewhere"]
     refused = CliRunner().invoke(main, words)
-    assert (refused.exit_code, "leave out the other options" in refused.output) == (2, True)
+    assert (refused.exit_code, "leave the other options out" in refused.output) == (2, True)
 
 
 def test_intervals_over_clients_by_hand():
