@@ -264,7 +264,7 @@ REFUSED = {
     "nothing to train": ({"trained": ["heads"]}, "trained: nothing is called 'heads'; .*0.weight"),
     "unused": ({"module": Unused()}, "'idle.weight_lora_B' is listed, but"),
     "tied": ({"module": Held(), "targets": ["first"]}, "'first.weight' is tied to another"),
-    "a factor's name": ({"module": Named()}, "'weight_lora_A' is the name of a factor"),
+    "a factor's name": ({"module": Named()}, "'weight_lora_A', but that is the name of a factor"),
     "all of it frozen": ({"frozen": ["*"]}, "no trainable parameter"),
     "none to adapt": ({"module": nn.Sequential(nn.Flatten(), nn.Bilinear(1, 1, 1))}, "has none"),
 }
