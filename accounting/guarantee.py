@@ -67,7 +67,7 @@ class Guarantee:
 
     @property
     def weakness(self) -> str:
-        """Warning that delta is too large to be meaningful; empty if it is at most 1 / clients."""
+        """Warning that delta is too large to be meaningful; empty if it is below 1 / clients."""
         promises = self.unit == "client" and self.epsilon < math.inf
         return large_delta(self.delta, self.clients) if promises else ""
 
@@ -199,12 +199,12 @@ def stated(*bounds: Guarantee | None, void: str | None = None) -> list[dict[str,
 
 
 def large_delta(delta: float, clients: int) -> str:
-    """Returns the warning about a `delta` above 1 / `clients`; empty for smaller ones."""
-    if delta * clients <= 1:
+    """Returns the warning about a `delta` of at least 1 / `clients`; empty for smaller ones."""
+    if not clients or delta < 1 / clients:
         return ""
     return (
-        f"δ = {delta:g} is above 1 / clients (1/{clients}), which allows the publication of one "
-        "client's data in full"
+        f"δ = {delta:g} is not below 1 / clients (1/{clients}), which allows the publication of "
+        "one client's data in full"
     )
 
 

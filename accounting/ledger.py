@@ -308,8 +308,8 @@ class Ledger:
                 self._charged[event] += 1
                 self._choice.refuse_beyond(self._charged)
             case kind:
-                found = f"a line of type {kind!r} is unknown, out of place or invalid"
-                raise LedgerBroken(f"{found}; restore the ledger")
+                reason = f"a line of type {kind!r} is unknown, out of place or invalid"
+                raise LedgerBroken(f"{reason}; restore the ledger")
         self._hashes.append(link["hash"])
 
 

@@ -27,8 +27,12 @@ def at_delta(delta: float | None, digits: int = 6) -> str:
 
 
 def each_epsilon(by_accountant: Mapping[str, float | None]) -> str:
-    """Returns every accountant's epsilon: "rdp 4.3581, pld 3.9987"."""
-    return ", ".join(f"{name} {ceiling(bound)}" for name, bound in by_accountant.items())
+    """Returns every accountant's epsilon: "rdp 4.3581, pld not available for this noise"."""
+    missing = "not available for this noise"
+    return ", ".join(
+        f"{name} {missing if bound is None else ceiling(bound)}"
+        for name, bound in by_accountant.items()
+    )
 
 
 def epsilon_at(

@@ -173,6 +173,12 @@ class Attack(BaseModel):
 Attack.__class_vars__ |= {"corrupts"}  # a property that a subclass may set: `corrupts = True`
 
 
+def undeclared_hooks(attack: Attack) -> list[str]:
+    """Returns "poison" and "corrupt", if overridden by an attack that declares no effect."""
+    kind, hooks = type(attack), [] if attack.acts else ["poison", "corrupt"]
+    return [hook for hook in hooks if getattr(kind, hook) is not getattr(Attack, hook)]
+
+
 class NoAttack(Attack):
     """No attack: all clients are honest."""
 

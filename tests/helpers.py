@@ -65,7 +65,19 @@ def population(sizes: Sequence[int], seed: int = 0) -> Federation:
     return Federation(examples, offsets, examples)
 
 
-def built(recipe, shape, classes=3, *, seed=0, y=None, x=None, loss=None, constants=None, **start):
+def built(
+    recipe,
+    shape,
+    classes=3,
+    *,
+    seed=0,
+    y=None,
+    x=None,
+    loss=None,
+    constants=None,
+    averages=False,
+    **start,
+):
     """Returns the network of `recipe` for examples of `shape`; `start` holds further keys of
     [model].
     """
@@ -74,7 +86,7 @@ def built(recipe, shape, classes=3, *, seed=0, y=None, x=None, loss=None, consta
     keys = Streams(seed, simulated=True).at("init")
     examples = Examples(x, y, classes)
     return build_network(
-        recipe, examples, Start(**start), loss or CrossEntropy(), keys, CPU, constants
+        recipe, examples, Start(**start), loss or CrossEntropy(), keys, CPU, constants, averages
     )
 
 

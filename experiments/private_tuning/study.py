@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from accounting.choosing.repetitions import BITS, Repetitions
-from privfed.config.chosen import Chosen
 from privfed.config.reading import load
+from privfed.config.resolved import Chosen
 from privfed.run.train import train
 
 RATES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

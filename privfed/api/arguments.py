@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel
 
@@ -22,6 +22,10 @@ from privfed.core.parts import expected, find
 from privfed.data.tables.arrow import is_dict_of_tables, is_table
 from privfed.models.given_module import GivenModule, code_digest, layout_digest
 from privfed.models.recipes import Foreign
+
+if TYPE_CHECKING:
+    from privfed.data.federation import Examples
+    from privfed.data.sources.table import GivenTable
 
 _SHORT = {
     "epsilon": "privacy.epsilon",
@@ -57,7 +61,59 @@ def configuration(
         if short.get(argument) is not None:
             _refuse_twice(given, argument, key)
             assign(raw, key, plain(short[argument]))
+    config = assembled(raw)
+    if not isinstance(population, DeclaredPopulation) or "loss" in given.get("model", {}):
+        return config
+    assign(raw, "model.loss", _loss_of_outputs(config))
     return assembled(raw)
+
+
+def _loss_of_outputs(config: Config) -> Any:
+    """Returns the loss of `config`, or for two classes the one for the outputs of a user's network.
+
+    The network is tried on a synthetic example of the declared form; if it cannot be tried, the
+    loss stays, and the run is refused later.
+
+    Raises:
+      Refused: if the network has neither one output nor two.
+    """
+    loss, model = config.names["loss"], config.model
+    from privfed.models.build import count_outputs
+    from privfed.models.losses.cross_entropy import BinaryCrossEntropy
+
+    if not (
+        isinstance(config.loss, BinaryCrossEntropy) and isinstance(model, Foreign | GivenModule)
+    ):
+        return loss
+
+    try:
+        count = count_outputs(model, _declared_form(config), config.start.output)
+    except Refused:
+        return loss
+    losses = {1: loss, 2: "cross_entropy"}
+    if count is None or count in losses:
+        return losses.get(count or 1)
+    raise Refused(
+        f"model.name: the network has {count} outputs, but the label has two classes; expected one "
+        'output (model.loss = "binary_cross_entropy") or two (model.loss = "cross_entropy")',
+        key="model.loss",
+    )
+
+
+def _declared_form(config: Config) -> Examples:
+    """A synthetic example of the declared form, with two classes. Raises `Refused` for patterns."""
+    import torch
+
+    from privfed.data.federation import Examples
+    from privfed.data.inputs import made_up_inputs
+    from privfed.data.sources.declared_examples import declared_example
+
+    source = cast("GivenTable", config.source)
+    shape, inputs = getattr(source, "shape", []), getattr(source, "inputs", {})
+    if not (shape or inputs):
+        return declared_example(source)
+    x = made_up_inputs(inputs, 1) if inputs else torch.zeros(1, *shape)
+    return Examples(x, torch.zeros(1, dtype=torch.int64), 2, inputs=inputs)
 
 
 def passed_again(model: Any, population: Any, sections: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class TemporaryFolder:
 
 
 def warn_of_delta(config: Config) -> None:
-    """Warns of a delta above 1 / clients, if the run has a privacy guarantee."""
+    """Warns of a delta that is not below 1 / clients, if the run has a privacy guarantee."""
     privacy = config.privacy
     warning = large_delta(privacy.delta, config.data.clients)
     if warning and config.mechanism.private and privacy.epsilon != math.inf:

@@ -78,9 +78,17 @@ def audited(
     return Answer.of(audit(run, accountant, head), audit_table)
 
 
+_PLANNED = (
+    "all planned rounds are counted, since the run ended early or has not ended: the ε of the "
+    "rounds done is an odometer without a proved (ε, δ)"
+)
+
+
 @dataclass(frozen=True)
 class RunGuarantee:
     """(epsilon, delta)-differential privacy for one `unit` under `relation`, by the run's ledger.
+
+    For a run that ended before its last planned round, it is the guarantee of all planned rounds.
 
     Attributes:
       epsilon: infinite if there is no guarantee.
@@ -110,9 +118,10 @@ class RunGuarantee:
         Raises:
           Broken: if the ledger proves none.
         """
-        facts, bound = audited.to_json(), audited.guarantee
+        facts, bound = audited.to_json(), audited.planned or audited.guarantee
         if audited.problems or bound is None:
             raise Broken("\n".join(audited.problems))
+        early = bound is audited.planned and not facts["guarantee"]
         return cls(
             epsilon=float("inf") if facts["guarantee"] else bound.epsilon,
             delta=bound.delta,
@@ -122,8 +131,8 @@ class RunGuarantee:
             sampler=bound.sampler,
             rounds=audited.charges,
             accountant=bound.accountant,
-            accountants=audited.accountants,
-            sentence=facts["meaning"],
+            accountants=bound.by_accountant if early else audited.accountants,
+            sentence=f"{bound.sentence()}; {_PLANNED}" if early else facts["meaning"],
             note=facts["note"] or "",
             others=tuple(facts["guarantees"][1:]),
         )

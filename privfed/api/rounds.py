@@ -46,7 +46,7 @@ class Round:
 
     @cached_property
     def epsilon(self) -> float:
-        """The ε spent until this round, at the run's δ."""
+        """The ε of the rounds until this one, at the run's δ; `run.guarantee` is the proved one."""
         return self._loop.recorder.epsilon(self._now)
 
     @property
@@ -136,7 +136,9 @@ class InProgress:
             raise Refused(
                 "this run was not started; use `with run.start() as run` to continue the run"
             )
-        self._loop = self._stack.enter_context(_to_end(self._opened()))
+        self._loop = loop = self._stack.enter_context(_to_end(self._opened()))
+        if loop.setup.clipped:
+            warnings.warn(loop.setup.clipped, stacklevel=self._frames)
         return self
 
     def __exit__(

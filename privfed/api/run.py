@@ -175,8 +175,6 @@ class Run(InProgress):
         Its input is the preprocessed form of raw rows (`predict` and `export` preprocess), or its
         own named inputs. A run that starts from these weights counts this run's spending.
         """
-        import torch
-
         from privfed.models.adapters import merge_model
         from privfed.models.calling import with_own_calls
         from privfed.trained.stored_model import stored_model
@@ -186,15 +184,13 @@ class Run(InProgress):
         if form is None:
             raise Refused(f"{self.path} is of an older version; load the model by evaluate()")
         network, params, _ = stored_model(self._directory, form.empty())
-        with torch.no_grad():
-            tensors = dict(network.module.named_parameters())
-            for name, view in network.shapes.views(params).items():
-                tensors[name].copy_(view)
-        trained = merge_model(with_own_calls(network.module), network.shapes.names)
+        trained = merge_model(with_own_calls(network.module), network.hold(params))
         for name in trained:
             network.module.get_parameter(name).requires_grad_(True)
         lineage = {**self._directory.checkpoint.lineage(), "path": str(self.path)}
-        mark(network.module, trained, lineage)
+        start = network.shapes.views(network.initial_params)
+        same = {n for n, view in network.shapes.views(params).items() if view.equal(start[n])}
+        mark(network.module, {*trained, *network.averaged.names} - same, lineage)
         return network.module.eval()
 
     def audit(self, accountant: str | None = None, head: str | None = None) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ def train(
     Every key of a run file is an argument by its section: `privacy=dict(clip=0.5)`,
     `client=dict(lr=0.1)`. If a key names a part, an instance of the part is accepted:
     `server=dict(optimizer=Mine(beta=0.9))`. After an interruption, `privfed.load(out).resume()`
-    continues the run. Warns of a `delta` above 1 / clients.
+    continues the run. Warns of a `delta` that is not below 1 / clients.
 
     Args:
       population: a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or None
@@ -173,6 +174,8 @@ def check(
     config = configuration(population, model, short, sections)
     with own_threads():
         checked = check_run(config)
+    if checked.forecast.clipped:
+        warnings.warn(checked.forecast.clipped, stacklevel=2)
     return answer_of(checked)
 
 

@@ -161,10 +161,12 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
     click.echo(f"coordinator  {agreed_on.coordinator}")
     for name in agreed_on.order:
         click.echo(f"site         {name}  {agreed_on.sites[name]}")
-    click.echo(f"threshold    {agreed_on.threshold}; {colluders} may collude with the server")
+    threshold = agreed_on.threshold or "automatic"
+    click.echo(f"threshold    {threshold}; {colluders} may collude with the server")
     for threat, least in shares.items():
         opened = f"{least} of {len(agreed_on.sites)} shares open a secret" if least else "too low"
-        click.echo(f"  {threat:10} {opened}")
+        words = "semi-honest" if threat == "curious" else threat
+        click.echo(f"  {words:11} {opened}")
     spaced = [digest[place : place + 4] for place in range(0, len(digest), 4)]
     click.echo(f"digest       {' '.join(spaced[:8])}\n             {' '.join(spaced[8:])}")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -97,9 +98,49 @@ def list_command(as_json: bool, schema: bool) -> int:
     elif as_json:
         print_json(catalog.catalog())
     else:
-        from privfed.report.catalog import catalog_table
+        from privfed.report.tables import catalog_table
 
         console(False).print(catalog_table(catalog.catalog()))
+    return 0
+
+
+@click.group("new")
+def new() -> None:
+    """Write files to begin with: a part of your own and its test."""
+
+
+@new.command("part")
+@click.argument("kind", metavar="KIND")
+@click.argument("name", metavar="NAME")
+@click.option("--like", metavar="PART", default="", help="The built-in part to extend.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="The folder of the files; default: the working folder.",
+)
+@answers_errors
+def new_part_command(kind: str, name: str, like: str, out: Path) -> int:
+    """Write NAME.py, a part of a KIND with the hooks to override, and test_NAME.py.
+
+    The part behaves as a built-in one until you change its hooks. The test checks the contract of
+    its kind, and a small run.
+    """
+    from privfed.config.catalog import key_of, written_part
+    from privfed.core.errors import Refused
+
+    files = [out / f"{name}.py", out / f"test_{name}.py"]
+    texts = written_part(kind, name, like)
+    for path in files:
+        if path.exists():
+            raise Refused(f"{path} exists already; choose another name, or remove it")
+    out.mkdir(parents=True, exist_ok=True)
+    for path, text in zip(files, texts, strict=True):
+        path.write_text(text, encoding="utf-8")
+    click.echo(
+        f"privfed: wrote {files[0]}, for {key_of(kind)}; test it: pytest {files[1]}", err=True
+    )
     return 0
 
 
@@ -124,6 +165,7 @@ for command in (
     federation,
     flower,
     list_command,
+    new,
     predict_command,
     runs_command,
     report_command,

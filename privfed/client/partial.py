@@ -1,4 +1,4 @@
-"""Partial models: a client trains the complete network, and sends only the shared part.
+"""Partial models, of which a client sends only the shared part; and averaged batch statistics.
 
 The objective wraps that of a run, which knows only the shared part `[d]`, so that row, server and
 event are those of a smaller model. The local part `[p]` takes plain gradient steps:
@@ -30,7 +30,81 @@ from torch import Tensor
 from privfed.client.around import Around
 from privfed.client.descent import LocalStep
 from privfed.client.exchange import Broadcast, Exchange
-from privfed.client.objective import Memory, Work
+from privfed.client.objective import Cohorts, Memory, Work
+from privfed.core.vector import Layout
+
+
+class Averaging(Around):
+    """`inner` on the parameters of a model, whose running statistics are averaged as they are.
+
+    The last `count` entries of the vector are the running statistics of batch normalisations, which
+    local steps update and no gradient moves. A client sends the change of each, after the row of
+    `inner`. Changes are not bounded, so models with such statistics are refused under privacy.
+    """
+
+    count: int
+
+    def state_length(self, d: int) -> int:
+        """State length of `inner`."""
+        return self.inner.state_length(d - self.count)
+
+    def layout(self, d: int) -> Layout:
+        """The layout of `inner`, and the statistics."""
+        return self.inner.layout(d - self.count).plus("statistics", self.count)
+
+    def init(self, params: Tensor) -> Memory:
+        return self.inner.init(self._parameters(params))
+
+    def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
+        return (yield from self.inner.prelude(self._parameters(params), memory))
+
+    def unseen(self, broadcast: Broadcast) -> Tensor:
+        return self.inner.unseen(self._sent(broadcast))
+
+    def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
+        start = super().origin(self._sent(broadcast), state, measured)
+        shared = self._statistics(broadcast["params"]).expand(*start.shape[:-1], -1)
+        return torch.cat([start, shared], dim=-1)
+
+    def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
+        return super().carry(self._sent(broadcast), state)
+
+    def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
+        w, grad = self._parameters(step.w), self._parameters(step.grad)
+        direction, carried = super().along(replace(step, w=w, grad=grad), self._sent(broadcast))
+        still = torch.zeros_like(self._statistics(step.w))
+        return torch.cat([direction, still], dim=1), carried
+
+    def message(
+        self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
+    ) -> tuple[Tensor, Tensor | None]:
+        sent = self._sent(broadcast)
+        row, after = self.inner.message(self._parameters(w), sent, state, work)
+        change = self._statistics(w) - self._statistics(broadcast["params"])
+        return torch.cat([row, change], dim=1), after
+
+    def admitted(self, rows: Tensor) -> Tensor:
+        admitted = self.inner.admitted(self._parameters(rows))
+        return torch.cat([admitted, self._statistics(rows)], dim=1)
+
+    def conclude(
+        self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
+    ) -> tuple[Tensor, Memory]:
+        sent, row = self._sent(broadcast), self._parameters(released)
+        delta, after = self.inner.conclude(sent, row, memory, cohorts)
+        return torch.cat([delta, self._statistics(released)]), after
+
+    def _sent(self, broadcast: Broadcast) -> Broadcast:
+        """The broadcast to `inner`, whose model has no statistics."""
+        return {**broadcast, "params": self._parameters(broadcast["params"])}
+
+    def _parameters(self, vectors: Tensor) -> Tensor:
+        """`vectors` `[..., m]` without the statistics."""
+        return vectors[..., : vectors.shape[-1] - self.count]
+
+    def _statistics(self, vectors: Tensor) -> Tensor:
+        """The statistics `[..., s]` at the end of `vectors`."""
+        return vectors[..., vectors.shape[-1] - self.count :]
 
 
 class Partial(Around):

@@ -184,7 +184,7 @@ class LocalTrainer:
     def _gradient(self, w: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
         if self.way == "stacked":
             return self._stacked_gradient(w, x, y, real)
-        return self.network.gradient(w[0], x[real], y[real])[None]
+        return self.network.gradient(w[0].clone(), x[real], y[real])[None]  # statistics move
 
     def _loss(self, w: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:
         if self.way == "loop":

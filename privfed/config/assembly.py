@@ -32,7 +32,7 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     Raises:
       Refused: with every problem found.
     """
-    raw = _suited(raw)
+    raw = _suited(_with_loss(raw))
     sections: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     names: dict[str, str] = {}
@@ -125,6 +125,18 @@ def keys_meant(written: str, section: str = "") -> list[str]:
     owners = [each for each in SECTIONS if "." not in each and name in default_keys(each)]
     keys = [*(f"{owner}.{name}" for owner in owners), *named_elsewhere(name)]
     return [key for key in keys if key.rpartition(".")[0] == section] or keys
+
+
+def _with_loss(raw: Raw) -> Raw:
+    """Returns `raw` with the only loss for its declared labels, if it names none.
+
+    Several label columns and a number to predict have one loss; classes have the default one.
+    """
+    data, model = raw.get("data", {}), raw.get("model", {})
+    several, number = isinstance(data.get("label"), list), bool(data.get("label_bounds"))
+    if "loss" in model or not (several or number):
+        return raw
+    return {**raw, "model": {**model, "loss": "multi_label" if several else "squared_error"}}
 
 
 def _suited(raw: Raw) -> Raw:

@@ -1,4 +1,4 @@
-"""The catalogue of all parts by kind, and the JSON schema of a run file for editors."""
+"""The catalogue of all parts, the schema of a run file, and files for a part of your own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import functools
 import importlib.util
 import inspect
 import itertools
+import keyword
 import re
+import textwrap
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +18,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from privfed.config.sections import FORMAT, SECTIONS
-from privfed.core.parts import find
+from privfed.core.answers import contract_of, declared, hooks_of
+from privfed.core.errors import Refused
+from privfed.core.parts import expected, find
 from privfed.core.registry import BUILT_IN, CONTRACTS, LISTS
 
 
@@ -189,3 +193,129 @@ def _properties(model: type[BaseModel], definitions: _Schema) -> _Schema:
     properties: Mapping[str, Any] = described.get("properties", {})
     texts = {key: {"description": text} for key, text in meanings(model).items()}
     return {key: {**value, **texts.get(key, {})} for key, value in properties.items()}
+
+
+def written_part(kind: str, name: str, like: str = "") -> tuple[str, str]:
+    """Returns a module with a part of your own, and one with its test.
+
+    The part extends a built-in one. It overrides the hooks that most built-in parts of that form
+    override, by calls of the built-in hook; its other declarations are listed as comments.
+
+    Args:
+      kind: the kind of part, a key of `BUILT_IN`.
+      name: the name of the module, and in camel case that of the class.
+      like: the built-in part to extend; empty for the default of the kind.
+
+    Raises:
+      Refused: for an unknown kind or part, or a name that no module can have.
+    """
+    if kind not in BUILT_IN:
+        raise Refused(f"the kind is {kind!r}; {expected(kind, [*BUILT_IN])}")
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise Refused(
+            f"the name is {name!r}, but that is no name of a module; use lower-case letters, "
+            "digits and _, and a letter first"
+        )
+    if importlib.util.find_spec(name):
+        raise Refused(
+            f"the name is {name!r}, but a module of this name is installed; choose another"
+        )
+    base = find(kind, like or _usual(kind), "--like")
+    made, key = "".join(word.capitalize() for word in name.split("_")), key_of(kind)
+    value = f'["{name}:{made}"]' if kind in LISTS else f'"{name}:{made}"'
+    section, _, short = key.rpartition(".")
+    keys = {**getattr(base, "follows_clip", {}), **_examples(base)}
+    module = _MODULE.format(
+        place=base.__module__,
+        base=base.__name__,
+        made=made,
+        named=f"`[{section}] {short} = {value}`",
+        kind=kind,
+        contract=CONTRACTS[kind].replace(":", "."),
+        declarations=_declarations(kind, base),
+        hooks="\n\n".join(_overriding(kind, base, hook) for hook in _overridden(kind, base)),
+    )
+    stated = ", ".join(f"{key}={each!r}" for key, each in keys.items() if each is not None)
+    return module, _TEST.format(name=name, made=made, kind=kind, keys=stated)
+
+
+def _usual(kind: str) -> str:
+    """The built-in part that a new one extends: the default of its key, or the first that acts."""
+    named = [section.parts.values() for section in SECTIONS.values()]
+    defaults = {of: default for parts in named for of, default in parts}
+    usual = defaults.get(kind, "")
+    return next(part for part in (usual, *BUILT_IN[kind]) if part not in ("", "none"))
+
+
+def _examples(part: type[BaseModel]) -> dict[str, Any]:
+    """The keys without a default, with the examples that they declare."""
+    fields = part.model_fields.items()
+    return {key: field.examples[0] for key, field in fields if field.examples}
+
+
+def _overridden(kind: str, base: type[BaseModel]) -> list[str]:
+    """The hooks that `base` defines, or at least half of the built-in parts of its form."""
+    hooks = [name for name in hooks_of(kind, base) if inspect.isfunction(getattr(base, name, None))]
+    parts = [find(kind, name, kind) for name in BUILT_IN[kind]]
+    form = base.__mro__[1]
+    parts = [part for part in parts if issubclass(part, form)]
+    often = {name: sum(name in vars(part) for part in parts) for name in hooks}
+    chosen = [name for name in hooks if name in vars(base) or 2 * often[name] >= len(parts)]
+    return sorted(chosen, key=lambda name: (-often[name], name))
+
+
+def _overriding(kind: str, base: type[BaseModel], hook: str) -> str:
+    """The definition of a hook that calls the one of `base`, with the contract's docstring."""
+    signature = inspect.signature(getattr(base, hook))
+    plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    forms: dict[Any, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*{0}",
+        inspect.Parameter.VAR_KEYWORD: "**{0}",
+        inspect.Parameter.KEYWORD_ONLY: "{0}={0}",
+    }
+    passed = ", ".join(forms.get(each.kind, "{0}").format(each.name) for each in plain[1:])
+    stated = inspect.Signature(plain)
+    stating = getattr(contract_of(kind), hook, None) or getattr(base, hook)
+    text = inspect.getdoc(stating) or inspect.getdoc(getattr(base, hook)) or f"See {base.__name__}."
+    end = "\n" if "\n" in text else ""
+    about = textwrap.indent(f'"""{text}{end}"""', "    ")
+    body = f"def {hook}{stated}:\n{about}\n    return super().{hook}({passed})"
+    return textwrap.indent(body, "    ")
+
+
+def _declarations(kind: str, base: type[BaseModel]) -> str:
+    """Comments that list what `base` declares; "" if the kind has no declarations."""
+    lines = []
+    for name in sorted(declared(contract_of(kind)) - hooks_of(kind, base) - {*base.model_fields}):
+        value = vars(base).get(name, getattr(base, name, None))
+        shown = "a property" if isinstance(value, property) else repr(value)
+        if not callable(value) and len(shown) < 60:
+            lines.append(f"    # {name}: {shown}")
+    head = "    # Declarations, which privfed relies on; set those that your hooks change:\n"
+    return head + "\n".join(lines) + "\n\n" if lines else ""
+
+
+_MODULE = '''"""{made}: a part of your own, in a run file {named}."""
+
+from {place} import {base}
+
+
+class {made}({base}):
+    """Describe it here: `privfed list` prints this sentence.
+
+    Kind: {kind}. Contract: `{contract}`.
+    """
+
+{declarations}{hooks}
+'''
+_TEST = '''"""Checks the contract and a small run of `{name}:{made}`."""
+
+from {name} import {made}
+
+from privfed.testing import check_part
+
+
+def test_it_keeps_the_contract_of_its_kind(tmp_path):
+    check_part("{kind}", {made}({keys}), tmp_path)
+'''
+"""Templates of the two modules."""

@@ -24,8 +24,7 @@ from privfed.client.compression.compression import Compression
 from privfed.client.dp_sgd import ClientMechanism, ExamplePrivacy, protects_examples
 from privfed.client.objective import Objective
 from privfed.config.attack_keys import AttackKeys, expected_byzantine
-from privfed.config.chosen import Chosen
-from privfed.config.resolved import Resolved
+from privfed.config.resolved import Chosen, Resolved
 from privfed.config.sections import (
     FORMAT,
     SECTIONS,

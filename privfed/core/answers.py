@@ -90,7 +90,7 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
     if not any(_is_ours(each) and each not in scratch.__mro__ for each in part.__mro__):
         return
     defined = {name: value for each in outside for name, value in vars(each).items()}
-    hooks = sorted(_hooks(kind, part))
+    hooks = sorted(hooks_of(kind, part))
     unread = _unread(kind, part, defined)
     if unread and inspect.isfunction(defined[unread[0]]):
         raise Refused(
@@ -99,7 +99,7 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
             f"one of: {', '.join(hooks)}"
         )
     if unread:
-        declares = sorted(declared(contract_of(kind)) - _hooks(kind, part))
+        declares = sorted(declared(contract_of(kind)) - hooks_of(kind, part))
         raise Refused(
             f"{named}, whose attribute {unread[0]} is no declaration, so nothing reads it"
             f"{_meant(unread[0], declares)}; begin its name with an underscore, or declare one of: "
@@ -152,8 +152,8 @@ def names_read(defined: Any) -> set[str]:
     return names
 
 
-def _hooks(kind: str, part: type[BaseModel]) -> set[str]:
-    """Public methods that a part of this kind inherits from its contract."""
+def hooks_of(kind: str, part: type[BaseModel]) -> set[str]:
+    """Returns the public methods that a part of this kind inherits from its contract."""
     bases = [*contract_of(kind).__mro__, *(each for each in part.__mro__ if _is_ours(each))]
     of_parts = {name for each in BaseModel.__mro__ for name in vars(each)}
     methods = {

@@ -253,6 +253,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "watcher": {
         "csv": "privfed.run.watch.files:Csv",
         "tensorboard": "privfed.run.watch.files:TensorBoard",
+        "mlflow": "privfed.run.watch.files:Mlflow",
+        "wandb": "privfed.run.watch.files:WeightsAndBiases",
     },
 }
 

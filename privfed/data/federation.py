@@ -13,7 +13,7 @@ from privfed.core.errors import Refused
 from privfed.core.vector import Indices
 from privfed.data.inputs import Inputs, made_up_inputs
 from privfed.data.pieces import Mapped
-from privfed.data.preprocessing import Preprocessing
+from privfed.data.preprocessing import Outside, Preprocessing
 from privfed.sampling.cohort import Population
 
 NO_LABEL = -1
@@ -48,6 +48,7 @@ class Examples:
       typical: Expected number of examples per client, if the source synthesises them.
       sites: The site `[N]` of each example, an index into `site_names`, if the source knows it.
       site_names: Names of the sites.
+      outside: Numbers beyond their declared bounds, by column; of a public table only.
       inputs: Inputs of the model by name, if the source declares them.
     """
 
@@ -63,6 +64,7 @@ class Examples:
     typical: float | None = None
     sites: Indices | None = None
     site_names: tuple[str, ...] = ()
+    outside: tuple[Outside, ...] = ()
     inputs: Inputs = field(default_factory=dict, hash=False)
 
     def __len__(self) -> int:

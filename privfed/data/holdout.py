@@ -20,9 +20,13 @@ from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation, client_number
+from privfed.data.pieces import Mapped
+from privfed.data.preprocessing import Outside
 
 _BATCH_SIZE = 4096
 """Number of examples read at once."""
+_FEW = 0.01
+"""Fraction of numbers beyond their bounds up to which there is no warning: outliers are clipped."""
 _DISTINCT, _SHARED = 0.9, 0.5
 """Thresholds of a refusal: fractions of distinct training rows, and of test rows among them."""
 
@@ -38,6 +42,26 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
             "public and its scores would be released unprotected; expected a public table of "
             'clients that do not train, or data.holdout = "clients"'
         )
+
+
+def bounds_warning(test: Examples) -> str:
+    """Warns of a public test set with numbers beyond their declared bounds; "" if there are few."""
+    outside = test.outside
+    if isinstance(test.x, Mapped):
+        declared = test.preprocessing.numbers if test.preprocessing else ()
+        outside = (
+            Outside(declared[0].column if declared else "x", test.x.bounds, *test.x.outside()),
+        )
+    wide = sorted((each for each in outside if each.share > _FEW), key=lambda each: -each.share)
+    if not wide:
+        return ""
+    column, (low, high), share, (least, most) = wide[0]
+    others = f" (and of {len(wide) - 1} other columns)" if wide[1:] else ""
+    return (
+        f"{share:.0%} of the numbers {column!r}{others} in the public test set are outside their "
+        f"declared bounds [{low:g}, {high:g}] and are clipped; declare bounds=({least:g}, {most:g})"
+        + ("" if isinstance(test.x, Mapped) else f" for {column!r}")
+    )
 
 
 def _distinct_rows(examples: Examples) -> set[int]:

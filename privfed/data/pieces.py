@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +13,8 @@ import numpy as np
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Indices
 
+_BATCH_SIZE = 2**22
+"""Number of values compared at once."""
 WIDER = {"u2": "i4", "u4": "i8", "u8": "f8"}
 """Types that torch 2.4 cannot convert, and wider ones that hold the same numbers."""
 
@@ -99,6 +102,19 @@ class Mapped:
             taken = self.store.take(rows.reshape(-1).numpy())
             return torch.from_numpy(taken).view(*rows.shape, *taken.shape[1:])
         return self.store[rows]
+
+    def outside(self) -> tuple[float, tuple[float, float]]:
+        """The fraction of stored numbers outside `bounds`, and the smallest and largest of all."""
+        low, high = self.bounds
+        beyond, count, least, most = 0, 0, low, high
+        size = max(1, _BATCH_SIZE // max(math.prod(self.shape[1:]), 1))
+        for rows in torch.split(self.rows, size):
+            numbers = self._stored(rows).double()
+            beyond += int(((numbers < low) | (numbers > high)).sum())
+            count += numbers.numel()
+            least = min(least, float(numbers.nan_to_num(low).min()))
+            most = max(most, float(numbers.nan_to_num(high).max()))
+        return beyond / max(count, 1), (least, most)
 
     def take(self, index: Tensor) -> Mapped:
         """Returns the rows `index` `[n]` of these features, still mapped."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from privfed.core.deferred import torch
 from privfed.core.parts import Part
@@ -39,6 +40,18 @@ class Category(Part):
     column: str
     values: tuple[str, ...]
     lacks: bool = False
+
+
+class Outside(NamedTuple):
+    """Numbers of a public test set beyond their declared bounds.
+
+    `share` is their fraction, and `seen` are the smallest and the largest number.
+    """
+
+    column: str
+    bounds: tuple[float, float]
+    share: float
+    seen: tuple[float, float]
 
 
 class Preprocessing(Part):

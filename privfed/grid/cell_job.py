@@ -11,8 +11,8 @@ from pathlib import Path
 from accounting.durable import make_folder, write_atomically
 from accounting.errors import AccountingError
 from privfed.config.assembly import assembled
-from privfed.config.chosen import Chosen
 from privfed.config.config import Config, Raw
+from privfed.config.resolved import Chosen
 from privfed.core.errors import Broken, Busy, PrivfedError, public_text, ran_out_of_memory
 from privfed.core.text import dump
 from privfed.core.version import __version__

@@ -39,8 +39,8 @@ from accounting.documents import from_json
 from accounting.durable import make_folder
 from accounting.guarantee import Guarantee, spent
 from accounting.ledger import Ledger
-from privfed.config.chosen import Chosen
 from privfed.config.overrides import value_at
+from privfed.config.resolved import Chosen
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
 from privfed.grid.cell_job import Job, run_cell

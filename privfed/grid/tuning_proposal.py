@@ -25,8 +25,8 @@ from accounting.choosing.repetitions import Repetitions
 from accounting.events import Event
 from accounting.guarantee import Guarantee, guarantee
 from privfed.auditing.prior_runs import priors
-from privfed.config.chosen import Chosen
 from privfed.config.config import Config
+from privfed.config.resolved import Chosen
 from privfed.core.errors import Refused
 from privfed.core.parts import expected
 from privfed.grid.cells import Cell, cells

@@ -21,9 +21,16 @@ from privfed.core.vector import Shapes
 from privfed.data.federation import Examples
 from privfed.data.inputs import made_up_inputs
 from privfed.models.adapters import adapt_model
-from privfed.models.calling import errors_as_refusals, name_inputs, refuse_part, select_output
+from privfed.models.calling import (
+    Key,
+    errors_as_refusals,
+    name_inputs,
+    refuse_part,
+    scoring,
+    select_output,
+)
 from privfed.models.form import Form
-from privfed.models.local_part import local_shapes
+from privfed.models.local_part import held_shapes
 from privfed.models.loss import Loss
 from privfed.models.network import Network
 from privfed.models.pretrained import is_named, load_start, origins_of
@@ -40,6 +47,7 @@ def build_network(
     keys: Keys,
     device: torch.device,
     constants: Mapping[str, Tensor] | None = None,
+    averages: bool = False,
 ) -> Network:
     """Builds `model` for `examples`.
 
@@ -52,6 +60,8 @@ def build_network(
       device: device of the network.
       constants: frozen constants of a resumed run, whose parameters come from its checkpoint; the
         file it started from is not read again.
+      averages: whether clients average the running statistics of batch normalisations, as they may
+        in a run without privacy; otherwise such models are refused.
 
     Returns:
       The network.
@@ -61,15 +71,7 @@ def build_network(
       Broken: for constants of another model.
     """
     seed = keys.integer()
-    with drawing_alone():
-        seed_draws(seed)
-        module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
-        name_inputs(module, examples.inputs)
-        select_output(module, start.output)
-        made_up = _made_up_features(examples)
-        if any(is_lazy(p) for p in module.parameters()):
-            with torch.no_grad(), errors_as_refusals(made_up, module):
-                module(made_up)
+    module, made_up = _built(model, examples, start, loss, seed)
     _refuse_parameters(module)
     _refuse_hidden_start(model, module)
     if start.init and constants is None:
@@ -78,23 +80,25 @@ def build_network(
         adapt_model(module, start.lora, keys.derived(b"lora"))
     _freeze(module, start.frozen)
     local = _keep_local(module, start.local)
-    _freeze_statistics(module, start.frozen, start.local)
+    averaged = _averaged_statistics(module, start, averages)
+    trained = Shapes.of(module)
+    shapes = Shapes((*trained.names, *averaged.names), (*trained.shapes, *averaged.shapes))
     if constants is not None:
-        _restore(module, constants)
-    shapes = Shapes.of(module)
-    if not shapes.names:
+        _restore(module, shapes, constants)
+    if not trained.names:
         raise Refused(
             "model.name: the model has no trainable parameter that is sent; freeze fewer "
             "parameters (model.freeze), or keep fewer local (model.local)"
         )
-    flat = shapes.flatten(dict(module.named_parameters()))
+    flat = shapes.flatten({**dict(module.named_parameters()), **dict(module.named_buffers())})
     if not bool(flat.isfinite().all()):
         raise Refused(
             "model.name is a model whose initial parameters are not all finite; correct its "
             "initialisation, or model.init"
         )
+    _reset_statistics(module, averaged)
     expected = _output_shape(made_up, examples, loss)
-    trial = try_module(module, shapes, made_up, expected, seed, examples.inputs)
+    trial = try_module(module, trained, made_up, expected, seed, examples.inputs)
     module.to(device).requires_grad_(False)
     constants = _constants(module, shapes)
     return Network(
@@ -108,7 +112,46 @@ def build_network(
         trial.channels_last,
         Form.of(examples),
         local,
+        averaged,
     )
+
+
+def _built(
+    model: Model, examples: Examples, start: Start, loss: Loss, seed: int
+) -> tuple[nn.Module, Tensor]:
+    """Builds the module, and synthetic examples `[3, *features]`, with randomness from `seed`."""
+    with drawing_alone():
+        seed_draws(seed)
+        module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
+        name_inputs(module, examples.inputs)
+        select_output(module, start.output)
+        made_up = _made_up_features(examples)
+        if any(is_lazy(p) for p in module.parameters()):
+            with torch.no_grad(), errors_as_refusals(made_up, module):
+                module(made_up)
+    return module, made_up
+
+
+def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
+    """Returns the number of outputs of `model` per example, when built for one; None if unknown.
+
+    Args:
+      model: the recipe.
+      examples: examples, of which only the form is read.
+      output: the key of the outputs in what the model returns.
+
+    Raises:
+      Refused: if the model cannot be built, or called.
+    """
+    with drawing_alone(), torch.no_grad():
+        seed_draws(0)
+        module, made_up = model.build(tuple(examples.x.shape[1:]), 1), _made_up_features(examples)
+        name_inputs(module, examples.inputs)
+        select_output(module, output)
+        with scoring(module), errors_as_refusals(made_up, module):
+            outputs = module(made_up)
+    known = isinstance(outputs, Tensor) and outputs.dim() == 2
+    return int(outputs.shape[-1]) if known else None
 
 
 def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
@@ -192,7 +235,7 @@ def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
     if patterns and not local:
         raise Refused("model.local names only frozen parameters; name trainable parameters")
     norms = [name for name, part in _batch_norms(module) if _is_whole(name, part, patterns)]
-    return local_shapes(module, local, norms)
+    return held_shapes(module, local, norms)
 
 
 def _batch_norms(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
@@ -205,35 +248,51 @@ def _is_whole(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
     return all(any(is_named(key, p) for p in patterns) for key in keys or [f"{name}."])
 
 
-def _freeze_statistics(module: nn.Module, frozen: Sequence[str], local: Sequence[str]) -> None:
-    """Puts batch normalisations that are frozen or local in evaluation mode.
+def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Shapes:
+    """Puts all batch normalisations in evaluation mode; returns the statistics to average.
 
     They use their loaded statistics unless a client trains them. Raises `Refused` for one that is
-    neither frozen nor local.
+    neither frozen nor local, unless clients may average its statistics.
     """
+    averaged = []
     for name, part in _batch_norms(module):
-        if _is_whole(name, part, frozen) or _is_whole(name, part, local):
+        if _is_whole(name, part, start.frozen) or _is_whole(name, part, start.local):
             part.eval()
-        if part.training or part.running_mean is None:
+        known = part.running_mean is not None
+        if part.training and known and averages:
+            averaged.append(name)
+            part.eval()
+        if part.training or not known:
             refuse_part(
                 name,
                 "is a batch normalisation: it mixes a batch's examples and keeps statistics "
-                "outside the vector that is clipped and noised. Use group normalisation, "
-                "freeze it with the statistics it came with (model.frozen), or keep it local "
-                "to returning clients (model.local)",
+                "outside the vector that is clipped and noised. Use group normalisation or a "
+                'model of privfed (as model.name = "cnn"), freeze it with the statistics it came '
+                "with (model.frozen), or keep it local to returning clients (model.local)"
+                + (_ITS_AVERAGE if known else ""),
             )
+    return held_shapes(module, {}, averaged)
+
+
+def _reset_statistics(module: nn.Module, averaged: Shapes) -> None:
+    """Resets the statistics that the vector holds, so that a trial does not depend on the start."""
+    for name, part in _batch_norms(module):
+        if f"{name}.running_mean".lstrip(".") in averaged.names:
+            part.reset_running_stats()
+
+
+_ITS_AVERAGE = '; without privacy (privacy.mechanism = "none"), its statistics are averaged'
 
 
 def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
     """Tensors that the module computes with outside of the flat vector."""
-    trainable = set(shapes.names)
-    frozen = {name: p.detach() for name, p in module.named_parameters() if name not in trainable}
-    return {**frozen, **dict(module.named_buffers())}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: tensor.detach() for name, tensor in tensors.items() if name not in shapes.names}
 
 
-def _restore(module: nn.Module, constants: Mapping[str, Tensor]) -> None:
+def _restore(module: nn.Module, shapes: Shapes, constants: Mapping[str, Tensor]) -> None:
     """Copies a run's `constants` into `module`. Raises `Broken` if they belong to another model."""
-    held = _constants(module, Shapes.of(module))
+    held = _constants(module, shapes)
     if {name: t.shape for name, t in held.items()} != {n: t.shape for n, t in constants.items()}:
         raise Broken(
             f"the run's constants are {sorted(constants)}, but its model has {sorted(held)}; "

@@ -7,7 +7,7 @@ parameters first, then the local ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
@@ -21,12 +21,12 @@ from privfed.models.sequence import Factor
 
 @dataclass(frozen=True)
 class FullNetwork(Network):
-    """A network as a client trains it: shared parameters, and local ones.
+    """A network as a client trains it: shared parameters and statistics, and local ones.
 
-    Local batch normalisations (`norms`, by name) use the statistics of the batch, as in FedBN (Li,
-    Jiang, Zhang, Kamp & Dou 2021); for a single example they use their running `statistics`. These
-    are entries of the vector without a gradient: each call with a batch updates them in place, in
-    the memory of the leaves.
+    Trained batch normalisations (`norms`, by name) use the statistics of the batch: local ones, as
+    in FedBN (Li, Jiang, Zhang, Kamp & Dou 2021), and averaged ones. For a single example they use
+    their running `statistics`. These are entries of the vector without a gradient: each call with a
+    batch updates them in place, in the memory of the leaves.
     """
 
     norms: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class FullNetwork(Network):
     @property
     def unstackable(self) -> str:
         if self.norms:
-            return "this model normalises by batch statistics, but stacked batches are padded"
+            return "this model normalises by batch statistics, and padding would change them"
         return super().unstackable
 
     def leaves(self, flat: Tensor) -> Leaves:
@@ -51,12 +51,14 @@ class FullNetwork(Network):
             return super()._mean_loss(leaves, x, y, factors)
 
 
-def full_network(network: Network) -> FullNetwork:
-    """`network` with its local part included."""
+def full_network(network: Network) -> Network:
+    """`network` with its local part, and with batch normalisations as clients train them."""
     local = network.local
+    if not (local.names or network.averaged.names):
+        return network
     shapes = Shapes((*network.shapes.names, *local.names), (*network.shapes.shapes, *local.shapes))
     params = torch.cat([network.initial_params, local_start(network)])
-    norms, statistics = _norms(network.module, frozenset(local.names))
+    norms, statistics = _norms(network.module, frozenset(shapes.names))
     same = {field.name: getattr(network, field.name) for field in fields(Network)}
     made = FullNetwork(**same, norms=norms, statistics=statistics)
     return replace(made, shapes=shapes, initial_params=params)
@@ -69,7 +71,9 @@ def local_start(network: Network) -> Tensor:
     return network.local.flatten(network.constants).to(network.initial_params)
 
 
-def local_shapes(module: nn.Module, parameters: Mapping[str, Tensor], norms: list[str]) -> Shapes:
+def held_shapes(
+    module: nn.Module, parameters: Mapping[str, Tensor], norms: Sequence[str]
+) -> Shapes:
     """The places of these `parameters`, and of the running statistics of `norms`."""
     held = dict(parameters)
     for name in norms:
@@ -79,9 +83,9 @@ def local_shapes(module: nn.Module, parameters: Mapping[str, Tensor], norms: lis
     return Shapes(tuple(held), tuple(tuple(tensor.shape) for tensor in held.values()))
 
 
-def _norms(module: nn.Module, local: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The batch normalisations whose statistics are `local`, and these statistics, by name."""
-    statistics = local & {name for name, _ in module.named_buffers()}
+def _norms(module: nn.Module, held: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The batch normalisations with statistics among `held`, and these statistics, by name."""
+    statistics = held & {name for name, _ in module.named_buffers()}
     return tuple(sorted({name.rpartition(".")[0] for name in statistics})), statistics
 
 

@@ -39,11 +39,12 @@ _BATCH_SIZE, _OUTPUTS = 1024, 2**25
 class Network:
     """A module's architecture, the shapes of its flat parameter vector `[d]`, and its loss.
 
-    The vector contains only trainable parameters; `constants` are the frozen parameters and the
-    buffers, which are public and do not change. `random` marks models that draw random numbers in
-    training (dropout). `fingerprint` is the module's output on synthetic examples: a different one
-    means that its code has changed. `channels_last` marks models that take images in that memory
-    order, which is faster on CPUs.
+    The vector contains the trainable parameters, and then `averaged` statistics; `constants` are
+    the frozen parameters and the other buffers, which are public and do not change.
+
+    `random` marks models that draw random numbers in training (dropout). `fingerprint` is the
+    module's output on synthetic examples: a different one means that its code has changed.
+    `channels_last` marks models that take images in that memory order, which is faster on CPUs.
     """
 
     module: nn.Module
@@ -58,6 +59,10 @@ class Network:
     """The form of its examples."""
     local: Shapes = field(default_factory=lambda: Shapes((), ()))
     """The places of the constants that each client trains locally: see `local_part`."""
+    averaged: Shapes = field(default_factory=lambda: Shapes((), ()))
+    """The last entries of the vector: running statistics of batch normalisations, which clients
+    average without privacy; see `privfed.client.partial.Averaging`.
+    """
     mixed: int = 0
     """The size of a full batch if gradients are computed in mixed precision
     (`privfed.models.precision`); otherwise 0.
@@ -88,6 +93,14 @@ class Network:
                 "the first of the stacked models only"
             )
         return ""
+
+    def hold(self, flat: Tensor) -> tuple[str, ...]:
+        """Copies `flat` `[d]` into the module; returns the names of its trained parameters."""
+        tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        with torch.no_grad():
+            for name, view in self.shapes.views(flat).items():
+                tensors[name].copy_(view)
+        return tuple(name for name in self.shapes.names if name not in self.averaged.names)
 
     def digest(self) -> str:
         """The SHA-256 of the current constants."""

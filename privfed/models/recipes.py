@@ -110,7 +110,7 @@ class Foreign(Part):
             ) from error
         if not isinstance(module, nn.Module):
             raise Refused(
-                f"model.name: {name} returned a {type(module).__name__}; expected a torch.nn.Module"
+                f"model.name: {name} returned {type(module).__name__}; expected a torch.nn.Module"
             )
         return module
 

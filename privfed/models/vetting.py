@@ -165,9 +165,11 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
 
 
 def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
-    """Returns advice if a model has two outputs for two classes, but the loss needs one."""
+    """Returns the other loss if the model has one output or two, and this loss needs the other."""
     if expected[-1] == 1 and shape == (*expected[:-1], 2):
         return ' (one for two classes: model.loss = "cross_entropy" takes one for each)'
+    if expected[-1] == 2 and shape == (*expected[:-1], 1):
+        return ' (one for each class: model.loss = "binary_cross_entropy" takes one for both)'
     return ""
 
 

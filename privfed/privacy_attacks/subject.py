@@ -263,6 +263,10 @@ def _refuse_unknown(setup: Setup) -> None:
         reasons.append(
             "the model draws random numbers while it trains (dropout), which cannot be repeated"
         )
+    if setup.network.averaged.names:
+        reasons.append(
+            "the model averages running statistics (batch normalisation), which is not simulated"
+        )
     if reasons:
         raise Refused("\n".join(reasons))
 

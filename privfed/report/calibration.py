@@ -13,7 +13,7 @@ from privfed.core.text import ceiling
 from privfed.plan.calibration.advice import PROMISES, Advice, Alternative, relative
 from privfed.plan.calibration.answer import CalibrationAnswer
 from privfed.privacy.noise_on_model import SolvedForRun, remembered_rows
-from privfed.report.tables import counted, party_rows, rows, two_sided
+from privfed.report.tables import counted, overflow_text, party_rows, rows, two_sided
 
 
 def advice_report(advice: Advice) -> RenderableType:
@@ -183,7 +183,7 @@ def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
             f"adds noise of standard deviation {sums['share_std']:.3g} and sends "
             f"{sums[f'bytes_per_{party}']:,.0f} bytes"
         ),
-        "wrap-around": f"an entry of the sum with a probability of {sums['wraps']:.2g}",
+        "modular overflow": overflow_text(sums["wraps"]),
         **abort,
     }
 

@@ -156,8 +156,8 @@ def _excluded_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _warning_row(outcome: Outcome) -> dict[str, str]:
-    """Warnings about a large delta, and about a model that is no better than the baseline."""
-    text = "; ".join(filter(None, (outcome.guarantee.weakness, outcome.not_learned)))
+    """Warnings: a large delta, narrow bounds, and a model that is no better than the baseline."""
+    text = "; ".join(filter(None, (outcome.warning, outcome.not_learned)))
     return {"warning": text} if text else {}
 
 

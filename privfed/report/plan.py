@@ -71,7 +71,7 @@ def plan_table(
             **budget_rows(plan.budgets),
             **disjoint_row(config.privacy.disjoint),
             **nominal_rows(plan),
-            **_advice_rows(plan),
+            **_advice_rows(plan, forecast),
             **(_comparison_row(plan) if by_command else {}),
             **_file_rows(config, path),
         }
@@ -95,7 +95,9 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
+        "loss": names["loss"],
         **objective_rows(config),
+        **_statistics_row(forecast),
         **_groups_row(config),
         **sites_row(config),
         "cohort": _cohort(plan, forecast),
@@ -117,8 +119,18 @@ def _groups_row(config: Config) -> dict[str, str]:
 
 def _parameters(forecast: Forecast) -> str:
     """The number of parameters, and of those that stay with clients."""
-    count = f"{forecast.parameters:,} parameters"
+    count = f"{forecast.parameters - forecast.averaged:,} parameters"
     return f"{count} sent, {forecast.local:,} kept by clients" if forecast.local else count
+
+
+def _statistics_row(forecast: Forecast) -> dict[str, str]:
+    """The treatment of running statistics of batch normalisations, if they are averaged."""
+    if not forecast.averaged:
+        return {}
+    return {
+        "batch statistics": f"{forecast.averaged:,} running statistics of batch normalisations are "
+        "sent and averaged too, without a server optimizer (only without privacy)"
+    }
 
 
 def _local_work(config: Config) -> str:
@@ -204,10 +216,10 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a "
             f"{'site' if plan.config.by_sites else 'client'} is sent "
             f"{_per_party(forecast.down, plan, forecast)} and sends "
-            f"{_per_party(forecast.up, plan, forecast)})"
+            f"{_per_party(forecast.up, plan, forecast)}{_vector(plan, forecast)})"
         ),
-        "time": _time(forecast),
-        "trainer": _trainer(plan, forecast),
+        "training time": _time(forecast),
+        "local training": _trainer(plan, forecast),
     }
     if forecast.remembered:
         pairs["clients"] = (
@@ -233,11 +245,20 @@ def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
     return "d" if count == 1 else f"{count} d"
 
 
+def _vector(plan: Plan, forecast: Forecast) -> str:
+    """The meaning of d, where a party's part is stated in vectors `[d]`."""
+    in_bytes = plan.config.secured or plan.config.compression.compresses
+    return "" if in_bytes else f"; d = {forecast.parameters:,} float32 parameters"
+
+
 def _time(forecast: Forecast) -> str:
     """The time of all rounds on this machine, and the basis of the estimate."""
-    why = "a guess: two batches" if forecast.guessed else "as public facts suggest"
+    why = "a guess: two batches" if forecast.guessed else "from declared numbers"
     shown = duration(forecast.seconds)
-    return f"about {shown} here, for clients of {forecast.examples:.3g} examples ({why})"
+    return (
+        f"about {shown} for all rounds, estimated on this machine for clients of "
+        f"{forecast.examples:.3g} examples ({why})"
+    )
 
 
 def _trainer(plan: Plan, forecast: Forecast) -> str:
@@ -245,18 +266,20 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
     run = plan.config.run
     precision = f", {forecast.precision}" if forecast.precision else ""
     if run.trainer == "stacked":
-        return f"{run.chunk} models at once, as one batched computation{precision}"
+        return f"vectorised: {run.chunk} models in one batched computation{precision}"
     why = f" ({forecast.unstacked})" if forecast.unstacked else ""
     return f"one client after another{why}{precision}"
 
 
-def _advice_rows(plan: Plan) -> dict[str, str]:
-    """Warnings about an unused budget, and about a large delta."""
+def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
+    """Warnings about an unused budget, a large delta, and narrow bounds."""
     pairs = {}
     if left := unspent(plan):
         pairs["unspent"] = str(left)
-    if weakness := plan.guarantee.weakness:
-        pairs["warning"] = f"{weakness}; choose a smaller privacy.delta"
+    weakness = plan.guarantee.weakness
+    delta = f"{weakness}; choose a smaller privacy.delta" if weakness else ""
+    if warning := "; ".join(filter(None, (delta, forecast.clipped))):
+        pairs["warning"] = warning
     return pairs
 
 

@@ -24,8 +24,7 @@ from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import total
 from privfed.plan.proof import proof_text
 from privfed.privacy.noise_on_model import SolvedForRun, stays_on_model
-from privfed.privacy.shared_noise import noised_jointly
-from privfed.report.tables import LONGER_THAN_CLIPPED
+from privfed.privacy.shared_noise import noised_jointly, shares_noise
 from privfed.run.forecast import Forecast
 
 _SHOWN = (0.5, 0.25, 0.1)
@@ -178,10 +177,16 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         "budget": f"{budget}; all rounds spend {bound.line()}",
         "accountants": bound.rows()["accountant"],
         **_prior_row(plan),
-        "protects": f"{protected_unit(plan)}, {bound.relation}",
+        "protects": f"{protected_unit(plan)}, {bound.relation}{_unamplified(plan)}",
         **_signal_rows(plan, forecast),
-        "proof": proof_text(plan),
+        "sensitivity argument": proof_text(plan),
     }
+
+
+def _unamplified(plan: Plan) -> str:
+    """The reason for zero-out, if the adversary is a server that knows the cohort."""
+    known = plan.config.against == "server" and bool(plan.config.row_hiding)
+    return " (the server knows the cohort: no amplification)" if known else ""
 
 
 def protected_unit(plan: Plan) -> str:
@@ -205,11 +210,13 @@ def _sensitivity(plan: Plan, forecast: Forecast) -> str:
         follows = f" at first; it follows {of}clients' norms"
     change = CHANGE[plan.event.relation]
     clips = "the clip" if change == 1 else f"{change} clips of {mechanism.clip:g}"
-    encoded = ", encoded" if forecast.encoded > LONGER_THAN_CLIPPED else ""
+    if forecast.encoded > 1:
+        twice = f"{change} times the " if change > 1 else ""
+        clips = f"{twice}norm bound of an encoded row; clip {mechanism.clip:g}"
     parts = plan.config.data.sites_per_client
     if parts > 1:
         clips += f", {mechanism.clip / parts:.6g} at each of {parts} sites, which noise is over"
-    return f"{change * mechanism.clip * forecast.encoded:.6g} ({clips}{encoded}{follows})"
+    return f"{change * mechanism.clip * forecast.encoded:.6g} ({clips}{follows})"
 
 
 def _correlation_row(plan: Plan) -> dict[str, str]:
@@ -280,7 +287,11 @@ def _event(plan: Plan) -> str:
         return f"per round one {release.kind} release"
     change = CHANGE[plan.event.relation]
     doubled = " over two clips, as replacing a client moves a sum by both" if change == 2 else ""
-    noised = f"{_NOISES[noise.kind]}(z = {ceiling(noise.noise_multiplier)})"
+    counted = f"z = {ceiling(noise.noise_multiplier)}"
+    if shares_noise(plan.mechanism):
+        party = "sites" if plan.cost.limits.sites else "clients"
+        counted = f"counted noise multiplier {counted[4:]}, of honest {party} only"
+    noised = f"{_NOISES[noise.kind]}({counted})"
     event = f"per round one {noised}{doubled}"
     match release:
         case PoissonSampled(rate=rate):

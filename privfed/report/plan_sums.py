@@ -8,9 +8,10 @@ from privfed.plan.byzantine import exclusion_text
 from privfed.plan.plan import Plan
 from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
-from privfed.report.tables import LONGER_THAN_CLIPPED, counted
+from privfed.report.tables import LONGER_THAN_CLIPPED, counted, overflow_text
 from privfed.run.forecast import Forecast
 from privfed.secure.limits import Limits
+from privfed.secure.summation import RowHiding
 
 _MADE_UP = {
     "even": "as many clients at each",
@@ -46,7 +47,7 @@ def _steps(share: float) -> str:
 
 
 def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """Returns the noise share per site, its assumption, and the modular wrap-around probability."""
+    """Returns the noise share per site, its assumption, and the probability of modular overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = limits.minimum - limits.colluders
     sized = f"{limits.minimum} of {limits.sites} have to survive"
@@ -58,7 +59,7 @@ def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
             f"({_steps(grid.share)} steps) every round; {sized}; the noise of {limits.colluders}, "
             "which may be Byzantine or collude with the server, is not counted"
         ),
-        "wrap-around": f"an entry of the sum with a probability of {grid.wraps:.2g}",
+        "modular overflow": overflow_text(grid.wraps),
     }
     if honest == 1:
         rows["alone"] = (
@@ -91,7 +92,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     pairs = {"secure": f"{plan.config.names['protocol']}: {sight}"}
     if promise := protocol.promise(round(forecast.cohort), limits):
         pairs["assumptions"] = promise
-    pairs["codec"] = _codec(protocol.bits, limits, forecast)
+    pairs["quantisation"] = _quantisation(protocol, limits, forecast)
     if shares_noise(plan.mechanism):
         noise_rows = site_noise_rows if limits.sites else _shared_noise_rows
         pairs |= noise_rows(plan, plan.mechanism)
@@ -104,27 +105,30 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             )
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
     if limits.admitted:
-        pairs["quorum"] = (
+        pairs["smallest cohort"] = (
             f"{protocol.begun(limits)} clients or more, the fewest for which the cost of aborts "
             "is negligible"
         )
     if exclusion := exclusion_text(plan):
-        pairs["exclusion"] = exclusion
+        pairs["if proved Byzantine"] = exclusion
     return pairs
 
 
 def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
     """The view of the parties that see a sum; `protocol_sight` is the protocol's own statement."""
     if plan.mechanism.trust == "sum":
-        return "the party that opens the sum sees it with its noise; no party sees a row"
+        site = "but a client's own site " if plan.cost.limits.sites else ""
+        return f"the party that opens the sum sees it with its noise; no party {site}sees a row"
     central = plan.mechanism.trust == "server"
     trusted = f"; {opener} is trusted to add the noise" if central else ""
     return f"{protocol_sight}{trusted}"
 
 
-def _codec(bits: int, limits: Limits, forecast: Forecast) -> str:
+def _quantisation(protocol: RowHiding, limits: Limits, forecast: Forecast) -> str:
     """The integer encoding of rows, and the increase of their norm."""
-    steps = f", in steps of {forecast.step:.2g}" if forecast.step else ""
+    steps = f", step {forecast.step:.2g}" if forecast.step else ""
+    modular = protocol.opener == "the server"  # ciphertexts have a modulus of their own
+    integers = f"modulus 2^{protocol.bits}" if modular else f"{protocol.bits} bits"
     longer = ""
     if forecast.encoded > LONGER_THAN_CLIPPED:
         longer = (
@@ -133,11 +137,11 @@ def _codec(bits: int, limits: Limits, forecast: Forecast) -> str:
         )
     capacity = f"{limits.rows} rows at {limits.sites} sites" if limits.sites else ""
     capacity = capacity or f"{limits.capacity} clients"
-    return f"{bits} bits for sums of up to {capacity}{steps}{longer}"
+    return f"{integers}{steps}, for sums of up to {capacity}{longer}"
 
 
 def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """The noise share per client, its assumption, and the modular wrap-around probability."""
+    """The noise share per client, its assumption, and the probability of modular overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = f"{mechanism.honest:.0%} of that is the noise of honest clients"
     sized = f"{limits.minimum} clients together add it, and sums of fewer abort"
@@ -153,5 +157,5 @@ def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
             f"({_steps(grid.share)} steps); {sized}; {honest}"
         ),
         **({"Byzantine": byzantine} if limits.byzantine else {}),
-        "wrap-around": f"an entry of the sum with a probability of {grid.wraps:.2g}",
+        "modular overflow": overflow_text(grid.wraps),
     }

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.ledger import BudgetChange
+from privfed.config.catalog import key_of
 from privfed.core.errors import for_interface
 from privfed.core.text import number
 from privfed.privacy.shared_noise import OTHER_PARTY
@@ -19,7 +20,7 @@ if TYPE_CHECKING:  # lists of runs need no accountants
 LONGER_THAN_CLIPPED = 1.0005
 """Factor of norm increase by rounding up to which no increase is reported."""
 _PARTIES = {
-    "server": "the server, by the noise of honest survivors alone; it knows the cohort",
+    "server": "a server that knows the cohort, by the noise of honest survivors alone",
     "readers": "readers of the released aggregates, who do not see the messages",
     "sites": "the server, readers and colluding sites, by the noise of the other sites alone",
     "others": "all but a client's own site, by the noise of that site alone",
@@ -44,6 +45,16 @@ def rows(pairs: Mapping[str, str]) -> Table:
 def counted(count: int, what: str, ending: str = "s") -> str:
     """Formats a count of `what`, with the plural `ending` unless it is 1."""
     return f"{count} {what}{ending if count != 1 else ''}"
+
+
+def overflow_text(probability: float) -> str:
+    """Formats the probability that an entry of a sum overflows its modulus.
+
+    Tails of 38 or more standard deviations underflow or are stated as 0.
+    """
+    if probability < 1e-300:
+        return "negligible: an entry of the sum with a probability below 1e-300"
+    return f"an entry of the sum with a probability of {probability:.2g}"
 
 
 def head_line(head: str, charges: int) -> str:
@@ -89,7 +100,7 @@ def party_rows(
 ) -> dict[str, str]:
     """Returns the adversary of noise that clients share, and the number of colluders."""
     if against == "clients":
-        return {"against": _COLLUDING.format(colluders)}
+        return {"adversary": _COLLUDING.format(colluders)}
     return two_sided(against, other) if against and other else {}
 
 
@@ -99,8 +110,8 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
     why = f": {other.missing}" if other.missing else ""
     why += f"; {other.weakness}" if other.weakness else ""
     return {
-        "against": _PARTIES[against],
-        "also": f"{bound} against {_PARTIES[OTHER_PARTY[against]]}{why}",
+        "adversary": _PARTIES[against],
+        "second adversary": f"{bound} against {_PARTIES[OTHER_PARTY[against]]}{why}",
     }
 
 
@@ -138,3 +149,21 @@ def disjoint_row(runs: Sequence[str]) -> dict[str, str]:
         return {}
     others = ", ".join(runs)
     return {"disjoint": f"this run shares no client with {others}, as privacy.disjoint declares"}
+
+
+def catalog_table(catalog: Mapping[str, Mapping[str, str]]) -> Table:
+    """Returns every part with its line (kind -> name -> line), under the key that names it."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for kind, parts in catalog.items():
+        table.add_row(Text(_placed(key_of(kind)), style="bold"), "")
+        for name, line in parts.items():
+            table.add_row(Text(f"  {name}", style="cyan"), Text(line))
+    return table
+
+
+def _placed(key: str) -> str:
+    """Formats `key` as in a run file: [client.privacy] mechanism."""
+    section, _, name = key.rpartition(".")
+    return f"[{section}] {name}"

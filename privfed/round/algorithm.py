@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from accounting.events import Event
 from defenses.types import RowRule, SumRule
 from privfed.client.objective import Cohorts, Memory, Objective
-from privfed.core.deferred import Tensor
+from privfed.core.deferred import Tensor, torch
 from privfed.core.schedules import CONSTANT, Schedule
 from privfed.core.streams import Streams
 from privfed.core.vector import Layout
@@ -61,6 +61,10 @@ class Algorithm:
     """Number of sites that are the parties of sums; 0: clients are the parties."""
     sites_per_client: int = 1
     """Upper bound s on the number of sites with rows of one client; each part has weight 1 / s."""
+    averaged: int = 0
+    """Number of entries at the end of the model that are averaged as they are: no server optimizer
+    steps these running statistics.
+    """
     canaries: int = 0
     """Upper bound on the number of canary clients in the population, in addition to the `clients`
     declared.
@@ -70,11 +74,16 @@ class Algorithm:
         self, round: int, params: Tensor, delta: Tensor, state: ServerState
     ) -> tuple[Tensor, ServerState]:
         """The server's step from `params` `[d]` in `round`: the next model `[d]`, and its state."""
-        server, factor = self.server, self.schedule.factor(round)
+        server, factor, mean = self.server, self.schedule.factor(round), delta
         if server.in_client_rates:
             rate = self.client_schedule.factor(round)
             delta, factor = delta / rate if rate else delta, factor * rate
-        return (server if factor == 1.0 else server.at(factor)).step(params, delta, state)
+        server = server if factor == 1.0 else server.at(factor)
+        if not self.averaged:
+            return server.step(params, delta, state)
+        d = len(params) - self.averaged
+        moved, state = server.step(params[:d], delta[:d], state)
+        return torch.cat([moved, params[d:] + mean[d:]]), state
 
     @property
     def cohorts(self) -> Cohorts:
@@ -107,7 +116,7 @@ class Algorithm:
         """The state before round 1; a rule that keeps a center starts at zero."""
         return TrainingState(
             params,
-            self.server.init(params),
+            self.server.init(params[: len(params) - self.averaged]),
             self.mechanism.init(),
             self.objective.init(params),
             self.rule.memory(params),

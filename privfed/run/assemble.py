@@ -16,14 +16,14 @@ from privfed.client.client_measures import ClientMeasures, Measurement
 from privfed.client.device_memory import memory_of
 from privfed.client.executor import LocalExecutor
 from privfed.client.objective import Grouping
-from privfed.client.partial import Partial
+from privfed.client.partial import Averaging, Partial
 from privfed.client.silos import PerExample
 from privfed.client.trainer import LocalTrainer
 from privfed.config.config import Config
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Federation
-from privfed.data.holdout import with_held_back
+from privfed.data.holdout import bounds_warning, with_held_back
 from privfed.metrics.groups import ClientGroups, ExampleGroups
 from privfed.models.form import Form
 from privfed.models.local_part import full_network, local_start
@@ -31,6 +31,7 @@ from privfed.models.network import Network
 from privfed.models.precision import FASTER, as_asked_for, unsound
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan
+from privfed.plan.refusals.clients import averages_statistics
 from privfed.privacy.mechanism import Mechanism
 from privfed.round.algorithm import Algorithm
 from privfed.run.input_canaries import refuse_uncraftable
@@ -58,8 +59,10 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     Raises:
       Refused: if the plan does not fit this population, or cannot train this model.
     """
-    config, algorithm = plan.config, plan.algorithm(shapes=network.shapes.by_name)
+    config = plan.config
+    algorithm = _averaging(plan.algorithm(shapes=network.shapes.by_name), network)
     _refuse_other_population(plan, federation)
+    _refuse_averages(config, network)
     _refuse_unfit_rule(config, algorithm, network)
     if config.audit.by_inputs:
         refuse_uncraftable(config.audit, federation, network)
@@ -87,6 +90,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
         streams=streams,
         speed=speed,
         scoring_seconds=scoring_seconds,
+        clipped="" if federation.shared else bounds_warning(federation.test),
         attackers=attackers,
         targeted=targeted(attackers, federation.test) if attackers and public else None,
     )
@@ -111,6 +115,40 @@ def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -
             f"aggregation.rule = {config.names['rule']!r} does not suit this model, because {why}; "
             'use another rule, or model.name = "mlp"'
         )
+
+
+def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
+    """`algorithm`, with the model's running statistics averaged as they are."""
+    count = network.averaged.length
+    if not count:
+        return algorithm
+    objective = Averaging(inner=algorithm.objective, count=count)
+    return replace(algorithm, objective=objective, averaged=count)
+
+
+def _refuse_averages(config: Config, network: Network) -> None:
+    """Raises `Refused` if the running statistics of a model cannot be averaged in this run."""
+    names, data = config.names, config.data
+    refused = (
+        (
+            "client.objective",
+            names["objective"],
+            '"sgd"',
+            not averages_statistics(config.objective),
+        ),
+        ("compression.name", names["compression"], '"none"', config.compression.compresses),
+        ("secure.protocol", names["protocol"], '"none"', config.secured),
+        ("attack.name", names["attack"], "another", config.attacked and config.attack.steers),
+        ("data.site_partition", data.site_partition, "another value", config.apart),
+    )
+    for key, value, instead, wrong in refused:
+        if wrong and network.averaged.names:
+            raise Refused(
+                f"{key} is {value!r}, but clients average the running statistics of "
+                f"{network.averaged.names[0].rpartition('.')[0]!r}, a batch normalisation, which "
+                f"it does not support; use {instead}, or group normalisation in the model",
+                key=key,
+            )
 
 
 def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
@@ -148,7 +186,7 @@ def evaluation_of(
     algorithm = plan.algorithm(evaluates=True)
     algorithm = replace(algorithm, objective=Measurement(length=row.length))
     algorithm.encoding_factor(network.shapes.length)  # refuses a codec that cannot hold the sums
-    scoring = full_network(network) if personal and network.local.names else network
+    scoring = full_network(network) if personal else network
     return algorithm, ClientMeasures(scored, scoring, row, groups, personal)
 
 
@@ -195,13 +233,14 @@ def _as_measured(config: Config, network: Network, speed: Speed) -> Config:
 
 def _trainer(config: Config, federation: Federation, network: Network) -> LocalTrainer:
     client, objective = config.client, config.messages(network.shapes.by_name)
+    if count := network.averaged.length:
+        objective = Averaging(inner=objective, count=count)
     if network.local.names:
         start = local_start(network)
         objective = Partial(inner=objective, start=start, local_epochs=client.local_epochs)
-        network = full_network(network)
     return LocalTrainer(
         federation,
-        network,
+        full_network(network),
         objective,
         client.lr,
         client.epochs,

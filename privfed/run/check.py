@@ -43,6 +43,7 @@ class Check:
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed check --json` prints."""
         plan, bound = self.plan, self.plan.guarantee
+        warning = "; ".join(filter(None, (bound.weakness, self.forecast.clipped)))
         return {
             "epsilon": bound.epsilon,
             "delta": bound.delta,
@@ -64,7 +65,7 @@ class Check:
             "prior": plan.config.privacy.prior,
             "disjoint": plan.config.privacy.disjoint,
             "uncovered": bound.uncovered or None,
-            **({"warning": bound.weakness} if bound.weakness else {}),
+            **({"warning": warning} if warning else {}),
             "simulation": plan.simulation is not None,
             "note": plan.simulation,
             "guarantee": plan.void,

@@ -70,6 +70,10 @@ class Forecast:
     """Reason why clients are trained one after the other, if that was not chosen for speed."""
     precision: str = ""
     """Training precision and the reason for it, if that is to be reported."""
+    clipped: str = ""
+    """A warning that public test examples exceed their declared bounds, or ""."""
+    averaged: int = 0
+    """Number of `parameters` that are running statistics of batch normalisations."""
     local: int = 0
     """Number of local parameters of each client's model, in addition to `parameters`."""
     canaries: CanaryUpdates | None = None
@@ -178,6 +182,8 @@ def forecast(setup: Setup) -> Forecast:
         down=exchange.down,
         up=exchange.up,
         remembered=setup.state_length * _NUMBER,
+        clipped=setup.clipped,
+        averaged=setup.network.averaged.length,
         local=setup.network.local.length,
         signal=exchange.signal,
         noise=exchange.noise,

@@ -240,6 +240,7 @@ def outcome_of(
         measures=recorder.measures(end),
         test_examples=len(setup.federation.test),
         test_shared=setup.federation.shared,
+        clipped=setup.clipped,
         updates=end.updates,
         charges=len(ledger.charges),
         guarantee=replace(

@@ -137,6 +137,8 @@ class Outcome:
     evaluations: int = 0
     charged_measures: Mapping[str, Estimate] = field(default_factory=dict)
     stopped_early: bool = False
+    clipped: str = ""
+    """A warning that public test examples exceed their declared bounds, or ""."""
     planned: Guarantee | None = None
     """The guarantee of all planned rounds, if the run, or an earlier one, ended before."""
     misbehaviour: Misbehaviour | None = None
@@ -156,6 +158,11 @@ class Outcome:
     def note(self) -> str | None:
         """A note for readers of the measures."""
         return self.plan.simulation or (ON_TRAINED if self.test_shared else None)
+
+    @property
+    def warning(self) -> str:
+        """Warnings about a large delta, and about narrow bounds; "" if there are none."""
+        return "; ".join(filter(None, (self.guarantee.weakness, self.clipped)))
 
     @property
     def not_learned(self) -> str:
@@ -214,7 +221,7 @@ class Outcome:
             "prior": self.plan.config.privacy.prior,
             "disjoint": self.plan.config.privacy.disjoint,
             "uncovered": self.guarantee.uncovered or None,
-            **({"warning": self.guarantee.weakness} if self.guarantee.weakness else {}),
+            **({"warning": self.warning} if self.warning else {}),
             "against": self.guarantee.against or None,
             "budget": self.plan.budget,
             "budgets": encoded(self.plan.budgets),

@@ -24,6 +24,7 @@ from privfed.run.assemble import assemble
 from privfed.run.population import (
     load_population,
     load_representatives,
+    protected,
     represented,
 )
 from privfed.run.setup import Setup
@@ -111,8 +112,9 @@ def _build(
     constants: Mapping[str, Tensor] | None,
 ) -> Network:
     keys, examples = streams.at("init"), federation.examples
+    averages = not protected(config)
     built = build_network(
-        config.model, examples, config.start, config.loss, keys, device, constants
+        config.model, examples, config.start, config.loss, keys, device, constants, averages
     )
     if config.run.precision != "mixed":  # "fast" is measured after assembly
         return built

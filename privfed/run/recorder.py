@@ -116,7 +116,8 @@ class Recorder:
         simulation = {**counts, **(self._tally.totals() if self._tally else {})}
         if setup.plan.config.run.client_measures:
             trainer = setup.executor.trainer
-            trainer = replace(trainer, federation=population, network=setup.network)
+            network = setup.network if setup.network.local.names else trainer.network
+            trainer = replace(trainer, federation=population, network=network)
             simulation |= measure_clients(trainer, now.state.params)
         diverging = False
         if self.public and not setup.network.local.names:  # else no client uses the scored model

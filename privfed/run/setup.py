@@ -31,6 +31,8 @@ class Setup:
     streams: Streams
     speed: Speed
     scoring_seconds: float
+    clipped: str = ""
+    """A warning that public test examples exceed their declared bounds, or ""."""
     evaluation: Algorithm | None = None
     """The algorithm of rounds in which clients evaluate, or None."""
     attackers: Attackers | None = None

@@ -182,10 +182,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     file_format = _format_of(to, adapters)
     directory = RunDirectory.open(run)
     if not directory.checkpoint.exists():
-        raise Refused(
-            f"{directory.path} has no checkpoint, because its run has not begun; train the run "
-            "first"
-        )
+        raise Refused(f"{directory.path} has no checkpoint: its run has not begun; train it first")
     with directory.locked(reads=True):  # a run in progress would spend more than stated
         provenance = _provenance(directory)
         config = directory.config.read()
@@ -273,10 +270,7 @@ def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
     Changes of adapted weights are merged into them.
     """
     module = network.module
-    tensors = dict(module.named_parameters())
-    with torch.no_grad():
-        for name, view in network.shapes.views(params).items():
-            tensors[name].copy_(view)
+    network.hold(params)
     merge_model(module, ())
     return Preprocessed(module, network.loss, form.meaning, form.preprocessing).eval()
 

@@ -149,8 +149,8 @@ def personalise(path: Path, epochs: int) -> Personalised:
     network, params, round = stored_model(path, population.examples)
     tuning, scoring = _halves(population.at(round), streams)
     measure, before = client_scores(network, scoring, params, ids)
-    if network.local.names:  # local parameters are tuned, too, from their public start
-        params, network = torch.cat([params, local_start(network)]), full_network(network)
+    # Local parameters are tuned, too, from their public start.
+    params, network = torch.cat([params, local_start(network)]), full_network(network)
     plain = Sgd()
     trainer = LocalTrainer(
         tuning, network, plain, config.client.lr, epochs, config.client.batch_size, "loop"

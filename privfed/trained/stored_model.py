@@ -15,6 +15,7 @@ from privfed.core.streams import Streams
 from privfed.data.federation import Examples
 from privfed.models.build import build_network
 from privfed.models.network import Network
+from privfed.run.population import protected
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
@@ -67,6 +68,7 @@ def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Ten
         Streams(config.run.seed).at("init"),
         torch.device("cpu"),
         directory.constants.read(),
+        averages=not protected(config),
     )
     checkpoint = Checkpoint.load(directory, net)
     return net, checkpoint.state.params, checkpoint.round

@@ -227,7 +227,7 @@ def test_after_a_failed_write_nothing_more_is_charged(tmp_path, monkeypatch):
 def test_a_charged_round_is_never_charged_again(tmp_path):
     ledger = written(tmp_path / "ledger.jsonl", rounds=3)
     for round in (3, 1):
-        with pytest.raises(LedgerBroken, match="never sampled again"):
+        with pytest.raises(LedgerBroken, match="no round is sampled twice"):
             ledger.charge(round, EVENT)
     assert len(ledger.charges) == 3
 

@@ -80,7 +80,8 @@ def test_attackers_with_pooled_examples_poison_images_and_tables(attack, shape):
     again = attack.poison(x[:20], y[:20], briefing, rng())
     assert torch.equal(again[0], poisoned)
     assert torch.equal(again[1], labels)
-    assert attack.unfit(shape, False).startswith("the attack alters numbers, but")
+    why = "the attack alters numbers, but these examples are tokens; use another attack"
+    assert attack.unfit(shape, False) == why
     assert attack.unfit((20,), True) is None
     aimed, wanted = attack.targeted(*examples(shape=shape, seed=1), briefing.learned)
     assert len(aimed) == len(wanted) > 0
@@ -131,7 +132,9 @@ def test_a_column_within_a_range_is_a_feature():
     assert attack.study(x, y, 2)["pool"].tolist() == [[1.0, 2.0], [2.0, 9.0]], "ends count"
     assert attack.unfit((2,), True) is None
     assert attack.unfit((1, 2), True) is None
-    assert Semantic(column=2).unfit((2,), True) == "it has 2 numbers, but attack.column is 2"
+    assert Semantic(column=2).unfit((2,), True) == (
+        "an example has 2 numbers, but attack.column is 2; lower attack.column"
+    )
 
 
 def test_bright_examples_are_those_above_what_most_attackers_hold():

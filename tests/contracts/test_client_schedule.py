@@ -2,24 +2,10 @@
 
 import math
 
-import pytest
 from contracts.registered import contract_tests
 
 from privfed.core.schedules import Constant
-
-ROUNDS = range(1, 1001)
-
-
-def gives_a_factor_for_every_round(schedule):
-    factors = [schedule.factor(round) for round in ROUNDS]
-    assert all(isinstance(factor, float) for factor in factors)
-    assert all(math.isfinite(factor) and 0 <= factor <= 1 for factor in factors)
-    assert max(factors) == pytest.approx(1.0), "the configured rate is never reached"
-
-
-def follows_from_the_round_alone(schedule):
-    backwards = [schedule.factor(round) for round in reversed(ROUNDS)]
-    assert backwards[::-1] == [schedule.model_copy().factor(round) for round in ROUNDS]
+from privfed.testing.hooks import follows_from_the_round_alone, gives_a_factor_for_every_round
 
 
 class Growing(Constant):

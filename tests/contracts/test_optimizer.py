@@ -3,89 +3,16 @@
 import torch
 from contracts.registered import contract_tests
 from contracts.runs import resumes_to_the_same_bits, spelled
-from safetensors.torch import load, save
 
 from privfed.server.fedopt import FedAvg, FedAvgM
-
-DELTAS = torch.tensor([[0.5, -2.0], [0.1, 0.0], [-0.3, 1.0], [0.7, 0.2], [0.0, -0.4], [1.5, 0.3]])
-"""Six rounds: enough for one that does something in every fifth."""
-
-
-def start():
-    return torch.tensor([1.0, -1.0])
-
-
-def run(server, deltas, params, state):
-    for delta in deltas:
-        params, state = server.step(params, delta, state)
-    return params, state
-
-
-def equal(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
-
-
-def steps_are_pure(server):
-    """Nothing is changed in place or remembered outside of the state."""
-    params, state = run(server, DELTAS[:3], start(), server.init(start()))
-    before = params.clone(), {key: value.clone() for key, value in state.items()}
-    once = server.step(params, DELTAS[3].clone(), state)
-    again = server.step(params, DELTAS[3].clone(), state)
-    assert torch.equal(params, before[0]), "the model is changed in place"
-    assert equal(state, before[1]), "the state is changed in place"
-    assert torch.equal(once[0], again[0])
-    assert equal(once[1], again[1])
-    assert (once[0].dtype, once[0].shape) == (params.dtype, params.shape)
-
-
-def resumes_from_a_checkpoint(server):
-    """After any round, the state is read from a file, and the run goes on to the same bits."""
-    whole = run(server, DELTAS, start(), server.init(start()))
-    for stop in range(len(DELTAS)):
-        params, state = run(server, DELTAS[:stop], start(), server.init(start()))
-        assert all(isinstance(value, torch.Tensor) for value in state.values()), "no tensors"
-        read = load(save({key: value.contiguous() for key, value in state.items()}))
-        assert equal(read, dict(state))
-        server.model_copy().init(start())  # as of another process, before it reads
-        resumed = run(server.model_copy(), DELTAS[stop:], params, read)
-        assert torch.equal(resumed[0], whole[0])
-        assert equal(resumed[1], whole[1])
-
-
-def stays_without_an_update(server):
-    zeros = torch.zeros_like(DELTAS)
-    params, state = run(server, zeros, start(), server.init(start()))
-    assert torch.equal(params, start())
-    assert all(value.isfinite().all() for value in state.values())
-    still, _ = run(server.at(0.0), DELTAS, start(), server.init(start()))
-    assert torch.equal(still, start()), "at rate zero it stays"
-
-
-def moves_along_the_first_update(server):
-    params, _ = server.step(start(), DELTAS[0], server.init(start()))
-    assert float((params - start()) @ DELTAS[0]) > 0
-
-
-def is_plain_only_where_it_adds_the_update(server):
-    params, state = start(), server.init(start())
-    added = True
-    for delta in DELTAS:
-        moved, state = server.step(params, delta, state)
-        added &= torch.allclose(moved, params + delta)
-        params = moved
-    assert added or not server.plain
-
-
-def rates_multiply(server):
-    halves = server.at(0.5).at(0.5)
-    params = [
-        each.step(start(), DELTAS[0], each.init(start()))[0]
-        for each in (halves, server.at(0.25), server.at(1.0), server)
-    ]
-    assert torch.allclose(params[0], params[1])
-    assert torch.equal(params[2], params[3])
-    assert not torch.equal(params[1], params[3]), "the rate changes nothing"
-    assert type(server).model_validate(server.model_dump()) == server, "its keys say all of it"
+from privfed.testing.hooks import (
+    is_plain_only_where_it_adds_the_update,
+    moves_along_the_first_update,
+    rates_multiply,
+    resumes_from_a_checkpoint,
+    stays_without_an_update,
+    steps_are_pure,
+)
 
 
 def trains_in_a_run_and_resumes(server, folder):

@@ -126,5 +126,5 @@ def test_it_suits_chains_of_weights_and_biases_alone(layers, fits):
     composed = Composed(before=(NearestNeighbourMixing(),), rule=RULE)
     assert composed.unfit(layers) == RULE.unfit(layers)
     if not fits:
-        with pytest.raises(ValueError, match="not a chain"):
+        with pytest.raises(ValueError, match="must be a chain"):
             RULE(torch.zeros(1, sum(layers)), 0, model=torch.zeros(0), layers=torch.tensor(layers))

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from contracts.test_rule import refuses_more_byzantine_rows_than_it_tolerates
 from lanes import every_case
 from rules import MIXED, NNM, ROWS
 
@@ -18,6 +17,7 @@ from defenses.on_rows.fltrust import FlTrust
 from defenses.on_rows.foolsgold import FoolsGold
 from defenses.on_rows.krum import Krum
 from defenses.on_rows.median import Median
+from defenses.testing import refuses_more_byzantine_rows_than_it_tolerates
 from defenses.types import RowRule, SumRule
 from defenses.weighing import Composed
 

@@ -407,7 +407,7 @@ def judge(world):
             left = sum(setting.layers.remaining(parties, count).variance for count in each.staying)
             due = least_noise(setting.layers, parties, honest, corrupt)
             if left < due * (1 - 1e-9):
-                raise Broken(f"noise of variance {left:g} of {due:g}")
+                raise Broken(f"noise of variance {float(left):g} of {float(due):g}")
     return opened
 
 

@@ -206,7 +206,7 @@ CASES = {
     "no header": ((BARE, TABLE), r"t\.csv has no column 'x'.*one of the 4"),
     "two columns alike": (
         ({"t.csv": f"who,x,{SECRET},y,{SECRET}\na,1,f,0,0\n"}, TABLE),
-        r"t\.csv .* the same name for columns 3 and 5",
+        r"t\.csv .* has the same name for columns 3 and 5",
     ),
     "a column that a pattern means": (
         (
@@ -323,7 +323,7 @@ CASES = {
     "words for numbers in Parquet": (hugging_face(x=["1", SECRET]), "'x' holds no numbers", None),
     "other columns in Parquet": (
         ({"hf/train.parquet": pyarrow.table({SECRET: [1]})}, HUGGING_FACE),
-        "has 0 columns 'x' among 1",
+        "has 0 columns 'x' among 1 columns",
     ),
     "a folder that is no class": (folders(f"b/{SECRET}/1.ppm"), "client 2, image 1 is no class"),
     "another file among images": (folders(f"b/1/{SECRET}.txt"), "label 1 holds something else"),

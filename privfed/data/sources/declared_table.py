@@ -35,6 +35,7 @@ from privfed.data.tables.features import (
     declared_preprocessing,
     feature_matrix,
     has_labels,
+    outside_bounds,
     prepared_rows,
     present_labels,
 )
@@ -171,7 +172,7 @@ class DeclaredTable(Part):
         Args:
           table: the table to read.
           label_free: whether labels, owners and sites may be missing.
-          anybody: whether owners and sites may be missing.
+          anybody: whether owners and sites may be missing, as in a public test set.
 
         Raises:
           Refused: for columns or cells that differ from the declaration.
@@ -190,6 +191,8 @@ class DeclaredTable(Part):
         labelled = not label_free or (bool(labels) and has_labels(columns, labels, str(table)))
         encoded = label.encoded(columns if labelled else label.with_placeholders(columns), rules)
         x, clipped, how = self._features(columns, numbers, table, rules)
+        public = anybody and isinstance(x, torch.Tensor)
+        outside = outside_bounds(numbers, columns) if public else ()
         examples = Examples(
             x,
             encoded.y,
@@ -198,6 +201,7 @@ class DeclaredTable(Part):
             counts={"clipped_values": clipped, "clipped_labels": encoded.clipped},
             preprocessing=how,
             labelled=labelled,
+            outside=outside,
         )
         if client:
             owners, clients = rules.owners(columns.words[client], repr(client))

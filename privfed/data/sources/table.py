@@ -131,7 +131,11 @@ class GivenTable(DeclaredTable):
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
         if not self.inputs:
             return super()._number_features(names, table)
-        return {n: NumberFeature(n, repr(n), 0.0, 1.0, None, "") for n in self.inputs}
+        features = {}
+        for name, each in self.inputs.items():
+            low, high = each.bounds or (-math.inf, math.inf)
+            features[name] = NumberFeature(name, repr(name), low, high, None, "")
+        return features
 
     def _features(
         self,

@@ -16,7 +16,7 @@ import torch
 from privfed.core.errors import Refused
 from privfed.data.federation import Meaning
 from privfed.data.pieces import Mapped
-from privfed.data.preprocessing import Category, Numbers, Preprocessing, merged
+from privfed.data.preprocessing import Category, Numbers, Outside, Preprocessing, merged
 from privfed.data.tables.cells import CellRules, Words, native_order
 from privfed.data.tables.columns import Columns
 
@@ -115,6 +115,21 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
     count = _count_outside(feature, array, rules)
     store, rows = torch.from_numpy(native_order(array)), torch.arange(len(array))
     return Mapped(store, rows, (feature.low, feature.high), _ONTO, feature.missing), count
+
+
+def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tuple[Outside, ...]:
+    """The numbers of `table` beyond their bounds, by declaration."""
+    declared: dict[tuple[str, float, float], list[np.ndarray]] = {}
+    for name, feature in numbers.items():
+        key = (feature.column, feature.low, feature.high)
+        declared.setdefault(key, []).append(table.numbers[name].reshape(-1))
+    beyond = []
+    for (column, low, high), held in declared.items():
+        values = np.concatenate(held)
+        share = float(((values < low) | (values > high)).mean())
+        seen = np.append(values[~np.isnan(values)], [low, high])
+        beyond.append(Outside(column, (low, high), share, (float(seen.min()), float(seen.max()))))
+    return tuple(beyond)
 
 
 def _count_outside(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> int:

@@ -146,7 +146,7 @@ def _draw_panels(
         places[0].set_ylabel(figure.label(figure.measure))
         if figure.by:
             _add_legend(figure, rows, canvas, places[: len(panels)])
-    _add_title(figure, canvas, shows_success(figure, rows))
+    _add_title(figure, canvas, rows)
 
 
 def _add_legend(
@@ -160,15 +160,37 @@ def _add_legend(
     canvas.legend(handles, names, title=figure.label(figure.by), loc="outside right center")
 
 
-def _add_title(figure: Figure, canvas: Canvas, with_success: bool) -> None:
+def _add_title(figure: Figure, canvas: Canvas, rows: Sequence[Row]) -> None:
     title = figure.title
     if figure.kind == "heat" and not title:
         worst = f", worst over {figure.label(figure.worst)}" if figure.worst else ""
         title = f"{figure.label(figure.measure)}{worst}"
-    if with_success:
+    if shows_success(figure, rows):
         title += f" (in brackets: {figure.label(ATTACK_SUCCESS)})"
-    if title:
-        canvas.suptitle(textwrap.fill(title, 70), fontsize=10)
+    lines = [textwrap.fill(title, 70), _runs_behind(figure, rows)]
+    if any(lines):
+        canvas.suptitle("\n".join(filter(None, lines)), fontsize=10)
+
+
+def _runs_behind(figure: Figure, rows: Sequence[Row]) -> str:
+    """The numbers of seeds and rounds of the fields of a map; "" for other figures."""
+    if figure.kind != "heat":
+        return ""
+    keys = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
+    fields: dict[tuple[Any, ...], set[Any]] = {}
+    for row in rows:
+        if row.get(figure.measure) is not None:
+            fields.setdefault(tuple(row[key] for key in keys), set()).add(row.get("seed"))
+    rounds = [row["rounds"] for row in rows if row.get("rounds") is not None]
+    after = f" after {_range(rounds, 'round')}" if rounds and figure.x not in PROGRESS else ""
+    return f"means over {_range([*map(len, fields.values())], 'seed')}{after}" if fields else ""
+
+
+def _range(counts: Sequence[int], noun: str) -> str:
+    """Formats counts as "3 seeds" or "2 to 3 seeds"."""
+    low, high = int(min(counts)), int(max(counts))
+    plural = noun if high == 1 else f"{noun}s"
+    return f"{high:,} {plural}" if low == high else f"{low:,} to {high:,} {plural}"
 
 
 def _bytes(canvas: Canvas, kind: str) -> bytes:

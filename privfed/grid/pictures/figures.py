@@ -54,7 +54,8 @@ class Figure(Part):
     name: str = Field(pattern=r"^[\w. -]+$", description="a name for a file")
     """The name of its files."""
     kind: Literal["curves", "heat", "bars"] = "curves"
-    """Lines, a map (with the success rate of targeted attacks in brackets), or groups of bars."""
+    """Lines, a map (with the success rate of targeted attacks in brackets, and the numbers of seeds
+    and rounds in the title), or groups of bars."""
     measure: str = ""
     """The metric to draw; empty: the loss's own."""
     x: str

@@ -63,7 +63,7 @@ class CalibrationAnswer:
 
     @property
     def warning(self) -> str:
-        """The warning about a delta above 1 / population; empty otherwise."""
+        """The warning about a delta of at least 1 / population; empty otherwise."""
         return large_delta(self.question.delta, self.question.population or 0)
 
     def _party(self) -> dict[str, Any]:

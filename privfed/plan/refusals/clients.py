@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled
-from attacks.types import Knowledge
+from attacks.types import Knowledge, undeclared_hooks
 from privfed.client.objective import Objective
 from privfed.config.config import Config
 from privfed.core.errors import Refused
@@ -27,7 +27,6 @@ def client_state_refusals(config: Config) -> Iterator[str]:
 
 
 def _instead(config: Config) -> str:
-    """The alternative if clients cannot keep state."""
     fed_back = config.compression.keeps and not config.objective.keeps
     return "compression.error_feedback = false" if fed_back else "another objective"
 
@@ -47,7 +46,6 @@ def _state_that_tells_of_others(config: Config) -> Iterator[str]:
 
 
 def _clients_that_do_not_return(config: Config) -> Iterator[str]:
-    """State is useful only to clients that return."""
     count = config.messages().keeps
     numbers = ("d " if count == 1 else f"{count} d ") if count else ""
     if config.data.setting == "cross_device":
@@ -171,6 +169,11 @@ def _trains_parts(objective: Objective) -> bool:
     return not (_reads_sent_models(objective) or objective.personalises)
 
 
+def averages_statistics(objective: Objective) -> bool:
+    """Whether clients may average the running statistics of a model's batch normalisations."""
+    return _trains_parts(objective) and not objective.changes_loss
+
+
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
     """Attackers that steer the model (`attack.steers`) train the broadcast model, and no other."""
     if not (config.attacked and config.attack.steers):
@@ -249,16 +252,22 @@ def attack_refusals(config: Config) -> Iterator[str]:
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
     """Attacks (`attack.acts`, `false_claims`) require a fraction of attackers, and the reverse."""
-    attack, name, attackers = config.attack, config.names["attack"], config.attackers
+    name, attackers = config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
-    acts = attack.acts or attackers.false_claims
-    if acts != (fraction > 0.0) and not (acts and given):
+    acts = config.attack.acts or attackers.false_claims
+    if hooks := undeclared_hooks(config.attack):
+        yield (
+            f"attack.name is {name!r}, which overrides {' and '.join(hooks)}, but declares neither "
+            f"`poisons` nor `corrupts`; write {'s = True and '.join(hooks)}s = True in the class, "
+            "without an annotation"
+        )
+    elif acts != (fraction > 0.0) and not (acts and given):
         what = "".join(f", {claim}" for claim in _false_claims(config))
         what += "" if acts else ", which changes neither examples nor rows,"
         yield (
             f"attack.name is {name!r}{what} and attack.fraction {fraction:g}; expected an "
             "attack and the fraction of clients that carry it out (0.0 for none), or neither: "
-            f"set {_missing(acts)}"
+            f"set attack.{'fraction' if acts else 'name'}, or remove the other keys of the attack"
         )
     elif 0.0 < fraction * config.data.clients < 0.5:
         yield (
@@ -273,16 +282,6 @@ def _false_claims(config: Config) -> Iterator[str]:
         yield f"attack.weight {config.attackers.weight:g}"
     if config.attackers.clip_count != "true":
         yield f"attack.clip_count {config.attackers.clip_count!r}"
-
-
-def _missing(acts: bool) -> str:
-    """The key to set, or to remove."""
-    if acts:
-        return "attack.fraction, or remove the other keys of the attack"
-    return (
-        "attack.name (one of your own overrides poison and declares poisons = True, or corrupt and "
-        "corrupts = True), or remove attack.fraction"
-    )
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:

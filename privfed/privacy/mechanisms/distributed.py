@@ -221,9 +221,9 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
         share, setting = self.share(), self._planned_setting()
         if not isinstance(share, Layers):
             assert isinstance(share, DiscreteGaussianShare)
-            return share.variance, math.inf
+            return float(share.variance), math.inf
         most = setting.sites.sites if setting.sites else setting.cohort.largest
-        return share.base(most).variance, share.least_layer(most)
+        return float(share.base(most).variance), share.least_layer(most)
 
     def _release(self, counted: float, exchanges: int) -> Gaussian | Unprotected:
         if not self._noise():

@@ -32,8 +32,7 @@ from privfed.privacy.mechanism import (
 from privfed.privacy.rotation import padded, rotate, signs, unrotate
 from privfed.privacy.setting import Setting
 from privfed.privacy.shared_noise import IntegerGrid
-from privfed.sampling.cohort import Witness
-from privfed.sampling.site_subsampling import sampled_at_sites
+from privfed.sampling.cohort import Witness, sampled_at_sites
 
 _SPREAD = 4.0
 """k: half of the modulus holds this many standard deviations of a rotated sum and its noise."""

@@ -23,8 +23,7 @@ from privfed.privacy.mechanism import (
 )
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of, refuse_inexact
 from privfed.privacy.setting import Setting
-from privfed.sampling.cohort import Witness
-from privfed.sampling.site_subsampling import sampled_at_sites
+from privfed.sampling.cohort import Witness, sampled_at_sites
 
 
 class LocalGaussian(NoisedMechanism):

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -37,7 +38,7 @@ Gaussian; above 2 exp(-2 pi^2 SMOOTHED) (see `DiscreteGaussianShare`)."""
 class _FromTable:
     """Draws of a share's noise from its table; none if its variance is zero."""
 
-    variance: float
+    variance: float | Fraction
     layered: ClassVar[bool] = False
 
     def _table(self) -> DistributionTable:
@@ -60,7 +61,7 @@ class SkellamShare(_FromTable):
     Sums of Skellams are Skellam: m clients' shares have variance m `variance`.
     """
 
-    variance: float
+    variance: float | Fraction
 
     @property
     def total_variation(self) -> float:
@@ -113,7 +114,7 @@ class DiscreteGaussianShare(_FromTable):
     of Peikert 2010 (Theorem 3.1), here for the integers and with constants.
     """
 
-    variance: float
+    variance: float | Fraction
     exact: bool = False
 
     @property
@@ -230,7 +231,7 @@ class Layers:
 
     def base(self, clients: int) -> SeededShare:
         """Returns the noise that each of `clients` adds below its layers."""
-        return SHARES[self.kind](self.variance / (clients - self.colluders))
+        return self._share(Fraction(1, clients - self.colluders))
 
     def least_layer(self, most: int) -> float:
         """Returns a lower bound on the variance of each layer of up to `most` clients.
@@ -252,13 +253,19 @@ class Layers:
         """Returns layer `number`, from 1, of each of `clients`."""
         before, until = self.boundaries(clients)[number - 1 : number + 1]
         counted = clients - self.colluders
-        added = (until - before) / ((counted - before) * (counted - until))
-        return SHARES[self.kind](self.variance * added)
+        return self._share(Fraction(until - before, (counted - before) * (counted - until)))
 
     def remaining(self, clients: int, staying: int) -> SeededShare:
         """Returns the sum of the base and the first `staying` layers of one client."""
         boundary = self.boundaries(clients)[staying]
-        return SHARES[self.kind](self.variance / (clients - self.colluders - boundary))
+        return self._share(Fraction(1, clients - self.colluders - boundary))
+
+    def _share(self, part: Fraction) -> SeededShare:
+        """Returns noise of a `part` of the variance, exactly: all parts of a sum add up to it.
+
+        Rounded variances would add up to totals that depend on the number of clients, by 1e-16.
+        """
+        return SHARES[self.kind](Fraction(self.variance) * part)
 
     def draw(self, keys: Keys, count: int) -> Integers:
         """Raises `ValueError`: layers are sampled by the secure sum, not by a client."""

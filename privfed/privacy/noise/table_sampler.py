@@ -254,16 +254,16 @@ def _guided(table: DistributionTable) -> Guide:
 
 
 @functools.lru_cache(maxsize=256)
-def discrete_gaussian_table(variance: float) -> DistributionTable:
+def discrete_gaussian_table(variance: float | Fraction) -> DistributionTable:
     """Returns the table of P[X = k] ~ exp(-k^2 / (2 variance)).
 
     Raises `ValueError` for a standard deviation above 20,000.
     """
     import mpmath  # imported late: other noise does not need it
 
-    most = reach(math.sqrt(variance))
+    most, exact = reach(math.sqrt(variance)), Fraction(variance)
     with mpmath.workprec(_WORK + 64):
-        step = mpmath.exp(-1 / (2 * mpmath.mpf(variance)))
+        step = mpmath.exp(-mpmath.mpf(exact.denominator) / (2 * exact.numerator))
         ratio, square = (int(mpmath.floor(mpmath.ldexp(x, _WORK))) for x in (step, step**2))
     weights = [1 << _WORK]
     for _ in range(most):  # w_{k+1} = w_k r^{2k+1}
@@ -273,7 +273,7 @@ def discrete_gaussian_table(variance: float) -> DistributionTable:
 
 
 @functools.lru_cache(maxsize=1024)
-def skellam_table(variance: float) -> DistributionTable:
+def skellam_table(variance: float | Fraction) -> DistributionTable:
     """Returns the table of P[X = k] = e^-mu I_k(mu), mu = variance.
 
     It is the difference of two Poissons of mean mu / 2.
@@ -287,7 +287,10 @@ def skellam_table(variance: float) -> DistributionTable:
     for k in range(start, -1, -1):
         weights[k] = current
         # I_{k-1} = I_{k+1} + (2 k / mu) I_k
-        above, current = current, above + 2 * k * current * mean.denominator // mean.numerator
+        above, current = (
+            current,
+            above + 2 * k * current * mean.denominator // mean.numerator,
+        )
     return _table(weights, most)
 
 

@@ -144,10 +144,12 @@ def _sites(audit: RunAudit) -> dict[str, str]:
 def _seen(audit: RunAudit) -> str:
     """The messages that each party sees."""
     trust, sites = audit.terms.get("trust"), audit.terms.get("sites") or {}
+    site = "but a client's own site " if "parties" in sites else ""
+    rows = f"no party {site}sees a row"
     if trust == "sum":
-        return "the party that opens a sum sees it with its noise; no party sees a row"
+        return f"the party that opens a sum sees it with its noise; {rows}"
     if trust == "client" and "parties" in sites:
-        return "the server sees each site's sum with that site's noise; no party sees a row"
+        return f"the server sees each site's sum with that site's noise; {rows}"
     return str((audit.terms.get("secure") or {}).get("seen", "—"))
 
 
@@ -170,7 +172,7 @@ def _trust(facts: PageFacts) -> dict[str, str]:
     terms, plan = facts.audit.terms, facts.plan
     if terms.get("guarantee"):
         return {}
-    proof = {"proof": proof_text(plan)} if plan and plan.mechanism.private else {}
+    proof = {"sensitivity argument": proof_text(plan)} if plan and plan.mechanism.private else {}
     if terms.get("against") == "clients":
         return {"trust model": _TRUSTED_IN_PAIRS.format(colluders=terms["colluders"]), **proof}
     trust = str(terms.get("trust"))

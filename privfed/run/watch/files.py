@@ -1,14 +1,18 @@
-"""Evaluations in a run's `report/`, as CSV files and as TensorBoard events."""
+"""Evaluations as CSV files, as TensorBoard events, and in the trackers MLflow and W&B."""
 
 from __future__ import annotations
 
 import csv
 import importlib
 import io
+import json
+import os
+import re
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from accounting import durable, regular
 from privfed.core.errors import Refused
@@ -36,7 +40,7 @@ class TensorBoard(Watcher):
 
     def refuse_unusable(self) -> None:
         """Raises `Refused` if TensorBoard is not installed."""
-        _writers()
+        _module("torch.utils.tensorboard", "tensorboard")
 
 
 class _Events(Observer):
@@ -56,7 +60,8 @@ class _Events(Observer):
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         """Marks events of rounds later than `done`, left by a crash, as void."""
         self._nominal = is_nominal(plan)
-        self._writer = _writers().SummaryWriter(str(path / FOLDER), purge_step=done + 1)
+        writers = _module("torch.utils.tensorboard", "tensorboard")
+        self._writer = writers.SummaryWriter(str(path / FOLDER), purge_step=done + 1)
 
     def after(self, record: RoundRecord) -> None:
         record = record.nominally() if self._nominal else record
@@ -65,16 +70,163 @@ class _Events(Observer):
         self._writer.flush()
 
 
-def _writers() -> Any:
-    """The module that writes events. Raises `Refused` if it is not installed."""
+def _module(name: str, extra: str) -> Any:
+    """The module `name`, which `extra` installs. Raises `Refused` if it is not installed."""
     try:
-        return importlib.import_module("torch.utils.tensorboard")
+        return importlib.import_module(name)
     except ImportError as error:
         raise Refused(
-            "run.watch has 'tensorboard', but the package tensorboard is not installed; run \"pip "
-            'install tensorboard" (the extra `tensorboard`), or watch "csv"',
+            f'run.watch has {extra!r}, but the package {extra} is not installed; run "pip '
+            f'install {extra}" (the extra `{extra}`), or watch "csv"',
             key="run.watch",
         ) from error
+
+
+class Mlflow(Watcher):
+    """Logs each evaluation to MLflow: to the configured tracking server, else `report/mlflow.db`.
+
+    Public values are named `public/…`, and values that no epsilon covers `simulation/…`. All values
+    have the time at which the run began or resumed. A resumed run continues the same MLflow run,
+    and repeats no row, except that of a crash between a row and its note in `report/mlflow.json`.
+    Needs the extra `mlflow`.
+    """
+
+    def observer(self) -> Observer:
+        """An observer that logs one run."""
+        return _MlflowRun()
+
+    def refuse_unusable(self) -> None:
+        """Raises `Refused` if MLflow is not installed."""
+        _module("mlflow", "mlflow")
+
+
+class WeightsAndBiases(Watcher):
+    """Logs each evaluation to Weights & Biases, or to `report/wandb/` if WANDB_MODE is "offline".
+
+    Public values are named `public/…`, and values that no epsilon covers `simulation/…`. No console
+    output, code, Git state or machine statistics are sent. A resumed run continues the same run of
+    W&B, and repeats no row, except that of a crash between a row and its note in
+    `report/wandb.json`. Needs the extra `wandb`.
+    """
+
+    def observer(self) -> Observer:
+        """An observer that logs one run."""
+        return _WandbRun()
+
+    def refuse_unusable(self) -> None:
+        """Raises `Refused` if wandb is not installed."""
+        _module("wandb", "wandb")
+
+
+class _Tracked(Observer):
+    """A run in a tracker whose rows cannot be replaced: each round is logged once.
+
+    A file in the run directory holds the tracker's id of the run and the last logged round.
+    """
+
+    name: ClassVar[str]
+    _id = ""
+    _last = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._id:
+            self._end(kind)
+
+    def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
+        """Begins a run of the tracker, or continues that of an earlier process."""
+        durable.make_folder(path / "report")
+        self._nominal, self._note = is_nominal(plan), path / f"report/{self.name}.json"
+        known = json.loads(regular.read_text(self._note)) if self._note.exists() else {}
+        self._last = known.get(_ROUND, 0)
+        self._id = self._begin(path, known.get("id", ""))
+        self._write_note()
+
+    def after(self, record: RoundRecord) -> None:
+        if record.round <= self._last:
+            return  # logged before a crash, which lost its checkpoint
+        record = record.nominally() if self._nominal else record
+        self._log(record.tagged(), record.round)
+        self._last = record.round
+        self._write_note()
+
+    def _write_note(self) -> None:
+        note = {"id": self._id, _ROUND: self._last}
+        durable.write_atomically(self._note, json.dumps(note).encode())
+
+    def _begin(self, path: Path, known: str) -> str:
+        """Begins the tracker's run, or continues the `known` one; returns its id."""
+        raise NotImplementedError
+
+    def _log(self, values: Mapping[str, float], round: int) -> None:
+        """Logs the tagged values of a round."""
+        raise NotImplementedError
+
+    def _end(self, kind: type[BaseException] | None) -> None:
+        """Ends the tracker's run, which an exception of type `kind` stopped, or nothing."""
+        raise NotImplementedError
+
+
+class _MlflowRun(_Tracked):
+    """Logs through a client of its own: the active run of the process, if any, is unaffected."""
+
+    name = "mlflow"
+
+    def _begin(self, path: Path, known: str) -> str:
+        mlflow, self._began = _module("mlflow", "mlflow"), int(1000 * time.time())
+        chosen = mlflow.tracking.is_tracking_uri_set()
+        here = f"sqlite:///{(path / 'report/mlflow.db').absolute()}"
+        self._client: Any = mlflow.MlflowClient(tracking_uri=None if chosen else here)
+        if known:
+            self._client.update_run(known, status="RUNNING")
+            return known
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "privfed")
+        experiment = self._client.get_experiment_by_name(name)
+        place = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        return str(self._client.create_run(place, run_name=path.name).info.run_id)
+
+    def _log(self, values: Mapping[str, float], round: int) -> None:
+        metric = _module("mlflow.entities", "mlflow").Metric
+        names = {tag: re.sub(r"[^\w\-./ :]", "_", tag) for tag in values}
+        rows = [metric(names[tag], value, self._began, round) for tag, value in values.items()]
+        self._client.log_batch(self._id, metrics=rows)
+
+    def _end(self, kind: type[BaseException] | None) -> None:
+        self._client.set_terminated(self._id, "FAILED" if kind else "FINISHED")
+
+
+class _WandbRun(_Tracked):
+    """Logs to a run of W&B of its own, in addition to others of the process."""
+
+    name = "wandb"
+
+    def _begin(self, path: Path, known: str) -> str:
+        wandb, new = _module("wandb", "wandb"), known or secrets.token_hex(8)
+        self._run: Any = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "privfed"),
+            name=path.name,
+            id=new,
+            resume="allow",
+            reinit="create_new",
+            dir=str(path / "report"),
+            settings=wandb.Settings(
+                console="off",
+                disable_code=True,
+                disable_git=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_save_requirements=False,
+            ),
+        )
+        return new
+
+    def _log(self, values: Mapping[str, float], round: int) -> None:
+        self._run.log(dict(values), step=round)
+
+    def _end(self, kind: type[BaseException] | None) -> None:
+        self._run.finish(exit_code=1 if kind else 0)
 
 
 _ROUND = "round"

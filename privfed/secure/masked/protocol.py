@@ -230,10 +230,14 @@ class MaskedSums(SecureProtocol):
             if self.withstands_malicious_server(limits)
             else "if it follows the protocol"
         )
+        needed = max(graph.survivors, graph.threshold)
+        least = max(needed, limits.least(clients))
+        if least > needed:
+            form += f"; {needed} suffice to open the masks, but smaller sums abort"
         return (
-            f"at least {max(graph.survivors, graph.threshold)} of {clients} clients have to "
-            f"survive ({form}); the server learns no row, {secrecy}, as long as at most "
-            f"{policy.corrupt(clients)} of them collude with it"
+            f"at least {least} of {clients} clients have to survive ({form}); the server learns "
+            f"no row, {secrecy}, as long as at most {policy.corrupt(clients)} of them collude "
+            "with it"
         )
 
     def _promise_to_sites(self, limits: Limits) -> str:

@@ -147,6 +147,43 @@ def test_an_attack_that_overrides_nothing_is_told_what_to_override():
         privfed.check(attack={"name": Idle, "fraction": 0.1})
 
 
+class Neg(privfed.Attack):
+    """An attack that corrupts rows, and does not declare it."""
+
+    def corrupt(self, view, state, rng):
+        return -view.byzantine, state
+
+
+@every_case("keys", [{}, {"fraction": 0.1}])
+def test_an_attack_that_declares_no_effect_is_told_what_to_declare(keys):
+    keyed = {"__annotations__": {"corrupts": bool}, "corrupts": True}
+    with pytest.warns(UserWarning, match="shadows an attribute"):  # a key, by its annotation
+        annotated = type("Annotated", (Neg,), {"__module__": __name__, **keyed})
+    stated = (
+        "', which overrides corrupt, but declares neither `poisons` nor `corrupts`; write "
+        "corrupts = True in the class, without an annotation"
+    )
+    for attack in (Neg, annotated):
+        with pytest.raises(privfed.Refused, match=attack.__name__ + stated):
+            privfed.check(attack={"name": attack, **keys})
+
+
+class Short(privfed.ServerOptimizer):
+    """An optimizer that returns a part of the model."""
+
+    def init(self, params):
+        return {}
+
+    def step(self, params, delta, state):
+        return (params + self.lr * delta)[:3], state
+
+
+def test_an_optimizer_that_returns_another_shape_is_named(tmp_path):
+    stated = r"Short\.step returns a tensor of shape \(3,\), but one of shape \(\d+,\) is expected"
+    with pytest.raises(privfed.Refused, match=stated):
+        privfed.train(server={"optimizer": Short()}, rounds=1, out=tmp_path / "run")
+
+
 @every_case(
     ("base", "declared"),
     [("Attack", "corrupts"), ("Rule", "remembers"), ("ServerOptimizer", "plain")],
@@ -231,7 +268,7 @@ def test_calibrate_is_the_command():
     assert "2.0000 at δ = 1e-05" in str(solved)
     large = privfed.calibrate(epsilon=2, delta=0.5, rounds=9, population=60, cohort=10,
                               accountant="rdp")  # fmt: skip
-    assert "δ = 0.5 is above 1 / clients (1/60)" in large["warning"]
+    assert "δ = 0.5 is not below 1 / clients (1/60)" in large["warning"]
     with pytest.raises(privfed.Refused, match="unknown argument 'cohrt'"):
         privfed.calibrate(epsilon=2, delta=1e-5, rounds=9, cohrt=7)
     with pytest.raises(privfed.Refused, match="unknown argument 'clients'; it is 'population'"):

@@ -225,7 +225,9 @@ def test_a_declaration_from_a_frame_is_that_from_its_file(tmp_path):
 
 
 def test_what_cannot_be_declared_is_refused():
-    with pytest.raises(privfed.Refused, match="the sample has no column 'readmited'"):
+    with pytest.raises(
+        privfed.Refused, match="label is 'readmited', but the sample has no such column"
+    ):
         privfed.declare(patients(4), label="readmited", client="patient")
 
 

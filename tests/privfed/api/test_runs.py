@@ -26,7 +26,7 @@ from small import same_run, small
 from torch import nn
 
 import privfed
-from accounting.guarantee import guarantee
+from accounting.guarantee import guarantee, large_delta
 from accounting.ledger import Ledger
 from privfed.client.objectives.fedprox import FedProx
 from privfed.core.own_code import sources_digest
@@ -62,13 +62,15 @@ def test_the_guarantee_is_the_audits(run):
     assert "<pre" in run.audit()._repr_html_()
 
 
-def test_a_delta_above_one_over_clients_is_warned_of_and_stays_stated(tmp_path):
-    large = {**NOISED, "delta": 0.5}
-    why = r"δ = 0.5 is above 1 / clients (1/60)"
+@pytest.mark.parametrize(("delta", "shown"), [(0.5, "0.5"), (1 / 60, "0.0166667")])
+def test_a_delta_of_at_least_one_over_clients_is_warned_of_and_stays_stated(delta, shown, tmp_path):
+    large = {**NOISED, "delta": delta}
+    why = f"δ = {shown} is not below 1 / clients (1/60)"
     with pytest.warns(UserWarning, match=re.escape(why)) as warned:
         run = privfed.train(population(), model="mlp", out=tmp_path / "run", **large)
     assert warned[0].filename == __file__
     assert why in run.guarantee.sentence
+    assert why in " ".join(str(run.guarantee).split())
     assert why in run.summary["warning"]
     assert why in run.audit()["meaning"]
     assert why in " ".join(str(run.audit()).split())
@@ -81,7 +83,7 @@ def test_a_delta_above_one_over_clients_is_warned_of_and_stays_stated(tmp_path):
 @pytest.mark.parametrize(
     ("delta", "keys"),
     [
-        (1 / 60, {}),  # at 1 / clients: not above
+        (1 / 61, {}),
         (0.5, {"privacy": {"mechanism": "none"}}),  # nothing is promised
     ],
 )
@@ -89,7 +91,94 @@ def test_no_other_delta_is_warned_of(delta, keys, tmp_path):
     run = privfed.train(population(), model="mlp", out=tmp_path / "run",
                         **{**NOISED, "delta": delta, **keys})  # fmt: skip
     assert "warning" not in run.summary
-    assert "above" not in run.guarantee.sentence
+    assert "1 / clients" not in run.guarantee.sentence
+
+
+def test_one_over_clients_is_too_large_whatever_its_rounding():
+    assert all(large_delta(1 / n, n) for n in range(1, 200))
+    assert not any(large_delta(1 / (n + 1), n) for n in range(200))
+
+
+def pixels(count, top, shape=(2, 2)):
+    """A pair of images with values from 0 to `top`, and labels."""
+    rng = np.random.default_rng(top)
+    return rng.integers(0, top + 1, (count, *shape)).astype(np.float32), rng.integers(0, 3, count)
+
+
+def images(top, bounds, test):
+    people = {f"c{n}": pixels(3, top) for n in range(60)}
+    return privfed.Arrays(people, shape=(2, 2), bounds=bounds, clients=60, classes=3, test=test)
+
+
+def test_public_inputs_beyond_the_declared_bounds_are_warned_of_with_the_bounds(tmp_path):
+    public = pixels(100, 255)
+    share = float((public[0] > 1).mean())
+    why = (
+        f"{share:.0%} of the numbers 'x' in the public test set are outside their declared bounds "
+        f"[0, 1] and are clipped; declare bounds=(0, {public[0].max():g})"
+    )
+    with pytest.warns(UserWarning, match=re.escape(why)) as warned:
+        checked = privfed.check(images(255, (0, 1), public), **NOISED)
+    assert warned[0].filename == __file__
+    assert checked["warning"] == why
+    assert why in " ".join(str(checked).split())
+    with pytest.warns(UserWarning, match=re.escape(why)) as warned:
+        run = privfed.train(images(255, (0, 1), public), out=tmp_path / "run", **NOISED)
+    assert warned[0].filename == __file__
+    assert run.summary["warning"] == why
+    privfed.check(images(255, (0, 255), public), **NOISED)
+    privfed.check(images(255, (0, 1), pixels(100, 1)), **NOISED)  # no client's number is compared
+
+
+def test_named_inputs_beyond_their_bounds_are_warned_of():
+    rng = np.random.default_rng(0)
+
+    def held(count):
+        values = {"age": rng.uniform(0, 90, (count, 1)), "ids": rng.integers(0, 5, (count, 3))}
+        return values, rng.integers(0, 3, count)
+
+    def declared(high):
+        people = {f"c{n}": held(2) for n in range(60)}
+        inputs = {"age": {"shape": [1], "bounds": [0, high]}, "ids": {"shape": [3], "tokens": 5}}
+        return privfed.Arrays(people, inputs=inputs, clients=60, classes=3, test=held(50))
+
+    with pytest.warns(UserWarning, match=r"numbers 'age' in the public .* \[0, 1\] .* for 'age'$"):
+        privfed.check(declared(1), model=Named, **NOISED)
+    privfed.check(declared(90), model=Named, **NOISED)
+
+
+class Named(nn.Module):
+    """A network of two named inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(5, 3), nn.Linear(4, 3)
+
+    def forward(self, age, ids):
+        return self.head(torch.cat([age, self.table(ids).mean(1)], 1))
+
+
+def test_columns_of_a_public_table_beyond_their_bounds_are_warned_of():
+    narrow = {"age": (18, 30), "bmi": (0, 25)}
+    with pytest.warns(UserWarning, match=r"'age' \(and of 1 other columns\) .* \[18, 30\]"):
+        privfed.check(population(features=narrow), model="mlp", **NOISED)
+    outlier = PUBLIC.assign(age=PUBLIC["age"].mask(PUBLIC.index == 0, 120.0))
+    test = pd.concat([outlier, PUBLIC, PUBLIC])  # outliers of up to 1 % are what clipping is for
+    assert "warning" not in dict(privfed.check(population(test=test), model="mlp", **NOISED))
+
+
+def test_the_command_shows_the_warning_too(tmp_path):
+    FRAME.to_csv(tmp_path / "rows.csv", index=False)
+    PUBLIC.to_csv(tmp_path / "public.csv", index=False)
+    declared = {**DECLARED, "features": {"age": (18, 30), "bmi": (11, 42)}}
+    table = privfed.Table(tmp_path / "rows.csv", test=tmp_path / "public.csv", **declared)
+    with pytest.warns(UserWarning, match="'age'"):
+        run = privfed.train(table, model="mlp", out=tmp_path / "run", **NOISED)
+    (tmp_path / "run.toml").write_text(run.config.toml())
+    shown = " ".join(command("check", tmp_path / "run.toml").stdout.split())
+    assert "in the public test set are outside their declared bounds [18, 30]" in shown
+    trained = command("train", tmp_path / "run.toml", "--out", tmp_path / "again").stdout
+    assert " ".join(trained.split()).count("declared bounds [18, 30]") == 2, "before and after"
 
 
 def test_records_are_rows_that_pandas_takes(run):
@@ -565,11 +654,68 @@ def test_arguments_of_another_kind_are_refused(ask, expected):
         ask()
 
 
-def test_two_outputs_for_two_classes_are_told_of_the_loss_that_takes_them():
-    two = nn.Linear(4, 2)
-    with pytest.raises(privfed.Refused, match="takes one for each"):
-        privfed.check(population(), model=two, **SMALL)
-    assert privfed.check(population(), model={"name": two, "loss": "cross_entropy"}, **SMALL)
+def fixed():
+    return nn.Linear(4, 2)
+
+
+def asked(features, width):
+    return nn.Linear(*features, width)
+
+
+def loss_in_plan(model, people=None, **keys):
+    """The loss that the plan of a run shows."""
+    shown = privfed.check(people or population(), model=model, **SMALL, **keys)
+    (row,) = [line for line in str(shown).splitlines() if line.startswith(" loss ")]
+    return row.split()[1]
+
+
+@every_case(
+    ("model", "loss"),
+    [
+        (nn.Linear(4, 2), "cross_entropy"),
+        (nn.Linear(4, 1), "binary_cross_entropy"),
+        (fixed, "cross_entropy"),
+        (asked, "binary_cross_entropy"),
+        (nn.LazyLinear(2), "cross_entropy"),
+        (nn.Sequential(nn.Linear(4, 3), nn.GroupNorm(1, 3), nn.Linear(3, 2)), "cross_entropy"),
+        ({"name": nn.Linear(4, 1), "loss": "binary_cross_entropy"}, "binary_cross_entropy"),
+        ("mlp", "binary_cross_entropy"),
+    ],
+)
+def test_the_loss_for_two_classes_follows_from_the_outputs_and_is_shown(model, loss):
+    assert loss_in_plan(model) == loss
+
+
+def test_the_loss_of_images_of_two_classes_follows_from_the_outputs():
+    people = {f"c{n}": (np.zeros((3, 2, 2)), np.array([0, 1, 1])) for n in range(60)}
+    declared = {"shape": (2, 2), "bounds": (0, 1), "clients": 60, "classes": 2}
+    arrays = privfed.Arrays(people, test=people["c0"], holdout="examples", **declared)
+    assert loss_in_plan(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), arrays) == "cross_entropy"
+    one = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
+    assert loss_in_plan(one, arrays) == "binary_cross_entropy"
+
+
+@every_case(
+    ("model", "message"),
+    [
+        (
+            nn.Linear(4, 3),
+            r"3 outputs, but .*\"binary_cross_entropy\"\) or two .*\"cross_entropy\"",
+        ),
+        ({"name": nn.Linear(4, 2), "loss": "binary_cross_entropy"}, "takes one number for each"),
+        ({"name": nn.Linear(4, 1), "loss": "cross_entropy"}, "takes one for both"),
+    ],
+)
+def test_other_outputs_for_two_classes_are_refused_with_the_losses_that_exist(model, message):
+    with pytest.raises(privfed.Refused, match=message):
+        privfed.check(population(), model=model, **SMALL)
+
+
+def test_the_loss_of_an_inferred_run_is_stored_and_resumed(tmp_path):
+    run = privfed.train(population(), model=fixed(), out=tmp_path / "run", **NOISED)
+    assert run.config.names["loss"] == "cross_entropy"
+    assert run.resume(rounds=5).config.names["loss"] == "cross_entropy"
+    assert "accuracy" in run.summary
 
 
 def test_a_run_says_that_it_stopped_at_its_budget_and_whose_epsilon_it_is(tmp_path):

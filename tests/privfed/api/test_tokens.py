@@ -17,7 +17,7 @@ VOCABULARY, LENGTH, CLIENTS = 20, 6, 24
 NAMED = {
     "ids": {"tokens": VOCABULARY, "shape": (LENGTH,)},
     "mask": {"mask": True, "shape": (LENGTH,)},
-    "age": {"bounds": (0, 100), "shape": (1,)},
+    "age": {"bounds": (0, 120), "shape": (1,)},
 }
 
 
@@ -168,7 +168,7 @@ def test_named_inputs_are_passed_to_forward_by_name(tmp_path):
     first = {name: value[np.flatnonzero(loaded.owners == 0)] for name, value in values.items()}
     assert np.array_equal(first["ids"], x["ids"])
     assert np.array_equal(first["mask"], x["mask"])
-    assert np.allclose(first["age"], x["age"].clip(0, 100) / 50 - 1)
+    assert np.allclose(first["age"], x["age"].clip(0, 120) / 60 - 1)
     test = named(9, np.random.default_rng(0))
     model = Named()
     run = privfed.train(named_people(), model=model, out=tmp_path / "run", **FEW)
@@ -176,7 +176,7 @@ def test_named_inputs_are_passed_to_forward_by_name(tmp_path):
     assert run.predict(test[0]).num_rows == 9
     run.export(tmp_path / "net.safetensors")
     by = {name: torch.from_numpy(np.asarray(value)) for name, value in test[0].items()}
-    by["age"] = by["age"].clip(0, 100) / 50 - 1
+    by["age"] = by["age"].clip(0, 120) / 60 - 1
     assert run.model(**by).shape == (9, 3)
     resumed = privfed.load(run.path, model=model, data=named_people()).resume(rounds=3)
     assert len(resumed.ledger) == 3

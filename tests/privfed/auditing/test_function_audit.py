@@ -190,7 +190,7 @@ def grows():
         (lambda member, rng: np.broadcast_to(1.0, 2**40), "do not fit into memory"),
         (lambda member, rng: np.zeros(2**17), "2000 releases of 131,072 numbers each do not fit"),
         (lambda member: 1.0, "failed: TypeError"),
-        (grows(), "returned 2 numbers, but 1 before"),
+        (grows(), "returned 2 numbers, but 1 in the first"),
         (Failing(), "Failing failed: ValueError: not today"),
         (Failing, "is a class"),
         (3, "is no function"),

@@ -70,7 +70,7 @@ def test_a_canary_whose_coin_shows_tails_is_no_client_under_add_remove(folder):
     stays = int(np.flatnonzero(~folder.inclusion())[0])
     with pytest.raises(Refused, match="is excluded by its inclusion bit"):
         Client(folder.path, stays)
-    with pytest.raises(Refused, match="expected 0 to 39"):
+    with pytest.raises(Refused, match="expected a number from 0 to 39"):
         Client(folder.path, 40)
 
 

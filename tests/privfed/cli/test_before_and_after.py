@@ -70,7 +70,7 @@ def test_the_header_of_train_is_the_table_of_check(tmp_path):
     def facts(text):
         lines = text.split("\n\n")[0].splitlines()
         pairs = (re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines)
-        return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] != "time"}
+        return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] != "training time"}
 
     checked = facts(run("check", *SETTINGS).stdout)
     header = facts(run("train", *SETTINGS, "--out", tmp_path / "run").stdout)
@@ -281,7 +281,7 @@ def test_several_labels_are_predicted_by_name(tmp_path):
         (["evaluate", "RUN", "--set", "data.features=9"], "do not fit the model of RUN"),
         (["evaluate", "RUN", "--data", "x"], "data.path is not a known key"),
         (["declare", "nowhere.csv", "--label", "y"], "does not exist"),
-        (["declare", "t.csv", "--label", "z"], "no such column"),
+        (["declare", "t.csv", "--label", "z"], "'z', but t.csv has no such column"),
         (["check", "nowhere.toml"], "does not exist"),
         (["evaluate", "RUN", "--predictions", "gone/p.csv"], "the folder gone is missing"),
         (

@@ -154,7 +154,7 @@ def files(folder):
         (["--set", "cohort.size=13"], "cohort.size is 13, but data.clients is 12"),
         (["no such file.toml"], "does not exist"),
         (["--resume", "nowhere"], "not a run directory"),
-        (["--out", "a", "--resume", "b"], "exclude each other"),
+        (["--out", "a", "--resume", "b"], "are both given"),
         (["--set", "model.init=gone.safetensors"], "gone.safetensors cannot be read"),
         (["--set", "client.lr=1e38", "--set", "privacy.mechanism=none"], "not finite"),
     ],

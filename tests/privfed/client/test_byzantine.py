@@ -322,13 +322,13 @@ def plan_with_prior(path):
 
 def test_a_void_run_counts_for_nothing_as_a_prior(tmp_path):
     train(attacked("alie", "run.rounds=1", "run.randomness=seeded"), tmp_path / "void")
-    with pytest.raises(Refused, match="is void"):
+    with pytest.raises(Refused, match="no guarantee that could be composed"):
         train(
             small(f'privacy.prior=["{tmp_path / "void"}"]', "run.randomness=seeded"), tmp_path / "b"
         )
     result = CliRunner().invoke(main, ["audit", str(tmp_path / "void"), str(tmp_path / "void")])
     assert result.exit_code == 2
-    assert "is void" in result.output
+    assert "no guarantee that could be composed" in result.output
 
 
 @every_case(

@@ -16,7 +16,7 @@ from privfed.client.objectives.adaalter import AdaAlter
 from privfed.client.objectives.fedprox import FedProx
 from privfed.client.objectives.scaffold import Scaffold
 from privfed.client.objectives.sgd import Sgd
-from privfed.client.partial import Partial
+from privfed.client.partial import Averaging, Partial
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
@@ -192,6 +192,45 @@ def norm_net(features, width):
 NORMS = Foreign.of(norm_net)()
 
 
+def by_pytorch(made, client, start, mu=0.0):
+    """The vector that a client's training by PyTorch's own layers ends with, from `start`."""
+    module = norm_net((FEATURES,), CLASSES)
+    parts = made.network.shapes.views(start)
+    state = {name: part.reshape(module.state_dict()[name].shape) for name, part in parts.items()}
+    module.load_state_dict(state)
+    for _, (x, y) in batches(made, client):
+        module.train(len(x) > 1)
+        module.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter -= made.lr * (parameter.grad + mu * (parameter - state[name]))
+    ends = {name: t.float() for name, t in module.state_dict().items()}
+    return torch.cat([ends[name].reshape(-1) for name in made.network.shapes.names])
+
+
+@every_case("mu", [0.0, 0.5], ids=["sgd", "fedprox"])
+def test_running_statistics_are_sent_as_pytorch_leaves_them(mu):
+    """No step of any objective moves them: a proximal term holds the parameters alone back."""
+    net = built(NORMS, (FEATURES,), CLASSES, averages=True)
+    made = trainer(population(SIZES), network=full_network(net), epochs=3, batch_size=4, way="loop")
+    inner = FedProx(mu=mu) if mu else Sgd()
+    made = replace(made, objective=Averaging(inner=inner, count=net.averaged.length))
+    assert net.averaged.names == ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+    assert made.objective.layout(net.shapes.length).parts == (("delta", 47), ("statistics", 9))
+    params = net.initial_params.clone()
+    params[:-1] += 0.1
+    before = params.clone()
+    rows, _ = made.train(IDS, {"params": params}, None, keys())
+    for client in IDS:
+        ended = by_pytorch(made, client, before, mu)
+        torch.testing.assert_close(rows[client], ended - before, rtol=1e-3, atol=1e-5)
+    assert rows[2].tolist() == [0.0] * 56, "no example, no change"
+    made.gradients(IDS, params, keys())
+    assert torch.equal(params, before), "what is broadcast stays"
+    assert net.digest() == built(NORMS, (FEATURES,), CLASSES, averages=True).digest()
+
+
 def test_batch_normalisations_stay_with_their_statistics():
     """FedBN, by PyTorch's own layer: a batch is normalised by itself, one example by what was."""
     made, d = partial(["1*"], recipe=NORMS, way="loop", batch_size=4)
@@ -203,21 +242,7 @@ def test_batch_normalisations_stay_with_their_statistics():
     assert unseen.tolist() == [1.0] * 4 + [0.0] * 4 + [0.0] * 4 + [1.0] * 4 + [0.0]
     rows, after = made.train(IDS, {"params": params}, unseen.expand(4, -1), keys())
     for client in IDS:
-        module = norm_net((FEATURES,), CLASSES)
-        parts = made.network.shapes.views(torch.cat([params, unseen]))
-        state = {
-            name: part.reshape(module.state_dict()[name].shape) for name, part in parts.items()
-        }
-        module.load_state_dict(state)
-        for _, (x, y) in batches(made, client):
-            module.train(len(x) > 1)
-            module.zero_grad()
-            nn.functional.cross_entropy(module(x), y).backward()
-            with torch.no_grad():
-                for parameter in module.parameters():
-                    parameter -= made.lr * parameter.grad
-        ends = {name: t.float() for name, t in module.state_dict().items()}
-        ended = torch.cat([ends[name].reshape(-1) for name in names])
+        ended = by_pytorch(made, client, torch.cat([params, unseen]))
         torch.testing.assert_close(rows[client], ended[:d] - params, rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(after[client], ended[d:], rtol=1e-3, atol=1e-5)
     assert after[1, -1] == 6, "nine examples are batches of 4, 4 and 1 in each of three epochs"

@@ -228,7 +228,7 @@ def test_attackers_pool_their_examples_and_nobody_elses():
 @every_case("name", ["tail", "semantic", "clean_label"])
 def test_attackers_who_pool_their_examples_are_the_same_in_every_round(name):
     keys = (f"attack.name={name}", "attack.fraction=0.25")
-    with pytest.raises(Refused, match=r"pool their .* use attack\.selection = \"once\""):
+    with pytest.raises(Refused, match=r"pools the .* use attack\.selection = \"once\""):
         plan(small(*keys, "attack.selection=round"))
     assert plan(small(*keys)).config.attackers.selection == "once"
 

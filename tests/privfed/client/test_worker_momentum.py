@@ -172,8 +172,8 @@ def test_who_is_absent_waits_and_rows_may_weigh_what_they_like(keys, tmp_path):
     "keys, why",
     [
         (("client.objective=worker_momentum",), "same clients have to return"),
-        ((*MOMENTUM, "cohort.sampler=fixed_size"), "no amplification"),
-        ((*MOMENTUM, *SLOTS), "no amplification"),
+        ((*MOMENTUM, "cohort.sampler=fixed_size"), "no privacy amplification"),
+        ((*MOMENTUM, *SLOTS), "no privacy amplification"),
         ((*MOMENTUM, "aggregation.rule=median"), "local_gaussian"),
     ],
     ids=lambda keys: str(keys)[-40:],
@@ -236,7 +236,7 @@ def one_client_moves_a_sum_by_one_clip(folder, clip=0.02):
         _, without = played(client, states)
         moved = np.linalg.norm(everybody - without, axis=1) * len(SIZES)
         assert (moved <= clip * (1 + 1e-5)).all(), f"client {client} moved the sum by {moved}"
-        assert moved[0] > 0.9 * clip, "nothing was clipped: this client proves nothing"
+        assert moved[0] > 0.9 * clip, "nothing was clipped: this client proves no guarantee"
 
 
 def test_a_client_with_its_whole_history_moves_a_round_by_one_clip(tmp_path):

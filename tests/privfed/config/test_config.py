@@ -9,9 +9,8 @@ from pydantic import Field
 
 from accounting.choosing.repetitions import Repetitions
 from privfed.client.objectives.sgd import Sgd
-from privfed.config.chosen import Chosen
 from privfed.config.reading import load, overridden, read_resolved
-from privfed.config.resolved import Resolved
+from privfed.config.resolved import Chosen, Resolved
 from privfed.config.sections import SECTIONS
 from privfed.core.errors import Refused
 from privfed.core.parts import Part

@@ -123,6 +123,26 @@ def test_a_resolved_run_holds_numbers_and_keeps_them(tmp_path):
     assert numbers(read_resolved(older))[0] == 0.5
 
 
+@every_case(
+    ("label", "loss"),
+    [
+        ('label = "days"\nlabel_bounds = [0, 10]', "squared_error"),
+        ('label = ["days", "nights"]', "multi_label"),
+        ('label = "days"\nclasses = 4', "cross_entropy"),
+        ('label = "days"\nlabels = ["no", "yes"]', "cross_entropy"),
+    ],
+)
+def test_the_loss_of_a_run_file_follows_from_the_label_unless_it_is_written(label, loss, tmp_path):
+    text = TABLE.format(feature="weight").replace('label = "days"\nlabel_bounds = [0, 10]', label)
+    path = tmp_path / "run.toml"
+    path.write_text(text.replace('[model]\nloss = "squared_error"\n', ""))
+    config = load(path)
+    assert config.names["loss"] == loss
+    assert f'loss = "{loss}"' in config.toml()
+    if loss != "multi_label":
+        assert load(path, ["model.loss=multi_label"]).names["loss"] == "multi_label"
+
+
 def test_the_default_run_is_what_it_was():
     assert numbers(load(None)) == (0.5, 0.5, 0.9, 0.4)
 

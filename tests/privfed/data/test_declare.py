@@ -316,7 +316,7 @@ def test_sites_of_a_table_in_python_are_declared_alike(tmp_path):
         (("--site", "hospital"), "no column names each row's client"),
         (("--site", "y", "--client", "patient"), "--label and --site are both 'y'"),
         (("--site", "patient", "--client", "patient"), "--client and --site are both 'patient'"),
-        (("--site", "hospitl", "--client", "patient"), "--site: "),
+        (("--site", "hospitl", "--client", "patient"), "--site is "),
     ],
 )
 def test_a_column_of_sites_that_is_none_is_refused(tmp_path, words, message):

@@ -113,7 +113,10 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, most):
             "client 1 holds something else; expected only folders",
         ),
         (lambda place: stored(place, "1.png"), "holds something else; expected only folders"),
-        (lambda place: stored(place, "ann/dog/1.txt"), "holds something else; expected only im"),
+        (
+            lambda place: stored(place, "ann/dog/1.txt"),
+            "label 1 holds something else; expected only im",
+        ),
         (lambda place: stored(place, "ann/dog/1.tif", kind="TIFF"), "label 1 holds something else"),
         (lambda place: stored(place, "ann/dog/1.png", kind="TIFF"), "image 1 is no image that can"),
         (lambda place: (place / "ann").symlink_to("."), "holds a link, which is never followed"),

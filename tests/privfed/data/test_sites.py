@@ -472,7 +472,7 @@ def test_a_column_of_sites_that_is_not_there_is_refused():
     [
         (["data.sites_per_client=2"], "sites_per_client is 2, but sites is 0"),
         (["data.site_partition=size"], "site_partition is 'size', but sites is 0"),
-        (["data.sites=2", "data.sites_per_client=3"], "is 3, but there are 2 sites"),
+        (["data.sites=2", "data.sites_per_client=3"], "is 3, but sites is 2"),
         (["data.sites=10001"], "data.sites is 10001; expected a number of at most 10000"),
         (["data.sites=100", "data.sites_per_client=65"], "at most 64"),
         (

@@ -351,7 +351,7 @@ def test_python_objects_are_never_unpickled(tmp_path):
         ({"features": {"age": [3.0, 3.0]}}, "bounds of 'age'"),
         ({"features": {"age": [3.0]}}, "at least 2"),
         ({"features": {}, "categories": {}}, "name at least one column"),
-        ({"label": ["ill", "stay"]}, "a list of columns"),
+        ({"label": ["ill", "stay"]}, "remove labels, classes"),
         ({"labels": ["no", "no"]}, "names a value twice"),
         ({"categories": {"sex": ["m", "m"]}}, "sex is .* names a value twice"),
         ({"labels": None, "label_bounds": [1.0]}, "expected .low, high."),
@@ -429,7 +429,10 @@ def test_one_client_and_one_of_ten_thousand_examples_train(tmp_path):
     [
         (['holdout = "clients"'], "data.clients is missing"),
         (["clients = 4"], 'data.holdout = "clients"'),
-        (["clients = 4", 'holdout = "clients"', "holdout_fraction = 1e-9"], "declares 0 public"),
+        (
+            ["clients = 4", 'holdout = "clients"', "holdout_fraction = 1e-9"],
+            "declares 0 of 3 clients public",
+        ),
         (["clients = 4", 'holdout = "clients"', "shape = 3"], "data.shape is not a known key"),
         (["clients = 4", 'partition = "iid"'], "states the owners of examples"),
     ],

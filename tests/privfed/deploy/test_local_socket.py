@@ -190,7 +190,7 @@ def test_a_flood_of_connections_passes(tmp_path):
 
 def test_one_agent_serves_a_site(server):
     other = LocalServer(server.path, bytes, most=10)
-    with pytest.raises(Refused, match="another agent serves"), other.serving():
+    with pytest.raises(Refused, match="in use by another agent"), other.serving():
         pass
     assert ask(server.path, b"abc", LONG) == b"cba"
 

@@ -171,7 +171,7 @@ def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path, quick, mon
     path = write(tmp_path)
     result = run(path)
     assert result.exit_code == 130
-    assert "the same command resumes" in result.stderr
+    assert "repeat the command to resume" in result.stderr
     assert len(table(path)) == 2
     assert run(path).exit_code == 0
     assert len(table(path)) == 6
@@ -192,7 +192,7 @@ def test_a_full_disk_stops_the_experiment_and_loses_nothing(tmp_path, quick, mon
     result = run(path)
     assert result.exit_code == 2
     assert "No space left" in result.stderr
-    assert "same command resumes" in result.stderr
+    assert "repeat the command to resume" in result.stderr
     assert len(ran) == 2, "went on writing to a full disk"
     assert len(table(path)) == 1
     assert run(path).exit_code == 0
@@ -349,11 +349,23 @@ def test_a_map_of_a_backdoor_grid_has_the_attacks_success(title):
     ]
     figure = Figure(name="f", kind="heat", x="a", by="b", title=title)
     picture = draw(figure, rows, ["a", "b"])["f.svg"].decode()
+    assert "means over 2 seeds<" in picture
     assert picture.count(">0.9<") == 4
     assert picture.count(">(0.75)<") == 2
     assert f"{title or 'accuracy'} (in brackets: attack success)" in picture
     alone = figure.model_copy(update={"measure": "attack_success", "title": ""})
     assert "brackets" not in draw(alone, rows, ["a", "b"])["f.svg"].decode()
+
+
+def test_a_map_states_its_seeds_and_rounds():
+    rows = [row(seed, a=a) | {"rounds": 1200} for a in (1, 2) for seed in (0, 1, 2)]
+    figure = Figure(name="f", kind="heat", x="a")
+    assert "means over 3 seeds after 1,200 rounds<" in draw(figure, rows, ["a"])["f.svg"].decode()
+    rows[0]["rounds"], rows[-1]["status"] = 900, "failed"  # a run that stopped early, one missing
+    stated = "means over 2 to 3 seeds after 900 to 1,200 rounds<"
+    assert stated in draw(figure, rows, ["a"])["f.svg"].decode()
+    line = figure.model_copy(update={"kind": "curves"})
+    assert "seeds" not in draw(line, rows, ["a"])["f.svg"].decode()
 
 
 @every_case(
@@ -600,7 +612,7 @@ def test_values_that_no_table_can_hold_are_written_as_text(tmp_path, quick):
     "figure, message",
     [
         ('x = "server.lr"', "which the grid does not vary"),
-        ('x = "server.optimizer"\nwhere = { "client.lr" = 9.0 }', "the grid has"),
+        ('x = "server.optimizer"\nwhere = { "client.lr" = 9.0 }', "in the grid"),
         ('x = "client.lr"', "would average over server.optimizer"),
     ],
 )

@@ -22,7 +22,7 @@ from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.cli.main import main
-from privfed.config.chosen import Chosen
+from privfed.config.resolved import Chosen
 from privfed.core.errors import Refused
 from privfed.grid import cell_job
 from privfed.grid import private_tuning as tuning
@@ -174,7 +174,7 @@ def test_the_machines_trouble_chooses_nothing(tmp_path, monkeypatch, cut):
     number(monkeypatch, 3)
     path = write(tmp_path, TUNED, BUDGET)
     monkeypatch.setattr(tuning, "work", scored(0.5, cut))
-    with pytest.raises(Refused, match="the same command resumes"):
+    with pytest.raises(Refused, match="repeat the command to resume"):
         tuned(path)
     assert not (tmp_path / "best").exists()
 

@@ -24,7 +24,7 @@ def quick(monkeypatch):
 def cut_off(path, monkeypatch):
     """A tuning that was charged and drawn, and none of whose candidates ended."""
     monkeypatch.setattr(tuning, "work", scored({"status": STOPPED, "reason": "full"}))
-    with pytest.raises(Refused, match="to resume"):
+    with pytest.raises(Refused, match="repeat the command to resume"):
         tuned(path)
     monkeypatch.setattr(tuning, "work", in_process)
 

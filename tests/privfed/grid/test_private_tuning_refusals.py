@@ -9,9 +9,9 @@ from private_tunings import BUDGET, TUNED, proposed, tuned
 
 from accounting.choosing.repetitions import Repetitions
 from privfed.config.assembly import assembled
-from privfed.config.chosen import Chosen
 from privfed.config.overrides import assign
 from privfed.config.reading import read_raw
+from privfed.config.resolved import Chosen
 from privfed.core.errors import Refused
 from privfed.grid.load import load_grid
 from privfed.plan.refusals.run_file import choice_refusals
@@ -19,7 +19,7 @@ from privfed.plan.refusals.run_file import choice_refusals
 REFUSED = {
     "no noise": ('mechanism = "none"', "", "have no noise"),
     "infinite": ("epsilon = inf", "", "have no noise"),
-    "noise of zero": ("noise_multiplier = 0.0", "", "no accountant bounds"),
+    "noise of zero": ("noise_multiplier = 0.0", "", "no accountant has a finite bound"),
     "other rounds": ("", '"run.rounds" = [4, 5]', "need the same spending"),
     "other cohort": ("", '"cohort.size" = [4, 5]', "need the same spending"),
     "other people": ("", '"data.size_mean" = [1.0, 2.0]', "need the same spending"),

@@ -155,7 +155,7 @@ def test_offsets_and_groups_have_to_fit():
     scored = row.of_examples(torch.zeros(4, 10), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ValueError, match="expected 0 to 4"):
         row.of_clients(scored, np.array([0, 3]))
-    with pytest.raises(ValueError, match="groups go from 0 to 2, of 2"):
+    with pytest.raises(ValueError, match="groups go from 0 to 2; expected 0 to 1"):
         row.of_clients(scored, np.array([0, 4]), np.array([0, 1, 2, 0]))
 
 

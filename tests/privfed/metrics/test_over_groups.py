@@ -78,7 +78,9 @@ def test_groups_that_are_not_as_declared_are_refused_before_anything_is_charged(
         with pytest.raises(Refused, match=wrong):
             trained(tmp_path, "client.objective=afl", f"client.groups={count}")
     clips = ("client.objective=group_clip", "client.group_clips=[1.0, 1.0, 1.0, 2.0, 2.0]")
-    with pytest.raises(Refused, match=r"for 5 groups, but .* makes 3: .* remove the last 2 of cl"):
+    with pytest.raises(
+        Refused, match=r"each of 5 groups, but .* makes 3: .* remove the last 2 of cl"
+    ):
         trained(tmp_path, *clips)
     assert not list(tmp_path.glob("ledger*"))
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from small import SMALL, model, trained
 from torch import nn
 
+import privfed
 from privfed.client.autotune import fastest
 from privfed.client.objectives.sgd import Sgd
 from privfed.client.trainer import LocalTrainer
@@ -577,3 +578,113 @@ def test_a_module_that_does_not_import_is_refused(here, name, message):
     with pytest.raises(Refused, match=message):
         train(load(None, [*SMALL, f"model.name={name}"]), here / "run")
     assert not (here / "run").exists()
+
+
+def with_norm():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
+
+
+OPEN = {"rounds": 1, "privacy": {"mechanism": "none"}, "client": {"epochs": 3, "batch_size": 64}}
+"""Arguments of a round without privacy, in which a batch holds all of a client's examples."""
+
+
+def crowd(count=5):
+    """Clients of 4, 5, … examples by name, and their declaration."""
+    rng = np.random.default_rng(0)
+    held = {
+        f"c{n}": (rng.uniform(-1, 1, (4 + n, 6)).astype(np.float32), rng.integers(0, 3, 4 + n))
+        for n in range(count)
+    }
+    test = rng.uniform(-1, 1, (20, 6)).astype(np.float32), rng.integers(0, 3, 20)
+    return held, privfed.Arrays(
+        held, shape=(6,), bounds=(-1, 1), clients=count, classes=3, test=test
+    )
+
+
+@pytest.mark.parametrize(
+    "server", [{"optimizer": "fedavg", "lr": 1.0}, {"optimizer": "fedadam", "lr": 0.1}]
+)
+def test_without_privacy_a_model_with_batch_normalisation_is_averaged_whole(server):
+    """By hand: the mean over clients, by examples, of parameters and of running statistics."""
+    held, people = crowd()
+    keys = {
+        **OPEN,
+        "server": server,
+        "cohort": {"sampler": "fixed_size", "size": 5},
+        "aggregation": {"weights": "examples"},
+    }
+    run = privfed.train(people, model=with_norm(), temporary=True, **keys)
+    ends, total = {}, sum(len(y) for _, y in held.values())
+    for x, y in held.values():
+        module = with_norm()
+        optimizer = torch.optim.SGD(module.parameters(), run.config.client.lr)
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(torch.tensor(x)), torch.tensor(y)).backward()
+            optimizer.step()
+        for name, tensor in module.state_dict().items():
+            ends[name] = ends.get(name, 0.0) + tensor * len(y) / total
+    state = run.model.state_dict()
+    steps = server["optimizer"] == "fedavg"
+    for name, tensor in ends.items():
+        if steps or "running" in name:
+            torch.testing.assert_close(state[name].float(), tensor.float(), rtol=1e-4, atol=1e-5)
+    assert int(state["1.num_batches_tracked"]) == 3
+    assert steps or not torch.allclose(state["0.weight"], ends["0.weight"], atol=1e-3)
+
+
+def test_averaged_statistics_are_planned_stored_exported_and_resumed(tmp_path):
+    _, people = crowd()
+    keys = {**OPEN, "rounds": 2, "run": {"randomness": "seeded"}, "cohort": {"size": 4}}
+    plan = " ".join(str(privfed.check(people, model=with_norm(), **keys)).split())
+    assert "(63 parameters)" in plan
+    assert "batch statistics 11 running statistics of batch normalisations are sent and" in plan
+    run = privfed.train(people, model=with_norm(), out=tmp_path / "run", **keys)
+    short = privfed.train(people, model=with_norm(), out=tmp_path / "short", **keys | {"rounds": 1})
+    short.resume(rounds=2)
+    state = run.model.state_dict()
+    assert (state["1.running_mean"] != 0).all()
+    for name, tensor in short.model.state_dict().items():
+        assert torch.equal(tensor, state[name]), name
+    run.export(tmp_path / "model.safetensors")
+    exported = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(exported["1.running_var"], state["1.running_var"])
+    again = privfed.train(
+        people,
+        model={"name": with_norm(), "init": str(tmp_path / "run")},
+        server={"lr": 0.0},
+        out=tmp_path / "again",
+        **keys | {"privacy": {"mechanism": "none", "prior": [str(tmp_path / "run")]}},
+    )
+    assert torch.equal(again.model.state_dict()["0.weight"], state["0.weight"])
+    assert int(again.model.state_dict()["1.num_batches_tracked"]) > 3
+
+
+NOT_AVERAGED = {
+    "under privacy": ({"privacy": {"mechanism": "gaussian"}}, r"cnn.*model\.local\); without pri"),
+    "in silos": (
+        {"client": {"privacy": {"mechanism": "dp_sgd"}}, "data": {"setting": "cross_silo"}},
+        "'1' is a batch normalisation",
+    ),
+    "stacked": ({"run": {"trainer": "stacked"}}, 'run.trainer is "stacked", but this model norma'),
+    "second gradients": ({"client": {"objective": "mime"}}, "client.objective is 'mime', but"),
+    "other losses": ({"client": {"objective": "fedlc"}}, "client.objective is 'fedlc', but"),
+    "compression": (
+        {"compression": {"name": "top_k", "error_feedback": False}},
+        "compression.name is 'top_k', but",
+    ),
+    "steering": (
+        {"attack": {"name": "pgd_replacement", "fraction": 0.2}},
+        "attack.name is '.*', but clients average the running statistics of '1'",
+    ),
+}
+
+
+@every_case("case", NOT_AVERAGED)
+def test_where_statistics_cannot_be_averaged_the_model_is_refused(case):
+    changes, message = NOT_AVERAGED[case]
+    _, people = crowd()
+    keys = {**OPEN, **changes}
+    with pytest.raises(Refused, match=message):
+        privfed.check(people, model=with_norm(), **keys)

@@ -262,7 +262,7 @@ REFUSED = {
         "'4.weight' is adapted, but a weight is either adapted or trained",
     ),
     "nothing to train": ({"trained": ["heads"]}, "trained: nothing is called 'heads'; .*0.weight"),
-    "unused": ({"module": Unused()}, "'idle.weight_lora_B' is listed, but"),
+    "unused": ({"module": Unused()}, "'idle.weight_lora_B' is listed, but .* does not depend on"),
     "tied": ({"module": Held(), "targets": ["first"]}, "'first.weight' is tied to another"),
     "a factor's name": ({"module": Named()}, "'weight_lora_A', but that is the name of a factor"),
     "all of it frozen": ({"frozen": ["*"]}, "no trainable parameter"),

@@ -192,7 +192,7 @@ def test_the_faster_is_used_recorded_and_said(tmp_path, monkeypatch, ratio, prec
 def training_row(setup):
     table = plan_table(setup.plan, forecast(setup), None)
     keys, values = (list(column.cells) for column in table.columns)
-    return str(dict(zip(keys, values, strict=True))["trainer"])
+    return str(dict(zip(keys, values, strict=True))["local training"])
 
 
 def test_precision_asked_for_by_name_is_not_measured(monkeypatch):

@@ -150,7 +150,7 @@ def test_each_number_follows_from_the_others():
             "give population and cohort",
         ),
         ({"minimum": 1}, "secure.minimum is 1 sites; expected a number from 3"),
-        ({"minimum": 6}, "expected a number from 3, .* = 5"),
+        ({"minimum": 6}, "expected a number from 3, .* to data.sites = 5"),
         ({"sampler": "fixed_size"}, "no proof if sites sample their own"),
     ],
 )
@@ -162,8 +162,14 @@ def test_what_cannot_be_meant_of_sites_is_refused(wrong, reason):
 @every_case(
     "wrong, reason",
     [
-        ({"colluders": 1}, "colluders is given, but has an effect only with"),
-        ({"minimum": 4}, "minimum is given, but has an effect only with"),
+        (
+            {"colluders": 1},
+            "colluders is given, but has an effect only with mechanism discrete_gaussian or",
+        ),
+        (
+            {"minimum": 4},
+            "minimum is given, but has an effect only with mechanism discrete_gaussian or",
+        ),
         ({"protocol": "masks"}, "secure.protocol has no effect"),
     ],
 )

@@ -29,7 +29,7 @@ SHARES = "privacy.mechanism=discrete_gaussian"
         (("secure.simulate=arithmetic", "cohort.dropout=0.6"), "would abort in"),
         (("data.sites=2", "secure.colluders=0.9"), "would have to survive"),
         (("secure.minimum=2",), "expected a number from 3"),
-        (("secure.minimum=6",), "= 5"),
+        (("secure.minimum=6",), "to data.sites = 5"),
         (("secure.threat=malicious", "secure.minimum=3"), "expected a number from 4"),
         (("secure.colluders=0.4", "secure.minimum=3"), None),
         (("secure.capacity=20",), "secure.capacity is 20, but the parties are sites"),

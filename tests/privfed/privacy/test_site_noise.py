@@ -20,9 +20,8 @@ from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms.local_gaussian import LocalGaussian
 from privfed.privacy.setting import SiteNoise, whole_sites
-from privfed.sampling.cohort import over_several_sites
+from privfed.sampling.cohort import over_several_sites, sampled_at_sites
 from privfed.sampling.samplers import CappedPoisson, Cyclic, FixedSize, Full, Poisson
-from privfed.sampling.site_subsampling import sampled_at_sites
 from privfed.secure.limits import Leaves
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import Session

@@ -227,7 +227,7 @@ def test_commands_on_a_run_directory(tmp_path):
 @every_case(
     ("words", "said"),
     [
-        (["--client", "999"], "--client 999"),
+        (["--client", "999"], "--client is 999"),
         (["--examples", "60"], "no client holds 60"),
         (["--set", "client.objective=fedprox"], "plain local SGD"),
         (

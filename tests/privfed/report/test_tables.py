@@ -20,9 +20,9 @@ def test_what_stands_beside_a_headline_is_said_where_there_is_any():
     assert further_guarantee_rows("server", None, None) == {}
     assert list(further_guarantee_rows("server", BOUND, None)) == ["examples"]
     pairs = further_guarantee_rows("readers", BOUND, BOUND)
-    assert list(pairs) == ["against", "also", "examples"]
+    assert list(pairs) == ["adversary", "second adversary", "examples"]
     assert pairs["against"].startswith("readers of the released aggregates")
-    assert "against the server" in pairs["also"]
+    assert "against the server" in pairs["second adversary"]
     assert "for one example of any one silo" in pairs["examples"]
 
 
@@ -37,6 +37,6 @@ def test_things_are_counted(count, words):
     assert counted(count, "process", "es") == words
 
 
-def test_an_epsilon_that_no_accountant_has_is_a_dash():
+def test_an_epsilon_that_no_accountant_has_is_said_to_be_missing():
     shown = each_epsilon({"rdp": 1.00001, "pld": None, "other": math.inf})
-    assert shown == "rdp 1.0001, pld —, other ∞"
+    assert shown == "rdp 1.0001, pld not available for this noise, other ∞"

@@ -113,7 +113,7 @@ def test_an_aborted_sum_leaves_the_round_charged(tmp_path):
 
 def test_more_exchanges_than_were_charged_are_never_released(tmp_path):
     rounds = Rounds(tmp_path, SIZES, objective=MoreThanDeclared())
-    with pytest.raises(Refused, match="declared 1"):
+    with pytest.raises(Refused, match="only 1 were declared"):
         rounds.run(1)
     assert len(rounds.store.releases[1]) == 1
 

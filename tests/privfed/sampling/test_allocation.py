@@ -158,7 +158,10 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
         ),
         (("data.sites=2",), None),
         (("data.sites=2", "secure.protocol=masks"), "sites sample their own"),
-        (("client.objective=scaffold", "data.setting=cross_silo"), "no privacy amplification"),
+        (
+            ("client.objective=scaffold", "data.setting=cross_silo"),
+            "no privacy amplification is proved",
+        ),
         (("privacy.mechanism=banded", "privacy.bands=0"), "bands that needs the least"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

@@ -189,7 +189,7 @@ def test_a_bound_on_the_clients_has_to_bound_them():
                 *("cohort.sampler=fixed_size", "client.objective=scaffold"),
                 "data.setting=cross_silo",
             ],
-            "no amplification",
+            "no privacy amplification",
         ),
         (["aggregation.rule=median"], "local_gaussian"),
     ],

@@ -73,8 +73,8 @@ class Layers:
         """Returns the variances of the base, and of layers 1 to L."""
         counted, ends = n - self.colluders, self.boundaries(n)
         pairs = itertools.pairwise(ends)
-        parts = [(end - start) / ((counted - start) * (counted - end)) for start, end in pairs]
-        return [self.variance / counted, *(self.variance * part for part in parts)]
+        parts = [Fraction(end - start, (counted - start) * (counted - end)) for start, end in pairs]
+        return [Fraction(self.variance) * part for part in (Fraction(1, counted), *parts)]
 
     def seeds(self, n):
         """Returns the seeds of layers 1 to L; only the first is random."""

@@ -14,9 +14,8 @@ from accounting.releases import PoissonSampled, SeveralSites
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import WASTE, Layers
 from privfed.privacy.setting import CohortSize, Setting, SiteNoise
-from privfed.sampling.cohort import over_several_sites
+from privfed.sampling.cohort import over_several_sites, sampled_at_sites
 from privfed.sampling.samplers import Poisson
-from privfed.sampling.site_subsampling import sampled_at_sites
 
 RATE, DELTAS, EPSILONS = 0.25, (1e-3, 0.03, 0.1, 0.2), (0.0, 0.1, 0.5, 1.0, 2.0)
 SITES = [SiteNoise(3, 3, 1), SiteNoise(4, 3, 1), SiteNoise(5, 4, 2)]
@@ -43,6 +42,7 @@ def claimed(mechanism):
 
 def share_of(kind, variance, here):
     """The law of one share."""
+    variance = float(variance)
     if kind is SkellamNoise:
         return stats.skellam.pmf(here, variance / 2, variance / 2)
     weights = np.exp(-(here**2) / (2 * variance))

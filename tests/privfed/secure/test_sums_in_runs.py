@@ -402,7 +402,7 @@ def test_a_plan_says_who_sees_what_and_what_encoding_costs():
     assert "masks: the server sees exact sums, never a row; the server is trusted to add" in output
     assert "at least 6 of 12 clients have to survive (complete graph)" in output
     codec = (
-        r"10 bits for sums of up to 12 clients, in steps of 0\.\d+; rounding makes rows up to 1\.0"
+        r"modulus 2\^10, step 0\.\d+, for sums of up to 12 clients; rounding makes rows up to 1\.0"
     )
     assert re.search(codec, output)
     printed = json.loads(CliRunner().invoke(main, [*args, "--json"]).stdout)

@@ -116,7 +116,7 @@ def test_a_directory_that_never_began_imports_nothing_from_outside(copy, evil):
             RunDirectory.open(copy).config.read()
     name_evil(copy, '"evil:Model"', '"logistic"')
     name_evil(copy, "before = []", 'before = ["evil:Rule"]')
-    with pytest.raises(Refused, match=r"server\.optimizer, aggregation\.before there"):
+    with pytest.raises(Refused, match=r"server\.optimizer, aggregation\.before in its"):
         RunDirectory.open(copy).config.read()
     assert run("train", "--resume", copy).exit_code == 2
     assert not evil.exists()

@@ -119,7 +119,7 @@ def test_a_run_and_its_audit_end_with_the_head(tmp_path):
 def test_what_is_no_head_is_refused(killed, head):
     ended = run("audit", killed / "run", "--head", head)
     assert ended.exit_code == 2
-    assert "expected the 12 to 64 hexadecimal digits" in ended.stderr
+    assert "expected 12 to 64 hexadecimal digits" in ended.stderr
 
 
 def test_a_head_is_about_one_run(killed):

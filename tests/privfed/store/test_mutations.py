@@ -376,7 +376,7 @@ def test_names_of_columns_are_looked_up_in_linear_time():
     assert sum(len(declared.matching(escape(name))) for name in names) == len(names) - 1
     assert declared.matching("c[[]1999?]") == [f"c[{n}]" for n in range(19_990, 20_000)]
     assert declared.public_name("c[3]", "c*") == "number 4 (of 'c*')"
-    with pytest.raises(Refused, match="columns 3 and 20001 alike"):
+    with pytest.raises(Refused, match="the same name for columns 3 and 20001"):
         refuse_repeated_names([*names, names[2]], "t")
 
 

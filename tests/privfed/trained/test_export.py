@@ -390,7 +390,7 @@ def test_runs_that_prove_nothing_are_not_exported(run, tmp_path):
     shutil.copy(run / "checkpoint.safetensors", tmp_path / "run")
     ledger = tmp_path / "run/ledger.jsonl"
     ledger.write_bytes(ledger.read_bytes().replace(b'"charge"', b'"chrage"', 1))
-    with pytest.raises(Broken, match="proves nothing"):
+    with pytest.raises(Broken, match="proves no guarantee"):
         export(tmp_path / "run", to)
     assert asked("export", tmp_path / "run", "--to", to).exit_code == 5
     assert asked("export", tmp_path, "--to", to).exit_code == 2

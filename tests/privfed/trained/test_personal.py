@@ -100,7 +100,7 @@ REFUSED = {
         (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
         "sends several",
     ),
-    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "canaries cannot"),
+    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "which canaries cannot"),
     "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no privacy amplification"),
     "nobody to score": (("evaluation.personal=true",), "only clients can evaluate"),
     "no models": (
@@ -110,7 +110,7 @@ REFUSED = {
     "many models": (
         ("evaluation.personal=true", "evaluation.by=clients", "evaluation.every=7",
          *CLUSTERS),
-        "values that evaluation rounds neither",
+        "neither measure nor send",
     ),
 }  # fmt: skip
 
@@ -132,7 +132,7 @@ def test_examples_are_protected_in_what_stays_too(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     keys = ("data.setting=cross_silo", "model.name=norm_net_of_silos:net", 'model.local=["1*"]')
     assert check(small(*keys, *OPEN, "run.trainer=loop"))
-    with pytest.raises(Refused, match=r"this model: '1' \(BatchNorm1d\)"):
+    with pytest.raises(Refused, match=r"this model: '1' \(BatchNorm1d, with buffers\)"):
         check(small(*keys, *OPEN, "client.privacy.mechanism=dp_sgd", "run.trainer=loop"))
 
 

@@ -224,7 +224,7 @@ def test_sources_that_always_have_labels_and_runs_that_have_not_begun_are_refuse
     trained(tmp_path / "run", "run.rounds=1", "data.source=digits")
     result = asked("predict", tmp_path / "run", "--data", "x")
     assert result.exit_code == 2
-    with pytest.raises(Refused, match=r"no rows without labels; run\.evaluate"):
+    with pytest.raises(Refused, match=r"no rows without labels; use run\.evaluate"):
         predict(tmp_path / "run", [])
     (tmp_path / "new").mkdir()
     (tmp_path / "new/config.toml").write_bytes((run / "config.toml").read_bytes())

@@ -173,7 +173,10 @@ def test_the_commands_from_first_to_last(tmp_path):
 
 WRONG = {
     "no pair": (("--claimed-epsilon", 1, "--claimed-epsilon", 2, "--delta", 1e-5), "pairs"),
-    "no delta": (("--claimed-epsilon", 1, "--delta", 0), "to below 1"),
+    "no delta": (
+        ("--claimed-epsilon", 1, "--delta", 0),
+        "expected a number from 1e-300 to below 1",
+    ),
     "infinite": (("--claimed-epsilon", "inf", "--delta", 1e-5), "from 0 to 50"),
     "nan": (("--claimed-epsilon", "nan", "--delta", 1e-5), "from 0 to 50"),
     "confidence": ((*GAUSSIAN, "--confidence", 1), "--confidence is 1.0"),

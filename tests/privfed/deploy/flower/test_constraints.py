@@ -27,11 +27,15 @@ def test_the_versions_are_the_same_but_for_those_in_conflict():
     assert {name for name in everywhere if there[name] != everywhere[name]} == IN_CONFLICT
 
 
-def test_flower_is_an_extra_of_its_own_and_dev_has_all_others():
+SERVICES = {"mlflow", "wandb"}
+"""Clients of services, whose tests are skipped where they are not installed."""
+
+
+def test_flower_is_an_extra_of_its_own_and_dev_has_all_others_but_services():
     (flower,) = map(Requirement, EXTRAS["flower"])
     assert flower.specifier.contains(pinned("constraints.flower.txt")["flwr"].partition("==")[2])
     (others,) = (each for each in map(Requirement, EXTRAS["dev"]) if each.name == "privfed")
-    assert others.extras == EXTRAS.keys() - {"dev", "flower"}
+    assert others.extras == EXTRAS.keys() - {"dev", "flower"} - SERVICES
 
 
 def installed(extra):
@@ -49,7 +53,7 @@ def installed(extra):
                 yield name, each.specifier
 
 
-@every_case("extra", ["", *sorted(EXTRAS.keys() - {"flower"})])
+@every_case("extra", ["", *sorted(EXTRAS.keys() - {"flower"} - SERVICES)])
 def test_whatever_an_extra_installs_is_pinned_to_a_version_that_all_of_it_allow(extra):
     """So each resolves where `dev` does, which has all of them: that CI installs afresh."""
     pins = pinned("constraints.txt")

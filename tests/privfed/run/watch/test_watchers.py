@@ -54,7 +54,7 @@ def test_it_changes_nothing_that_the_run_computes(tmp_path):
 @every_case(
     ("watch", "message"),
     [
-        ('["cvs"]', r"run\.watch is 'cvs'; expected one of csv, tensorboard \(did you mean 'csv'"),
+        ('["cvs"]', r"run\.watch is 'cvs'; expected .* tensorboard, wandb \(did you mean 'csv'"),
         ('["csv", "csv"]', "expected each name once"),
         ('["nowhere:Nobody"]', "cannot be imported"),
         ('["watching:told"]', "cannot be imported"),

@@ -1,0 +1,283 @@
+"""The contracts of optimizers, schedules and samplers, as checks of their hooks.
+
+Each check is a function of the part, and raises `AssertionError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from scipy import stats
+from torch import Tensor
+
+from accounting.releases import PoissonSampled, TruncatedPoisson, WithoutReplacement
+from privfed.core.errors import Refused
+from privfed.core.streams import Streams
+from privfed.sampling.cohort import Cohort, Population
+
+_DELTAS = torch.tensor([[0.5, -2.0], [0.1, 0.0], [-0.3, 1.0], [0.7, 0.2], [0.0, -0.4], [1.5, 0.3]])
+"""Aggregates of six rounds."""
+
+
+def _start() -> Tensor:
+    return torch.tensor([1.0, -1.0])
+
+
+def _run(server: Any, deltas: Tensor, params: Tensor, state: Any) -> tuple[Tensor, Any]:
+    for delta in deltas:
+        params, state = server.step(params, delta, state)
+    return params, state
+
+
+def _equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def steps_are_pure(server: Any) -> None:
+    """Checks that a step changes nothing in place, and depends on its arguments only."""
+    params, state = _run(server, _DELTAS[:3], _start(), server.init(_start()))
+    before = params.clone(), {key: value.clone() for key, value in state.items()}
+    once = server.step(params, _DELTAS[3].clone(), state)
+    again = server.step(params, _DELTAS[3].clone(), state)
+    assert torch.equal(params, before[0]), "the model is changed in place"
+    assert _equal(state, before[1]), "the state is changed in place"
+    assert torch.equal(once[0], again[0])
+    assert _equal(once[1], again[1])
+    assert (once[0].dtype, once[0].shape) == (params.dtype, params.shape)
+
+
+def resumes_from_a_checkpoint(server: Any) -> None:
+    """Checks that a state read from a file continues to the same bits."""
+    uninterrupted = _run(server, _DELTAS, _start(), server.init(_start()))
+    for stop in range(len(_DELTAS)):
+        params, state = _run(server, _DELTAS[:stop], _start(), server.init(_start()))
+        assert all(isinstance(value, torch.Tensor) for value in state.values()), "no tensors"
+        read = load(save({key: value.contiguous() for key, value in state.items()}))
+        assert _equal(read, dict(state))
+        server.model_copy().init(_start())
+        resumed = _run(server.model_copy(), _DELTAS[stop:], params, read)
+        assert torch.equal(resumed[0], uninterrupted[0])
+        assert _equal(resumed[1], uninterrupted[1])
+
+
+def stays_without_an_update(server: Any) -> None:
+    """Checks that the model stays with aggregates of zero, and at rate zero."""
+    zeros = torch.zeros_like(_DELTAS)
+    params, state = _run(server, zeros, _start(), server.init(_start()))
+    assert torch.equal(params, _start())
+    assert all(value.isfinite().all() for value in state.values())
+    still, _ = _run(server.at(0.0), _DELTAS, _start(), server.init(_start()))
+    assert torch.equal(still, _start()), "at rate zero it stays"
+
+
+def moves_along_the_first_update(server: Any) -> None:
+    """Checks that the first step has a positive component along the aggregate."""
+    params, _ = server.step(_start(), _DELTAS[0], server.init(_start()))
+    assert float((params - _start()) @ _DELTAS[0]) > 0
+
+
+def is_plain_only_where_it_adds_the_update(server: Any) -> None:
+    """Checks that an optimizer that declares `plain` adds the aggregate unchanged."""
+    params, state = _start(), server.init(_start())
+    added = True
+    for delta in _DELTAS:
+        moved, state = server.step(params, delta, state)
+        added &= torch.allclose(moved, params + delta)
+        params = moved
+    assert added or not server.plain
+
+
+def rates_multiply(server: Any) -> None:
+    """Checks that `at` multiplies the learning rate."""
+    halves = server.at(0.5).at(0.5)
+    params = [
+        each.step(_start(), _DELTAS[0], each.init(_start()))[0]
+        for each in (halves, server.at(0.25), server.at(1.0), server)
+    ]
+    assert torch.allclose(params[0], params[1])
+    assert torch.equal(params[2], params[3])
+    assert not torch.equal(params[1], params[3]), "the rate changes nothing"
+    assert type(server).model_validate(server.model_dump()) == server, "its keys do not define it"
+
+
+_SCHEDULED = range(1, 1001)
+
+
+def gives_a_factor_for_every_round(schedule: Any) -> None:
+    """Checks that factors are from 0 to 1, and that the largest is 1."""
+    factors = [schedule.factor(round) for round in _SCHEDULED]
+    assert all(isinstance(factor, float) for factor in factors)
+    assert all(math.isfinite(factor) and 0 <= factor <= 1 for factor in factors)
+    assert abs(max(factors) - 1.0) <= 1e-6, "the configured rate is never reached"
+
+
+def follows_from_the_round_alone(schedule: Any) -> None:
+    """Checks that a factor depends on the round only."""
+    backwards = [schedule.factor(round) for round in reversed(_SCHEDULED)]
+    assert backwards[::-1] == [schedule.model_copy().factor(round) for round in _SCHEDULED]
+
+
+_CLIENTS, _DRAWS = 40, 1000
+_STREAMS = Streams(3, simulated=True)
+
+
+def _small(sampler: Any) -> Any:
+    """Returns the sampler for the declared clients, with a quarter of them as `size`."""
+    free = "size" in type(sampler).model_fields and not sampler.derives_size
+    return (sampler.model_copy(update={"size": 10}) if free else sampler).of(_CLIENTS)
+
+
+def _fitting(sampler: Any) -> Iterator[int]:
+    """Yields numbers of present clients that the sampler accepts."""
+    for present in (_CLIENTS, 25, 60):
+        with contextlib.suppress(Refused):
+            sampler.fits(present, _CLIENTS)
+            sampler.witness(1, _CLIENTS).refuse_population(present, _CLIENTS)
+            yield present
+
+
+def _population_of(present: int, sizes: Any = None) -> Population:
+    return Population.of(np.ones(present, np.int64) if sizes is None else sizes)
+
+
+def _drawn(
+    sampler: Any, present: int, rounds: int = _DRAWS, streams: Streams = _STREAMS
+) -> list[Cohort]:
+    population = _population_of(present)
+    return [sampler.sample(r, _CLIENTS, population, streams) for r in range(1, rounds + 1)]
+
+
+def _entered(cohorts: list[Cohort], present: int) -> Any:
+    """Returns whether each client was in each cohort, shape [rounds, present]."""
+    return np.stack([np.isin(np.arange(present), cohort.clients) for cohort in cohorts])
+
+
+def draws_cohorts_of_its_form(part: Any) -> None:
+    """Checks the clients, the witness and the divisor of cohorts."""
+    sampler = _small(part)
+    assert sampler.of(_CLIENTS) == sampler, "`of` is not idempotent"
+    for present in _fitting(sampler):
+        divisors = set()
+        for number, cohort in enumerate(_drawn(sampler, present, 60), 1):
+            assert cohort.round == number
+            assert cohort.witness == sampler.witness(number, _CLIENTS)
+            assert (np.diff(cohort.clients) > 0).all()
+            assert set(cohort.clients) <= set(range(present))
+            assert len(cohort.clients) <= (sampler.capacity() or present)
+            divisors.add(cohort.divisor)
+        assert divisors == {float(sampler.size)}, "the divisor is a configured constant"
+
+
+def includes_clients_at_the_declared_rate(part: Any) -> None:
+    """Checks the sampling rate of all clients by a chi-square test at 1e-6."""
+    sampler = _small(part)
+    for present in _fitting(sampler):
+        often = _entered(_drawn(sampler, present), present).sum(0)
+        rate = sampler.witness(1, _CLIENTS).rate
+        release = sampler.witness(1, _CLIENTS).release
+        if isinstance(release, TruncatedPoisson):  # a uniform sample of the sampled clients
+            sizes = stats.binom(present, rate)
+            among = np.arange(present + 1)
+            rate = float((sizes.pmf(among) * np.minimum(among, release.cap)).sum()) / present
+        mean = _DRAWS * rate
+        if sampler.remembers or rate == 1:
+            assert (often == round(mean)).all()
+            continue
+        total = (often.sum() - present * mean) / np.sqrt(present * mean * (1 - rate))
+        assert abs(total) < 5, f"a rate of {often.mean() / _DRAWS:g} for {rate:g}"
+        statistic = ((often - mean) ** 2 / (mean * (1 - rate))).sum()
+        assert stats.chi2.sf(statistic, present) > 1e-6
+
+
+def declares_the_release_of_its_draws(part: Any) -> None:
+    """Checks that sizes, caps and rates of the declared release are those of the cohorts."""
+    sampler = _small(part)
+    witness = sampler.witness(1, _CLIENTS)
+    sizes = {len(cohort.clients) for cohort in _drawn(sampler, _CLIENTS, 200)}
+    release = witness.release
+    assert witness.random == (len(sizes) > 1) or sampler.remembers
+    assert witness.shares_places == sampler.shares_places
+    if isinstance(release, PoissonSampled):
+        assert release.rate == witness.rate
+        assert len(sizes) > 1
+    if isinstance(release, TruncatedPoisson):
+        assert max(sizes) == sampler.capacity() == release.cap
+    if isinstance(release, WithoutReplacement):
+        assert sizes == {sampler.size}
+    assert not sampler.reads_sizes or release is None, "sizes are private"
+
+
+def keeps_the_separation_it_declares(part: Any) -> None:
+    """Checks the separation and the period that the witness declares."""
+    sampler = _small(part)
+    witness = sampler.witness(1, _CLIENTS)
+    who = _entered(_drawn(sampler, _CLIENTS, 120), _CLIENTS)
+    for start in range(len(who) - witness.separation + 1):
+        assert (who[start : start + witness.separation].sum(0) <= 1).all() or (
+            witness.separation == 1
+        )
+    if witness.period > 1:
+        periods = len(who) // witness.period
+        turns = who[: periods * witness.period].reshape(periods, witness.period, -1)
+        assert (turns.sum(1) == 1).all()
+
+
+def draws_afresh_and_in_secret(part: Any) -> None:
+    """Checks that cohorts differ between rounds and between runs, without full participation."""
+    sampler = _small(part)
+    if sampler.witness(1, _CLIENTS).rate == 1:
+        return
+    rounds = {cohort.clients.tobytes() for cohort in _drawn(sampler, _CLIENTS, 10)}
+    keys = (
+        [Streams(0, key=bytes([n] * 32)) for n in range(20)]
+        if sampler.remembers
+        else [Streams(3)] * 20
+    )
+    runs = {
+        sampler.sample(1, _CLIENTS, _population_of(_CLIENTS), each).clients.tobytes()
+        for each in keys
+    }
+    assert len(rounds) >= 10 / 2
+    assert len(runs) > 15
+
+
+def reads_no_sizes_it_does_not_declare(part: Any) -> None:
+    """Checks that cohorts depend on sizes exactly if `reads_sizes` is set."""
+    sampler = _small(part)
+    sizes = np.arange(_CLIENTS, dtype=np.int64) ** 2
+    pairs = [
+        [
+            sampler.sample(
+                round, _CLIENTS, _population_of(_CLIENTS, each), _STREAMS
+            ).clients.tolist()
+            for each in (None, sizes)
+        ]
+        for round in range(1, 21)
+    ]
+    assert sampler.reads_sizes == any(first != second for first, second in pairs)
+
+
+OPTIMIZER_CHECKS = (
+    steps_are_pure,
+    resumes_from_a_checkpoint,
+    stays_without_an_update,
+    moves_along_the_first_update,
+    is_plain_only_where_it_adds_the_update,
+    rates_multiply,
+)
+SAMPLER_CHECKS = (
+    draws_cohorts_of_its_form,
+    includes_clients_at_the_declared_rate,
+    declares_the_release_of_its_draws,
+    keeps_the_separation_it_declares,
+    draws_afresh_and_in_secret,
+    reads_no_sizes_it_does_not_declare,
+)
+SCHEDULE_CHECKS = (gives_a_factor_for_every_round, follows_from_the_round_alone)
+"""All checks of an optimizer, a sampler and a schedule."""
