@@ -100,7 +100,7 @@ REFUSED = {
         (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
         "sends several",
     ),
-    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "which canaries cannot"),
+    "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "canaries cannot"),
     "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no privacy amplification"),
     "nobody to score": (("evaluation.personal=true",), "only clients can evaluate"),
     "no models": (
