@@ -62,14 +62,15 @@ def configuration(
             _refuse_twice(given, argument, key)
             assign(raw, key, plain(short[argument]))
     config = assembled(raw)
-    if not isinstance(population, DeclaredPopulation) or "loss" in given.get("model", {}):
+    declared = isinstance(population, DeclaredPopulation) and population.two_classes
+    if not declared or "loss" in given.get("model", {}):
         return config
     assign(raw, "model.loss", _loss_of_outputs(config))
     return assembled(raw)
 
 
 def _loss_of_outputs(config: Config) -> Any:
-    """Returns the loss of `config`, or for two classes the one for the outputs of a user's network.
+    """Returns the loss for two classes that suits the outputs of a user's network.
 
     The network is tried on a synthetic example of the declared form; if it cannot be tried, the
     loss stays, and the run is refused later.
@@ -78,13 +79,9 @@ def _loss_of_outputs(config: Config) -> Any:
       Refused: if the network has neither one output nor two.
     """
     loss, model = config.names["loss"], config.model
-    from privfed.models.build import count_outputs
-    from privfed.models.losses.cross_entropy import BinaryCrossEntropy
-
-    if not (
-        isinstance(config.loss, BinaryCrossEntropy) and isinstance(model, Foreign | GivenModule)
-    ):
+    if not isinstance(model, Foreign | GivenModule):
         return loss
+    from privfed.models.build import count_outputs
 
     try:
         count = count_outputs(model, _declared_form(config), config.start.output)

@@ -35,6 +35,11 @@ class DeclaredPopulation:
     loss: str
     """The loss that suits the declared label."""
 
+    @property
+    def two_classes(self) -> bool:
+        """Whether the label is one of two classes."""
+        return 2 in (len(self.section.get("labels", [])), self.section.get("classes", 0))
+
     def __repr__(self) -> str:
         kinds = ("features", "inputs", "categories")
         columns = [name for kind in kinds for name in self.section.get(kind, {})]

@@ -51,7 +51,7 @@ class Round:
 
     @property
     def evaluated(self) -> bool:
-        """Whether `run.evaluate_every` made the run evaluate this round."""
+        """Whether the run evaluated this round: every `run.evaluate_every` rounds, and the last."""
         return self._record is not None
 
     @cached_property

@@ -51,7 +51,7 @@ def quoted(text: str) -> str:
     """Returns `text` as a TOML string, so that a path is never read as a number."""
     import json
 
-    return json.dumps(text)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def print_json(answer: Mapping[str, Any], code: int = 0) -> int:

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from accounting.ledger import BudgetChange
-from privfed.config.catalog import key_of
 from privfed.core.errors import for_interface
 from privfed.core.text import number
 from privfed.privacy.shared_noise import OTHER_PARTY
@@ -153,6 +152,8 @@ def disjoint_row(runs: Sequence[str]) -> dict[str, str]:
 
 def catalog_table(catalog: Mapping[str, Mapping[str, str]]) -> Table:
     """Returns every part with its line (kind -> name -> line), under the key that names it."""
+    from privfed.config.catalog import key_of
+
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")

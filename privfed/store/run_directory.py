@@ -163,7 +163,7 @@ class RunDirectory:
             runs = regular.read_text(self._counted, errors="replace").splitlines()
             by = runs[0] if runs else "another run"
             raise Refused(
-                f"{self.path} was counted as an earlier run by {by}, so that no run would count "
+                f"{self.path} was counted as an earlier run by {by}, and no run would count its "
                 "further rounds; start a new run instead, with both runs in privacy.prior and this "
                 "run in model.init"
             )

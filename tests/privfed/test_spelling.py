@@ -32,6 +32,9 @@ NO_PARTS = {  # a key of the part's own has words that some part is named by, to
     ("attacks/updates/min_max.py", "sign"),
     ("privfed/privacy_attacks/reconstruct.py", "cosine"),
     ("privfed/report/console.py", "Text"),
+    ("privfed/api/arguments.py", "loss"),  # the key model.loss
+    ("privfed/config/assembly.py", "loss"),
+    ("privfed/config/catalog.py", "none"),  # the value of keys that name no part
     # data.holdout, where nothing is public
     ("privfed/config/config.py", "none"),
     ("privfed/data/holdout.py", "none"),

@@ -158,7 +158,9 @@ def _inputs(held: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray
     for name, shape in shapes.inputs.items():
         _refuse_other_shape(arrays[name], shape, called)
     if len({len(array) for array in arrays.values()}) > 1:
-        raise Refused(f"data: {called} has inputs of different lengths; expected one row each")
+        raise Refused(
+            f"data: {called} has inputs with different numbers of rows; expected one row per example in each input"
+        )
     return arrays
 
 

@@ -82,6 +82,11 @@ def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
     sites, colluders = question.sites, question.colluders
     if colluders is None or not sites:
         return
+    if sites == 1:
+        raise Refused(
+            "--sites is 1, but --colluders leaves no site whose noise counts; set --sites to 2 or "
+            "more"
+        )
     if colluders != int(colluders):
         raise Refused(
             f"--colluders is {colluders:g}, but with --sites it is an integer number of sites; "
@@ -231,7 +236,9 @@ def refuse_contradictory_question(question: CalibrationQuestion) -> None:
         )
     noise, epsilon = question.noise_multiplier, question.epsilon
     if noise is not None and not 0.0 <= noise <= LARGEST_NOISE:
-        raise Refused(f"--noise-multiplier is {noise}; expected a number up to {LARGEST_NOISE:g}")
+        raise Refused(
+            f"--noise-multiplier is {noise}; expected a number from 0 to {LARGEST_NOISE:g}"
+        )
     if epsilon is not None and not epsilon > 0:
         raise Refused(f"--epsilon is {epsilon}; expected a positive number")
 

@@ -288,7 +288,7 @@ def _loss(logits: Numbers, rounds: int, separation: int) -> float:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Decays theta and outputs of C, and 1 - hat and outputs of C^-1, `[d]` each."""
+    """Decays and outputs of C, and of C^-1 the distances of its decays from 1 and its outputs."""
 
     decays: Numbers
     outputs: Numbers

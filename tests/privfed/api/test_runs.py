@@ -328,7 +328,7 @@ Changed.__name__ = Other.__name__
 def test_other_objects_than_those_it_began_with_are_refused(tmp_path):
     run = privfed.train(population(), model=Other(), out=tmp_path / "run", **SMALL)
     for module, what in ((net(7), "layout"), (net(), "layout"), (Changed(), "code")):
-        with pytest.raises(privfed.Refused, match=f"has another {what} than at the start"):
+        with pytest.raises(privfed.Refused, match=f"another {what} than at the start"):
             privfed.load(run.path, model=module, data=population())
     one_less = FRAME.drop(index=0)
     moved = FRAME.assign(age=FRAME["age"].where(FRAME.index != 7, 30.0))
@@ -702,7 +702,7 @@ def test_the_loss_of_images_of_two_classes_follows_from_the_outputs():
             nn.Linear(4, 3),
             r"3 outputs, but .*\"binary_cross_entropy\"\) or two .*\"cross_entropy\"",
         ),
-        ({"name": nn.Linear(4, 2), "loss": "binary_cross_entropy"}, "takes one number for each"),
+        ({"name": nn.Linear(4, 2), "loss": "binary_cross_entropy"}, "takes one for each"),
         ({"name": nn.Linear(4, 1), "loss": "cross_entropy"}, "takes one for both"),
     ],
 )

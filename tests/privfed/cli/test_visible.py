@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from small import SMALL
 
-from privfed.cli.answering import never_quotes, quotes_on_request
+from privfed.cli.answering import never_quotes, quoted, quotes_on_request
 from privfed.cli.main import main
 from privfed.core.errors import Refused
 from privfed.core.failures import guarded
@@ -198,3 +198,8 @@ def test_cells_of_a_grid_are_bare(monkeypatch):
     console, written = screen(monkeypatch)
     console.print(experiment_report.excluded_table({"cell": NAMED}))
     assert not unseen(written())
+
+
+def test_paths_are_quoted_as_toml_whatever_they_contain():
+    for path in ("runs/a", 'a "b"\\c', "tab\tdel\x7f", "été/😀", "\x1f"):
+        assert tomllib.loads(f"path = {quoted(path)}")["path"] == path

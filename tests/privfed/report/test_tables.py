@@ -21,8 +21,8 @@ def test_what_stands_beside_a_headline_is_said_where_there_is_any():
     assert list(further_guarantee_rows("server", BOUND, None)) == ["examples"]
     pairs = further_guarantee_rows("readers", BOUND, BOUND)
     assert list(pairs) == ["adversary", "second adversary", "examples"]
-    assert pairs["against"].startswith("readers of the released aggregates")
-    assert "against the server" in pairs["second adversary"]
+    assert pairs["adversary"].startswith("readers of the released aggregates")
+    assert "against a server" in pairs["second adversary"]
     assert "for one example of any one silo" in pairs["examples"]
 
 
