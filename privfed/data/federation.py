@@ -271,7 +271,7 @@ class Federation:
     def server_population(self) -> Federation:
         """A population whose only client is the server, with its root set.
 
-        Raises `ValueError` if the server has none.
+        Raises `ValueError` if the server has no root set.
         """
         if self.root is None:
             raise ValueError("the server has no root set; set aggregation.root")

@@ -95,7 +95,7 @@ def populate(
 def _refuse_undeclared_partition(
     source: Source, partition: Partition, owners: Indices, true_owners: Indices | None
 ) -> None:
-    """Raises `Refused` if real clients' examples are reassigned by a partition that hides it."""
+    """Raises `Refused` if a partition reassigns real clients' examples, but declares otherwise."""
     if source.holds_real_clients and not partition.assigns and (owners != true_owners).any():
         raise Refused(
             "data.partition declares assigns = False, but assigns examples to other clients; "
@@ -104,7 +104,7 @@ def _refuse_undeclared_partition(
 
 
 def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
-    """Number of clients of a natural population: those that the source names, if it does."""
+    """Number of clients of a natural population: of named clients, or else of owners."""
     return len(split.pool.clients) or max(built, int(owners.max(initial=-1)) + 1)
 
 

@@ -77,7 +77,7 @@ class Preprocessing(Part):
     def inputs(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """The raw columns by name, each with its type and the shape of one row.
 
-        Numbers of a table have double precision (a date has many digits), those of an array do not.
+        Tables have numbers of double precision (a date has many digits), arrays of single.
         """
         inputs: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         if self.numbers:

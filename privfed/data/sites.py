@@ -169,7 +169,7 @@ def made_up_entries(
 def _homes(
     examples: Examples, owners: Indices, words: Words, sites: Sites, streams: Streams
 ) -> Indices:
-    """The first site of each client `[clients]`, by a random word of its own `[clients]`."""
+    """The first site of each client `[clients]`, by each client's random word in `words`."""
     if sites.partition == "even":
         turn = np.empty(len(words), dtype=np.int64)
         turn[np.argsort(words, kind="stable")] = np.arange(len(words))
@@ -211,7 +211,7 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
 def _assigned_by_chance(
     owners: Indices, identities: Indices, sites: Sites, streams: Streams
 ) -> Indices:
-    """Assigns each example `[N]` to a random one of its owner's entries."""
+    """Assigns each example `[N]` to a random entry of the example's owner."""
     if sites.per_client == 1:
         return owners
     numbers = identities[owners] + places_among_owners(owners) * _APART

@@ -49,9 +49,9 @@ class Source(Protocol):
         ...
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        """Returns public examples other than those of `load`, possibly of `clients` others.
+        """Returns public examples, none of them from `load`, possibly of `clients` other clients.
 
-        The result is None if the source has none.
+        Returns None if the source has no such examples.
         """
         ...
 

@@ -25,7 +25,7 @@ _MOST_MISSING_WORDS = 3
 class NumericColumn:
     """A column of numbers with its bounds, and the reason for this declaration.
 
-    Empty cells and `missing_words` count as `missing` (None: there are none).
+    Empty cells and `missing_words` count as `missing`; None if no cell is empty.
     """
 
     why: str
@@ -60,7 +60,7 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class LeftOutColumn:
-    """A column without information for a model; `bounds` apply if it is used anyway."""
+    """A column without information for a model; `bounds` apply if a user declares it anyway."""
 
     why: str
     bounds: tuple[float, float] | None = None

@@ -161,7 +161,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """The key that declares a column: for a feature, a pattern that matches only this one."""
+        """The key of a column; for a feature, a pattern that matches only this column."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
@@ -183,7 +183,7 @@ class Declaration:
 
 
 def _empty(column: ColumnKind) -> float | str | None:
-    """Replacement of an empty cell of `column`; None if there is none."""
+    """Replacement of an empty cell of `column`; None without a replacement."""
     if isinstance(column, NumericColumn | DateColumn):
         return column.missing
     return NO_CATEGORY if isinstance(column, CategoryColumn) and column.may_be_empty else None

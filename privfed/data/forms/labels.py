@@ -18,7 +18,7 @@ from privfed.data.preprocessing import Preprocessing
 
 @dataclass(frozen=True)
 class ClassForm:
-    """Classes by their `names`, or else `classes` of them, numbered from 0."""
+    """Classes, either by their `names` or as the numbers 0 to `classes` - 1."""
 
     classes: int
     names: tuple[str, ...] = ()

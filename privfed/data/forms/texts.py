@@ -46,7 +46,7 @@ class ListedWords(Characters):
         return cls(words)
 
     def pieces(self, text: str) -> Iterator[str]:
-        """The words of `text`, as they are looked up."""
+        """The words of `text`, in the form in which the vocabulary lists words."""
         for word in text.split():
             bare = word.strip(string.punctuation).lower()
             yield word if word in self._tokens else bare

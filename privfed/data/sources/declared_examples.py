@@ -38,7 +38,7 @@ def declared_example(source: DeclaredTable) -> Examples:
 
 
 def declared_columns(source: DeclaredTable) -> Examples:
-    """The same, with a single column instead of those that a pattern matches."""
+    """One synthetic example, with a single column for each pattern of columns."""
     import pyarrow  # plans without a table start without it
 
     row: dict[str, Any] = {name: float(low) for name, (low, _) in source.features.items()}

@@ -48,7 +48,7 @@ _ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")
 
 
 class DeclaredTable(Part):
-    """A table, from any reader: its keys are those of `Table`, except those of the file."""
+    """A table from any reader, with the keys of `Table` except the keys of a file."""
 
     label: str | list[str] = Field(examples=["y"])
     """The column to predict, or several columns of 0 and 1."""

@@ -39,7 +39,7 @@ _EXPECTED = "expected the output of datasets' save_to_disk() or to_parquet()"
 def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
     """The columns `names` of a split: of a saved data set, or of Parquet files named for it.
 
-    Raises `Refused` if there is no such split, or a column is missing.
+    Raises `Refused` if the split or a column is missing.
     """
     import pyarrow
 

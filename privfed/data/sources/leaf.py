@@ -41,7 +41,7 @@ class LeafUser:
 def read_users(folder: Path) -> list[LeafUser]:
     """All users in order of their names.
 
-    Raises `Refused` for files of another form, and for a user in two of them.
+    Raises `Refused` for files of another form, and for a user in two files.
     """
     files = sorted(folder.glob("*.json"))
     if not files:
@@ -60,7 +60,7 @@ def read_users(folder: Path) -> list[LeafUser]:
 
 
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
-    """The place of the example `index`, of those whose `owners` `[N]` are sorted."""
+    """The place of example `index` in its file; `owners` `[N]` are the examples' users, sorted."""
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
 

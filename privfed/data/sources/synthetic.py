@@ -54,7 +54,7 @@ class Synthetic(Part):
 
     @property
     def squared_norm(self) -> None:
-        """No bound: its features are normal."""
+        """None, since normal features have no bound."""
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ class GivenTable(DeclaredTable):
         )
 
     def _token_counts(self, examples: Examples) -> Indices:
-        """Number of tokens `[N]` of each example: of masked inputs, those that are no padding."""
+        """Number of tokens `[N]` of each example, without padding if the input is masked."""
         x = examples.x[torch.arange(len(examples))]
         values = {X: x} if by_position(self.inputs) else by_name(x, self.inputs)
         counts = np.zeros(len(examples), dtype=np.int64)

@@ -93,7 +93,7 @@ class LocalServer:
             self._places.release()
 
     def _converse(self, connection: socket.socket) -> None:
-        """Handles one question and its answer; oversized, late or incomplete ones get no answer."""
+        """Answers one question, except an oversized, late or incomplete one."""
         if not self._reading.acquire(timeout=self.seconds):
             return
         try:

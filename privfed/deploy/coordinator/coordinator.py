@@ -179,7 +179,7 @@ class Coordinator:
         return answers
 
     def _read(self, site: int, data: bytes) -> bytes | None:
-        """Returns the body of a site's answer; None, with the reason noted, if it has none."""
+        """Returns the body of a site's answer; notes the reason and returns None without a body."""
         if data == UNREACHABLE:
             self._lost(site, "no agent answers there")
             return None

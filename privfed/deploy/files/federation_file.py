@@ -94,7 +94,7 @@ class FederationFile(Part):
         return agreed({**self.model_dump(), "sites": {**self.sites, name: key}})
 
     def toml(self) -> str:
-        """Returns the file's text, which `read` parses to an equal value."""
+        """Returns the text of a federation file from which `read` restores this value."""
         return _TEXT.format(
             format=FORMAT, name=self.name, coordinator=self.coordinator, threshold=self.threshold
         ) + "".join(_line(name, key) for name, key in self.sites.items())
@@ -107,7 +107,7 @@ class FederationFile(Part):
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The sites' names in the order of their numbers from 0, whatever the file's order."""
+        """The sites' names in the order of their numbers from 0, not in the file's order."""
         return tuple(sorted(self.sites))
 
     def directory(self) -> Mapping[int, bytes]:

@@ -70,7 +70,7 @@ class Receipt(Encoded):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its round and exchange."""
+        """The receipt's round and exchange."""
         return self.round, self.exchange
 
     def to_json(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Commits(Encoded):
 
     @classmethod
     def from_json(cls, link: Mapping[str, Any]) -> Commits:
-        """Parses such a line. Raises `LedgerBroken` if it is another."""
+        """Parses a line of commits. Raises `LedgerBroken` for another line."""
         numbers = ("round", "exchange", "count")
         facts: dict[str, Any] = {name: link.get(name) for name in ("run", *numbers)}
         counted = all(type(facts[name]) is int for name in numbers)

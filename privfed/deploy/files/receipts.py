@@ -112,7 +112,7 @@ class Receipts:
         return frozenset(run.first.population for run in self._runs.values())
 
     def last(self, run: str) -> Receipt | None:
-        """Returns the last receipt of `run`; None if none of it was answered."""
+        """Returns the last receipt of `run`; None if no question of `run` was answered."""
         answered = self._runs.get(run)
         return answered.lines[answered.last] if answered else None
 
@@ -122,7 +122,7 @@ class Receipts:
         return self._joint()
 
     def _joint(self, now: Assumed | None = None) -> Assumed:
-        """Returns the joint adversary of all runs and `now`; it trusts a party only if all do."""
+        """Returns the joint adversary of all runs and `now`: a party is trusted only if in all."""
         each = [*(run.first.assumes for run in self._runs.values()), now]
         known = [assumed for assumed in each if assumed is not None]
         joint = reduce(or_, known, Assumed())

@@ -31,7 +31,7 @@ class SiteFolder:
 
     @property
     def data(self) -> Path:
-        """The format of its table and the name of its population."""
+        """Path of the file that declares the table's format and the population's name."""
         return self.path / "data.toml"
 
     @property
@@ -41,12 +41,12 @@ class SiteFolder:
 
     @property
     def federation(self) -> Path:
-        """The participants, as this site agreed to them."""
+        """Path of the file with the participants to which this site agreed."""
         return self.path / "federation.toml"
 
     @property
     def socket(self) -> Path:
-        """The socket at which the agent answers."""
+        """Path of the socket at which the agent answers."""
         return self.path / "socket"
 
     @property

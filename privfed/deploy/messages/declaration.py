@@ -75,7 +75,7 @@ class Declaration:
 
     @property
     def file_digest(self) -> str:
-        """The digest of the run file as ledgers state it; empty if the text is invalid."""
+        """The digest of the run file that ledgers state; empty if the text is invalid."""
         try:
             return digest(self.text)
         except (ValueError, KeyError, TypeError, AttributeError):

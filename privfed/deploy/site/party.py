@@ -44,7 +44,7 @@ class Party(Protocol):
         ...
 
     def end(self) -> None:
-        """Commits that it answers nothing more."""
+        """Commits that the party answers nothing more."""
         ...
 
     def sends_row(self, message: bytes) -> bool:
@@ -110,7 +110,7 @@ class PlainParty:
         return True
 
     def end(self) -> None:
-        """Commits that it answers nothing more."""
+        """Commits that the party answers nothing more."""
         self._committed(_OVER)
 
     def _committed(self, state: bytes) -> None:
@@ -161,7 +161,7 @@ class MaskedParty:
         return self._party.handle(message)
 
     def end(self) -> None:
-        """Commits that it answers nothing more."""
+        """Commits that the party answers nothing more."""
         self._party.end()
 
     def sends_row(self, message: bytes) -> bool:

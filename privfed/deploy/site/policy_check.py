@@ -37,7 +37,7 @@ class _Request:
     parameters: int
 
     def name(self, kind: str) -> str:
-        """Returns the catalogue's name of the part of `kind`, however the run spells it."""
+        """Returns the catalogue's name of the part of `kind`, also if a run spells it otherwise."""
         return catalogued(kind, type(self.config.parts[kind]))
 
 
@@ -117,7 +117,7 @@ def _protocol(request: _Request) -> Reasons:
 
 
 def _mechanism(request: _Request) -> Reasons:
-    """Central noise reveals a site's sum, or that of all sites: allowed by name only."""
+    """Refuses unlisted mechanisms: with central noise, a site's sum or all sites' sum is seen."""
     allowed, name = request.policy.require.mechanisms, request.name("mechanism")
     if name not in allowed:
         text = _not_listed("privacy.mechanism", name, "require.mechanisms", allowed)

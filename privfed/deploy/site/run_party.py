@@ -126,7 +126,7 @@ class RunParty:
         return self.admission.ledger.head
 
     def question(self, body: bytes) -> bytes:
-        """Answers a question: it starts a sum, or repeats the answer of the current one."""
+        """Answers a question, which starts a sum or repeats the current sum's answer."""
         requested = _Request.decode(body)
         if (party := self._restored(body)) is None:
             self.work.refuse_other_form(requested.question)

@@ -41,8 +41,8 @@ def _silo_weights(config: Config) -> Iterator[str]:
         )
     elif len(weights) != config.data.clients or not any(weights):
         yield (
-            f"aggregation.silo_weights has {len(weights)} numbers, but data.clients is "
-            f"{config.data.clients}; expected one number for each client, not all 0"
+            f"aggregation.silo_weights has {len(weights)} numbers; expected {config.data.clients}, "
+            "one for each client (data.clients), not all 0"
         )
     elif config.aggregation.weights != "auto" or config.data.setting != "cross_silo":
         yield (

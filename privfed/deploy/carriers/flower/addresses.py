@@ -114,7 +114,7 @@ class _Node:
 
 @dataclass
 class Addresses:
-    """Finds the sites of a federation, each at the node that answered last in its name.
+    """Finds the sites of a federation, each at the node that last answered for the site.
 
     A greeting times out after `patience` seconds. All methods are thread-safe.
     """
@@ -147,7 +147,7 @@ class Addresses:
                 self._nodes[node] = _Node(again=time.monotonic() + _SOON)
 
     def doubt(self, site: int, doubtful: bool) -> None:
-        """Sets whether another node may lead to `site`, because no agent answers at its own."""
+        """Sets whether another node may lead to `site`, if no agent answers at the known one."""
         with self._changed:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
 

@@ -31,7 +31,7 @@ _PATHS, _SECONDS = ("run", "federation", "key", "out"), ("seconds", "patience")
 
 
 class RunFailed(Exception):
-    """A federated run ended by an error, which is in the coordinator's own log."""
+    """A federated run ended by an error, which the coordinator's log states."""
 
 
 @dataclass(frozen=True)
