@@ -42,7 +42,7 @@ def _silo_weights(config: Config) -> Iterator[str]:
     elif len(weights) != config.data.clients or not any(weights):
         yield (
             f"aggregation.silo_weights has {len(weights)} numbers; expected {config.data.clients}, "
-            "one for each client (data.clients), not all 0"
+            "one number for each client (data.clients), not all 0"
         )
     elif config.aggregation.weights != "auto" or config.data.setting != "cross_silo":
         yield (
