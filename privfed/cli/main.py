@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +98,31 @@ def list_command(as_json: bool, schema: bool) -> int:
     elif as_json:
         print_json(catalog.catalog())
     else:
-        from privfed.report.tables import catalog_table
-
-        console(False).print(catalog_table(catalog.catalog()))
+        console(False).print(_catalog_table(catalog.catalog()))
     return 0
+
+
+def _catalog_table(catalog: Mapping[str, Mapping[str, str]]) -> Any:
+    """Returns every part with its line (kind -> name -> line), under the key that names it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from privfed.config.catalog import key_of
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for kind, parts in catalog.items():
+        table.add_row(Text(_placed(key_of(kind)), style="bold"), "")
+        for name, line in parts.items():
+            table.add_row(Text(f"  {name}", style="cyan"), Text(line))
+    return table
+
+
+def _placed(key: str) -> str:
+    """Formats `key` as in a run file: [client.privacy] mechanism."""
+    section, _, name = key.rpartition(".")
+    return f"[{section}] {name}"
 
 
 @click.group("new")

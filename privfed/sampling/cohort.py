@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accounting.bounds.several_sites import at_several_sites
-from accounting.events import Event
 from accounting.noises import Gaussian, Noise, Skellam
 from accounting.releases import (
     PoissonSampled,
@@ -26,6 +24,9 @@ from privfed.core.errors import Refused
 from privfed.core.parts import offered
 from privfed.core.streams import Streams
 from privfed.core.vector import Indices
+
+if TYPE_CHECKING:  # lists of runs need no accountants
+    from accounting.events import Event
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,9 @@ def sampled_at_sites(
     Raises:
       Refused: if there is no proof for the sampler.
     """
+    from accounting.bounds.several_sites import at_several_sites
+    from accounting.events import Event
+
     drawn = witness.release
     event = Event(noised, witness.sampler, witness.relation, slack=slack)
     match drawn, noised:

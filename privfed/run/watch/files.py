@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from accounting import durable, regular
+from accounting.documents import from_json
 from privfed.core.errors import Refused
 from privfed.core.text import visible
 from privfed.plan.plan import Plan
@@ -139,7 +140,7 @@ class _Tracked(Observer):
         """Begins a run of the tracker, or continues that of an earlier process."""
         durable.make_folder(path / "report")
         self._nominal, self._note = is_nominal(plan), path / f"report/{self.name}.json"
-        known = json.loads(regular.read_text(self._note)) if self._note.exists() else {}
+        known = from_json(regular.read_text(self._note)) if self._note.exists() else {}
         self._last = known.get(_ROUND, 0)
         self._id = self._begin(path, known.get("id", ""))
         self._write_note()

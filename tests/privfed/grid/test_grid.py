@@ -171,7 +171,7 @@ def test_an_interrupted_experiment_goes_on_where_it_stopped(tmp_path, quick, mon
     path = write(tmp_path)
     result = run(path)
     assert result.exit_code == 130
-    assert "repeat the command to resume" in result.stderr
+    assert "the same command resumes" in result.stderr
     assert len(table(path)) == 2
     assert run(path).exit_code == 0
     assert len(table(path)) == 6

@@ -473,7 +473,7 @@ def test_matched_averaging_is_told_the_model_and_refuses_one_without_layers(tmp_
     keys = ("aggregation.rule=fedma", *OPEN, "run.rounds=2")
     assert trained(tmp_path, *keys, "model.name=mlp", "model.hidden=[4]").updates == 2
     with pytest.raises(
-        Refused, match="does not suit this model, because its parameters are must be a chain"
+        Refused, match="does not suit this model, because its parameters are not a chain"
     ):
         prepare(small(*keys, f"model.name={__name__}:unbiased"))
 
