@@ -65,13 +65,16 @@ accountants' arithmetic; the bound is infinity."""
 def supports(event: Event, accountant: str) -> bool:
     """Whether `accountant` has a proven bound for `event`; check this when configuring a run.
 
-    | release | relation | rdp | pld | |---|---|---|---| | Gaussian, Separated, BufferedToeplitz |
-    each | yes | yes (closed form) | | RandomAllocation, AllocatedEpoch | add/remove, zero-out | yes
-    | yes | | Skellam, DiscreteGaussians, either Separated | each | yes | no | | PoissonSampled,
-    Repeated | add/remove | yes | yes (of Gaussians) | | SeveralSites | add/remove | yes | yes | |
-    TruncatedPoisson | add/remove | no | yes | | WithoutReplacement | replace-one | yes | no | |
-    RepeatAndSelect | that of its releases | if its releases are | if they are, and nothing else is
-    composed |
+    | release | relation | rdp | pld |
+    |---|---|---|---|
+    | Gaussian, Separated, BufferedToeplitz | each | yes | yes (closed form) |
+    | RandomAllocation, AllocatedEpoch | add/remove, zero-out | yes | yes |
+    | Skellam, DiscreteGaussians, either Separated | each | yes | no |
+    | PoissonSampled, Repeated | add/remove | yes | yes (of Gaussians) |
+    | SeveralSites | add/remove | yes | yes |
+    | TruncatedPoisson | add/remove | no | yes |
+    | WithoutReplacement | replace-one | yes | no |
+    | RepeatAndSelect | that of its releases | if its releases are | if they are, and nothing else is composed |
 
     `Unprotected` is supported by both accountants: its epsilon is infinite.
 
