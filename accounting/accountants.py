@@ -74,7 +74,7 @@ def supports(event: Event, accountant: str) -> bool:
     | SeveralSites | add/remove | yes | yes |
     | TruncatedPoisson | add/remove | no | yes |
     | WithoutReplacement | replace-one | yes | no |
-    | RepeatAndSelect | that of its releases | if its releases are | if they are, and nothing else is composed |
+    | RepeatAndSelect | that of its releases | if they are | if they are, composed with nothing |
 
     `Unprotected` is supported by both accountants: its epsilon is infinite.
 
