@@ -68,6 +68,7 @@ def reach(counts: Mapping[Any, int]) -> float:
 def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Returns orders (`few`, or dp-accounting's) and Rényi divergences there, rounded up."""
     accountant = library.RdpAccountant(few)
+    most: np.ndarray | float = math.inf
     match release:
         case RepeatAndSelect(of=releases, repetitions=repetitions):
             once = np.sum([count * _curve(part, few)[1] for part, count in releases], axis=0)
@@ -89,11 +90,14 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
             event: dp_accounting.DpEvent = dp_accounting.PoissonSampledDpEvent(
                 q, dp_accounting.GaussianDpEvent(z)
             )
+            # Divergences are quasi-convex, so a sample is no worse than full participation. The
+            # library has none at fractional orders where its series does not converge.
+            most = np.asarray(accountant.orders) / (2 * z * z) if z else math.inf
         case Gaussian(noise_multiplier=z):
             event = dp_accounting.GaussianDpEvent(z)
     with _quiet_library():
         accountant.compose(event)
-    return accountant.orders, np.maximum(accountant.rdp, 0.0) + _ROUNDING
+    return accountant.orders, np.clip(accountant.rdp, 0.0, most) + _ROUNDING
 
 
 def _between(release: Any, order: float) -> float:

@@ -6,7 +6,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as library
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lanes import every_case
 
@@ -226,6 +226,7 @@ def test_a_rate_that_is_no_probability_is_refused(bad):
 
 
 @settings(max_examples=12)
+@example(q=0.875, z=0.5, rounds=142, accountant="rdp")  # dp-accounting's series does not converge
 @given(
     q=st.floats(1e-4, 1.0),
     z=st.floats(0.5, 20.0),
@@ -238,8 +239,7 @@ def test_epsilon_grows_with_rounds_and_rate_and_falls_with_noise(q, z, rounds, a
 
     here = at(q, z, rounds)
     assert here <= at(q, z, rounds + 10) * 1.01 + 2e-3  # PLD's grid may differ between the two
-    # At rate 1, Rényi bounds are of all orders; below it, of those on a grid.
-    assert here <= at(min(1.0, q * 1.5), z, rounds) * 1.02 + 2e-3
+    assert here <= at(min(1.0, q * 1.5), z, rounds) * 1.01 + 2e-3
     assert at(q, z * 1.5, rounds) <= here * 1.01 + 2e-3
 
 
