@@ -60,7 +60,9 @@ def same_run(first: Path, second: Path) -> None:
     """Asserts bit-identical checkpoint, ledger, metrics, configuration and summary."""
     for name in ("checkpoint.safetensors", "ledger.jsonl", "metrics.jsonl", "config.toml"):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
-    summaries = [json.loads((path / "report/summary.json").read_text()) for path in (first, second)]
+    files = [path / "report/summary.json" for path in (first, second)]
+    assert all(file.exists() for file in files), "a run has not ended"
+    summaries = [json.loads(file.read_text()) for file in files]
     for summary in summaries:
         del summary["run"]
     assert summaries[0] == summaries[1]
