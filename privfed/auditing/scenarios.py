@@ -230,26 +230,26 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     config, event = planned.config, planned.event
     algorithm = _of_messages(planned)
     separation = algorithm.sampler.witness(0, config.data.clients).separation
-    everybody = config.data.clients - 1
+    all_clients = config.data.clients - 1
     scenario = partial(Scenario, configured=planned.noise_multiplier or 0.0)
     if config.by_sites:
         algorithm, seen = _seen_of_sites(algorithm, planned)
         scenario = partial(scenario, sites=seen)
     if isinstance(event.release, _SECRET):
         needed = config.secured and not config.by_sites
-        others = 0 if event.relation == ADD_REMOVE and not needed else everybody
+        others = 0 if event.relation == ADD_REMOVE and not needed else all_clients
         return algorithm, [
             scenario("as configured", 1, _ONE, others, weak=False),
             scenario("one round, one number", 1, _ONE, others),
             scenario("two rounds, several numbers", 2, _SPREAD, others),
-            scenario("one round, against all others", 1, _ONE, everybody, against=True),
+            scenario("one round, against all others", 1, _ONE, all_clients, against=True),
         ]
     if isinstance(event.release, RandomAllocation):
-        return algorithm, _of_slots(event.release, everybody, scenario)
+        return algorithm, _of_slots(event.release, all_clients, scenario)
     algorithm = replace(
         algorithm, sampler=TakesAll(algorithm.sampler, algorithm.sampler.size), dropout=0.0
     )
-    others = everybody if config.secured and not config.by_sites else 0
+    others = all_clients if config.secured and not config.by_sites else 0
     if config.shared_noise and config.row_hiding and others and planned.cost.limits.minimum:
         # The clients that generate the noise together with the target.
         others = config.row_hiding.begun(planned.cost.limits) - 1
@@ -294,7 +294,7 @@ def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list
 
 
 def _of_slots(
-    drawn: RandomAllocation, everybody: int, scenario: Callable[..., Scenario]
+    drawn: RandomAllocation, all_clients: int, scenario: Callable[..., Scenario]
 ) -> list[Scenario]:
     """Returns scenarios of one round, one epoch and several epochs; the target sends in its slots.
 
@@ -308,7 +308,7 @@ def _of_slots(
         scenario("as configured", 1, _ONE, weak=False),
         scenario("one epoch", epoch, _ONE, steady=True),
         several(f"{epochs} epochs"),
-        several("the others' slots are known", others=everybody, aside=True),
+        several("the others' slots are known", others=all_clients, aside=True),
     ]
 
 

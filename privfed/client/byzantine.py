@@ -99,8 +99,8 @@ class Attackers:
         """
         drawn = round if self.afresh else 0
         if drawn not in self._chosen:
-            everybody = self.identities if self.declared is None else np.arange(self.declared)
-            words = self.streams.at("attack/who", drawn, everybody).per_client(1)[:, 0]
+            all_clients = self.identities if self.declared is None else np.arange(self.declared)
+            words = self.streams.at("attack/who", drawn, all_clients).per_client(1)[:, 0]
             if self.declared is None:
                 chosen = bernoulli(words, self.fraction)
             else:

@@ -29,8 +29,8 @@ def configured_limits(config: Config) -> Limits:
     secure, sampler, shared = config.secure, config.sampler, config.shared_noise
     if config.by_sites:
         return _limits_of_sites(config)
-    everybody = config.data.clients + config.audit.canaries
-    capacity = secure.capacity or sampler.capacity() or everybody
+    all_clients = config.data.clients + config.audit.canaries
+    capacity = secure.capacity or sampler.capacity() or all_clients
     minimum, tolerance = secure.minimum, 1.0
     if shared and shared.layered:
         tolerance = shared.tolerance

@@ -98,13 +98,13 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
 
 def _refuse_other_population(plan: Plan, federation: Federation) -> None:
     """Raises `Refused` if the event is not proved for the population's number of clients."""
-    clients, everybody = plan.config.data.clients, federation.population_size
+    clients, present = plan.config.data.clients, federation.population_size
     if plan.mechanism.private:
-        plan.cost.witness.refuse_population(everybody, clients)
+        plan.cost.witness.refuse_population(present, clients)
     if plan.cost.limits.sites:
         _refuse_full_sums(plan, federation)
     elif plan.event.slack:
-        refuse_population(everybody, clients)
+        refuse_population(present, clients)
 
 
 def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -> None:

@@ -51,8 +51,8 @@ def rule_histories(
     if not width:
         return None
     folder, run = directory.histories.parent, _run_of(setup, ledger)
-    everybody = setup.federation.clients + setup.plan.config.audit.canaries
-    return ClientStates(folder, run, everybody, width, checkpoint.round)
+    all_clients = setup.federation.clients + setup.plan.config.audit.canaries
+    return ClientStates(folder, run, all_clients, width, checkpoint.round)
 
 
 def _run_of(setup: Setup, ledger: Ledger) -> str:

@@ -129,11 +129,11 @@ class Canaries:
         part = np.arange(len(canaries)) % self.parts
         identities = canary_identities(canaries, part.tolist())
         sizes = np.concatenate([population.sizes, np.zeros(len(identities), dtype=np.int64)])
-        everybody = Population(sizes, np.concatenate([population.identities, identities]))
+        complete = Population(sizes, np.concatenate([population.identities, identities]))
         if population.sites is None:
-            return everybody
+            return complete
         return replace(
-            everybody, sites=np.concatenate([population.sites, (canaries + part) % self.sites])
+            complete, sites=np.concatenate([population.sites, (canaries + part) % self.sites])
         )
 
     def products_with(self, vectors: list[Tensor]) -> NDArray[np.float64]:

@@ -127,8 +127,15 @@ def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tupl
     for (column, low, high), held in declared.items():
         values = np.concatenate(held)
         share = float(((values < low) | (values > high)).mean())
-        seen = np.append(values[~np.isnan(values)], [low, high])
-        beyond.append(Outside(column, (low, high), share, (float(seen.min()), float(seen.max()))))
+        extent = np.append(values[~np.isnan(values)], [low, high])
+        beyond.append(
+            Outside(
+                column,
+                (low, high),
+                share,
+                (float(extent.min()), float(extent.max())),
+            )
+        )
     return tuple(beyond)
 
 

@@ -52,7 +52,7 @@ def rehearsed_seconds(
     """Returns the seconds of the slowest exchange for a site's largest cohort with maximal rows."""
     largest = largest_cohort(setup, table.clients)
     clients = min(largest, _CHUNKS * setup.executor.chunk)
-    work = SiteWork(site, setup.over(_made_up(setup, clients, table.rows)), everybody=True)
+    work = SiteWork(site, setup.over(_made_up(setup, clients, table.rows)), all_clients=True)
     longest = 0.0
     for question in questions_of_each_kind(setup):
         began = clock()

@@ -124,12 +124,12 @@ class SiteWork:
 
     It samples once in a round, for all exchanges of the round (exchanges with one cohort are one
     event), from streams of its own: no sampling and no noise comes from elsewhere. In a rehearsal
-    `everybody` is true: all clients are in the cohort.
+    `all_clients` is true: all clients are in the cohort.
     """
 
     site: int
     setup: Setup
-    everybody: bool = False
+    all_clients: bool = False
     _updates: ClientUpdates | None = field(default=None, init=False, repr=False)
 
     @property
@@ -235,7 +235,7 @@ class SiteWork:
             algorithm = self._algorithm(question)
             bare = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), ALONE)
             world = replace(bare, executor=IsolatedTraining(self.setup.executor))
-            drawn = self._everybody(question) if self.everybody else self._cohort(question)
+            drawn = self._all_clients(question) if self.all_clients else self._cohort(question)
             state = TrainingState(question.exchange.broadcast["params"], {}, question.state)
             self._updates = ClientUpdates(algorithm, world, state, world.executor.answering(drawn))
         return self._updates
@@ -245,10 +245,10 @@ class SiteWork:
         population = self.setup.federation.population().with_equal_sizes()
         return self._algorithm(question).draw(question.round, population, self.setup.streams)
 
-    def _everybody(self, question: Question) -> Cohort:
-        algorithm, everybody = self._algorithm(question), np.arange(self.setup.federation.clients)
+    def _all_clients(self, question: Question) -> Cohort:
+        algorithm, all_clients = self._algorithm(question), np.arange(self.setup.federation.clients)
         divisor, witness = float(algorithm.sampler.size), algorithm.witness(question.round)
-        return Cohort(question.round, everybody, divisor, witness)
+        return Cohort(question.round, all_clients, divisor, witness)
 
 
 class _Outbox:

@@ -244,7 +244,7 @@ def attack_refusals(config: Config) -> Iterator[str]:
     """Yields every reason why these attackers cannot be simulated."""
     yield from _attackers_without_attack(config)
     yield from _details_without_attack(config)
-    yield from _everybody_pools(config)
+    yield from _all_clients_pool(config)
     yield from _labels_changed_twice(config)
     yield from _weights_not_requested(config)
     yield from _counts_not_requested(config)
@@ -296,7 +296,7 @@ def _details_without_attack(config: Config) -> Iterator[str]:
         )
 
 
-def _everybody_pools(config: Config) -> Iterator[str]:
+def _all_clients_pool(config: Config) -> Iterator[str]:
     """Attackers pool examples (`Knowledge.ATTACKERS_DATA`), and all clients attack eventually."""
     pools = Knowledge.ATTACKERS_DATA in config.attack.knows
     if pools and config.attackers.selection == "round":

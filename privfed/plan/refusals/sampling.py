@@ -104,11 +104,11 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
 def _full_sums(config: Config, canaries: str) -> Iterator[str]:
     """All clients take part in a secure sum, which has no room for canaries."""
     witness, capacity = config.sampler.witness(0, config.data.clients), config.secure.capacity
-    everybody = config.data.clients + config.audit.canaries
-    if capacity and not witness.random and not witness.shares_places and capacity < everybody:
+    all_clients = config.data.clients + config.audit.canaries
+    if capacity and not witness.random and not witness.shares_places and capacity < all_clients:
         yield (
             f"{canaries} that all take part with {config.data.clients} clients in each sum, "
-            f"but secure.capacity is {capacity}; expected at least {everybody}, or leave it out"
+            f"but secure.capacity is {capacity}; expected at least {all_clients}, or leave it out"
         )
 
 

@@ -94,9 +94,9 @@ class CommitteeChannel:
         wire: Wire | None = None,
     ) -> None:
         self._codec = codec
-        everybody = tuple(sorted(session.clients.tolist()))
+        all_clients = tuple(sorted(session.clients.tolist()))
         self._rows: dict[int, Integers] = {}
-        run = run_of(everybody, session.round, session.exchange)
+        run = run_of(all_clients, session.round, session.exchange)
         terms = RoundTerms(
             session.round,
             session.exchange,
@@ -106,7 +106,7 @@ class CommitteeChannel:
             limits,
             run.book,
         )
-        self.server = CommitteeServer(terms, everybody)
+        self.server = CommitteeServer(terms, all_clients)
         self.clients = {
             who: CommitteeClient(
                 client_identity(who),
@@ -114,7 +114,7 @@ class CommitteeChannel:
                 terms,
                 functools.partial(self._rows.pop, who),
             )
-            for who in everybody
+            for who in all_clients
         }
         parties = (self.server, self.clients)
         self._delivery = Delivery(wire or Wire(), message_bytes, read_message, *parties, session)

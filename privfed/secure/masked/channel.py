@@ -69,13 +69,13 @@ class MaskedChannel:
         wire: Wire | None = None,
     ) -> None:
         self._codec = codec
-        everybody = tuple(session.clients.tolist())
+        all_clients = tuple(session.clients.tolist())
         self._rows: dict[int, Integers] = {}
-        directory = client_directory(everybody)
+        directory = client_directory(all_clients)
         expected = Expected(session.round, session.exchange, session.model_hash, codec)
         self.server = MaskingServer(
             expected.invitation(bytes(random_key()), policy, limits, layers),
-            everybody,
+            all_clients,
             directory,
             policy,
             graph_seed(session),
@@ -93,12 +93,12 @@ class MaskedChannel:
                 limits,
                 ClientNoise(layers, session.layer_keys(who)) if layers else None,
             )
-            for who in everybody
+            for who in all_clients
         }
         parties = (self.server, self.clients)
         self._delivery = Delivery(wire or Wire(), encode, decode, *parties, session)
         self.faults = self._delivery.faults
-        self._delivery.ask(dict.fromkeys(everybody, self.server.invitation), 0)
+        self._delivery.ask(dict.fromkeys(all_clients, self.server.invitation), 0)
         self._delivery.ask(self._proceed(), Leaves.BEFORE_SHARING)
         self._inboxes = dict(self._proceed())
 

@@ -208,12 +208,12 @@ def partners(key: bytes, clients: tuple[int, ...], degree: int, me: int) -> tupl
 
     The draw for two clients is the first word of AES-256 of the block of both, the smaller first.
     """
-    everybody = _numbers(clients)
-    blocks = np.stack([np.minimum(everybody, me), np.maximum(everybody, me)], 1)
+    all_clients = _numbers(clients)
+    blocks = np.stack([np.minimum(all_clients, me), np.maximum(all_clients, me)], 1)
     cipher = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()
     words = np.frombuffer(cipher.update(blocks.astype("<u8").tobytes()), "<u8")[::2]
     limit = (degree << 64) // (len(clients) - 1)
-    return tuple(everybody[(words < limit) & (everybody != me)].tolist())
+    return tuple(all_clients[(words < limit) & (all_clients != me)].tolist())
 
 
 @functools.lru_cache(maxsize=2)

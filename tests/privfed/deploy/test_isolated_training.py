@@ -54,7 +54,7 @@ def training(made):
     party = made.member(0).join(declaration)
     setup = party.work.setup
     (question,) = questions_of_each_kind(setup)
-    cohort = SiteWork(0, setup, everybody=True)._everybody(question)
+    cohort = SiteWork(0, setup, all_clients=True)._all_clients(question)
     executor = replace(setup.executor, chunk=5)
     return executor, question.exchange, cohort
 
