@@ -99,7 +99,9 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
             f"one of: {', '.join(hooks)}"
         )
     if unread:
-        declares = sorted(declared(contract_of(kind)) - hooks_of(kind, part))
+        bases = (each for each in part.__mro__ if _is_ours(each) and each not in scratch.__mro__)
+        names = declared(contract_of(kind)).union(*map(declared, bases))
+        declares = sorted(names - hooks_of(kind, part))
         raise Refused(
             f"{named}, whose attribute {unread[0]} is no declaration, so nothing reads it"
             f"{_meant(unread[0], declares)}; begin its name with an underscore, or declare one of: "

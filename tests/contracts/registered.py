@@ -59,7 +59,7 @@ def promised_elsewhere() -> frozenset[str]:
 
 
 def refuse_near_misses(kind: str, part: type[Any]) -> None:
-    """Raises `AssertionError` for a method whose name is nearly that of a hook, which it is not."""
+    """Raises `AssertionError` for a public method that is no hook and that no code calls."""
     contract = {*dir(contract_of(kind))} | {
         name for base in part.__mro__[1:] for name in dir(base) if not name.startswith("_")
     }
@@ -67,9 +67,10 @@ def refuse_near_misses(kind: str, part: type[Any]) -> None:
     for name, value in vars(part).items():
         if inspect.isfunction(value) and not name.startswith("_") and name not in contract | used:
             close = nearest(name, contract)
-            assert not close, (
-                f"{part.__qualname__}.{name} is no hook of {kind}, so nothing calls it; did you "
-                f"mean {close}? Else begin its name with an underscore"
+            meant = f"did you mean {close}? Else " if close else ""
+            raise AssertionError(
+                f"{part.__qualname__}.{name} is no hook of {kind}, so nothing calls it; {meant}"
+                "begin its name with an underscore, or remove it"
             )
 
 

@@ -1,5 +1,7 @@
 """The registry itself: every part is there, declares what its kind asks for, and is under test."""
 
+import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from privfed.core.parts import Part, find, refuse_silent
 from privfed.core.registry import BUILT_IN, CONTRACTS
 from privfed.core.schedules import Constant
 
+ROOT = Path(__file__).resolve().parents[2]
 EVERY = [(kind, name) for kind, parts in BUILT_IN.items() for name in parts]
 
 
@@ -53,6 +56,73 @@ def test_a_hook_that_is_misspelt_is_named():
         example_of("objective", NearMiss, "near")
     with pytest.raises(Refused, match=r"method loss is no hook.*did you mean losses"):
         refuse_silent("objective", NearMiss, "client.objective is 'near'")
+
+
+class Uncalled(Sgd):
+    """An objective with a public method that no hook is like."""
+
+    def per_example(self, batch):
+        return batch.loss.losses(batch.outputs, batch.y)
+
+
+def test_a_public_method_that_nothing_calls_is_named():
+    with pytest.raises(AssertionError, match=r"per_example is no hook of objective.*underscore"):
+        example_of("objective", Uncalled, "uncalled")
+
+
+def unregistered(sources):
+    """Classes of parts in `sources`, by path, that no code names: neither the registry nor any
+    code that extends, makes or checks for one.
+    """
+    trees = {path: ast.parse(text) for path, text in sources.items()}
+    named = {name for tree in trees.values() for node in ast.walk(tree) for name in _names(node)}
+    return [
+        f"{path}: {node.name}"
+        for path, tree in trees.items()
+        if "flower" not in path  # an extra
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.bases and node.name not in named
+        if _is_part(path, node.name)
+    ]
+
+
+def _names(node):
+    """The names that `node` reads, imports, or spells as "module:name"."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            yield name
+        case ast.Constant(value=str(text)) if re.fullmatch(r"[\w.]+:\w+", text):
+            yield text.partition(":")[2]
+
+
+def _is_part(path, name):
+    module = importlib.import_module(".".join(Path(path).with_suffix("").parts))
+    return issubclass(getattr(module, name), Part)
+
+
+def sources():
+    """The text of every module of the packages, by path."""
+    paths = [
+        path
+        for package in ("attacks", "defenses", "privfed")
+        for path in (ROOT / package).rglob("*.py")
+    ]
+    return {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in paths}
+
+
+def test_every_part_is_registered():
+    texts, registry = sources(), "privfed/core/registry.py"
+    assert unregistered(texts) == [], f"add a line to {registry}"
+    lines = texts[registry].splitlines()
+    texts[registry] = "\n".join(line for line in lines if ":Lookahead" not in line)
+    assert unregistered(texts) == ["privfed/server/lookahead.py: Lookahead"]
+
+
+def test_every_part_has_its_place_in_a_page():
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts]
+    text = "\n".join(page.read_text("utf-8") for page in pages if page.name != "parts.md")
+    lacking = [f"{kind} {name}" for kind, name in EVERY if not re.search(rf"\b{name}\b", text)]
+    assert lacking == [], "name the part in the how-to page of its kind"
 
 
 def test_every_kind_has_contracts():

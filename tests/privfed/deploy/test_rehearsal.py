@@ -73,7 +73,7 @@ def test_nothing_of_the_table_is_read_for_it(made, monkeypatch):
 
     def noted(work, question):
         federation = work.setup.federation
-        trained.append((federation.clients, len(federation.examples), work.everybody))
+        trained.append((federation.clients, len(federation.examples), work.all_clients))
         return row(work, question)
 
     opened = builtins.open
