@@ -29,11 +29,13 @@ _TASKS = {
     "ForConditionalGeneration": "SEQ_2_SEQ_LM",
 }
 """The end of the name of a model's class, and peft's name of its task."""
-_KNOWN = frozenset(
-    {"alpha_pattern", "lora_bias", "rank_pattern", "target_parameters", "trainable_token_indices"}
-    | {"alora_invocation_tokens", "layer_replication", "use_bdlora", "use_dora", "use_qalora"}
+_HARMLESS = frozenset(
+    {"base_model_name_or_path", "bias", "exclude_modules", "fan_in_fan_out", "inference_mode"}
+    | {"layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core"}
+    | {"auto_mapping", "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r"}
+    | {"revision", "target_modules", "task_type", "use_rslora"}
 )
-"""Keys that would change what the adapters compute."""
+"""Keys that are read, or that do not change what the adapters compute."""
 
 
 def is_conv1d(layer: nn.Module) -> bool:
@@ -130,7 +132,7 @@ def add_adapters(module: nn.Module, folder: str) -> None:
         modules = {
             key.removesuffix(_B).removeprefix(_PREFIX) for key in tensors if key.endswith(_B)
         }
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, SafetensorError) as error:
         raise Refused(
             f"model.init: {folder} cannot be read as adapters of peft ({public_text(error)}); "
             f"expected {CONFIGURATION} and {WEIGHTS}"
@@ -138,7 +140,7 @@ def add_adapters(module: nn.Module, folder: str) -> None:
     parameters = dict(module.named_parameters(remove_duplicate=False))
     shared = Counter(id(parameter) for parameter in parameters.values())
     changes: dict[str, Tensor] = {}
-    for name in modules:
+    for name in sorted(modules):
         a, b = (tensors.pop(f"{_PREFIX}{name}{end}", None) for end in (_A, _B))
         weight = parameters.get(f"{name}.weight")
         if a is None or b is None or weight is None or shared[id(weight)] > 1:
@@ -158,8 +160,11 @@ def add_adapters(module: nn.Module, folder: str) -> None:
 
 def _scale(stated: Any, folder: str) -> float:
     """The factor of B A. Raises `Refused` for adapters of another kind."""
-    other = sorted(key for key in _KNOWN if stated.get(key))
-    if stated["peft_type"] != "LORA" or stated.get("bias", "none") != "none" or other:
+    kind, plain = stated["peft_type"], _HARMLESS
+    if stated.get("init_lora_weights") in (True, "gaussian"):  # others change the base weights
+        plain = plain | {"init_lora_weights"}
+    other = sorted(key for key, value in stated.items() if value and key not in plain)
+    if kind != "LORA" or stated.get("bias", "none") != "none" or other:
         raise Refused(
             f"model.init: {folder} holds adapters of another kind than plain LoRA"
             f"{' (' + ', '.join(other) + ')' if other else ''}; merge them with peft "

@@ -228,7 +228,12 @@ def test_adapters_are_read_by_peft_and_read_back(name, tmp_path):
     [
         ({"use_dora": True}, "of another kind than plain LoRA .use_dora."),
         ({"peft_type": "IA3"}, "of another kind"),
+        ({"init_lora_weights": "pissa"}, r"plain LoRA \(init_lora_weights\)"),
+        ({"kind_of_next_year": {"a": 1}}, r"plain LoRA \(kind_of_next_year\)"),
+        ({"init_lora_weights": 3}, r"plain LoRA \(init_lora_weights\)"),
         ({"r": None}, "cannot be read as adapters"),
+        ({"r": 0}, "cannot be read as adapters"),
+        (None, "cannot be read as adapters"),
     ],
 )
 def test_adapters_of_another_kind_or_model_are_refused(changes, reason, tmp_path):
@@ -239,9 +244,32 @@ def test_adapters_of_another_kind_or_model_are_refused(changes, reason, tmp_path
     with pytest.raises(privfed.Refused, match="adapters of another model"):
         network("LlamaForCausalLM", init=str(tmp_path))
     path = tmp_path / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    changed = [] if changes is None else {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps(changed))
     with pytest.raises(privfed.Refused, match=reason):
         network("GPT2LMHeadModel", init=str(tmp_path))
+
+
+@pytest.mark.parametrize("init", [True, False, "gaussian", "pissa", "olora"])
+def test_adapters_that_are_initialised_otherwise_are_computed_as_by_peft_or_refused(init, tmp_path):
+    peft = pytest.importorskip("peft")
+    lora = peft.LoraConfig(
+        r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=init
+    )
+    theirs = peft.get_peft_model(tiny("GPT2LMHeadModel"), lora).eval()
+    theirs.save_pretrained(tmp_path)
+    if init in ("pissa", "olora"):
+        with pytest.raises(privfed.Refused, match=r"plain LoRA \(init_lora_weights\)"):
+            network("GPT2LMHeadModel", init=str(tmp_path))
+        return
+    values = by_name(made_up_inputs(INPUTS, 6), INPUTS)
+    net = network("GPT2LMHeadModel", init=str(tmp_path))
+    packed = torch.cat([values["attention_mask"], values["input_ids"]], 1)
+    with torch.no_grad():
+        expected = theirs(**values).logits
+    torch.testing.assert_close(
+        net.outputs(net.initial_params, packed), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_an_adapter_of_a_tied_weight_is_refused():
