@@ -14,18 +14,21 @@ from privfed.api.population import DeclaredPopulation
 from privfed.config.assembly import assembled, keys_meant
 from privfed.config.config import Config, Raw
 from privfed.config.overrides import assign
-from privfed.config.reading import read_raw
+from privfed.config.reading import read_raw, reassembled
 from privfed.config.sections import SECTIONS
 from privfed.core.deferred import nn
 from privfed.core.errors import Refused
 from privfed.core.parts import expected, find
-from privfed.data.tables.arrow import is_dict_of_tables, is_table
+from privfed.data.sources.declared_table import DeclaredTable
+from privfed.data.sources.table import GivenTable, Table
+from privfed.data.tables import array_table
+from privfed.data.tables.arrow import is_dict_of_tables, is_table, settled
+from privfed.data.tables.readable import Readable, TableFile, TableObject
 from privfed.models.given_module import GivenModule, code_digest, layout_digest
 from privfed.models.recipes import Foreign
 
 if TYPE_CHECKING:
     from privfed.data.federation import Examples
-    from privfed.data.sources.table import GivenTable
 
 _SHORT = {
     "epsilon": "privacy.epsilon",
@@ -111,6 +114,59 @@ def _declared_form(config: Config) -> Examples:
         return declared_example(source)
     x = made_up_inputs(inputs, 1) if inputs else torch.zeros(1, *shape)
     return Examples(x, torch.zeros(1, dtype=torch.int64), 2, inputs=inputs)
+
+
+_ROWS = "the rows"
+"""Name of passed rows in messages."""
+
+
+def other_rows(rows: Any) -> Callable[[Config], Config]:
+    """Returns a function that changes a run's configuration to read `rows`, a table or a path."""
+
+    def changed(config: Config) -> Config:
+        raw, source, named = config.raw(), config.source, config.names["source"]
+        if not isinstance(source, DeclaredTable):
+            if "path" not in type(source).model_fields:
+                raise Refused(
+                    f"other data are passed, but the source {named!r} of this run reads none; "
+                    "leave them out, or use a run that was trained on a table or on files"
+                )
+            if not isinstance(rows, str | Path):
+                raise Refused(
+                    "data is no path, but this run reads its clients from the source "
+                    f"{named!r}; pass the path of other data of that form"
+                )
+            assign(raw, "data.path", str(rows))
+            return reassembled(raw, config)
+        of_tables = {key for part in (GivenTable, Table) for key in part.model_fields}
+        kind: type[DeclaredTable] = Table
+        data: dict[str, Any] = {"source": "table", "path": str(rows)}
+        table = _readable(rows, source)
+        if not isinstance(table, TableFile):
+            kind, data = GivenTable, {"source": GivenTable.of(table)}
+        client = raw["data"]["client"]
+        names = table.names()
+        client = client if client in names else ""  # only needed for training
+        site = raw["data"].get("site", "")
+        site = site if client and site in names else ""
+        for key, value in raw["data"].items():
+            if key not in of_tables or key in kind.model_fields:
+                data.setdefault(key, value)
+        raw["data"] = {**data, "client": client, "site": site}
+        return reassembled(raw, config)
+
+    return changed
+
+
+def _readable(rows: Any, source: DeclaredTable) -> Readable:
+    """The table of `rows`. Raises `Refused`."""
+    if isinstance(rows, str | Path):
+        return TableFile(Path(rows), source.dialect)
+    if isinstance(source, GivenTable) and (shapes := source.array_shapes):
+        if isinstance(rows, tuple) or array_table.is_dataset(rows):
+            return array_table.of_pair(rows, shapes, _ROWS)
+        return array_table.of_inputs(rows, shapes, _ROWS)
+    return TableObject(settled(rows), _ROWS, tuple(source.missing_words))
 
 
 def passed_again(model: Any, population: Any, sections: Mapping[str, Any]) -> dict[str, Any]:

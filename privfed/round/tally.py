@@ -123,7 +123,7 @@ class Tally:
         self._devices = devices
         self._down, self._up = down, up
         self._note = note
-        self.kept: list[tuple[Indices, Tensor]] | None = None
+        self.raw_rows: list[tuple[Indices, Tensor]] | None = None
         """The round's clients `[c]` and raw rows `[c, m]`, if a caller sets a list."""
         self._norms: list[Tensor] = []
         self._seen: dict[int, tuple[int, int]] = {}
@@ -133,8 +133,8 @@ class Tally:
     def rows(self, round: int, ids: Indices, rows: Tensor, byzantine: NDArray[np.bool_]) -> None:
         """Takes raw rows `[c, m]` of clients `ids` `[c]`, with a mask of the `byzantine` ones."""
         self._sides.add(rows, torch.from_numpy(byzantine).to(rows.device))
-        if self.kept is not None:
-            self.kept.append((ids, rows.cpu().clone()))
+        if self.raw_rows is not None:
+            self.raw_rows.append((ids, rows.cpu().clone()))
         self._norms.append(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu())
         steps, examples = self._work(round, ids)
         done = zip(steps.tolist(), examples.tolist(), strict=True)
