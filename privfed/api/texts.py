@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ class Texts(Arrays):
         tokenizer does not take.
     """
 
+    called = "the texts"
+
     def __init__(
         self,
         population: Any,
@@ -63,20 +65,20 @@ class Texts(Arrays):
         test: Any = None,
         **declared: Any,
     ) -> None:
-        if window < 2:
-            raise Refused(f"window is {window}, but a sequence has two tokens or more; raise it")
+        if not isinstance(window, int | np.integer) or window < 2:
+            raise Refused(f"window is {window!r}; expected an integer of 2 or more")
         self._tokenizer, self._window = tokenizer, window
         named = {"classes", "labels", "label_bounds"} & declared.keys()
         self._labelled = bool(label or named)
         self._words = bool(declared.get("labels"))
-        held = (
+        by_client = (
             _of_table(population, text, client, label, self._words)
             if is_table(population)
             else population
         )
-        if not isinstance(held, Mapping):
+        if not isinstance(by_client, Mapping):
             raise Refused(
-                f"population is a {type(held).__name__}; expected texts by client, as "
+                f"population is a {type(by_client).__name__}; expected texts by client, as "
                 '{"anna": ["…"]}, or a table with the columns of text= and client='
             )
         size = _size(tokenizer, vocabulary)
@@ -85,7 +87,7 @@ class Texts(Arrays):
         super().__init__(
             {
                 name: self._arrays(each, f"client {n}")
-                for n, (name, each) in enumerate(held.items(), 1)
+                for n, (name, each) in enumerate(by_client.items(), 1)
             },
             inputs={
                 _IDS: {"tokens": size, "shape": [window]},
@@ -112,10 +114,11 @@ class Texts(Arrays):
         """
         return self._inputs(list(texts), "the texts")[0]
 
-    def _arrays(self, held: Any, called: str) -> Any:
+    def _arrays(self, passed: Any, called: str) -> Any:
         """The inputs of a client's texts; with their labels, if they have any."""
-        texts, y = held if isinstance(held, tuple) and len(held) == 2 else (held, None)
-        if isinstance(texts, str) or not all(isinstance(each, str) for each in texts):
+        texts, y = passed if isinstance(passed, tuple) and len(passed) == 2 else (passed, None)
+        texts = None if isinstance(texts, str) or not isinstance(texts, Iterable) else [*texts]
+        if texts is None or not all(isinstance(each, str) for each in texts):
             raise Refused(f"data: {called} holds other objects than texts; expected a list of str")
         if self._labelled != (y is not None):
             expected = "a pair (texts, labels)" if self._labelled else "a list of texts"
@@ -123,12 +126,13 @@ class Texts(Arrays):
                 f"data: {called} has labels, or lacks them, against the declaration; expected "
                 f"{expected}: classes= or labels= declares labels"
             )
-        inputs, rows = self._inputs(list(texts), called)
+        inputs, rows = self._inputs(texts, called)
         if y is None:
             return inputs
-        if len(y) != len(texts):
+        labels = np.asarray(y)
+        if labels.shape[:1] != (len(texts),):
             raise Refused(f"data: {called} has not as many labels as texts; expected one for each")
-        return inputs, np.asarray(y)[rows]
+        return inputs, labels[rows]
 
     def _inputs(self, texts: list[str], called: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """The inputs `[n, window]`, and the text `[n]` of each."""
@@ -153,7 +157,8 @@ class Texts(Arrays):
 
     @property
     def _padding(self) -> int:
-        padding = getattr(self._tokenizer, "pad_token_id", None)
+        own = getattr(self._tokenizer, "padding", None)  # of tokenizers
+        padding = (own or {}).get("pad_id", getattr(self._tokenizer, "pad_token_id", None))
         return 0 if padding is None else int(padding)
 
     def _tokens(self, texts: list[str], called: str) -> list[Sequence[int]]:
@@ -163,7 +168,10 @@ class Texts(Arrays):
             return []
         try:
             if hasattr(tokenizer, "encode_batch"):  # of tokenizers
-                return [each.ids for each in tokenizer.encode_batch(texts)]
+                return [
+                    [i for i, mask in zip(each.ids, each.attention_mask, strict=True) if mask]
+                    for each in tokenizer.encode_batch(texts)
+                ]
             if hasattr(tokenizer, "convert_ids_to_tokens"):  # of transformers
                 cut = {"truncation": True, "max_length": self._window} if self._labelled else {}
                 ids: list[Sequence[int]] = tokenizer(texts, verbose=False, **cut)[_IDS]
@@ -192,19 +200,21 @@ def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dic
     }
     owners = cells[client] if client else np.zeros(columns.rows, dtype="U1")
     y = None if not label else cells[label] if words else columns.numbers[label]
-    held: dict[str, Labelled] = {}
-    for owner in np.unique(owners):
-        rows_of = np.flatnonzero(owners == owner)
-        held[str(owner)] = (
+    order = np.argsort(owners, kind="stable")
+    ordered = owners[order]
+    by_client: dict[str, Labelled] = {}
+    ends = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    for rows_of in np.split(order, ends) if len(order) else ():
+        by_client[str(owners[rows_of[0]])] = (
             [str(cells[text][row]) for row in rows_of],
             None if y is None else y[rows_of],
         )
-    return held
+    return by_client
 
 
-def _all_of(held: Mapping[str, Labelled]) -> Any:
+def _all_of(by_client: Mapping[str, Labelled]) -> Any:
     """The rows of a table without owners, as texts or a pair."""
-    ((texts, y),) = held.values()
+    texts, y = by_client.get("", ([], None))
     return texts if y is None else (texts, y)
 
 

@@ -825,7 +825,7 @@ NO_DATA = {
     *("SHAPE", "_EXAMPLES", "_EXPECTED", "_FORM", "', '.join(_FORMATS)", "height", "width"),
     *("' or '.join(map(str, stored))", "declared if self.names else numbered", "expected", "field"),
     *("place(row)", "place(wrong)", "split", "str(folder)", "library.MAX_IMAGE_PIXELS"),
-    *("kind", "', '.join(map(repr, shapes.inputs))", "words if name == Y else '; expected some'"),
+    *("kind", "', '.join(map(repr, shapes.inputs))", "words if name == Y else '; pass numbers'"),
     *("files.first_row(empty)", "present.count(name)"),
 }
 """What else messages about data contain; each was looked at, and holds nothing out of a file."""

@@ -84,8 +84,8 @@ class ArrayShapes:
 def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> ArrayTable:
     """The table of all arrays of `clients`, by name. Raises `Refused`."""
     pairs, names = [], []
-    for place, (name, held) in enumerate(clients.items(), start=1):
-        x, y = _examples(held, shapes, f"{called}, client {place}")
+    for place, (name, passed) in enumerate(clients.items(), start=1):
+        x, y = _examples(passed, shapes, f"{called}, client {place}")
         pairs.append((x, y))
         names += [str(name)] * len(y)
     if len({str(name) for name in clients}) < len(clients):
@@ -95,33 +95,33 @@ def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> 
         )
     if not names:
         raise Refused(
-            f"data: {called} holds no example; give every client at least one, or leave the "
-            "client out"
+            f"data: no client has an example in {called}; give every client at least one, or leave "
+            "the client out"
         )
     inputs = {name: np.concatenate([x[name] for x, _ in pairs]) for name in shapes.inputs}
     labels = np.concatenate([y for _, y in pairs]) if shapes.labelled else None
     return ArrayTable(inputs, labels, np.array(names), called)
 
 
-def of_pair(held: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
+def of_pair(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
     """The table of examples without owners. Raises `Refused`."""
-    x, y = _examples(held, shapes, called)
+    x, y = _examples(passed, shapes, called)
     return ArrayTable(x, y if shapes.labelled else None, None, called)
 
 
-def of_inputs(held: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
+def of_inputs(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
     """The table of features only. Raises `Refused`."""
-    return ArrayTable(_inputs(held, shapes, called), None, None, called)
+    return ArrayTable(_inputs(passed, shapes, called), None, None, called)
 
 
 def _examples(
-    held: Any, shapes: ArrayShapes, called: str
+    passed: Any, shapes: ArrayShapes, called: str
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The inputs and labels of a client; zeros for unlabelled ones. Raises `Refused`."""
     if not shapes.labelled:
-        x = _inputs(held, shapes, called)
+        x = _inputs(passed, shapes, called)
         return x, np.zeros(len(next(iter(x.values()))))
-    pair = held if _is_pair(held) else _gathered(held, called)
+    pair = passed if _is_pair(passed) else _gathered(passed, called)
     y = _array(pair[1], called)
     if not y.size and not isinstance(pair[0], Mapping) and not _array(pair[0], called).size:
         empty = {name: np.zeros((0, *shape), np.int64) for name, shape in shapes.inputs.items()}
@@ -143,18 +143,18 @@ def _examples(
     return x, y
 
 
-def _inputs(held: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray]:
+def _inputs(passed: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray]:
     """The arrays of declared inputs. Raises `Refused` for others."""
-    if [*shapes.inputs] == [X] and not isinstance(held, Mapping):
-        arrays = {X: _array(held, called)}
-    elif not isinstance(held, Mapping) or held.keys() != shapes.inputs.keys():
+    if [*shapes.inputs] == [X] and not isinstance(passed, Mapping):
+        arrays = {X: _array(passed, called)}
+    elif not isinstance(passed, Mapping) or passed.keys() != shapes.inputs.keys():
         raise Refused(
             f"data: {called} does not hold an array for each declared input; expected a mapping "
             f"with exactly {', '.join(map(repr, shapes.inputs))}",
-            private=f"it is a {type(held).__name__}",
+            private=f"it is a {type(passed).__name__}",
         )
     else:
-        arrays = {name: _array(held[name], called) for name in shapes.inputs}
+        arrays = {name: _array(passed[name], called) for name in shapes.inputs}
     for name, shape in shapes.inputs.items():
         _refuse_other_shape(arrays[name], shape, called)
     if len({len(array) for array in arrays.values()}) > 1:
@@ -165,15 +165,15 @@ def _inputs(held: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray
     return arrays
 
 
-def _is_pair(held: Any) -> bool:
-    """Whether `held` is a pair (x, y), and not a list of such pairs, one per example."""
-    return isinstance(held, tuple) and len(held) == 2
+def _is_pair(passed: Any) -> bool:
+    """Whether `passed` is a pair (x, y), and not a list of such pairs, one per example."""
+    return isinstance(passed, tuple) and len(passed) == 2
 
 
-def is_dataset(held: Any) -> bool:
-    """Whether `held` is indexed and contains pairs (x, y), and is not an array itself."""
-    indexed = hasattr(held, "__getitem__") and hasattr(held, "__len__")
-    return indexed and not hasattr(held, "shape") and not isinstance(held, list | Mapping)
+def is_dataset(passed: Any) -> bool:
+    """Whether `passed` is indexed and contains pairs (x, y), and is not an array itself."""
+    indexed = hasattr(passed, "__getitem__") and hasattr(passed, "__len__")
+    return indexed and not hasattr(passed, "shape") and not isinstance(passed, list | Mapping)
 
 
 def _refuse_other_shape(x: np.ndarray, shape: Sequence[int], called: str) -> None:
@@ -206,10 +206,10 @@ def _stack(each: Sequence[Any]) -> np.ndarray:
     return np.stack([np.asarray(example) for example in each]) if each else np.zeros(0)
 
 
-def _array(held: Any, called: str) -> np.ndarray:
-    """`held` as an array: of NumPy, of torch, or nested lists."""
+def _array(passed: Any, called: str) -> np.ndarray:
+    """`passed` as an array: of NumPy, of torch, or nested lists."""
     try:
-        detached = held.detach().cpu() if hasattr(held, "detach") else held
+        detached = passed.detach().cpu() if hasattr(passed, "detach") else passed
         return np.asarray(detached)
     except Exception as error:  # likewise
         raise Refused(
@@ -226,7 +226,7 @@ def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
         or_labels = (
             "declare words by labels=[…] instead of classes, or pass integers from 0"
             if name == Y
-            else "expected some"
+            else "pass numbers"
         )
         raise Refused(
             f"data: {called}: {name} holds no numbers; {or_labels}",

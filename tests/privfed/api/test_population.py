@@ -191,7 +191,7 @@ def test_a_column_of_several_types_is_refused_without_quoting_it():
             {1: (np.zeros((1, 4, 4)), [0]), "1": (np.zeros((1, 4, 4)), [0])},
             "the same name when written as text",
         ),
-        ({}, "the arrays holds no example"),
+        ({}, "no client has an example in the arrays; give"),
     ],
 )
 def test_arrays_of_another_form_are_refused_without_naming_a_client(federation, expected):
@@ -199,6 +199,33 @@ def test_arrays_of_another_form_are_refused_without_naming_a_client(federation, 
         privfed.Arrays(federation, **SHAPED)
     assert expected in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+@every_case(
+    ("inputs", "expected"),
+    [
+        ({"ids": {"shape": [4]}}, "inputs.ids: declare an input by exactly one of bounds"),
+        (
+            {"ids": {"shape": [4], "token": 9}},
+            "inputs.ids.token is not a known key; expected one of bounds, mask, shape, tokens, "
+            "unknown (did you mean 'tokens'?)",
+        ),
+        ({"ids": {"shape": [4], "tokens": "9"}}, "inputs.ids.tokens is '9'; expected an integer"),
+        ({"ids": 7}, "inputs.ids is 7; expected a table of keys and values"),
+    ],
+)
+def test_an_input_that_is_declared_wrongly_is_named(inputs, expected):
+    with pytest.raises(privfed.Refused) as refused:
+        privfed.Arrays({"a": {"ids": np.zeros((1, 4))}}, inputs=inputs, clients=5, classes=2)
+    assert expected in str(refused.value)
+    assert "Value error" not in str(refused.value)
+
+
+def test_an_input_without_numbers_is_refused():
+    arrays = {"a": (np.array([["x"] * 4] * 2), np.zeros(2, int))}
+    people = privfed.Arrays(arrays, shape=[4], bounds=(0, 1), classes=2, clients=5)
+    with pytest.raises(privfed.Refused, match="x holds no numbers; pass numbers"):
+        examples(people)
 
 
 def test_labels_that_are_words_are_told_to_be_declared():
