@@ -256,14 +256,14 @@ def composed(contract: Callable[[Any], None]) -> Callable[[Any], None]:
 def makes_as_many_mixtures_as_it_declares(part: Any) -> None:
     """Checks the number and the weights of the mixtures."""
     for n in (1, 2, 7, 12):
-        assert 0 <= part.most(n) <= n
+        assert 0 <= part.most(n) <= n, f"`most` is {part.most(n)} of {n} rows"
         rows = _cloud(n)
         generator = torch.Generator().manual_seed(0)
         weights = part.mix(Geometry.of(rows), part.most(n), generator)
-        assert weights.dtype == torch.float64
-        assert tuple(weights.shape) == (part.left(n), n)
-        assert weights.isfinite().all()
-        assert (weights >= 0).all()
+        found, expected = (weights.dtype, tuple(weights.shape)), (torch.float64, (part.left(n), n))
+        assert found == expected, f"the weights of {n} rows are {found}; expected {expected}"
+        assert weights.isfinite().all(), f"a weight of {n} rows is not finite"
+        assert (weights >= 0).all(), f"a weight of {n} rows is negative"
         assert (weights.sum(1) <= 1 + 1e-9).all(), "a mixture is longer than all of its rows"
 
 
@@ -273,7 +273,8 @@ def spoils_no_more_mixtures_than_rows(part: Any) -> None:
     for n in (8, 11):
         rows = _cloud(n, 5)
         rows[: rule.most(n)] = 1e9
-        assert float(rule(rows, rule.most(n)).norm()) < 8
+        away = float(rule(rows, rule.most(n)).norm())
+        assert away < 8, f"{rule.most(n)} of {n} Byzantine rows move the median to {away:g} from 0"
 
 
 COMPOSED_CHECKS = tuple(map(composed, RULE_CHECKS[:5]))

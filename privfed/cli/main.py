@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -159,9 +160,8 @@ def new_part_command(kind: str, name: str, like: str, out: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     for path, text in zip(files, texts, strict=True):
         path.write_text(text, encoding="utf-8")
-    click.echo(
-        f"privfed: wrote {files[0]}, for {key_of(kind)}; test it: pytest {files[1]}", err=True
-    )
+    test = shlex.join(["pytest", str(files[1])])
+    click.echo(f"privfed: wrote {files[0]}, for {key_of(kind)}; test it: {test}", err=True)
     return 0
 
 

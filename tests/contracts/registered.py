@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from lanes import every_case
 
+from privfed.config.catalog import example_keys
 from privfed.core.answers import check_answers, contract_of, names_read
 from privfed.core.parts import find
 from privfed.core.registry import BUILT_IN, CONTRACTS
@@ -35,15 +36,13 @@ def example_of(kind: str, part: type[Any], name: str, **keys: Any) -> Any:
       AssertionError: if a required field declares no example.
     """
     refuse_near_misses(kind, part)
-    follows = {key: value for key, value in getattr(part, "follows_clip", {}).items() if value}
+    keys = {**example_keys(part), **keys}
     for key, field in part.model_fields.items():
-        if field.examples:
-            keys.setdefault(key, field.examples[0])
         assert key in keys or not field.is_required(), (
             f"{kind} {name!r} requires {key!r}, which declares no example; declare it as "
             f"{key}: ... = Field(examples=[...])"
         )
-    return part(**{**follows, **keys})
+    return part(**keys)
 
 
 @functools.cache
@@ -105,17 +104,17 @@ def check(contract: Contract, part: Any, folder: Any) -> None:
 
 
 def contract_tests(
-    kind: str, contracts: Mapping[Contract, Sequence[Any]], dear: Mapping[Contract, set[str]] = {}
+    kind: str, contracts: Mapping[Contract, Sequence[Any]], costly: Mapping[Contract, set[str]] = {}
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """The tests of a kind's `contracts`, each with the wrong parts that it has to reject.
 
-    A `dear` contract is a long test for all parts but the named ones.
+    A `costly` contract is a long test for all parts but the named ones.
     """
     assert kind in CONTRACTS
     assert all(contracts.values()), "a contract without a part that it rejects proves nothing"
-    assert all(named <= {*BUILT_IN[kind]} for named in dear.values())
+    assert all(named <= {*BUILT_IN[kind]} for named in costly.values())
     quick = {
-        name: [each for each in contracts if each not in dear or name in dear[each]]
+        name: [each for each in contracts if each not in costly or name in costly[each]]
         for name in BUILT_IN[kind]
     }
     long = [
@@ -139,7 +138,7 @@ def contract_tests(
 
     @every_case("contract, wrong", pairs)
     def test_a_wrong_part_is_rejected_by(contract, wrong, tmp_path):
-        with pytest.raises(AssertionError):
+        with pytest.raises(AssertionError, match=r"\S"):
             check(contract, wrong, tmp_path)
 
     return test_every_registered_part_keeps, test_a_wrong_part_is_rejected_by

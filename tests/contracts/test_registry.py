@@ -14,17 +14,15 @@ from privfed.core.errors import Refused
 from privfed.core.parts import Part, find, refuse_silent
 from privfed.core.registry import BUILT_IN, CONTRACTS
 from privfed.core.schedules import Constant
+from privfed.testing import is_strict_and_documented
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = [(kind, name) for kind, parts in BUILT_IN.items() for name in parts]
 
 
 def is_a_strict_documented_configuration(kind, name, part):
-    assert vars(part).get("__doc__"), "what `privfed list` prints"
+    is_strict_and_documented(part, name)
     made = example_of(kind, part, name)
-    for setting in ("strict", "frozen"):
-        assert part.model_config[setting]
-    assert part.model_config["extra"] == "forbid"
     for field in part.model_fields:
         with pytest.raises(ValueError, match="frozen"):
             setattr(made, field, getattr(made, field))
@@ -121,7 +119,9 @@ def test_every_part_is_registered():
 def test_every_part_has_its_place_in_a_page():
     pages = [page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts]
     text = "\n".join(page.read_text("utf-8") for page in pages if page.name != "parts.md")
-    lacking = [f"{kind} {name}" for kind, name in EVERY if not re.search(rf"\b{name}\b", text)]
+    lacking = [
+        f"{kind} {name}" for kind, name in EVERY if not re.search(rf"[\"'`:]{name}[\"'`]", text)
+    ]
     assert lacking == [], "name the part in the how-to page of its kind"
 
 
