@@ -12,7 +12,7 @@ _SCHEDULES = {
     "cosine": "privfed.core.schedules:Cosine",
 }
 
-OTHER_NAMES = {
+OTHER_PARTS = {
     "source": {
         "table": "csv parquet pandas",
         "huggingface": "hf datasets",

@@ -214,18 +214,19 @@ def _assigned_by_chance(
     """Assigns each example `[N]` to a random entry of the example's owner."""
     if sites.per_client == 1:
         return owners
-    numbers = identities[owners] + places_among_owners(owners) * _APART
+    numbers = identities[owners] + earlier_sums(np.ones_like(owners), owners) * _APART
     words = streams.at("sites/examples", 0, numbers).per_client(1)[:, 0]
     return owners * sites.per_client + np.floor(uniforms(words) * sites.per_client).astype(np.int64)
 
 
-def places_among_owners(owners: Indices) -> Indices:
-    """For each example `[N]`, the number of earlier examples of its owner."""
+def earlier_sums(amounts: Indices, owners: Indices) -> Indices:
+    """For each example `[N]`, the sum of `amounts` `[N]` over earlier examples of its owner."""
     order = np.argsort(owners, kind="stable")
-    counts = np.bincount(owners)
-    places = np.empty(len(owners), dtype=np.int64)
-    places[order] = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return places
+    earlier = np.cumsum(amounts[order]) - amounts[order]
+    _, first, counts = np.unique(owners[order], return_index=True, return_counts=True)
+    sums = np.empty_like(earlier)
+    sums[order] = earlier - np.repeat(earlier[first], counts)
+    return sums
 
 
 def entry_identities(

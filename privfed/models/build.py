@@ -53,7 +53,7 @@ def build_network(
 
     Args:
       model: the recipe.
-      examples: examples of the population, of which only the form is read.
+      examples: examples of the population; only their form is read.
       start: the keys of [model] about start and trained parameters.
       loss: the loss of the run.
       keys: random stream of the initial parameters, unless `start.init` is set.
@@ -137,7 +137,7 @@ def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
 
     Args:
       model: the recipe.
-      examples: examples, of which only the form is read.
+      examples: examples; only their form is read.
       output: the key of the outputs in what the model returns.
 
     Raises:
@@ -234,7 +234,7 @@ def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
         parameter.requires_grad_(False)
     if patterns and not local:
         raise Refused("model.local names only frozen parameters; name trainable parameters")
-    norms = [name for name, part in _batch_norms(module) if _is_whole(name, part, patterns)]
+    norms = [name for name, part in _batch_norms(module) if _names_all_of(name, part, patterns)]
     return held_shapes(module, local, norms)
 
 
@@ -242,7 +242,7 @@ def _batch_norms(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
     return [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
 
 
-def _is_whole(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
+def _names_all_of(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
     """Whether `patterns` name all parameters of `part`, or `part` itself if it has none."""
     keys = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)]
     return all(any(is_named(key, p) for p in patterns) for key in keys or [f"{name}."])
@@ -256,20 +256,23 @@ def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Sha
     """
     averaged = []
     for name, part in _batch_norms(module):
-        if _is_whole(name, part, start.frozen) or _is_whole(name, part, start.local):
+        if _names_all_of(name, part, start.frozen) or _names_all_of(name, part, start.local):
             part.eval()
-        known = part.running_mean is not None
-        if part.training and known and averages:
+        has_statistics = part.running_mean is not None
+        if part.training and has_statistics and averages:
             averaged.append(name)
             part.eval()
-        if part.training or not known:
+        if part.training or not has_statistics:
+            averaging = (
+                '; without privacy (privacy.mechanism = "none"), its statistics are averaged'
+            )
             refuse_part(
                 name,
                 "is a batch normalisation: it mixes a batch's examples and keeps statistics "
                 "outside the vector that is clipped and noised. Use group normalisation or a "
                 'model of privfed (as model.name = "cnn"), freeze it with the statistics it came '
                 "with (model.frozen), or keep it local to returning clients (model.local)"
-                + (_ITS_AVERAGE if known else ""),
+                + (averaging if has_statistics else ""),
             )
     return held_shapes(module, {}, averaged)
 
@@ -279,9 +282,6 @@ def _reset_statistics(module: nn.Module, averaged: Shapes) -> None:
     for name, part in _batch_norms(module):
         if f"{name}.running_mean".lstrip(".") in averaged.names:
             part.reset_running_stats()
-
-
-_ITS_AVERAGE = '; without privacy (privacy.mechanism = "none"), its statistics are averaged'
 
 
 def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:

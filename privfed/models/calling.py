@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from privfed.core.errors import Refused
 from privfed.core.own_code import in_own_code
 from privfed.data.inputs import Inputs, by_name, by_position
+from privfed.models.peft_format import of_transformers
 
 
 @contextlib.contextmanager
@@ -84,8 +85,6 @@ def refuse_model(why: str) -> NoReturn:
 
 
 Key = str | int
-WHOLE = ""
-"""The key of a module that returns only its outputs."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +115,11 @@ def name_inputs(module: nn.Module, inputs: Inputs) -> None:
         module.register_forward_pre_hook(_PassByName(inputs), with_kwargs=True)
 
 
-def is_of_transformers(module: nn.Module) -> bool:
-    """Whether `module` is a model of the library transformers."""
-    return any(
-        base.__name__ == "PreTrainedModel" and base.__module__.startswith("transformers.")
-        for base in type(module).__mro__
-    )
-
-
 def with_own_calls(module: nn.Module) -> nn.Module:
     """Removes the hooks of `name_inputs`, and of a model of transformers those of its outputs."""
-    ours = (_PassByName, _TakeOutput) if is_of_transformers(module) else (_PassByName,)
+    ours = (
+        (_PassByName, _TakeOutput) if of_transformers(module, "PreTrainedModel") else (_PassByName,)
+    )
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
         for number in [number for number, hook in hooks.items() if isinstance(hook, ours)]:
             del hooks[number]
@@ -137,14 +130,15 @@ def with_own_calls(module: nn.Module) -> nn.Module:
 def select_output(module: nn.Module, key: Key) -> None:
     """Makes `module` return the tensor under `key` of its result, by a hook at the module.
 
-    `key` is a key of a mapping, an index of a tuple, or the name of an attribute. Models of
+    `key` is a key of a mapping, an index of a tuple, or the name of an attribute; "" stands for the
+    result itself. Models of
     transformers return their "logits" by default, and keep no keys and values of earlier tokens.
     """
-    if is_of_transformers(module):
+    if of_transformers(module, "PreTrainedModel"):
         config: Any = module.config
         config.use_cache = False
-        key = "logits" if key == WHOLE else key
-    if key != WHOLE:
+        key = "logits" if key == "" else key
+    if key != "":
         module.register_forward_hook(_TakeOutput(key))
 
 

@@ -38,12 +38,17 @@ _HARMLESS = frozenset(
 """Keys that are read, or that do not change what the adapters compute."""
 
 
+def of_transformers(module: nn.Module, name: str) -> bool:
+    """Whether `module` is of the class `name` of the library transformers."""
+    return any(
+        kind.__name__ == name and kind.__module__.startswith("transformers.")
+        for kind in type(module).__mro__
+    )
+
+
 def is_conv1d(layer: nn.Module) -> bool:
     """Whether `layer` is the linear layer of transformers whose weight is `[in, out]`."""
-    return any(
-        kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
-        for kind in type(layer).__mro__
-    )
+    return of_transformers(layer, "Conv1D")
 
 
 def is_adapter_folder(init: str) -> bool:

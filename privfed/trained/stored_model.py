@@ -45,7 +45,7 @@ def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Ten
 
     Args:
       run: directory of the run.
-      like: examples, of which only the form is read.
+      like: examples; only their form is read.
 
     Returns:
       The network, its parameters [d], and their round.

@@ -123,7 +123,7 @@ class Zero(CrossEntropy):
 
 
 class Backwards(CrossEntropy):
-    """Less of its first measure is better, it says."""
+    """It declares that less of its first measure is better."""
 
     lower_is_better = True
 

@@ -242,5 +242,5 @@ test_every_objective_keeps, test_a_wrong_objective_is_rejected_by = contract_tes
         trains_in_a_run_and_resumes: [Forgetful()],
         is_the_same_when_it_is_wrapped: [Greedy()],
     },
-    dear={trains_in_a_run_and_resumes: {"sgd", "feddyn", "mime", "apfl"}},
+    costly={trains_in_a_run_and_resumes: {"sgd", "feddyn", "mime", "apfl"}},
 )

@@ -19,14 +19,14 @@ from defenses.types import RowRule
 
 
 class FirstRow(RowRule):
-    """The first of the rows, wherever it is: by default it claims to withstand hostile ones."""
+    """The first of the rows, wherever it is: by default it claims to withstand Byzantine ones."""
 
     def __call__(self, rows, byzantine):
         return rows[0] if len(rows) else rows.new_zeros(rows.shape[1])
 
 
 class PlainMean(RowRule):
-    """A mean that claims, by the default of its kind, to withstand hostile rows."""
+    """A mean that claims, by the default of its kind, to withstand Byzantine rows."""
 
     def __call__(self, rows, byzantine):
         return rows.mean(0)
@@ -48,7 +48,7 @@ class InPlace(Median):
 
 
 class Doubled(Median):
-    """A median in double precision, whatever it is given."""
+    """A median in double precision, for rows of any precision."""
 
     def __call__(self, rows, byzantine):
         return super().__call__(rows, byzantine).double()
@@ -62,7 +62,7 @@ class TooProud(TrimmedMean):
 
 
 class OneFewer(TrimmedMean):
-    """A trimmed mean that trims one row fewer than there are hostile ones."""
+    """A trimmed mean that trims one row fewer than there are Byzantine ones."""
 
     def __call__(self, rows, byzantine):
         return super().__call__(rows, max(0, byzantine - 1))

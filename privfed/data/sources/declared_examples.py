@@ -50,7 +50,7 @@ def declared_columns(source: DeclaredTable) -> Examples:
     least = source.labels[0] if source.labels else min(source.label_bounds, default=0.0)
     row |= dict.fromkeys(labels, least)
     table = pyarrow.table({name: [value] for name, value in row.items()})
-    return source.load_from(TableObject(table, "the declared columns"), anybody=True)
+    return source.load_from(TableObject(table, "the declared columns"), ownerless=True)
 
 
 class DeclaredExamples(Part):

@@ -165,20 +165,20 @@ class DeclaredTable(Part):
         return Dialect(missing_words=tuple(self.missing_words))
 
     def load_from(
-        self, table: Readable, label_free: bool = False, anybody: bool = False
+        self, table: Readable, label_free: bool = False, ownerless: bool = False
     ) -> Examples:
         """The examples in `table`, with owners and sites if their columns are declared.
 
         Args:
           table: the table to read.
           label_free: whether labels, owners and sites may be missing.
-          anybody: whether owners and sites may be missing, as in a public test set.
+          ownerless: whether owners and sites may be missing, as in a public test set.
 
         Raises:
           Refused: for columns or cells that differ from the declaration.
         """
         names = table.names()
-        optional = label_free or anybody
+        optional = label_free or ownerless
         client = "" if optional and self.client not in names else self.client
         site = "" if optional and self.site not in names else self.site
         numbers = self._number_features(names, table)
@@ -191,7 +191,7 @@ class DeclaredTable(Part):
         labelled = not label_free or (bool(labels) and has_labels(columns, labels, str(table)))
         encoded = label.encoded(columns if labelled else label.with_placeholders(columns), rules)
         x, clipped, how = self._features(columns, numbers, table, rules)
-        public = anybody and isinstance(x, torch.Tensor)
+        public = ownerless and isinstance(x, torch.Tensor)
         outside = outside_bounds(numbers, columns) if public else ()
         examples = Examples(
             x,

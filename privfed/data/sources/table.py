@@ -20,6 +20,7 @@ from privfed.data.federation import Examples
 from privfed.data.inputs import Input, X, by_name, by_position, side_by_side
 from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
+from privfed.data.sites import earlier_sums
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.tables.array_table import ArrayShapes, PositionLabels
 from privfed.data.tables.cells import CellRules
@@ -113,19 +114,17 @@ class GivenTable(DeclaredTable):
     def _declared_label(self) -> LabelDeclaration:
         if not (self.next_token or self.label_shape):
             return super()._declared_label
-        columns = [] if self.next_token else [str(self.label)]
-        classes = self.inputs[self.next_token].tokens if self.next_token else self.classes
         return PositionLabels(
-            columns,
-            True,
-            [],
-            classes,
-            [],
-            tuple(self.label_shape),
-            self.ignored,
-            self.inputs,
-            self.next_token,
-            self.padding,
+            columns=[] if self.next_token else [str(self.label)],
+            single=True,
+            values=[],
+            classes=self.inputs[self.next_token].tokens if self.next_token else self.classes,
+            bounds=[],
+            shape=tuple(self.label_shape),
+            ignored=self.ignored,
+            inputs=self.inputs,
+            next_token=self.next_token,
+            padding=self.padding,
         )
 
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
@@ -154,14 +153,14 @@ class GivenTable(DeclaredTable):
         return side_by_side(values, self.inputs), clipped, None
 
     def load_from(
-        self, table: Readable, label_free: bool = False, anybody: bool = False
+        self, table: Readable, label_free: bool = False, ownerless: bool = False
     ) -> Examples:
-        examples = replace(super().load_from(table, label_free, anybody), inputs=self.inputs)
+        examples = replace(super().load_from(table, label_free, ownerless), inputs=self.inputs)
         if not self.tokens_per_client or examples.owners is None or label_free:
             return examples
-        return examples.take(
-            within(self._token_counts(examples), examples.owners, self.tokens_per_client)
-        )
+        counts = self._token_counts(examples)
+        totals = earlier_sums(counts, examples.owners) + counts
+        return examples.take(np.flatnonzero(totals <= self.tokens_per_client))
 
     def _token_counts(self, examples: Examples) -> Indices:
         """Number of tokens `[N]` of each example, without padding if the input is masked."""
@@ -179,17 +178,17 @@ class GivenTable(DeclaredTable):
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        return self.load_from(self._at_hand())
+        return self.load_from(self._passed_rows())
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        self._at_hand()
-        return self.load_from(self.test, anybody=True) if self.test else None
+        self._passed_rows()
+        return self.load_from(self.test, ownerless=True) if self.test else None
 
     def load_inputs(self) -> Examples:
         """The rows of a table to predict, which may lack labels and the client column."""
-        return self.load_from(self._at_hand(), label_free=True)
+        return self.load_from(self._passed_rows(), label_free=True)
 
-    def _at_hand(self) -> Readable:
+    def _passed_rows(self) -> Readable:
         """Returns the table. Raises `Refused` if it was not passed again."""
         if self.rows is None:
             raise Refused(
@@ -197,18 +196,6 @@ class GivenTable(DeclaredTable):
                 "store; in Python, pass the object again by privfed.load(path, data=population)"
             )
         return self.rows
-
-
-def within(counts: Indices, owners: Indices, budget: int) -> Indices:
-    """The rows `[n]`, in order, of each owner's first examples whose `counts` sum to a budget.
-
-    Examples after the first that exceeds it are left out.
-    """
-    order = np.argsort(owners, kind="stable")
-    total = np.cumsum(counts[order])
-    first = np.flatnonzero(np.diff(owners[order], prepend=-1))
-    before = np.repeat(total[first] - counts[order][first], np.diff(np.append(first, len(order))))
-    return np.sort(order[total - before <= budget])
 
 
 class Table(DeclaredTable):
@@ -259,7 +246,7 @@ class Table(DeclaredTable):
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
         if not self.test_path:
             return None
-        return self.load_from(self._file(self.test_path), anybody=True)
+        return self.load_from(self._file(self.test_path), ownerless=True)
 
     def load_inputs(self) -> Examples:
         """The rows of a table to predict, which may lack labels and the client column."""

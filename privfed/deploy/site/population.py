@@ -23,7 +23,7 @@ from privfed.core.errors import Refused, public_text
 from privfed.core.parts import Part
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation
-from privfed.data.sites import Entries, entry_identities, places_among_owners
+from privfed.data.sites import Entries, earlier_sums, entry_identities
 from privfed.data.sources.declared_examples import declared_columns
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.tables.delimited import Dialect
@@ -167,7 +167,8 @@ def site_population(
             private=f"{ExampleForm.of(examples)}; expected {form}",
         )
     clients = len(examples.clients)
-    first = np.flatnonzero(places_among_owners(examples.owners) < table.rows)
+    places = earlier_sums(np.ones_like(examples.owners), examples.owners)
+    first = np.flatnonzero(places < table.rows)
     bounded = examples.take(first)
     entries = Entries(examples.owners, np.zeros(clients, dtype=np.int64), np.arange(clients))
     owners = examples.owners[first]
