@@ -20,7 +20,7 @@ from privfed.core.deferred import nn
 from privfed.core.errors import Refused
 from privfed.core.parts import expected, find
 from privfed.data.sources.declared_table import DeclaredTable
-from privfed.data.sources.table import GivenTable, Table
+from privfed.data.sources.table import GivenArrays, GivenTable, Table
 from privfed.data.tables import array_table
 from privfed.data.tables.arrow import is_dict_of_tables, is_table, settled
 from privfed.data.tables.readable import Readable, TableFile, TableObject
@@ -108,12 +108,11 @@ def _declared_form(config: Config) -> Examples:
     from privfed.data.inputs import made_up_inputs
     from privfed.data.sources.declared_examples import declared_example
 
-    source = cast("GivenTable", config.source)
-    shape, inputs = getattr(source, "shape", []), getattr(source, "inputs", {})
-    if not (shape or inputs):
-        return declared_example(source)
-    x = made_up_inputs(inputs, 1) if inputs else torch.zeros(1, *shape)
-    return Examples(x, torch.zeros(1, dtype=torch.int64), 2, inputs=inputs)
+    source = config.source
+    if not isinstance(source, GivenArrays):
+        return declared_example(cast("DeclaredTable", source))
+    x = made_up_inputs(source.inputs, 1) if source.inputs else torch.zeros(1, *source.shape)
+    return Examples(x, torch.zeros(1, dtype=torch.int64), 2, inputs=source.inputs)
 
 
 _ROWS = "the rows"
@@ -126,7 +125,7 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
     def changed(config: Config) -> Config:
         raw, source, named = config.raw(), config.source, config.names["source"]
         if not isinstance(source, DeclaredTable):
-            if "path" not in type(source).model_fields:
+            if not hasattr(source, "path"):
                 raise Refused(
                     f"other data are passed, but the source {named!r} of this run reads none; "
                     "leave them out, or use a run that was trained on a table or on files"
@@ -138,21 +137,18 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
                 )
             assign(raw, "data.path", str(rows))
             return reassembled(raw, config)
-        of_tables = {key for part in (GivenTable, Table) for key in part.model_fields}
+        table = _readable(rows, source)
         kind: type[DeclaredTable] = Table
         data: dict[str, Any] = {"source": "table", "path": str(rows)}
-        table = _readable(rows, source)
         if not isinstance(table, TableFile):
-            kind, data = GivenTable, {"source": GivenTable.of(table)}
-        client = raw["data"]["client"]
+            given = GivenArrays if isinstance(table, array_table.ArrayTable) else GivenTable
+            kind, data = given, {"source": given.of(table)}
         names = table.names()
-        client = client if client in names else ""  # only needed for training
-        site = raw["data"].get("site", "")
-        site = site if client and site in names else ""
-        for key, value in raw["data"].items():
-            if key not in of_tables or key in kind.model_fields:
-                data.setdefault(key, value)
-        raw["data"] = {**data, "client": client, "site": site}
+        client = source.client if source.client in names else ""  # only needed for training
+        site = source.site if client and source.site in names else ""
+        others = type(source).model_fields.keys() - kind.model_fields
+        kept = {key: value for key, value in raw["data"].items() if key not in others}
+        raw["data"] = {**kept, **data, "client": client, "site": site}
         return reassembled(raw, config)
 
     return changed
@@ -162,10 +158,10 @@ def _readable(rows: Any, source: DeclaredTable) -> Readable:
     """The table of `rows`. Raises `Refused`."""
     if isinstance(rows, str | Path):
         return TableFile(Path(rows), source.dialect)
-    if isinstance(source, GivenTable) and (shapes := source.array_shapes):
+    if isinstance(source, GivenArrays):
         if isinstance(rows, tuple) or array_table.is_dataset(rows):
-            return array_table.of_pair(rows, shapes, _ROWS)
-        return array_table.of_inputs(rows, shapes, _ROWS)
+            return array_table.of_pair(rows, source.shapes, _ROWS)
+        return array_table.of_inputs(rows, source.shapes, _ROWS)
     return TableObject(settled(rows), _ROWS, tuple(source.missing_words))
 
 

@@ -16,7 +16,7 @@ from privfed.data.declaring.declaration import Declaration as Declared
 from privfed.data.declaring.declaration import run_file
 from privfed.data.declaring.declare import declare_file, declare_object
 from privfed.data.inputs import Input, X
-from privfed.data.sources.table import GivenTable
+from privfed.data.sources.table import GivenArrays, GivenTable
 from privfed.data.sources.table import Table as FileTable
 from privfed.data.tables import array_table
 from privfed.data.tables.arrow import settled
@@ -163,7 +163,7 @@ class Arrays(DeclaredPopulation):
         rows = array_table.of_clients(population, shapes, self.called)
         scored = None if test is None else array_table.of_pair(test, shapes, TEST_ARRAYS)
         self.section = {
-            "source": GivenTable.of(rows, scored),
+            "source": GivenArrays.of(rows, scored),
             "client": array_table.CLIENT,
             **keys,
         }

@@ -99,7 +99,7 @@ class Averaging(Around):
 
     def _parts(self, vectors: Tensor) -> Sequence[Tensor]:
         """Splits `vectors` `[..., m]` before the statistics `[..., s]` at their end."""
-        return vectors.split([vectors.shape[-1] - self.count, self.count], -1)
+        return torch.split(vectors, [vectors.shape[-1] - self.count, self.count], -1)
 
 
 class Partial(Around):
@@ -202,4 +202,4 @@ class Partial(Around):
 
     def _parts(self, vectors: Tensor) -> Sequence[Tensor]:
         """The shared parameters `[..., d]` and the local ones `[..., p]` of complete vectors."""
-        return vectors.split([vectors.shape[-1] - len(self.start), len(self.start)], -1)
+        return torch.split(vectors, [vectors.shape[-1] - len(self.start), len(self.start)], -1)

@@ -164,7 +164,7 @@ def _check_runs(config: Config, named: str, folder: Path) -> None:
 def keys_of_objective(part: Any) -> dict[str, Any]:
     """Returns the keys with which the objective `part` runs, as they follow from declarations."""
     fields, only_plain = type(part).model_fields, part.server_step == "only_plain"
-    keys = {"client.groups": 3} if part.grouping and "groups" in fields else {}
+    keys: dict[str, Any] = {"client.groups": 3} if part.grouping and "groups" in fields else {}
     keys |= {"client.spread": 0.0} if only_plain and "spread" in fields else {}
     for setting, holds in ((_OPEN, part.unproven), (_SILOS, part.keeps), (_PLAIN, only_plain)):
         keys |= setting if holds else {}

@@ -82,7 +82,7 @@ class DeclaredTable(Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        self._refuse_undeclared_inputs()
+        self._refuse_wrong_inputs()
         self._refuse_empty_ranges()
         self._declared_label.refuse_contradictions()
         self._refuse_repeated_values()
@@ -90,7 +90,7 @@ class DeclaredTable(Part):
         missing.refuse_misplaced(self.missing, self.features, self.dates, self.categories)
         return self
 
-    def _refuse_undeclared_inputs(self) -> None:
+    def _refuse_wrong_inputs(self) -> None:
         if not self.features and not self.dates and not self.categories:
             raise ValueError("name at least one column in features, dates or categories")
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -31,11 +31,47 @@ from privfed.data.tables.readable import Readable, TableFile
 
 
 class GivenTable(DeclaredTable):
-    """A table that was passed in Python, with columns declared as those of `table`, or arrays.
+    """A table that was passed in Python, with columns declared as those of `table`.
 
-    Arrays are one feature of a `shape`, or several `inputs`, whose kinds are declared. The table
-    itself is not stored: it has to be passed again to resume its run.
+    The table itself is not stored: it has to be passed again to resume its run.
     """
+
+    rows: ClassVar[Readable | None] = None
+    test: ClassVar[Readable | None] = None
+    kept_by_user: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, rows: Readable, test: Readable | None = None) -> type[Self]:
+        """The source with the rows `rows`, and a public table `test`, if any."""
+        return part_around(cls, cls, rows=rows, test=test)
+
+    def sources(self, seed: int) -> tuple[str, ...]:
+        """The client column; and any table, since its location is unknown."""
+        return (f"table: {self.client}", "table*")
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        return self.load_from(self._passed_rows())
+
+    def load_test(self, clients: int, streams: Streams) -> Examples | None:
+        self._passed_rows()
+        return self.load_from(self.test, ownerless=True) if self.test else None
+
+    def load_inputs(self) -> Examples:
+        """The rows of a table to predict, which may lack labels and the client column."""
+        return self.load_from(self._passed_rows(), label_free=True)
+
+    def _passed_rows(self) -> Readable:
+        """Returns the table. Raises `Refused` if it was not passed again."""
+        if self.rows is None:
+            raise Refused(
+                "the data of this run were passed as an object, which a run directory does not "
+                "store; in Python, pass the object again by privfed.load(path, data=population)"
+            )
+        return self.rows
+
+
+class GivenArrays(GivenTable):
+    """Arrays that were passed in Python: one feature of a `shape`, or several declared `inputs`."""
 
     shape: list[Annotated[int, Field(ge=1)]] = []
     """Shape of one example, if its one feature is an array."""
@@ -53,31 +89,19 @@ class GivenTable(DeclaredTable):
     """Largest number of tokens of a client; further examples are left out. 0: no limit."""
     tokenizer: str = ""
     """The name of the tokenizer that made the tokens, for the record."""
-    rows: ClassVar[Readable | None] = None
-    test: ClassVar[Readable | None] = None
-    kept_by_user: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, rows: Readable, test: Readable | None = None) -> type[GivenTable]:
-        """The source with the rows `rows`, and a public table `test`, if any."""
-        return part_around(cls, cls, rows=rows, test=test)
 
     @property
-    def array_shapes(self) -> ArrayShapes | None:
-        """The shapes of arrays; None for a table of columns."""
-        if not (self.shape or self.inputs):
-            return None
+    def shapes(self) -> ArrayShapes:
+        """The shapes of arrays."""
         return ArrayShapes.of(self.shape, self.inputs, self.label_shape, not self.next_token)
 
-    def _refuse_undeclared_inputs(self) -> None:
+    def _refuse_wrong_inputs(self) -> None:
         if not self.inputs:
-            super()._refuse_undeclared_inputs()
-        if self.inputs and (self.features or self.dates or self.categories or self.shape):
+            super()._refuse_wrong_inputs()
+        elif self.features or self.dates or self.categories or self.shape:
             raise ValueError("inputs are declared, and features or shape as well; expected either")
         if {"y", "client"} & self.inputs.keys():
             raise ValueError("an input is called 'y' or 'client', the names of the other columns")
-        if self.label_shape and self.array_shapes is None:
-            raise ValueError("label_shape applies to arrays; leave it out")
         self._refuse_labels_of_positions()
 
     def _refuse_labels_of_positions(self) -> None:
@@ -100,15 +124,10 @@ class GivenTable(DeclaredTable):
 
     @property
     def squared_norm(self) -> float | None:
-        """The number of columns, as for any table, or of the array's numbers."""
+        """The number of entries of an example's arrays; None for token ids."""
         if any(each.tokens for each in self.inputs.values()):
             return None
-        sizes = [each.size for each in self.inputs.values()]
-        return (
-            float(sum(sizes) or math.prod(self.shape))
-            if self.array_shapes
-            else super().squared_norm
-        )
+        return float(sum(each.size for each in self.inputs.values()) or math.prod(self.shape))
 
     @property
     def _declared_label(self) -> LabelDeclaration:
@@ -172,30 +191,6 @@ class GivenTable(DeclaredTable):
                 masks = [n for n, m in self.inputs.items() if m.mask and m.shape == each.shape]
                 counts += values[masks[0]].flatten(1).sum(1).numpy() if masks else each.size
         return counts
-
-    def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column; and any table, since its location is unknown."""
-        return (f"table: {self.client}", "table*")
-
-    def load(self, clients: int, streams: Streams) -> Examples:
-        return self.load_from(self._passed_rows())
-
-    def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        self._passed_rows()
-        return self.load_from(self.test, ownerless=True) if self.test else None
-
-    def load_inputs(self) -> Examples:
-        """The rows of a table to predict, which may lack labels and the client column."""
-        return self.load_from(self._passed_rows(), label_free=True)
-
-    def _passed_rows(self) -> Readable:
-        """Returns the table. Raises `Refused` if it was not passed again."""
-        if self.rows is None:
-            raise Refused(
-                "the data of this run were passed as an object, which a run directory does not "
-                "store; in Python, pass the object again by privfed.load(path, data=population)"
-            )
-        return self.rows
 
 
 class Table(DeclaredTable):

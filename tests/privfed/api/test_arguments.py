@@ -10,9 +10,11 @@ import torch
 from commands import run as command
 from lanes import every_case
 from patients import DECLARED, SMALL, net, patients
+from small import small
 from toys import FirstRow, Signs
 
 import privfed
+from privfed.api.arguments import other_rows
 
 
 def test_every_key_is_an_argument_by_its_section():
@@ -234,6 +236,12 @@ def test_a_layer_that_cannot_be_batched_is_named():
     assert (
         "cannot be stacked: PyTorch's vmap has no batched form of its layer 'cell' (LSTM))" in shown
     )
+
+
+@every_case("rows", ["rows.csv", (np.zeros((2, 6)), np.zeros(2, int))])
+def test_other_rows_of_a_source_without_files_are_refused(rows):
+    with pytest.raises(privfed.Refused, match="the source 'synthetic' of this run reads none"):
+        other_rows(rows)(small())
 
 
 def test_every_base_can_be_extended():
