@@ -172,7 +172,9 @@ def admitted_tasks(objective):
                 y, outputs = (each.unflatten(0, (2, -1)) for each in (labels.y, outputs))
                 counts = Federation(labels, np.array([0, len(y[0]), len(labels)]), labels)
                 counts = counts.class_counts(np.arange(2))
-                fields = {"outputs": outputs, "y": y} | ({} if counts is None else {"counts": counts})
+                fields = {"outputs": outputs, "y": y} | (
+                    {} if counts is None else {"counts": counts}
+                )
                 yield f"model.loss = {name!r} and labels that are {kind}", loss, fields
 
 
@@ -193,7 +195,7 @@ def losses_of(objective, loss, fields):
 
 
 def has_a_loss_in_every_admitted_task(objective):
-    """Also of one output for two classes, of numbers, and of sequences with unlabelled positions."""
+    """Also of one output for two classes, of numbers, and of sequences with NO_LABEL."""
     for task, loss, fields in admitted_tasks(objective):
         try:
             losses, gradient = losses_of(objective, loss, fields)
