@@ -137,7 +137,10 @@ def is_strict_and_documented(part: type[Any], named: str) -> None:
     strict = settings.get("strict") and settings.get("frozen")
     assert strict, f"{named} is not strict and frozen"
     assert settings.get("extra") == "forbid", f"{named} accepts unknown keys"
-    assert vars(part).get("__doc__"), f"{named} has no docstring, which `privfed list` prints"
+    missing = (
+        f"give class {part.__qualname__} a docstring: its first line is shown by `privfed list`"
+    )
+    assert vars(part).get("__doc__"), f"{named} is not documented; {missing}"
 
 
 class _Interrupting(Observer):
