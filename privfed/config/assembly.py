@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from privfed.config.config import Config, Raw
+from privfed.config.config import AUTO, Config, Raw
 from privfed.config.mistakes import Mistake, listed_mistakes, mistakes, named_elsewhere
 from privfed.config.resolved import Resolved
 from privfed.config.sections import SECTIONS, Data, Privacy
@@ -20,6 +20,8 @@ from privfed.models.loss import Loss
 
 DEFAULT_EPSILON = 4.0
 UNSOLVED = Resolved()
+_CHOSEN_AT_START = ("client.lr", "privacy.clip")
+"""Keys that may be "auto"."""
 
 
 def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
@@ -32,7 +34,8 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     Raises:
       Refused: with every problem found.
     """
-    raw = _suited(_with_loss(raw))
+    raw, left_open = _without_open(_with_loss(raw))
+    raw = _suited(raw)
     sections: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     names: dict[str, str] = {}
@@ -54,7 +57,13 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     parts["sampler"] = parts["sampler"].of(sections["data"].clients)
     sections["privacy"] = _one_budget(sections["privacy"])
     del sections[""]
-    return Config(**sections, **parts, names=names, given=given, **vars(solved))
+    if left_open and sections["data"].site_partition == "elsewhere":
+        raise Refused(
+            f'{left_open[0]} is "auto", but sites on machines of their own train with the keys '
+            "that they approved; set a number",
+            key=left_open[0],
+        )
+    return Config(**sections, **parts, names=names, given=given, open=left_open, **vars(solved))
 
 
 def named(raw: Raw, kind: str) -> type[Any]:
@@ -137,6 +146,30 @@ def _with_loss(raw: Raw) -> Raw:
     if "loss" in model or not (several or number):
         return raw
     return {**raw, "model": {**model, "loss": "multi_label" if several else "squared_error"}}
+
+
+def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
+    """Returns `raw` without the keys that are "auto", and these keys.
+
+    They are the default for models to which no recommendation of the loss applies, unless clients
+    are at sites on machines of their own.
+    """
+    kept = {name: dict(section) for name, section in raw.items()}
+    tuned = _chosen("model", raw.get("model", {}))["model"][1].tuned
+    apart = raw.get("data", {}).get("site_partition") == "elsewhere"
+    found: list[str] = []
+    for target in _CHOSEN_AT_START:
+        name, _, key = target.rpartition(".")
+        section = kept.setdefault(name, {})
+        if key in section:
+            left_open = section[key] == AUTO and key in known_keys(name, section)
+        else:
+            recommended = _default(name, section, key) == _default(name, {}, key)
+            left_open = not tuned and not apart and recommended
+        if left_open:
+            section.pop(key, None)
+            found.append(target)
+    return kept, tuple(found)
 
 
 def _suited(raw: Raw) -> Raw:

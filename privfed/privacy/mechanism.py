@@ -288,8 +288,7 @@ class NoisedMechanism(MechanismPart):
     """
 
     clip: float = Field(0.4, ge=1e-6, le=1e20)
-    """Clipping norm: the largest L2 norm of a client's update; by
-    default a value that suits the loss."""
+    """Clipping norm: the largest L2 norm of a client's update, or "auto", as for `client.lr`."""
 
     private: ClassVar[bool] = True
 

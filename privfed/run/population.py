@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from privfed.config.config import Config
@@ -12,6 +14,8 @@ from privfed.data.population import populate
 from privfed.data.sites import Sites
 from privfed.data.sources.declared_examples import declared_example
 from privfed.data.sources.declared_table import DeclaredTable
+
+Loader = Callable[[Config, Streams], Federation]
 
 _FEW = 256
 """Number of synthetic clients that stand for any number of them."""
