@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from privfed.secure.summation import Aborted
 
 SECURE = 40
-"""The sigma of Bell et al., in bits."""
+"""Bits of the failure probability of connectivity and secrecy (sigma of Bell et al.)."""
 _CORRECT = 20
-"""The eta of Bell et al., in bits."""
+"""Bits of the probability that too few neighbours survive (eta of Bell et al.)."""
 
 
 class CircleShape(NamedTuple):
@@ -86,7 +86,7 @@ def tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
 
 
 def _log_choose(n: int, k: int) -> float:
-    """The logarithm of n choose k, for k from 0 to n."""
+    """Returns log(n choose k) for integers 0 <= k <= n."""
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 

@@ -21,12 +21,11 @@ _BATCH_SIZE = 1 << 18
 
 
 class CipherUniforms:
-    """Pseudorandom numbers of a `seed` `[32]`: known to its holders, indistinguishable from random
-    to others.
+    """Pseudorandom numbers from a `seed` `[32]`, indistinguishable from random without the seed.
 
-    The leading bits are little-endian words of one stream. The rest of the number at place p is the
-    first 20 bytes, little-endian, of another stream, from its block 2 p on. Each stream has its own
-    key, a hash of the seed.
+    The leading bits of successive numbers are little-endian words of one stream. The rest of the
+    number at place p is 20 little-endian bytes of another stream, from block 2 p on. Each stream
+    has its own key, a hash of the seed.
     """
 
     def __init__(self, seed: bytes) -> None:
