@@ -168,7 +168,7 @@ def _built(raw: Raw, name: str, kind: str) -> Any:
 
 
 def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
-    """Default of `key` in `section`, given the parts that it names; None for an unknown key."""
+    """Default of `key` in `section`, given the parts named there; None for an unknown key."""
     models = _models(name, section)
     fields = [model.model_fields[key] for model in models if key in model.model_fields]
     return fields[0].default if fields else None

@@ -17,8 +17,7 @@ from privfed.core.streams import Keys
 from privfed.privacy.mechanism import BoundedRows
 
 _FACTOR = 16
-"""H is applied as a product of matrices of this size, the last
-of which is at most twice as large."""
+"""H is applied as a product of matrices of this size; the last one may be twice as large."""
 _ROTATION_BLOCK = 1 << 17
 """Numbers that are rotated together, to fit the cache; rows are processed a few at a time."""
 _SHRINK = 1 - 2.0**-40
