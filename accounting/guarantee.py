@@ -46,8 +46,8 @@ class Guarantee:
       accountant: the accountant that `epsilon` is taken from.
       by_accountant: epsilon of every accountant; None if it has no bound.
       against: the adversary whose view is bounded, if there are several.
-      uncovered: the starting model, if the guarantee does not cover what it reveals about the same
-        clients; otherwise empty.
+      uncovered: origin of the starting model, if the guarantee does not cover what that model
+        reveals about the same clients; otherwise empty.
       missing: the reason why there is no bound; empty if there is one.
       clients: declared number of clients; 0 if unknown.
     """
