@@ -143,7 +143,7 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 
 
 def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | None:
-    """Computes epsilon by one accountant; for a choice among runs, the smaller of two bounds.
+    """Returns epsilon by one accountant; for a choice among runs, the smaller of two bounds on it.
 
     One bound uses the privacy profile of a single run (only if nothing else is composed), the other
     its Rényi divergences.

@@ -154,7 +154,7 @@ def _at_least_noise(spending: Spending) -> Spending:
 
 
 def _without_noise(event: Event) -> Event:
-    """Returns a key that is equal for rounds counted together; otherwise the event itself."""
+    """Returns a key that is equal for events that are counted together; for others, the event."""
     match event.release:
         case RandomAllocation() | BufferedToeplitz() | Separated(of=Gaussian()) as release:
             return replace(event, release=replace(release, of=Gaussian(1.0)), slack=0.0)

@@ -42,7 +42,7 @@ class Separated(Kinded):
 
 @dataclass(frozen=True)
 class AllocatedEpoch(Kinded):
-    """The release `of` in each of `choices` rounds; each client takes part in one, kept secret.
+    """The release `of` in each of `choices` rounds; each client takes part in one secret round.
 
     The round is uniform, and independent of other clients' rounds and of earlier epochs
     (`accounting.bounds.random_allocation`).

@@ -90,7 +90,7 @@ def at_several_sites(
 
 
 def split(release: SeveralSites) -> PoissonSampled:
-    """Returns an event whose `sites`-fold composition bounds `release` (PLD and Rényi)."""
+    """Returns the release whose `sites`-fold composition bounds `release` (PLD and Rényi)."""
     multiplier = release.of.noise_multiplier / math.sqrt(release.sites)
     return PoissonSampled(release.rate, Gaussian(multiplier))
 

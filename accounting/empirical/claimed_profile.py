@@ -25,7 +25,7 @@ _LARGE = np.arange(0.15, 1.0, 0.05)
 def refutable_claims(
     spending: Spending, delta: float, accountant: str = TIGHTEST
 ) -> tuple[list[Claim], float]:
-    """Returns the claims to test one run against, and a probability to add to each p-value.
+    """Returns the claims to test against one run, and the probability to add to each p-value.
 
     The first claim is the ledger's epsilon at `delta`. For any population, a round with slack is
     within that total variation distance of the accounted round (the difference is a sum that

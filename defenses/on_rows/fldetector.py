@@ -187,7 +187,7 @@ class _Clients:
         return who & (scores > marked[count])
 
     def remove(self, who: Tensor, count: int) -> None:
-        """Removes up to `count` clients in the mask `who` `[n]`, those of the highest scores."""
+        """Removes up to `count` clients in the mask `who` `[n]`, those with the highest scores."""
         self.numbers[self.highest(who, count), self._d + 1] = 1.0
 
     def update(self, who: Tensor, rows: Tensor, round: Tensor) -> None:

@@ -122,8 +122,9 @@ class Texts(Arrays):
         if self._labelled != (y is not None):
             expected = "a pair (texts, labels)" if self._labelled else "a list of texts"
             raise Refused(
-                f"data: {called} has labels, or lacks them, against the declaration; expected "
-                f"{expected}: classes= or labels= declares labels"
+                f"data: {called} has {'labels' if y is not None else 'no labels'}, but classes= or "
+                f"labels= {'declares' if self._labelled else 'does not declare'} labels; expected "
+                f"{expected}"
             )
         inputs, rows = self._inputs(list(texts), called)
         if y is None:
@@ -189,7 +190,9 @@ def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dic
     names = table.names()
     for key, column in (("text", text), ("client", client), ("label", label)):
         if column and column not in names:
-            raise Refused(f"{key} is {column!r}, but {TABLE} has no such column; name another")
+            raise Refused(
+                f"{key} is {column!r}, but {TABLE} has no such column; name one of its columns"
+            )
     numbers = {label: repr(label)} if label and not words else {}
     columns = table.read(numbers, {name: repr(name) for name in named})
     cells = {

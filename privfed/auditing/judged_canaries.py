@@ -58,7 +58,7 @@ class PipelineClaim:
 
     @classmethod
     def of_gaussian(cls, claim: Claim) -> PipelineClaim:
-        """Returns the claim of one Gaussian mechanism through `claim`, with full participation."""
+        """Returns the profile of the Gaussian mechanism, without sampling, through `claim`."""
         return cls(gaussian_points(claim), "by Gaussian noise", gaussian=True)
 
     @classmethod

@@ -29,7 +29,7 @@ class Chosen:
 
     @classmethod
     def from_json(cls, stated: Any) -> Chosen | None:
-        """Reads an output of `to_json`; None if `stated` is not one."""
+        """Reads an output of `to_json`; None if `stated` is no such output."""
         try:
             repetitions = Repetitions(stated["shape"], stated["gamma"])
             return cls(repetitions, str(stated["charge"]))

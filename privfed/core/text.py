@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def about_groups(name: str) -> bool:
-    """Whether the measure `name` is that of a declared group, or a difference between groups."""
+    """Whether the measure `name` concerns one declared group, or a difference between groups."""
     apart = ("worst_group_", "group_gap_", "opportunity_gap")
     return name.endswith("]") or name.startswith(apart)
 

@@ -75,7 +75,7 @@ class Split:
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """The factor on the count's coordinate that gives both parts one standard deviation."""
+        """The factor on the count's coordinate that gives both parts the same noise."""
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:

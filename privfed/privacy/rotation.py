@@ -56,7 +56,7 @@ def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
 
 
 def unrotate(total: Tensor, flips: Tensor, length: int) -> Tensor:
-    """The sum `[length]` of the rows whose rotated rows sum to `total` `[padded(length)]`."""
+    """Returns the sum `[length]` of rows whose rotated sum is `total` `[padded(length)]`."""
     back = hadamard(total.double()[None])[0] * flips.to(total.device) / _SHRINK
     return back[:length]
 

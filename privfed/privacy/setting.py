@@ -12,7 +12,7 @@ _EXACT = 1e-9
 
 
 def whole_sites(part: float, sites: int) -> int:
-    """Returns k, the number of `sites` in the colluding fraction `part` of them; at least one.
+    """Returns k, the number of colluding sites: `part` times `sites`, rounded up, at least one.
 
     The result is at least one, since every site is at least curious: it knows its own share of
     noise and its clients.

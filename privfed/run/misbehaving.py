@@ -170,7 +170,7 @@ def misbehaviour_in(
 def _evidence(
     lines: Sequence[Mapping[str, Any]], measure: str, count: Indices, byzantine: Mask | None
 ) -> ClientEvidence:
-    """Evidence of one `measure` against clients with `count` `[clients]` rounds above 0."""
+    """Evidence of one `measure` against the clients whose number of rounds, `count`, is above 0."""
     plain, halved = np.zeros(len(count)), np.zeros(len(count))
     for line in lines:
         ids = np.array(line["clients"], dtype=np.int64)

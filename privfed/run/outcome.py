@@ -186,7 +186,7 @@ class Outcome:
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy. Raises `KeyError` if the loss has no such measure."""
+        """Test accuracy. Raises `KeyError` if accuracy is not a measure of the loss."""
         return self.measures["accuracy"]
 
     def to_json(self) -> dict[str, Any]:

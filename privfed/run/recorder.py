@@ -44,7 +44,7 @@ class Stopping:
     since: int = 0
 
     def after(self, measures: Mapping[str, float]) -> Stopping:
-        """Returns the state after one more evaluation; one without the measure is ignored."""
+        """Returns the state after one more evaluation, which is ignored without the measure."""
         value = measures.get(self.by, math.nan)
         if math.isnan(value):
             return self

@@ -57,7 +57,7 @@ class Witness:
 
     @property
     def release(self) -> Release | None:
-        """The release that the sampler makes of a Gaussian one; None if nothing is proved."""
+        """The release of a Gaussian mechanism on the sampled cohort; None if nothing is proved."""
         return self.sampled(Gaussian(1.0)) if self.sampled else None
 
     @property
@@ -117,7 +117,7 @@ class Population:
 
     @classmethod
     def of(cls, sizes: Indices) -> Population:
-        """Returns a population whose clients are identified by their place only."""
+        """Returns a population of clients with these `sizes`, identified by their place only."""
         return cls(sizes, np.arange(len(sizes)))
 
 

@@ -125,7 +125,7 @@ def _of_poisson_cohorts(
 
 
 def _chance(sizes: NDArray[np.int64], clients: int, rate: float) -> NDArray[np.float64]:
-    """P[min(Binomial, last size) = size] for each of `sizes`; smaller sizes are left out."""
+    """Returns P[min(Binomial(clients, rate), last of sizes) = size] for each of `sizes`."""
     chance = np.asarray(stats.binom.pmf(sizes, clients, rate))
     chance[-1] = stats.binom.sf(sizes[-1] - 1, clients, rate)
     return chance

@@ -148,7 +148,7 @@ class Canaries:
 
 @dataclass(frozen=True)
 class WithCanaries:
-    """An executor in whose cohorts canaries answer as well.
+    """An executor for cohorts of real clients and canaries.
 
     Attributes:
       inner: the executor of the real clients.

@@ -43,7 +43,7 @@ class PairwiseNoise:
 
     @property
     def centred(self) -> float:
-        """Standard deviation of noise that, minus its mean, is distributed as the shared noise."""
+        """Standard deviation of independent noise that, less its mean, has shared noise's law."""
         return self.shared * math.sqrt(self.clients)
 
     @property

@@ -161,7 +161,7 @@ class CommitteeServer:
             raise Aborted(f"wrong dealing: client {client} dealt garbled shares")
 
     def _good(self, member: int) -> set[int]:
-        """Returns the clients whose shares the member holds as committed."""
+        """Returns the clients whose shares the member holds in usable form, as committed."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}

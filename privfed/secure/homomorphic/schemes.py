@@ -141,7 +141,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def decrypt(self, ciphertext: Any) -> Integers:
-        """Returns the numbers of one block. Raises `Aborted` if it is no sum within the limits."""
+        """Returns the numbers of one block. Raises `Aborted` if they exceed the limits of a sum."""
 
     @property
     @abstractmethod

@@ -59,7 +59,7 @@ class ClientNoise:
     keys: Keys
 
     def seeds(self, clients: int) -> tuple[bytes, ...]:
-        """Returns the seeds of layers 1 to L; each is the hash of the one before."""
+        """Returns the seeds of layers 1 to L; each is the hash of the previous seed."""
         seeds = []
         seed = self._seed(b"layers")
         for _ in range(self.layers.count(clients)):
@@ -86,7 +86,7 @@ class ClientNoise:
 
 
 def next_layer(seed: bytes) -> bytes:
-    """Returns the seed of the layer after that of `seed`."""
+    """Returns the seed of the layer that follows the layer of `seed`."""
     return hashlib.sha256(b"privfed layer" + seed).digest()
 
 

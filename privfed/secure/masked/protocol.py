@@ -326,5 +326,5 @@ class MaskedSums(SecureProtocol):
 
 
 def _hashed_size(layers: int) -> int:
-    """Returns the size of the hashes of one holder's shares, with the holder."""
+    """Returns the size in bytes of a holder's number and the hashes of its shares."""
     return NUMBER.size + (2 + layers) * HASH
