@@ -73,7 +73,7 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
 
 
 def tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
-    """P[at least j of `degree` clients, drawn without replacement, are marked], j = 0 ... k + 1."""
+    """P[j or more of `degree` clients drawn without replacement are marked], j = 0..degree + 1."""
     others = clients - marked
     least, most = max(0, degree - others), min(degree, marked)
     first = _log_choose(marked, least) + _log_choose(others, degree - least)
