@@ -201,14 +201,14 @@ def _built(raw: Raw, name: str, kind: str) -> Any:
 
 
 def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
-    """Default of `key` in `section`, given the parts that it names; None for an unknown key."""
+    """Default of `key` in `section`, given the parts named there; None for an unknown key."""
     models = _models(name, section)
     fields = [model.model_fields[key] for model in models if key in model.model_fields]
     return fields[0].default if fields else None
 
 
 def _unknown_keys(name: str, given: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Keys of a section that neither the section nor one of its parts defines."""
+    """Yields the keys in `given` that neither the section nor one of its parts defines."""
     known = known_keys(name, given)
     for key in sorted(given.keys() - known):
         yield Mistake(f"{name}.{key}", partial(_unknown, name, key, list(known)))
@@ -268,7 +268,7 @@ def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> No
 
 
 def _one_budget(privacy: Privacy) -> Privacy:
-    """Adds the default budget if neither budget nor noise is set; refuses them together."""
+    """Adds the default budget if neither budget nor noise is set; refuses a budget with a noise."""
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise Refused(
             "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "

@@ -195,12 +195,12 @@ class Config:
 
     @property
     def nothing_public(self) -> bool:
-        """Whether no example is public, so that only clients can evaluate the model."""
+        """Whether no example is public; then only clients can evaluate the model."""
         return self.data.holdout == "none"
 
     @property
     def void(self) -> bool:
-        """Whether attackers read raw updates, so that their rows depend on other clients' data."""
+        """Whether attackers read raw updates; then their rows depend on other clients' data."""
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
@@ -312,7 +312,7 @@ class Config:
 
 
 def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
-    """Returns `raw` with the classes `given` in place of the names of parts of these kinds.
+    """Returns `raw` with the classes `given`, by kind, in place of the names of parts.
 
     Args:
       raw: the keys of each section.

@@ -17,7 +17,7 @@ class Chosen:
     A grid that tunes privately (`privfed.grid.private_tuning`) writes this record into each
     candidate's configuration.
 
-    `charge` is the hash of that line in the ledger of the choice; empty before it is charged.
+    `charge` is the hash of the line that charges the choice in its ledger; empty before the charge.
     """
 
     repetitions: Repetitions
@@ -29,7 +29,7 @@ class Chosen:
 
     @classmethod
     def from_json(cls, stated: Any) -> Chosen | None:
-        """Reads an output of `to_json`; None if `stated` is not one."""
+        """Reads an output of `to_json`; None if `stated` is no such output."""
         try:
             repetitions = Repetitions(stated["shape"], stated["gamma"])
             return cls(repetitions, str(stated["charge"]))

@@ -41,8 +41,8 @@ def load_population(config: Config, streams: Streams) -> Federation:
     """Loads the clients and the test set that `config` names. Raises `Refused`."""
     if config.apart:
         raise Refused(
-            'data.site_partition is "elsewhere", so that clients are at sites on machines of '
-            "their own and no data are on this machine; use `privfed federation run`, or simulate "
+            'data.site_partition is "elsewhere", but then clients are at sites on machines of '
+            "their own, and no data are on this machine; use `privfed federation run`, or simulate "
             "sites with another value",
             key="data.site_partition",
         )

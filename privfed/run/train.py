@@ -92,7 +92,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
         ledger = Ledger.create(directory.ledger, terms)
     if ledger.terms.get("config") != directory.config.digest():
         raise Broken(
-            f"{directory.path}: config.toml does not match the ledger, so that it was edited; "
+            f"{directory.path}: config.toml does not match the ledger, so the file was edited; "
             "restore config.toml, or start a new run"
         )
     keep_heads(ledger, setup.plan.config.run.heads)
