@@ -46,7 +46,7 @@ class Round:
 
     @cached_property
     def epsilon(self) -> float:
-        """The ε of the rounds until this one, at the run's δ; `run.guarantee` is the proved one."""
+        """The ε spent up to this round, at the run's δ; `run.guarantee` is the proved guarantee."""
         return self._loop.recorder.epsilon(self._now)
 
     @property
@@ -58,7 +58,7 @@ class Round:
     def metrics(self) -> Mapping[str, Any]:
         """The metrics after this round on public test examples, and the clients' charged ones.
 
-        A round that the run did not evaluate is evaluated when this is first read.
+        A round that the run did not evaluate is evaluated when this property is first read.
         """
         if self._record is not None:
             return dict(self._record.public)
@@ -97,9 +97,9 @@ class Round:
         """Returns the raw rows. Raises `Refused` unless the run is a simulation that has them."""
         if self._rows is None:
             raise Refused(
-                f"round.{name} is private, so that no epsilon covers this value; use start(…, "
-                "simulation=True) to read the value, in a run that is marked as a simulation "
-                "without a guarantee"
+                f"round.{name} is private, and no epsilon covers its value; to read it, use "
+                "start(…, simulation=True), which marks the run as a simulation without a "
+                "guarantee"
             )
         return self._rows
 
@@ -188,7 +188,7 @@ class InProgress:
         for name, callback in (("on_round", on_round), ("on_evaluation", on_evaluation)):
             if callback is not None and not callable(callback):
                 raise Refused(f"{name} is {callback!r}; expected a function of a privfed.Round")
-        self._frames = 4  # of this method, and of `train` or `resume`
+        self._frames = 4  # those of this method, and of `train` or `resume`
         with self:
             for round in self:
                 if on_round is not None:
@@ -223,7 +223,7 @@ def new_rounds(
       progress: whether progress is shown; None: in terminals and notebooks.
 
     Raises:
-      Refused: if an observer is none.
+      Refused: if an object in `observers` is no observer.
     """
 
     def started(observing: Sequence[Observer], ranks: Ranks) -> AbstractContextManager[Loop]:
@@ -254,7 +254,7 @@ def further_rounds(
       progress: whether progress is shown; None: in terminals and notebooks.
 
     Raises:
-      Refused: if an observer is none.
+      Refused: if an object in `observers` is no observer.
     """
     changes = {"run.rounds": rounds, "privacy.epsilon": epsilon}
 

@@ -115,7 +115,7 @@ class Texts(Arrays):
         return self._inputs(list(texts), "the texts")[0]
 
     def _arrays(self, passed: Any, called: str) -> Any:
-        """The inputs of a client's texts; with their labels, if they have any."""
+        """Returns the inputs of a client's texts, with their labels if labels are declared."""
         texts, y = passed if isinstance(passed, tuple) and len(passed) == 2 else (passed, None)
         texts = None if isinstance(texts, str) or not isinstance(texts, Iterable) else [*texts]
         if texts is None or not all(isinstance(each, str) for each in texts):
@@ -123,15 +123,19 @@ class Texts(Arrays):
         if self._labelled != (y is not None):
             expected = "a pair (texts, labels)" if self._labelled else "a list of texts"
             raise Refused(
-                f"data: {called} has labels, or lacks them, against the declaration; expected "
-                f"{expected}: classes= or labels= declares labels"
+                f"data: {called} has {'labels' if y is not None else 'no labels'}, but classes= or "
+                f"labels= {'declares' if self._labelled else 'does not declare'} labels; expected "
+                f"{expected}"
             )
         inputs, rows = self._inputs(texts, called)
         if y is None:
             return inputs
         labels = np.asarray(y)
         if labels.shape[:1] != (len(texts),):
-            raise Refused(f"data: {called} has not as many labels as texts; expected one for each")
+            raise Refused(
+                f"data: {called} has another number of labels than of texts; expected one label for "
+                "each text"
+            )
         return inputs, labels[rows]
 
     def _inputs(self, texts: list[str], called: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -148,7 +152,7 @@ class Texts(Arrays):
         return {_IDS: ids, _MASK: mask}, np.array(rows, dtype=np.int64)
 
     def _windows(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
-        """The examples of one text: none for a text without anything to predict, or to read."""
+        """Yields the examples of one text; none if the text has no token to predict, or to read."""
         if self._labelled:
             yield from [ids[: self._window]] if len(ids) else []
             return
@@ -167,12 +171,12 @@ class Texts(Arrays):
         if not texts:
             return []
         try:
-            if hasattr(tokenizer, "encode_batch"):  # of tokenizers
+            if hasattr(tokenizer, "encode_batch"):  # a tokenizer of `tokenizers`
                 return [
                     [i for i, mask in zip(each.ids, each.attention_mask, strict=True) if mask]
                     for each in tokenizer.encode_batch(texts)
                 ]
-            if hasattr(tokenizer, "convert_ids_to_tokens"):  # of transformers
+            if hasattr(tokenizer, "convert_ids_to_tokens"):  # a tokenizer of `transformers`
                 cut = {"truncation": True, "max_length": self._window} if self._labelled else {}
                 ids: list[Sequence[int]] = tokenizer(texts, verbose=False, **cut)[_IDS]
                 return ids
@@ -192,7 +196,9 @@ def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dic
     names = table.names()
     for key, column in (("text", text), ("client", client), ("label", label)):
         if column and column not in names:
-            raise Refused(f"{key} is {column!r}, but {TABLE} has no such column; name another")
+            raise Refused(
+                f"{key} is {column!r}, but {TABLE} has no such column; name one of its columns"
+            )
     numbers = {label: repr(label)} if label and not words else {}
     columns = table.read(numbers, {name: repr(name) for name in named})
     cells = {
@@ -213,13 +219,16 @@ def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dic
 
 
 def _all_of(by_client: Mapping[str, Labelled]) -> Any:
-    """The rows of a table without owners, as texts or a pair."""
+    """Returns the rows of a table without clients, as texts or a pair (texts, labels)."""
     texts, y = by_client.get("", ([], None))
     return texts if y is None else (texts, y)
 
 
 def _size(tokenizer: Any, vocabulary: int) -> int:
-    """The size of the vocabulary. Raises `Refused` if it is unknown, or smaller than its tokens."""
+    """Returns the size of the model's vocabulary: `vocabulary`, or else that of the tokenizer.
+
+    Raises `Refused` if neither is known, or if `vocabulary` is smaller than the tokenizer's.
+    """
     if hasattr(tokenizer, "get_vocab_size"):
         tokens = int(tokenizer.get_vocab_size())
     else:
@@ -229,7 +238,7 @@ def _size(tokenizer: Any, vocabulary: int) -> int:
     if vocabulary and vocabulary < tokens:
         raise Refused(
             f"vocabulary is {vocabulary}, but the tokenizer has {tokens} tokens; expected at least "
-            "as many: resize the model's embedding, or take the model's own tokenizer"
+            "as many: resize the model's embedding, or use the model's own tokenizer"
         )
     return vocabulary or tokens
 
