@@ -43,8 +43,8 @@ def sends_a_row_for_each_attacker(attack: Attack) -> None:
     trained, honest = _cloud(3), _cloud(9, seed=1)
     before = trained.clone(), honest.clone()
     rows, _ = _sent(attack, trained, honest)
-    found, expected = ((tuple(each.shape), each.dtype) for each in (rows, trained))
-    assert found == expected, f"rows are {found}; expected {expected}"
+    form, expected = ((tuple(each.shape), each.dtype) for each in (rows, trained))
+    assert form == expected, f"rows are {form}; expected {expected}"
     assert rows.isfinite().all(), "rows are not finite"
     assert torch.equal(trained, before[0]), "the attackers' own rows are changed in place"
     assert torch.equal(honest, before[1]), "the honest rows are changed in place"
@@ -101,8 +101,8 @@ def poisons_what_it_declares(attack: Attack) -> None:
     x, y = attack.poison(_IMAGES, _LABELS, _briefing(attack), _rng())
     assert torch.equal(_IMAGES, before[0]), "examples are changed in place"
     assert torch.equal(_LABELS, before[1]), "labels are changed in place"
-    found, expected = (tuple(x.shape[1:]), x.dtype, y.dtype), (shape, _IMAGES.dtype, _LABELS.dtype)
-    assert found == expected, f"an example and the types are {found}; expected {expected}"
+    form, expected = (tuple(x.shape[1:]), x.dtype, y.dtype), (shape, _IMAGES.dtype, _LABELS.dtype)
+    assert form == expected, f"an example and the types are {form}; expected {expected}"
     assert len(x) == len(y), f"{len(x)} examples have {len(y)} labels"
     least, most = int(y.min()), int(y.max())
     assert 0 <= least <= most < _CLASSES, (

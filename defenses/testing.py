@@ -72,11 +72,9 @@ def _cloud(n: int, d: int = 7, seed: int = 0, dtype: torch.dtype = torch.float64
 
 def _same(part: Any, wrong: str, result: Tensor, expected: Tensor, **tolerance: Any) -> None:
     """Raises `AssertionError` that names the part and what is `wrong` if two results differ."""
-
-    def message(difference: str) -> str:
-        return f"{_name(part)} {wrong}: {difference}"
-
-    torch.testing.assert_close(result, expected, msg=message, **tolerance)
+    torch.testing.assert_close(
+        result, expected, msg=lambda text: f"{_name(part)} {wrong}: {text}", **tolerance
+    )
 
 
 def _name(part: Any) -> str:
@@ -178,20 +176,18 @@ def refuses_more_byzantine_rows_than_it_tolerates(part: Any) -> None:
     """Checks the refusal of too many Byzantine rows, and of half precision."""
     rule = RuleOnRows(part)
     for byzantine in (-1, rule.most(11) + 1) if rule.most(11) < 11 else (-1,):
-        text = _refusal(partial(rule, _cloud(11), byzantine), ValueError)
-        taken = f"{_name(part)} does not refuse {byzantine} Byzantine of 11 rows by a ValueError"
-        assert "tolerates at most" in text, taken
-    text = _refusal(lambda: rule(_cloud(11).half(), 0), TypeError)
-    assert "float32 or float64" in text, f"{_name(part)} takes half precision without a TypeError"
+        _refuses(part, partial(rule, _cloud(11), byzantine), ValueError("tolerates at most"))
+    _refuses(part, partial(rule, _cloud(11).half(), 0), TypeError("float32 or float64"))
 
 
-def _refusal(call: Callable[[], object], error: type[Exception]) -> str:
-    """Returns the text of the `error` that `call` raises; "" if it raises none."""
+def _refuses(part: Any, call: partial[Tensor], error: Exception) -> None:
+    """Raises `AssertionError` unless `call` raises such an `error`, with its text."""
     try:
         call()
-    except error as raised:
-        return str(raised)
-    return ""
+    except type(error) as raised:
+        if str(error) in str(raised):
+            return
+    raise AssertionError(f"{_name(part)} of {call.args[1]} Byzantine rows does not raise {error!r}")
 
 
 def _placements(honest: Tensor, count: int) -> Iterator[Tensor]:
@@ -298,27 +294,18 @@ RULE_CHECKS = (
 )
 """All checks of a rule."""
 
-_NNM = NearestNeighbourMixing()
-_FOLLOWING = {
-    "trimmed_mean": TrimmedMean(),
-    "geometric_median": GeometricMedian(),
-    "norm_bound": NormBound(radius=1.0),
-}
-"""One rule of each form, with which pre-aggregators are composed."""
+_FOLLOWING = TrimmedMean(), GeometricMedian(), NormBound(radius=1.0)  # one rule of each form
 
 
 def composed(contract: Callable[[Any], None], random: bool = True) -> Callable[[Any], None]:
-    """Returns the check `contract` of rules for a pre-aggregator before three kinds of rules.
-
-    Without `random`, pre-aggregators that draw by the place of a row are not checked.
-    """
+    """Returns the check `contract` of rules, for rules after a pre-aggregator (`random` or not)."""
 
     def of_compositions(part: Any) -> None:
-        if "generator" in part.needs() and not random:
+        if not random and "generator" in part.needs():
             return
-        for rule in _FOLLOWING.values():
+        for rule in _FOLLOWING:
             contract(Composed(before=(part,), rule=rule))
-        contract(Composed(before=(part, _NNM), rule=_FOLLOWING["trimmed_mean"]))
+        contract(Composed(before=(part, NearestNeighbourMixing()), rule=TrimmedMean()))
 
     of_compositions.__name__ = contract.__name__
     return of_compositions
@@ -328,13 +315,11 @@ def makes_as_many_mixtures_as_it_declares(part: Any) -> None:
     """Checks the number and the weights of the mixtures."""
     for n in (1, 2, 7, 12):
         assert 0 <= part.most(n) <= n, f"`most` is {part.most(n)} of {n} rows"
-        rows = _cloud(n)
-        generator = torch.Generator().manual_seed(0)
-        weights = part.mix(Geometry.of(rows), part.most(n), generator)
-        found, expected = (weights.dtype, tuple(weights.shape)), (torch.float64, (part.left(n), n))
-        assert found == expected, f"the weights of {n} rows are {found}; expected {expected}"
-        assert weights.isfinite().all(), f"a weight of {n} rows is not finite"
-        assert (weights >= 0).all(), f"a weight of {n} rows is negative"
+        geometry, generator = Geometry.of(_cloud(n)), torch.Generator().manual_seed(0)
+        weights = part.mix(geometry, part.most(n), generator)
+        form, expected = (weights.dtype, tuple(weights.shape)), (torch.float64, (part.left(n), n))
+        assert form == expected, f"the weights of {n} rows are {form}; expected {expected}"
+        assert (weights >= 0).all(), f"a weight of {n} rows is negative or no number"
         assert (weights.sum(1) <= 1 + 1e-9).all(), "a mixture is longer than all of its rows"
 
 
@@ -355,7 +340,6 @@ COMPOSED_CHECKS = (
     composed(aggregates_few_equal_and_no_rows),
     composed(stays_finite_under_long_rows),
 )
-"""Checks of rules for compositions with a pre-aggregator."""
 BEFORE_CHECKS = (
     IN_ANY_ORDER,
     *COMPOSED_CHECKS,

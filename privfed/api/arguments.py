@@ -147,8 +147,8 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
         client = source.client if source.client in names else ""  # only needed for training
         site = source.site if client and source.site in names else ""
         others = type(source).model_fields.keys() - kind.model_fields
-        kept = {key: value for key, value in raw["data"].items() if key not in others}
-        raw["data"] = {**kept, **data, "client": client, "site": site}
+        section = {key: value for key, value in raw["data"].items() if key not in others}
+        raw["data"] = {**section, **data, "client": client, "site": site}
         return reassembled(raw, config)
 
     return changed

@@ -133,8 +133,8 @@ class Texts(Arrays):
         labels = np.asarray(y)
         if labels.shape[:1] != (len(texts),):
             raise Refused(
-                f"data: {called} has another number of labels than of texts; expected one label for "
-                "each text"
+                f"data: {called} has another number of labels than of texts; expected one label "
+                "for each text"
             )
         return inputs, labels[rows]
 
@@ -161,8 +161,8 @@ class Texts(Arrays):
 
     @property
     def _padding(self) -> int:
-        own = getattr(self._tokenizer, "padding", None)  # of tokenizers
-        padding = (own or {}).get("pad_id", getattr(self._tokenizer, "pad_token_id", None))
+        stated = getattr(self._tokenizer, "padding", None)  # of tokenizers
+        padding = (stated or {}).get("pad_id", getattr(self._tokenizer, "pad_token_id", None))
         return 0 if padding is None else int(padding)
 
     def _tokens(self, texts: list[str], called: str) -> list[Sequence[int]]:

@@ -48,8 +48,8 @@ def steps_are_pure(server: Any) -> None:
     assert _equal(state, before[1]), "the state is changed in place"
     assert torch.equal(once[0], again[0]), "two equal steps give two models"
     assert _equal(once[1], again[1]), "two equal steps give two states"
-    found, expected = ((each.dtype, tuple(each.shape)) for each in (once[0], _start()))
-    assert found == expected, f"the model is {found} after a step, and {expected} before"
+    form, expected = ((each.dtype, tuple(each.shape)) for each in (once[0], _start()))
+    assert form == expected, f"the model is {form} after a step, and {expected} before"
 
 
 def resumes_from_a_checkpoint(server: Any) -> None:
@@ -63,9 +63,9 @@ def resumes_from_a_checkpoint(server: Any) -> None:
         assert _equal(read, dict(state)), "a checkpoint does not hold the whole state"
         server.model_copy().init(_start())
         resumed = _run(server.model_copy(), _DELTAS[stop:], params, read)
-        kept = "keep nothing outside of the state"
-        assert torch.equal(resumed[0], uninterrupted[0]), f"a resumed model differs; {kept}"
-        assert _equal(resumed[1], uninterrupted[1]), f"a resumed state differs; {kept}"
+        advice = "keep nothing outside of the state"
+        assert torch.equal(resumed[0], uninterrupted[0]), f"a resumed model differs; {advice}"
+        assert _equal(resumed[1], uninterrupted[1]), f"a resumed state differs; {advice}"
 
 
 def stays_without_an_update(server: Any) -> None:
@@ -279,8 +279,8 @@ def reads_no_sizes_it_does_not_declare(part: Any) -> None:
         for round in range(1, 21)
     ]
     reads = any(first != second for first, second in pairs)
-    found = f"reads_sizes is {sampler.reads_sizes}, but cohorts depend on sizes: {reads}"
-    assert sampler.reads_sizes == reads, found
+    wrong = f"reads_sizes is {sampler.reads_sizes}, but cohorts depend on sizes: {reads}"
+    assert sampler.reads_sizes == reads, wrong
 
 
 OPTIMIZER_CHECKS = (

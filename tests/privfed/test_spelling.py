@@ -39,6 +39,8 @@ NO_PARTS = {  # a key of the part's own has words that some part is named by, to
     ("privfed/config/config.py", "none"),
     ("privfed/data/holdout.py", "none"),
     ("privfed/models/peft_format.py", "none"),  # peft's key "bias"
+    ("privfed/models/peft_format.py", "gaussian"),  # peft's key "init_lora_weights"
+    ("privfed/testing/__init__.py", "groups"),  # the key client.groups
     # what a loss, an objective or a line of metrics calls a number
     ("privfed/grid/tables.py", "loss"),
     ("privfed/client/objectives/fedprox.py", "loss"),
