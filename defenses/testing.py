@@ -73,8 +73,8 @@ def _cloud(n: int, d: int = 7, seed: int = 0, dtype: torch.dtype = torch.float64
 def _same(part: Any, wrong: str, result: Tensor, expected: Tensor, **tolerance: Any) -> None:
     """Raises `AssertionError` that names the part and what is `wrong` if two results differ."""
 
-    def message(found: str) -> str:
-        return f"{_name(part)} {wrong}: {found}"
+    def message(difference: str) -> str:
+        return f"{_name(part)} {wrong}: {difference}"
 
     torch.testing.assert_close(result, expected, msg=message, **tolerance)
 
@@ -93,8 +93,8 @@ def keeps_inputs_shapes_and_dtypes(part: Any) -> None:
         before = rows.clone()
         aggregate = rule(rows, min(2, rule.most(11)))
         assert torch.equal(rows, before), f"{_name(part)} modifies rows"
-        found = (aggregate.dtype, tuple(aggregate.shape))
-        assert found == (dtype, (7,)), f"{_name(part)} of rows (11, 7) of {dtype} is {found}"
+        form = (aggregate.dtype, tuple(aggregate.shape))
+        assert form == (dtype, (7,)), f"{_name(part)} of rows (11, 7) of {dtype} is {form}"
         other = rule(rows.T.contiguous().T, min(2, rule.most(11)))
         _same(part, "depends on the memory layout of rows", other, aggregate)
     tracked = rule(_cloud(9).requires_grad_(), 1)
@@ -229,7 +229,7 @@ def stays_within_the_tolerance_it_declares(part: Any) -> None:
     for n in (10, 11, 16):
         f = rule.most(n)
         for count in {f, min(f, 1)}:
-            for honest in _honest(n - count, count):
+            for honest in [*_honest(n - count, count)][: 4 if n == 10 else 1]:
                 _stays_near(part, rule, honest, count)
         for beyond in (-1, f + 1, n // 2 + 1, n - 1):
             assert rule.robustness(n, beyond) == math.inf, (

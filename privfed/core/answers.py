@@ -280,10 +280,10 @@ def refuse_shape(tensor: Any, shape: tuple[Any, ...], part: object, hook: Any) -
       part: the part that owns the hook, named in the message.
       hook: the contract's function, whose first sentence is quoted.
     """
-    found, expected = tuple(tensor.shape), tuple(shape)
+    returned, expected = tuple(tensor.shape), tuple(shape)
     if expected[:1] == (...,):
-        found, expected = found[1 - len(expected) :], expected[1:]
-    if found != expected:
+        returned, expected = returned[1 - len(expected) :], expected[1:]
+    if returned != expected:
         wanted = str(tuple(shape)).replace("Ellipsis", "...")
         raise _misfit(part, hook, f"{_in_words(tensor)}, but one of shape {wanted}")
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from contracts.registered import example_of
 from lanes import every_case
+from pydantic import ValidationError
 
 from defenses.on_rows.median import Median
 from privfed.client.objectives.sgd import Sgd
@@ -33,9 +34,17 @@ def is_a_strict_documented_configuration(kind, name, part):
     for setting in ("strict", "frozen"):
         assert part.model_config[setting]
     assert part.model_config["extra"] == "forbid"
-    for field in part.model_fields:
+    for key, field in part.model_fields.items():
+        value = getattr(made, key)
         with pytest.raises(ValueError, match="frozen"):
-            setattr(made, field, getattr(made, field))
+            setattr(made, key, value)
+        whole = field.annotation is float and not isinstance(value, float)
+        assert not whole, f"{part.__qualname__}.{key} is a float; write {float(value)}, not {value}"
+    try:
+        part.model_validate({key: getattr(made, key) for key in part.model_fields})
+    except ValidationError as wrong:  # a default may lie out of range, until another key sets it
+        types = [each for each in wrong.errors() if each["type"].endswith("_type")]
+        assert not types, f"defaults of {part.__qualname__} have the wrong type: {types}"
 
 
 def declares_what_its_kind_asks_for(kind, name, part):
@@ -259,9 +268,30 @@ class Loose(Constant):
     model_config = {"extra": "allow"}
 
 
-@every_case("wrong", [Nameless, Required, Loose])
-def test_a_part_that_is_no_strict_documented_configuration_is_rejected(wrong):
-    with pytest.raises(AssertionError):
+class Whole(FedAvg):
+    """A part with an integer for a number."""
+
+    lr: float = 1
+
+
+class Text(FedAvg):
+    """A part with a text for a number."""
+
+    lr: float | None = "1.0"
+
+
+@every_case(
+    "wrong, says",
+    [
+        (Nameless, "give class Nameless a docstring: its first line is shown by `privfed list`"),
+        (Required, "requires 'rate', which declares no example"),
+        (Loose, None),
+        (Whole, r"Whole\.lr is a float; write 1\.0, not 1"),
+        (Text, "defaults of Text have the wrong type"),
+    ],
+)
+def test_a_part_that_is_no_strict_documented_configuration_is_rejected(wrong, says):
+    with pytest.raises(AssertionError, match=says):
         is_a_strict_documented_configuration("client_schedule", "wrong", wrong)
 
 
