@@ -129,6 +129,7 @@ class Correction(Part):
     which then is its `state`, so not with `keeps`; of each step's batch at its `anchor` ("batch");
     or none.
     """
+    _called_if: ClassVar[Mapping[str, str]] = {"anchor": "anchored"}
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
         """Returns the initial models `[c, d]`, or `[d]` if all share one: the broadcast model.

@@ -22,7 +22,14 @@ from typing import (
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from privfed.core.answers import check_answers, contract_of, declared, is_part, refuse_uncalled
+from privfed.core.answers import (
+    check_answers,
+    contract_of,
+    declared,
+    is_part,
+    refuse_misdeclared,
+    refuse_uncalled,
+)
 from privfed.core.errors import Refused
 from privfed.core.own_code import in_own_code
 from privfed.core.registry import ADAPTERS, BUILT_IN, CONTRACTS, GIVEN, OTHER_NAMES, RETURNED
@@ -136,6 +143,7 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
             f"{named}, which does not declare {', '.join(missing)}; expected all that {base} "
             "says: extend a built-in part, or add these"
         )
+    refuse_misdeclared(kind, part, named)
     refuse_uncalled(kind, part, named, Part)
     check_answers(kind, part)
 
