@@ -143,7 +143,7 @@ def test_people_without_a_declaration_are_refused_with_the_call_that_makes_one(
 
 def test_a_declaration_that_says_nothing_of_columns_is_refused():
     table = privfed.Table(patients(3), label="readmitted", labels=["no", "yes"], clients=3)
-    with pytest.raises(privfed.Refused, match="name at least one column in features"):
+    with pytest.raises(privfed.Refused, match="features, dates and categories are empty"):
         privfed.check(table)
 
 
@@ -250,7 +250,9 @@ def test_a_stream_is_read_once_and_a_transform_is_not_skipped():
     same(examples(privfed.Table(frame, **DECLARED)), examples(privfed.Table(stream, **DECLARED)))
     datasets = pytest.importorskip("datasets")
     dataset = datasets.Dataset.from_pandas(frame)
-    with pytest.raises(privfed.Refused, match="has a transform that is not applied yet"):
+    with pytest.raises(
+        privfed.Refused, match="has a transform that is applied only when rows are read"
+    ):
         examples(privfed.Table(dataset.with_transform(lambda rows: rows), **DECLARED))
     splits = datasets.DatasetDict({"train": dataset})
     for ask in (lambda: privfed.train(splits), lambda: examples(privfed.Table(splits, **DECLARED))):

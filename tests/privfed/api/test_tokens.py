@@ -237,8 +237,11 @@ def test_a_budget_of_tokens_leaves_out_further_examples_of_each_client():
         ({"inputs": {"y": {"shape": (LENGTH,), "tokens": 5}}}, "an input is called 'y'"),
         ({"tokens": 5, "shape": (LENGTH,), "bounds": (0, 1)}, "leave these out"),
         ({"tokens": 5, "shape": (LENGTH,), "next_token": "ids"}, "next_token is 'ids'"),
-        ({"tokens": 5, "shape": (LENGTH,), "next_token": True, "classes": 5}, "leave classes"),
-        ({"tokens": 5, "shape": (LENGTH,), "label_shape": (LENGTH,)}, "label_shape needs classes"),
+        ({"tokens": 5, "shape": (LENGTH,), "next_token": True, "classes": 5}, "leave those out"),
+        (
+            {"tokens": 5, "shape": (LENGTH,), "label_shape": (LENGTH,)},
+            "label_shape is set, but classes is not",
+        ),
         ({"bounds": (0, 5), "shape": (LENGTH,), "classes": 5, "tokens_per_client": 3}, "no input"),
     ],
 )

@@ -267,7 +267,7 @@ def test_bounds_leave_an_outlier_beyond_and_keep_a_tail():
 def test_where_no_column_is_left_the_reasons_are_told_on_request(tmp_path):
     rows = [f"{n},{'yn'[n % 2]}" for n in range(40)]
     (tmp_path / "s.csv").write_text("\n".join(["record,ill", *rows]))
-    with pytest.raises(Refused, match="no table to learn from") as refused:
+    with pytest.raises(Refused, match="cannot be declared as a table") as refused:
         declare(tmp_path / "s.csv", "ill", "", "s.csv", None, None)
     assert "record: a different integer in every row" in refused.value.private
 

@@ -122,7 +122,7 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, most):
         (lambda place: (place / "ann").symlink_to("."), "holds a link, which is never followed"),
         (lambda place: stored(place, "ann/dog/x/1.png"), "label 1 holds something else"),
         (lambda place: (place / "ann").mkdir(), "the 1 clients of .* hold no image"),
-        (lambda place: place.rmdir(), "which is no folder; expected a folder"),
+        (lambda place: place.rmdir(), "no such folder; name a folder"),
     ],
 )
 def test_other_folders_are_refused(tmp_path, broken, message):

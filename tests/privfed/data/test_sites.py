@@ -400,7 +400,7 @@ REFUSED = {
     "a site but for blanks": (
         HOLDS.assign(hospital=HOLDS.hospital.where(HOLDS.index != 3, "north ")),
         Sites(4),
-        "row 4: the site column 'hospital' holds.*another site except for blanks",
+        "row 4: the site column 'hospital' holds.*one name for the site",
         "'north '",
     ),
 }

@@ -347,7 +347,7 @@ def test_python_objects_are_never_unpickled(tmp_path):
     [
         ({"labels": None}, "exactly one of labels"),
         ({"classes": 3}, "exactly one of labels"),
-        ({"labels": ["no"]}, "one class leaves nothing to learn"),
+        ({"labels": ["no"]}, "the label has one class"),
         ({"features": {"age": [3.0, 3.0]}}, "bounds of 'age'"),
         ({"features": {"age": [3.0]}}, "at least 2"),
         ({"features": {}, "categories": {}}, "name at least one column"),
