@@ -60,7 +60,7 @@ def refuse_misplaced(
             day_number(value)
         elif key not in features and not any(fnmatchcase(key, name) for name in features):
             raise ValueError(
-                f"missing names {key!r}, but that is not a feature, date or category; remove the key"
+                f"missing names {key!r}, but that is no feature, date or category; remove the key"
             )
         elif isinstance(value, str):
             raise ValueError(

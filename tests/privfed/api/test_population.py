@@ -173,7 +173,7 @@ def test_a_column_of_several_types_is_refused_without_quoting_it():
     frame.loc[1, "age"] = "secret-71"
     with pytest.raises(privfed.Refused) as refused:
         privfed.check(privfed.Table(frame, **DECLARED), **SMALL)
-    assert "the table has a column that no type fits" in str(refused.value)
+    assert "the table cannot be converted to Arrow" in str(refused.value)
     assert "secret" not in str(refused.value)
     assert "secret" in refused.value.private
 

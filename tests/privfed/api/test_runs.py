@@ -630,7 +630,7 @@ def test_rows_of_those_who_train_are_no_public_test_set():
 @every_case(
     ("module", "expected"),
     [
-        (nn.Linear(4, 1, device="meta"), "without values"),
+        (nn.Linear(4, 1, device="meta"), 'on the device "meta"'),
         (net().bfloat16(), r"bfloat16; call .float"),
         (Locked(), "cannot be copied"),
     ],

@@ -103,9 +103,9 @@ def test_every_line_says_why_a_column_is_what_it_is(tmp_path):
         "age": "'unknown' counts as empty; 2 of 40 empty: the median is taken",
         "income": "1 of 40 outliers, clipped",
         "admitted": "dates from 2023-01-01 to 2023-12-18, as days since 1970",
-        "sex": "a category of 2 words; 1 of 40 empty: none of them",
+        "sex": "a category of 2 words; 1 of 40 empty: no category",
         "note": "a different word in every row",
-        "word": "30 different words; up to 20",
+        "word": "30 different words, but a category has at most 20",
         "always": "the same in every row",
         "nothing": "empty in every row",
         "client": "the owner of each row: the unit of privacy; 5 in the sample",
@@ -191,7 +191,7 @@ def test_a_declared_feature_means_its_own_column_alone(tmp_path):
     other.write_text(path.read_text().replace("x[1]", "x1"))
     table = Table(**{key: data[key] for key in data if key in Table.model_fields})
     assert table.load(5, Streams(0)).x.shape == (ROWS, 2)
-    with pytest.raises(Refused, match="has no column"):
+    with pytest.raises(Refused, match="has no such column"):
         table.model_copy(update={"path": str(other)}).load(5, Streams(0))
 
 
@@ -200,7 +200,7 @@ def test_a_form_of_date_that_is_not_clear_is_named_and_left_out(tmp_path):
         tmp_path, {"x": X, "when": [f"0{1 + n % 9}/0{1 + n % 7}/2020" for n in range(ROWS)]}
     )
     _, text = declared(path)
-    assert "ambiguous form, '%d/%m/%Y' or '%m/%d/%Y'" in line(text, "when")
+    assert "ambiguous format, '%d/%m/%Y' or '%m/%d/%Y'" in line(text, "when")
 
 
 def test_parquet_columns_of_every_type_are_declared(tmp_path):

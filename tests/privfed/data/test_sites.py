@@ -463,7 +463,7 @@ def test_a_site_column_that_is_another_is_refused(changes, message):
 
 
 def test_a_column_of_sites_that_is_not_there_is_refused():
-    with pytest.raises(Refused, match="site: the table has no column 'hospitl'"):
+    with pytest.raises(Refused, match="site names 'hospitl', but the table has no such column"):
         given(site="hospitl").load(4, STREAMS)
 
 

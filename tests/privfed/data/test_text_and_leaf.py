@@ -289,7 +289,7 @@ def test_sentences_of_a_field_are_classified(tmp_path):
         ({"field": 7}, "user 1, example 1 has no text there"),
         ({"field": -1}, r"data\.field is -1, but .* no text"),
         ({"labels": ["0", "1"]}, "user 1, example 1 is no class; expected one of 0, 1"),
-        ({"words": "gone.txt"}, r"data\.words: gone\.txt is no file"),
+        ({"words": "gone.txt"}, r"data\.words is gone\.txt, but there is no such file"),
     ],
 )
 def test_sentences_that_are_not_as_declared_are_refused(tmp_path, changes, message):

@@ -228,7 +228,7 @@ def test_more_people_than_are_stated_count_all_the_same(made):
     unspoiled = population(made, declaration)
     made.folder(0).data.write_text(data_text(made.table("h0"), clients=3))
     assert population(made, declaration).clients == unspoiled.clients > 3
-    with pytest.raises(Refused, match="clients is 3 .* but the table has more"):
+    with pytest.raises(Refused, match=r"clients is 3 .* but the table has more"):
         check_site(made.member(0), made.run_file(table="h0"))
 
 

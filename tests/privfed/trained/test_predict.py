@@ -99,13 +99,13 @@ def test_one_class_alone_is_predicted_though_nothing_can_be_scored(run, tmp_path
     new = written(tmp_path / "one.csv", age=[30, 40], sex=["f", "m"], ill=["no", "no"])
     predictions = predict(run, [f"data.path={new}"])
     assert (predictions.rows, predictions.labelled, predictions.measures) == (2, True, {})
-    assert "both classes" in asked("predict", run, "--data", new).stderr
+    assert "all scored examples have one class" in asked("predict", run, "--data", new).stderr
 
 
 def test_what_of_a_model_stays_with_clients_is_said_to_be_missing(run):
     shown = asked("predict", run.parent / "local", "--data", run.parent / "t.csv")
     words = " ".join(shown.stderr.split())
-    assert "lacks 1 of the numbers of this model (1.bias) are local to" in words
+    assert "lacks 1 parameters of this model (1.bias) are local to" in words
     assert "lacks" not in asked("predict", run, "--data", run.parent / "t.csv").stderr
 
 
