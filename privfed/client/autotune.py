@@ -229,8 +229,8 @@ def times_as_fast(
 ) -> float:
     """Returns how many times as fast `candidate` trains as `reference`, in the mode of `speed`.
 
-    The two trainers take turns, so that load on the machine affects both, and the best time of each
-    counts, because load only ever adds time.
+    The two trainers are timed in turn, so load on the machine affects both. The shortest time of
+    each counts, because load only lengthens times.
     """
     most = max(2 * cohort, 2)
     run, reference_run = (

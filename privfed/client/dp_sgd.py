@@ -85,8 +85,8 @@ class DpSgd(Part):
     one, and the divisor is a constant.
 
     *Sampling*: at each step each example of the silo is sampled independently with probability
-    `sampling_rate`, a public constant. An epoch is ceil(1 / sampling_rate) steps, so that the
-    number of steps follows from constants too. A silo's round is that many PoissonSampled(rate,
+    `sampling_rate`, a public constant. An epoch is ceil(1 / sampling_rate) steps, so the number of
+    steps is also a constant. A silo's round is that many PoissonSampled(rate,
     Gaussian(z)), and is charged to the silo's own ledger before it trains. Sampling of silos gives
     no further amplification here.
 

@@ -259,13 +259,13 @@ class Federation:
             return self
         if self.shared:
             raise Refused(
-                f"aggregation.root is {count}, which gives the server that many test examples, but "
-                "the test set has examples of clients that train; use a test set of other clients"
+                f"aggregation.root is {count}, but the server's test examples are of clients that "
+                "train; use a test set of other clients, or set aggregation.root = 0"
             )
         if count >= len(self.test) * self.test_scale:
             raise Refused(
                 f"aggregation.root is {count}, but there are {len(self.test)} public test "
-                f"examples; expected fewer than {len(self.test)}, so that some remain for scoring"
+                "examples, and at least one must remain for scoring; lower aggregation.root"
             )
         count = min(count, len(self.test) - 1)  # if the test set stands for a larger one
         rows = np.arange(len(self.test))

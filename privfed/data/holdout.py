@@ -208,8 +208,8 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
     public = draws < fraction
     if public.all() or not public.any():
         raise Refused(
-            f"data.holdout_fraction is {fraction}, but declares {int(public.sum())} of "
-            f"{len(pool.clients)} clients public, and one has to be public and one to train; "
+            f"data.holdout_fraction is {fraction}, which declares {int(public.sum())} of "
+            f"{len(pool.clients)} clients public, but one has to be public and one to train; "
             "change data.holdout_fraction or run.seed"
         )
     test, train = _of_clients(pool, public), _of_clients(pool, ~public)
@@ -217,7 +217,7 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
         raise Refused(
             f"data.holdout_fraction is {fraction}, but the {int(public.sum())} clients declared "
             f"public hold {len(test)} examples, and the others {len(train)}; change "
-            "data.holdout_fraction or run.seed so that both hold at least one"
+            "data.holdout_fraction or run.seed until both have at least one"
         )
     return HoldoutSplit(train, test, public=test.clients, typical=_mean_size(test))
 

@@ -211,7 +211,7 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
             'most frequent class, but these examples have no class labels; use "even" or "size"'
         )
     held, counts = np.unique(owners * classes + y.numpy(), return_counts=True)
-    order = np.lexsort((held, -counts))[::-1]  # so that the most frequent is written last
+    order = np.lexsort((held, -counts))[::-1]  # the most frequent label is written last
     labels = np.zeros(clients, dtype=np.int64)
     labels[held[order] // classes] = held[order] % classes
     return labels

@@ -32,7 +32,7 @@ from privfed.core.parts import Part
 
 
 class Lora(Part):
-    """Adapters in the modules that `targets` name; other parameters are frozen, except `trained`."""
+    """Adapters in the modules that `targets` name; only they and `trained` parameters train."""
 
     rank: int = Field(ge=1, le=65_536)
     """Rank of the change of each weight; for an attention, of query, key and value each."""

@@ -121,7 +121,7 @@ class Hashes:
 
 @contextlib.contextmanager
 def _in_one_order() -> Iterator[None]:
-    """Makes a GPU add in a fixed order, so that seeded runs are reproducible there too."""
+    """Makes a GPU add in a fixed order within the block: seeded runs are then reproducible."""
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)

@@ -50,7 +50,7 @@ class ListedWords(Characters):
         return cls(words)
 
     def pieces(self, text: str) -> Iterator[str]:
-        """The words of `text`, in the form in which the vocabulary lists words."""
+        """The words of `text`; a word that is not listed is in lower case, without punctuation."""
         for word in text.split():
             bare = word.strip(string.punctuation).lower()
             yield word if word in self._tokens else bare

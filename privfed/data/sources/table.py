@@ -274,7 +274,7 @@ class Table(DeclaredTable):
         return None if Path(self.path).suffix.lower() == ".npz" else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Two origins: tables with this client column anywhere, and the file, for any column."""
+        """Two origins: the client column (in any file), and the file (with any client column)."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:

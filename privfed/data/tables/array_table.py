@@ -126,7 +126,10 @@ def of_inputs(held: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
 def _examples(
     held: Any, shapes: ArrayShapes, called: str
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The inputs and labels of a client; zeros if `shapes` states no labels. Raises `Refused`."""
+    """The inputs and labels of a client; labels are zeros if `shapes` states none.
+
+    Raises `Refused` if they are not as declared.
+    """
     if not shapes.labelled:
         x = _inputs(held, shapes, called)
         return x, np.zeros(len(next(iter(x.values()))))
@@ -220,7 +223,7 @@ def _stack(each: Sequence[Any]) -> np.ndarray:
 
 
 def _array(held: Any, called: str) -> np.ndarray:
-    """`held`, a NumPy array, tensor or nested list, as a NumPy array. Raises `Refused`."""
+    """`held` as a NumPy array. Raises `Refused` if it cannot be converted."""
     try:
         detached = held.detach().cpu() if hasattr(held, "detach") else held
         return np.asarray(detached)

@@ -77,7 +77,10 @@ def delimiter_of(path: Path, encoding: str) -> str | None:
 
 
 def unpacked(path: Path, length: int = -1) -> bytes:
-    """The first `length` bytes of a file (-1: all), decompressed. Raises `OSError`."""
+    """The first `length` bytes of a file, decompressed; all if `length` is -1.
+
+    Raises `OSError` if the file cannot be read.
+    """
     import pyarrow
 
     with pyarrow.input_stream(str(path), compression="detect") as stream:

@@ -124,7 +124,7 @@ class PlainSession:
 
     @property
     def awaits_rows(self) -> bool:
-        """Whether sums are still expected: true at first."""
+        """Whether no sum has arrived yet."""
         return not self._sums
 
     def handle(self, site: int, answer: bytes) -> None:

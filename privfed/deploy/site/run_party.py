@@ -140,7 +140,11 @@ class RunParty:
         return self._handled(party, requested.invitation)
 
     def step(self, body: bytes) -> bytes:
-        """Returns the answer to the next message of the current sum. Raises `Aborted`."""
+        """Returns the answer to the next message of the current sum.
+
+        Raises:
+          Aborted: if no sum was started, or the message is invalid.
+        """
         party = self._party or self._restored(None)
         if party is None:
             raise BadMessage("wrong type", "a step arrived, but no sum was started")

@@ -108,7 +108,11 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
         )
     except Incomposable as error:
         raise Declined(
-            Refusal(Code.BUDGET, f"the run cannot be composed with answered runs: {error}")
+            Refusal(
+                Code.BUDGET,
+                "budget.epsilon cannot be checked, since the run and the runs answered before have "
+                f"no joint guarantee ({error}); the run has to use another mechanism or threat",
+            )
         ) from None
     charges = Counter(before) + Counter(following)
     spent = guarantee(charges, limit.delta).epsilon
