@@ -44,8 +44,9 @@ class Input(Part):
     def _consistent(self) -> Self:
         if (bool(self.bounds), bool(self.tokens), self.mask).count(True) != 1:
             raise ValueError(
-                "declare an input by exactly one of bounds (numbers), tokens (the size of a "
-                "vocabulary) and mask = true: public constants, never read from private data"
+                f"bounds is {self.bounds}, tokens is {self.tokens} and mask is "
+                f"{str(self.mask).lower()}, but an input has exactly one of them, as a public "
+                "constant; set bounds (numbers), tokens (size of a vocabulary) or mask = true"
             )
         if self.bounds and (len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]):
             raise ValueError(f"bounds is {self.bounds}; expected [low, high]")

@@ -212,7 +212,8 @@ def _refuse_unusable(declared: Declaration, source: Callable[[], Table | GivenTa
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise Refused(
-            "this sample cannot be declared as a table for training",
+            "this sample cannot be declared as a table for training; write the declaration by "
+            "hand, or use another sample",
             private="\n".join([reason, *left_out_comments(declared)]),
         ) from None
     except Refused as refused:

@@ -100,8 +100,9 @@ def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
     """Raises `ValueError` unless two or more classes are declared, by number or by `names`."""
     if bool(names) == bool(classes) or len(names) == 1 or classes == 1:
         raise ValueError(
-            "declare the classes, two or more, by exactly one of classes (integers from 0) and "
-            "labels (their values), which are public constants"
+            f"classes is {classes} and labels is {[*names]}, but exactly one of them must declare "
+            "two or more classes, as public constants; set classes (labels are integers from 0) or "
+            "labels (their values)"
         )
     if len({*names}) < len(names):
         raise ValueError(f"labels is {[*names]}, but names a value twice; name each value once")

@@ -90,7 +90,7 @@ class DeclaredExamples(Part):
         if self.label:
             refuse_no_classes(self.classes, self.labels)
         elif not self.text:
-            raise ValueError("label is missing: name the column of labels")
+            raise ValueError("label is missing; set it to the column of labels")
         elif self.classes or self.labels or self.bag:
             raise ValueError(
                 "classes, labels or bag is set, but has an effect only on texts with a label; set "

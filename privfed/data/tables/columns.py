@@ -322,5 +322,7 @@ def _readable(path: Path, dialect: Dialect) -> Iterator[None]:
     except Exception as error:  # libraries raise any error on damaged files
         where, why = delimited.csv_problem(path, error, dialect)
         raise Refused(
-            f"data: {path}{where} cannot be read: {why or public_text(error)}", private=str(error)
+            f"data: {path}{where} cannot be read: "
+            f"{why or f'{public_text(error)}; expected a CSV, Parquet or npz file'}",
+            private=str(error),
         ) from None

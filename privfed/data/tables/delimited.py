@@ -210,7 +210,7 @@ def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, st
             f"a row is longer than {_LONGEST_ROW >> 20} MiB, or a quote is never closed; close the "
             "quote, or use fewer columns or a Parquet file"
         )
-    return where, "the file is empty"
+    return where, "the file is empty; expected a row of names, and rows of cells"
 
 
 def _is_utf16(path: Path) -> bool:

@@ -318,8 +318,9 @@ class LabelDeclaration:
         kinds = (bool(self.values), bool(self.classes), bool(self.bounds))
         if self.single and sum(kinds) != 1:
             raise ValueError(
-                "declare the label by exactly one of labels (its values by name), classes "
-                "(integers from 0) and label_bounds (a number to predict)"
+                f"labels is {self.values}, classes is {self.classes} and label_bounds is "
+                f"{self.bounds}, but exactly one must be set; set labels (the label's values), "
+                "classes (integers from 0) or label_bounds (a number to predict)"
             )
         if not self.single and (any(kinds) or len(set(self.columns)) < 2):
             raise ValueError(

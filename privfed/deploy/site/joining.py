@@ -128,7 +128,11 @@ class Membership:
     def _party(self, declaration: Declaration, new: bool) -> RunParty:
         if declaration.terms.get("config") != declaration.file_digest:
             raise Declined(
-                Refusal(Code.RUN, "the ledger's first line cites another run file, or none")
+                Refusal(
+                    Code.RUN,
+                    "the ledger's first line cites another run file, or none; the coordinator has "
+                    "to declare the run with its own ledger",
+                )
             )
         facts = declaration.text, declaration.examples, declaration.constants
         table, setup = self.accepted(*facts)

@@ -94,7 +94,12 @@ def site_config(text: str, table: SiteTable) -> Config:
     config = read_resolved(text, "the run")
     source = config.parts["source"]
     if not {*table.settled} <= {*type(source).model_fields}:
-        raise Declined(Refusal(Code.SOURCE, 'data.source is not "table", but sites have tables'))
+        raise Declined(
+            Refusal(
+                Code.SOURCE,
+                'data.source is not "table", but sites have tables; the run has to set it',
+            )
+        )
     if config.data.sites_per_client < table.sites_per_client:
         raise Declined(
             Refusal(

@@ -231,7 +231,7 @@ def test_a_budget_of_tokens_leaves_out_further_examples_of_each_client():
 @pytest.mark.parametrize(
     ("declared", "reason"),
     [
-        ({"inputs": {"ids": {"shape": (LENGTH,)}}}, "exactly one of bounds"),
+        ({"inputs": {"ids": {"shape": (LENGTH,)}}}, "an input has exactly one of them"),
         ({"inputs": {"ids": {"shape": (LENGTH,), "tokens": 5, "unknown": 5}}}, "unknown is 5"),
         ({"inputs": {"ids": {"shape": (LENGTH,), "bounds": (1, 1)}}}, "expected .low, high"),
         ({"inputs": {"y": {"shape": (LENGTH,), "tokens": 5}}}, "an input is called 'y'"),

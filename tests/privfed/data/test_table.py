@@ -345,8 +345,8 @@ def test_python_objects_are_never_unpickled(tmp_path):
 @every_case(
     "changes, message",
     [
-        ({"labels": None}, "exactly one of labels"),
-        ({"classes": 3}, "exactly one of labels"),
+        ({"labels": None}, "exactly one must be set"),
+        ({"classes": 3}, "exactly one must be set"),
         ({"labels": ["no"]}, "the label has one class"),
         ({"features": {"age": [3.0, 3.0]}}, "bounds of 'age'"),
         ({"features": {"age": [3.0]}}, "at least 2"),

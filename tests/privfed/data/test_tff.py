@@ -238,8 +238,8 @@ def test_other_files_are_refused(tmp_path):
 @every_case(
     "changes, message",
     [
-        ({"classes": 0}, "declare the classes"),
-        ({"labels": ["a", "b"]}, "declare the classes"),
+        ({"classes": 0}, "exactly one of them must declare"),
+        ({"labels": ["a", "b"]}, "exactly one of them must declare"),
         ({"shape": []}, "shape is missing"),
         ({"bounds": []}, r"bounds is \[\]"),
         ({"bounds": [1.0, 1.0]}, r"bounds is \[1.0, 1.0\]"),
