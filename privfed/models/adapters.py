@@ -242,9 +242,9 @@ def _refuse_targets(what: str, places: list[Place]) -> None:
     """Raises `Refused`, with the names of the modules that can be adapted."""
     names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
     raise Refused(
-        f"model.lora.targets: {what}, but must name linear layers, two-dimensional convolutions, "
-        "attentions, or modules that contain these; use "
-        f"{names or 'another model: this one has none'}"
+        f"model.lora.targets: {what}; name linear layers, two-dimensional convolutions, "
+        "attentions, or modules that contain these: use "
+        f"{names or 'another model, since this one has none'}"
     )
 
 

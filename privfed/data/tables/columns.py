@@ -321,8 +321,5 @@ def _readable(path: Path, dialect: Dialect) -> Iterator[None]:
         raise
     except Exception as error:  # libraries raise any error on damaged files
         where, why = delimited.csv_problem(path, error, dialect)
-        raise Refused(
-            f"data: {path}{where} cannot be read: "
-            f"{why or f'{public_text(error)}; expected a CSV, Parquet or npz file'}",
-            private=str(error),
-        ) from None
+        why = why or f"{public_text(error)}; expected a CSV, Parquet or npz file"
+        raise Refused(f"data: {path}{where} cannot be read: {why}", private=str(error)) from None

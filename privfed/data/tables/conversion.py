@@ -77,8 +77,8 @@ def parsed_number(cell: str | None, dialect: Dialect, where: str) -> float:
     except ValueError:
         pass
     raise Refused(
-        f"{where} holds a word, but was declared as numbers; correct that cell, or declare the "
-        "words in data.categories (for the label, in data.labels)",
+        f"{where} is not a number; correct that cell, or declare words in data.categories (for the "
+        "label, in data.labels)",
         private=f"it holds {cell!r}",
     )
 

@@ -27,14 +27,9 @@ _ONTO = (-1.0, 1.0)
 class NumberFeature:
     """A column of numbers, which becomes one feature.
 
-    Attributes:
-      column: name of the column, or the pattern that declares it.
-      called: name of the column in messages.
-      low: declared lower bound.
-      high: declared upper bound.
-      missing: replacement of an empty cell; None if empty cells are refused.
-      bounds: the bounds as shown in messages.
-      days: whether the numbers are dates, in days since 1970-01-01.
+    `column` is its name, or the pattern that declares it; `called` is its name in messages. `low`
+    and `high` are its bounds, which messages show as `bounds`. `missing` replaces empty cells; if
+    it is None, they are refused. `days` marks dates, in days since 1970-01-01.
     """
 
     column: str
@@ -50,11 +45,8 @@ class NumberFeature:
 class CategoryFeature:
     """A column of words, encoded as one 0/1 feature for each of its `values`.
 
-    Attributes:
-      column: name of the column.
-      called: name of the column in messages.
-      values: the declared values.
-      may_be_empty: whether an empty cell counts as none of the values; otherwise it is refused.
+    `column` is its name, and `called` its name in messages. If `may_be_empty`, an empty cell counts
+    as none of the values; otherwise it is refused.
     """
 
     column: str
@@ -95,12 +87,6 @@ def feature_matrix(
     """Computes the features of a table.
 
     A single column of arrays, such as images, is mapped instead of copied.
-
-    Args:
-      rows: number of rows.
-      numbers: columns of numbers and dates by name.
-      categories: columns of words by name.
-      rules: treatment of cells that are empty or undeclared.
 
     Returns:
       The features `[rows, features]`, and the number of values that were clipped or have no

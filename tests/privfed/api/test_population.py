@@ -150,7 +150,7 @@ def test_a_declaration_that_says_nothing_of_columns_is_refused():
 @every_case(
     ("spoil", "where"),
     [
-        ({"age": "secret-71"}, "row 2: column 'age' holds no number"),
+        ({"age": "secret-71"}, "row 2: column 'age' is not a number"),
         ({"sex": None}, "row 2: column 'sex' is empty"),
         ({"readmitted": "secret"}, "row 2: the label 'readmitted' is none of the classes"),
         ({"patient": None}, "row 2: the client column 'patient' is empty"),
@@ -205,7 +205,7 @@ def test_labels_that_are_words_are_told_to_be_declared():
     federation = {f"c{k}": (np.zeros((2, 4, 4)), np.array(["secret", "b"])) for k in range(12)}
     with pytest.raises(privfed.Refused) as refused:
         privfed.check(privfed.Arrays(federation, **SHAPED), cohort={"size": 5})
-    assert "y holds no numbers; declare words by labels=[…]" in str(refused.value)
+    assert "y is not a numbers; declare words by labels=[…]" in str(refused.value)
     assert "secret" not in str(refused.value)
 
 

@@ -242,7 +242,7 @@ def test_the_encoding_of_a_sample_is_found_and_that_of_private_data_declared(tmp
     assert (data.get("encoding", "utf-8"), data["categories"]) == (encoding, {"é": ["ä", "ö"]})
     table = Table(path=str(path), label="y", classes=2, features={"x": [0.0, 3.0]})
     if encoding != "utf-8":
-        with pytest.raises(Refused, match=r"not UTF-8; .* by data\.encoding"):
+        with pytest.raises(Refused, match=r"not UTF-8; .* set data\.encoding"):
             table.load(5, Streams(0))
 
 

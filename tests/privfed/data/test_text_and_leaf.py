@@ -309,7 +309,7 @@ def test_sentences_that_are_not_as_declared_are_refused(tmp_path, changes, messa
     ],
 )
 def test_keys_of_classified_texts_go_together(keys):
-    with pytest.raises(ValueError, match=r"labels, field, words or bag is set|declare the classes"):
+    with pytest.raises(ValueError, match=r"labels, field, words or bag is set|must declare two"):
         Leaf(path=".", **keys)
 
 

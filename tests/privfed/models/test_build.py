@@ -210,14 +210,14 @@ def scripted():
 REFUSED = {
     "memory in a tensor": (
         Remembering(),
-        "'last' is a buffer (or a parameter)",
+        "'last' is a buffer .or a parameter.",
     ),
     "memory in a list": (Hoarding(), "keeps state between calls"),
     "memory where trained": (
         WhenTrained(),
-        "'seen' is a buffer (or a parameter)",
+        "'seen' is a buffer .or a parameter.",
     ),
-    "a frozen parameter that it changes": (SelfChanging(), "'scale' is a buffer (or a parameter)"),
+    "a frozen parameter that it changes": (SelfChanging(), "'scale' is a buffer .or a parameter."),
     "batch statistics": (
         Computed(lambda x: nn.functional.batch_norm(x, None, None, training=True)),
         "mixes the examples of a batch",
@@ -240,7 +240,7 @@ REFUSED = {
     ),
     "a buffer that changes": (
         Counting(),
-        "'seen' is a buffer (or a parameter)",
+        "'seen' is a buffer .or a parameter.",
     ),
     "complex": (Parameter(torch.zeros(2, dtype=torch.complex64)), "'value' is complex"),
     "double": (Parameter(torch.zeros(2, dtype=torch.float64)), r"'value' is torch.float64; call"),
