@@ -168,13 +168,13 @@ USER = r"a\.json, user 2\b.*"
 MARKED = np.array([(1,), (2,)], dtype=[(SECRET, "<i4")])
 BROKEN_HEADER = b"\x93NUMPY\x01\0\x13\0" + f"{{'{SECRET}': 1}}\n".encode()
 CASES = {
-    "a word for a number": (csv(f"a,{SECRET},f,1"), THIRD + "'x'.*expected one"),
+    "a word for a number": (csv(f"a,{SECRET},f,1"), THIRD + "'x'.*is not a number"),
     "beyond its bounds": (csv(f"a,{NUMBER},f,1", **STRICT), THIRD + r"'x'.*\[0, 1\]"),
     "an unknown category": (csv(f"a,1,{SECRET},1", **STRICT), THIRD + "'sex'.*one of f, m"),
-    "a word for a class": (csv(f"a,1,f,{SECRET}"), THIRD + "'y'.*expected one"),
+    "a word for a class": (csv(f"a,1,f,{SECRET}"), THIRD + "'y'.*is not a number"),
     "an unknown class": (csv(f"a,1,f,{SECRET}", **LABELS), THIRD + "'y'.*one of 0, 1"),
     "a class beyond": (csv(f"a,1,f,{NUMBER}"), THIRD + "'y'.*from 0 to 1"),
-    "a word to predict": (csv(f"a,1,f,{SECRET}", **BOUNDED), THIRD + "'y'.*expected one"),
+    "a word to predict": (csv(f"a,1,f,{SECRET}", **BOUNDED), THIRD + "'y'.*is not a number"),
     "a number to predict": (csv(f"a,1,f,{NUMBER}", **BOUNDED, **STRICT), THIRD + "'y'.*bounds"),
     "a label that is no column": (
         csv(f"a,1,f,{NUMBER}", label='["y", "z"]', classes="0"),
