@@ -20,11 +20,12 @@ from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.site.joining import Membership
 from privfed.deploy.site.own_modules import outside_part
-from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
+from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal, SpendingLimit
 from privfed.deploy.site.population import readable_examples, site_population
 from privfed.deploy.site.site_setup import largest_cohort, site_config
 from privfed.plan.assumptions import Incomposable
 from privfed.run.prepare import streams_of
+from privfed.run.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,28 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
             f"{reading:.2g} s, and longer if rows are unreadable; set reading to at least "
             f"{4 * reading:.2g}"
         )
-    plan, limit = setup.plan, policy.budget
+    limit = policy.budget
+    return SiteCheck(
+        clients=clients.clients,
+        rows=len(clients.examples),
+        epsilon=_spent(member, setup, limit),
+        budget=limit.epsilon,
+        delta=limit.delta,
+        cohort=largest_cohort(setup, table.clients),
+        reading=reading,
+        seconds=member.rehearsed(table, setup),
+        deadline=config.secure.deadline,
+        warnings=tuple(_open_table(Path(table.path))),
+    )
+
+
+def _spent(member: Membership, setup: Setup, limit: SpendingLimit) -> float:
+    """Epsilon after the whole run. Raises `Declined` if it exceeds the site's budget."""
+    plan = setup.plan
     party = "sites" if plan.other is not None else None
     try:
         before, following = member.receipts.following(
-            plan.spending(config.run.rounds), plan.assumed, party
+            plan.spending(plan.config.run.rounds), plan.assumed, party
         )
     except Incomposable as error:
         raise Declined(
@@ -122,18 +140,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
             f"would raise epsilon to {spent:.4g}"
         )
         raise Declined(Refusal(Code.BUDGET, reason))
-    return SiteCheck(
-        clients=clients.clients,
-        rows=len(clients.examples),
-        epsilon=spent,
-        budget=limit.epsilon,
-        delta=limit.delta,
-        cohort=largest_cohort(setup, table.clients),
-        reading=reading,
-        seconds=member.rehearsed(table, setup),
-        deadline=config.secure.deadline,
-        warnings=tuple(_open_table(Path(table.path))),
-    )
+    return spent
 
 
 def _open_table(path: Path) -> Iterator[str]:

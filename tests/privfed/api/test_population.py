@@ -205,7 +205,7 @@ def test_labels_that_are_words_are_told_to_be_declared():
     federation = {f"c{k}": (np.zeros((2, 4, 4)), np.array(["secret", "b"])) for k in range(12)}
     with pytest.raises(privfed.Refused) as refused:
         privfed.check(privfed.Arrays(federation, **SHAPED), cohort={"size": 5})
-    assert "y is not a numbers; declare words by labels=[…]" in str(refused.value)
+    assert "y holds no numbers; declare words by labels=[…]" in str(refused.value)
     assert "secret" not in str(refused.value)
 
 
