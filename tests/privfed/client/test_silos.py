@@ -441,7 +441,7 @@ def test_a_model_that_mixes_examples_is_refused():
     local = trainer(population((4,)))
     mixing = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
     set_fields(local.network, module=mixing, shapes=Shapes.of(mixing))
-    with pytest.raises(Refused, match="mixes examples"):
+    with pytest.raises(Refused, match="per-example gradients cannot"):
         PerExample(local.network)
 
 

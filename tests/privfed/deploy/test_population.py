@@ -287,7 +287,7 @@ def test_a_table_that_takes_longer_is_nobodys_at_the_same_time(made, slowed, cap
     assert BRIEF <= time.monotonic() - began < LONG / 2
     slowed.set()
     assert party.work.setup.federation.clients == 0
-    assert f"reading = {BRIEF} s" in caplog.text
+    assert f"reading is {BRIEF} s" in caplog.text
 
 
 @pytest.mark.parametrize("case", ["as ever", "some out", "no file", "late"])

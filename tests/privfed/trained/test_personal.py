@@ -132,7 +132,7 @@ def test_examples_are_protected_in_what_stays_too(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     keys = ("data.setting=cross_silo", "model.name=norm_net_of_silos:net", 'model.local=["1*"]')
     assert check(small(*keys, *OPEN, "run.trainer=loop"))
-    with pytest.raises(Refused, match=r"this model: '1' \(BatchNorm1d, with buffers\)"):
+    with pytest.raises(Refused, match=r"these layers: '1' \(BatchNorm1d, with buffers\)"):
         check(small(*keys, *OPEN, "client.privacy.mechanism=dp_sgd", "run.trainer=loop"))
 
 
