@@ -74,7 +74,7 @@ def test_who_was_proved_to_lie_is_not_even_told_of_a_run(made):
     ("says", "reason"),
     [
         (None, "h2: no answer"),
-        (b"", "h2: bytes that are no answer"),
+        (b"", "h2: it sent an invalid answer"),
         (b"\x01budget", "h2: declined budget"),
         (b"\x01p17 has a \x1b[31mdisease", "h2: declined"),
         (b"\x04", "h2: failed"),

@@ -226,8 +226,8 @@ def test_adapters_are_read_by_peft_and_read_back(name, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"use_dora": True}, "of another kind than plain LoRA .use_dora."),
-        ({"peft_type": "IA3"}, "of another kind"),
+        ({"use_dora": True}, "adapters are not plain LoRA .use_dora."),
+        ({"peft_type": "IA3"}, "not plain LoRA"),
         ({"r": None}, "cannot be read as adapters"),
     ],
 )
@@ -236,7 +236,7 @@ def test_adapters_of_another_kind_or_model_are_refused(changes, reason, tmp_path
     lora = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
     peft.get_peft_model(tiny("GPT2LMHeadModel"), lora).save_pretrained(tmp_path)
     network("GPT2LMHeadModel", init=str(tmp_path))
-    with pytest.raises(privfed.Refused, match="adapters of another model"):
+    with pytest.raises(privfed.Refused, match="adapters are of another model"):
         network("LlamaForCausalLM", init=str(tmp_path))
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))

@@ -301,7 +301,7 @@ def test_a_root_set_is_public_and_never_scored(tmp_path):
     outcome = trained(tmp_path / "run", *keys)
     assert outcome.test_examples == len(test)
     assert evaluate(tmp_path / "run").examples == len(test)
-    with pytest.raises(Refused, match="so that some remain"):
+    with pytest.raises(Refused, match="at least one must remain"):
         prepare(small(*keys, "aggregation.root=100000"))
 
 
