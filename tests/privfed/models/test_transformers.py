@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from lanes import mostly_slow
 from tiny_transformers import (
     CLASSES,
     IDS,
@@ -196,7 +197,9 @@ ADAPTED = {
 }
 
 
-@pytest.mark.parametrize("name", ADAPTED)
+@pytest.mark.parametrize(
+    "name", mostly_slow(ADAPTED, "GPT2LMHeadModel", "BertForSequenceClassification")
+)
 def test_adapters_are_read_by_peft_and_read_back(name, tmp_path):
     peft = pytest.importorskip("peft")
     people, module = of_clients("Classification" in name), tiny(name)

@@ -266,15 +266,18 @@ def test_the_center_of_clipping_is_the_aggregate_of_the_round_before(tmp_path):
     [
         ("aggregation.rule=centered_clipping",),
         ("aggregation.rule=geometric_median",),
-        (
-            *OPEN,
-            "aggregation.rule=centered_clipping",
-            "aggregation.radius=0.5",
-            'aggregation.before=["nnm"]',
+        *(
+            pytest.param(keys, marks=pytest.mark.slow)
+            for keys in (
+                (
+                    *(*OPEN, "aggregation.rule=centered_clipping", "aggregation.radius=0.5"),
+                    'aggregation.before=["nnm"]',
+                ),
+                (*OPEN, "aggregation.rule=fltrust", "aggregation.root=2"),
+                (*OPEN, "aggregation.rule=foolsgold"),
+            )
         ),
         (*OPEN, *BUCKETS, "aggregation.rule=krum"),
-        (*OPEN, "aggregation.rule=fltrust", "aggregation.root=2"),
-        (*OPEN, "aggregation.rule=foolsgold"),
         (*OPEN, *EVERY_TIME, "aggregation.rule=fldetector", "aggregation.window=1"),
         ("privacy.mechanism=local_gaussian", "aggregation.rule=foolsgold"),
     ],

@@ -156,7 +156,7 @@ KEEPING = {
 }
 
 
-@pytest.mark.parametrize("name", ["heads", "ditto"])
+@pytest.mark.parametrize("name", mostly_slow(["heads", "ditto"], "heads"))
 def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkeypatch):
     trained(tmp_path / "whole", *KEEPING[name], *SEEDED)
     with monkeypatch.context() as patch:
