@@ -143,7 +143,7 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
     from privfed.core.text import ceiling, number
 
     yield "policy   this site takes part"
-    yield f"table    {checked.clients:,} people, {checked.rows:,} rows that count"
+    yield f"table    {checked.clients:,} clients, {checked.rows:,} rows that count"
     spent = f"ε = {ceiling(checked.epsilon)} of {number(checked.budget)}, δ = {checked.delta:g}"
     yield f"budget   {spent}, after the run, earlier answers included"
     yield (

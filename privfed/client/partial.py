@@ -1,7 +1,7 @@
 """Partial models, whose shared part alone is sent by clients; and averaged batch statistics.
 
-The objective wraps that of a run, which knows only the shared part `[d]`, so that row, server and
-event are those of a smaller model. The local part `[p]` takes plain gradient steps:
+The objective wraps that of a run, which trains only the shared part `[d]`: row, server and event
+are those of a smaller model. The local part `[p]` takes plain gradient steps:
 
 - *simultaneously*: FedPer (Arivazhagan, Aggarwal, Singh & Choudhary 2019) if the head is local,
   LG-FedAvg (Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov & Morency 2020, Algorithm 1)
@@ -11,10 +11,9 @@ event are those of a smaller model. The local part `[p]` takes plain gradient st
   for a number of epochs, with the shared part fixed, and then the shared part, with the local part
   fixed.
 
-*Releases*: the row `[m]` of the shared part, clipped and summed as usual. It follows from the
-client's examples, its random numbers, released values and its own state; the local part therefore
-costs no privacy beyond the row (`privfed.client.client_states`), which contains none of its
-parameters.
+*Releases*: sums of the rows `[m]` of the shared part, clipped as usual. A row contains no local
+parameter. It depends on the client's examples, its random numbers, released values and its own
+state, so the local part costs no privacy beyond the row (`privfed.client.client_states`).
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from privfed.core.vector import Layout
 
 
 class Averaging(Around):
-    """`inner` on the parameters of a model, whose running statistics are averaged as they are.
+    """The objective `inner` on a model's parameters, with averages of its running statistics.
 
-    The last `count` entries of the vector are the running statistics of batch normalisations, which
-    local steps update and no gradient moves. A client sends the change of each, after the row of
+    The last `count` entries of the model's vector are the running statistics of batch
+    normalisations, which forward passes update. A client sends their changes after the row of
     `inner`. Changes are not bounded, so models with such statistics are refused under privacy.
     """
 
@@ -103,23 +102,23 @@ class Averaging(Around):
 
 
 class Partial(Around):
-    """`inner` on the shared parameters of a model, and plain steps on the local ones.
+    """The objective `inner` on the shared parameters of a model, and plain steps on the local ones.
 
-    The local part starts at `start` `[p]`, which is public. A client keeps p numbers, followed by
-    the state of `inner`.
+    The local part begins at `start` `[p]`, which is public. A client's state is its local part, p
+    numbers, followed by the state of `inner`.
     """
 
     keeps: ClassVar[int] = 1
 
     start: SkipValidation[Tensor]
     local_epochs: int = 0
-    """Epochs of a round that train the local part only; the shared part is trained after them. 0:
-    both parts are trained in all epochs.
+    """Number of first epochs of a round that train only the local part; later epochs train only the
+    shared part. If 0, all epochs train both parts.
     """
 
     @property
     def personalises(self) -> bool:
-        """True: each client has a personal model, by its local part."""
+        """True, since each client has its own local part."""
         return True
 
     @property
@@ -188,7 +187,7 @@ class Partial(Around):
         return torch.cat(both, dim=1), taken
 
     def _joined(self, shared: Tensor, state: Tensor | None) -> Tensor:
-        """Joins shared and local parts to models `[c, d + p]`; `[d + p]` without a state."""
+        """Joins shared and local parts to models `[c, d + p]`; `[d + p]` without client states."""
         if state is None:
             return torch.cat([shared, self.start.expand(*shared.shape[:-1], -1)], dim=-1)
         stays = state[:, : len(self.start)]

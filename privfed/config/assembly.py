@@ -154,13 +154,13 @@ def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
     They are the default for models to which no recommendation of the loss applies, unless clients
     are at sites on machines of their own.
     """
-    kept = {name: dict(section) for name, section in raw.items()}
+    others = {name: dict(section) for name, section in raw.items()}
     tuned = _chosen("model", raw.get("model", {}))["model"][1].tuned
     apart = raw.get("data", {}).get("site_partition") == "elsewhere"
-    found: list[str] = []
+    open_keys: list[str] = []
     for target in _CHOSEN_AT_START:
         name, _, key = target.rpartition(".")
-        section = kept.setdefault(name, {})
+        section = others.setdefault(name, {})
         if key in section:
             left_open = section[key] == AUTO and key in known_keys(name, section)
         else:
@@ -168,8 +168,8 @@ def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
             left_open = not tuned and not apart and recommended
         if left_open:
             section.pop(key, None)
-            found.append(target)
-    return kept, tuple(found)
+            open_keys.append(target)
+    return others, tuple(open_keys)
 
 
 def _suited(raw: Raw) -> Raw:

@@ -106,7 +106,7 @@ def test_the_plan_names_it():
 
 
 def test_a_mechanism_is_tested_whatever_it_calls_its_noise():
-    assert not audit_mechanism(small("privacy.mechanism=toys:Loud"), 400).refuted
+    assert not audit_mechanism(small("privacy.mechanism=toys:Loud"), 100).refuted
 
 
 @every_case("kind", AXES)

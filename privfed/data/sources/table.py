@@ -31,9 +31,9 @@ from privfed.data.tables.readable import Readable, TableFile
 
 
 class GivenTable(DeclaredTable):
-    """A table that was passed in Python, with columns declared as those of `table`.
+    """A table that was passed in Python, with columns declared as for `table`.
 
-    The table itself is not stored: it has to be passed again to resume its run.
+    The object is not stored: to resume a run, it has to be passed again.
     """
 
     rows: ClassVar[Readable | None] = None
@@ -42,11 +42,11 @@ class GivenTable(DeclaredTable):
 
     @classmethod
     def of(cls, rows: Readable, test: Readable | None = None) -> type[Self]:
-        """The source with the rows `rows`, and a public table `test`, if any."""
+        """The source class with the table `rows`, and a public test table, if any."""
         return part_around(cls, cls, rows=rows, test=test)
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column; and any table, since its location is unknown."""
+        """Tables with this client column, and any table, since the object's origin is unknown."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -74,21 +74,21 @@ class GivenArrays(GivenTable):
     """Arrays that were passed in Python: one feature of a `shape`, or several declared `inputs`."""
 
     shape: list[Annotated[int, Field(ge=1)]] = []
-    """Shape of one example, if its one feature is an array."""
+    """Shape of one example, if its only feature is an array."""
     inputs: dict[str, Input] = {}
-    """Inputs of the model by name, in place of features: numbers, token ids and masks."""
+    """Inputs of the model by name, instead of features: numbers, token ids and masks."""
     label_shape: list[Annotated[int, Field(ge=1)]] = []
     """Shape of an example's labels, if each position has one."""
     ignored: int = -100
-    """The integer of positions without a label."""
+    """Label of positions that are not scored."""
     next_token: str = ""
-    """The input whose next token is the label of each position, in place of a label."""
+    """Input of token ids; the label of each of its positions is the next token."""
     padding: int = Field(-1, ge=-1)
-    """The token id that is not predicted, if no mask states the padding."""
+    """Token id of padding, which is not predicted; -1 if a mask states the padding, or none."""
     tokens_per_client: int = Field(0, ge=0)
-    """Largest number of tokens of a client; further examples are left out. 0: no limit."""
+    """Largest number of tokens per client; examples beyond it are left out. 0 means no limit."""
     tokenizer: str = ""
-    """The name of the tokenizer that made the tokens, for the record."""
+    """Name of the tokenizer that made the tokens; recorded only."""
 
     @property
     def shapes(self) -> ArrayShapes:
@@ -99,9 +99,13 @@ class GivenArrays(GivenTable):
         if not self.inputs:
             super()._refuse_wrong_inputs()
         elif self.features or self.dates or self.categories or self.shape:
-            raise ValueError("inputs are declared, and features or shape as well; expected either")
+            raise ValueError(
+                "inputs is set, but so are features, dates, categories or shape; set only one kind"
+            )
         if {"y", "client"} & self.inputs.keys():
-            raise ValueError("an input is called 'y' or 'client', the names of the other columns")
+            raise ValueError(
+                "an input is called 'y' or 'client', but these are other columns; rename the input"
+            )
         self._refuse_labels_of_positions()
 
     def _refuse_labels_of_positions(self) -> None:
@@ -115,16 +119,23 @@ class GivenArrays(GivenTable):
                     f"sequence, of {names}"
                 )
             if self.classes or self.labels or self.label_bounds or self.label_shape:
-                raise ValueError("next_token is the label; leave classes and labels out")
+                raise ValueError(
+                    "next_token is set, but so are classes, labels, label_bounds or label_shape; "
+                    "leave those out, since the next token is the label"
+                )
         elif self.label_shape and not self.classes:
-            raise ValueError("label_shape needs classes, the number of classes of a position")
+            raise ValueError(
+                "label_shape is set, but classes is not; set classes to the number of classes"
+            )
         budgeted = any(each.tokens for each in self.inputs.values())
         if self.tokens_per_client and not budgeted:
-            raise ValueError("tokens_per_client is set, but no input holds token ids")
+            raise ValueError(
+                "tokens_per_client is set, but no input holds token ids; leave the key out"
+            )
 
     @property
     def squared_norm(self) -> float | None:
-        """The number of entries of an example's arrays; None for token ids."""
+        """The number of values of an example's arrays; None if there are token ids."""
         if any(each.tokens for each in self.inputs.values()):
             return None
         return float(sum(each.size for each in self.inputs.values()) or math.prod(self.shape))
@@ -182,7 +193,7 @@ class GivenArrays(GivenTable):
         return examples.take(np.flatnonzero(totals <= self.tokens_per_client))
 
     def _token_counts(self, examples: Examples) -> Indices:
-        """Number of tokens `[N]` of each example, without padding if the input is masked."""
+        """Number of tokens `[N]` of each example; padding counts unless a mask states it."""
         x = examples.x[torch.arange(len(examples))]
         values = {X: x} if by_position(self.inputs) else by_name(x, self.inputs)
         counts = np.zeros(len(examples), dtype=np.int64)
@@ -198,41 +209,42 @@ class Table(DeclaredTable):
 
     An npz may hold images `[N, *shape]`.
 
-    `features` maps columns (or patterns, "pixel*") to their bounds [low, high], from which they are
-    scaled, `dates` to their first and last day; `categories` maps columns to their values, one 0/1
-    feature each. `outside` is the treatment of a number beyond its bounds or an undeclared value
-    ("clip": the bound, or no category; "refuse").
+    `features` maps columns of numbers (or patterns such as "pixel*") to their bounds [low, high],
+    `dates` columns of dates to their first and last day, and `categories` columns of words to their
+    values, each of which becomes a 0/1 feature. `outside` is the treatment of numbers beyond their
+    bounds and of undeclared values: "clip" replaces them by the bound, or by no category; "refuse"
+    refuses the table.
 
-    `missing` is the replacement of an empty cell: "refuse", a number for all features (and then
-    none of its values for a category), or a table by column: a number, a date, or "none" for a
-    category. `missing_words` are further empty cells, as "unknown". `encoding`, `delimiter` and
-    `decimal` are those of a CSV.
+    `missing` replaces empty cells: by one number for all features (empty categories then count as
+    no category), or by column, by a number, a date, or "none" for a category. "refuse" refuses
+    tables with empty cells. `missing_words`, such as "unknown", count as empty cells. `encoding`,
+    `delimiter` and `decimal` are those of a CSV file.
 
-    `label` is one column, with `labels` (its values by name), `classes` (integers from 0) or
-    `label_bounds` (a number to predict); or several columns of 0 and 1. `client` names the column
-    of clients; without it, partition the rows by "iid" or another simulation. `site` names the
-    column of sites. A number to predict is also clipped to its bounds, and scored like that: choose
-    them wide enough. `test_path` is a public table with the same columns.
+    `label` is one column, with `labels` (its values), `classes` (integers from 0) or `label_bounds`
+    (a number to predict), or several columns of 0 and 1. A number to predict is clipped to its
+    bounds for scores, too: choose wide bounds. `client` names the column that identifies clients;
+    without it, partition the rows by "iid" or another simulation. `site` names the column that
+    identifies sites. `test_path` is a public table with the same columns.
     """
 
     path: str = Field(examples=["."])
     """A CSV, Parquet or npz file."""
     delimiter: str = Field(",", min_length=1, max_length=1)
-    """Delimiter between the cells of a CSV."""
+    """Delimiter between the cells of a CSV file."""
     decimal: Literal[".", ","] = "."
-    """Decimal mark of a CSV."""
+    """Decimal mark of a CSV file."""
     encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
-    """Encoding of a CSV."""
+    """Encoding of a CSV file."""
     test_path: str = ""
-    """A public table with the same columns, to score on."""
+    """A public table with the same columns: the test set."""
 
     @property
     def squared_norm(self) -> float | None:
-        """The number of columns, as for any table; None for an npz, which may hold arrays."""
+        """As for any table; None for an npz file, which may hold arrays."""
         return None if Path(self.path).suffix.lower() == ".npz" else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column, at any location; and the location, for any client column."""
+        """Two origins: the client column (in any file), and the file (with any client column)."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:

@@ -1,7 +1,7 @@
 """Clients' arrays that were passed in Python, as one table: inputs by name, labels, owners.
 
-A client is a name, and holds a pair (x, y) of arrays or a `torch.utils.data.Dataset` of such pairs.
-Messages refer to a client by its index, never by its name.
+Each client has a name, and a pair (x, y) of arrays or a `torch.utils.data.Dataset` of such pairs.
+Messages refer to a client by its index, from 1, never by its name.
 """
 
 from __future__ import annotations
@@ -82,7 +82,16 @@ class ArrayShapes:
 
 
 def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> ArrayTable:
-    """The table of all arrays of `clients`, by name. Raises `Refused`."""
+    """The table of the arrays of all clients.
+
+    Args:
+      clients: a pair (x, y), or a dataset of pairs, by the client's name.
+      shapes: the declared shapes.
+      called: name of the data in messages.
+
+    Raises:
+      Refused: if arrays are not as declared, two names are equal as text, or there is no example.
+    """
     pairs, names = [], []
     for place, (name, passed) in enumerate(clients.items(), start=1):
         x, y = _examples(passed, shapes, f"{called}, client {place}")
@@ -104,20 +113,23 @@ def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> 
 
 
 def of_pair(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
-    """The table of examples without owners. Raises `Refused`."""
+    """The table of a pair (x, y) without owners. Raises `Refused` if it is not as declared."""
     x, y = _examples(passed, shapes, called)
     return ArrayTable(x, y if shapes.labelled else None, None, called)
 
 
 def of_inputs(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
-    """The table of features only. Raises `Refused`."""
+    """The table of inputs without labels. Raises `Refused` if they are not as declared."""
     return ArrayTable(_inputs(passed, shapes, called), None, None, called)
 
 
 def _examples(
     passed: Any, shapes: ArrayShapes, called: str
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The inputs and labels of a client; zeros for unlabelled ones. Raises `Refused`."""
+    """The inputs and labels of a client; labels are zeros if `shapes` states none.
+
+    Raises `Refused` if they are not as declared.
+    """
     if not shapes.labelled:
         x = _inputs(passed, shapes, called)
         return x, np.zeros(len(next(iter(x.values()))))
@@ -134,17 +146,21 @@ def _examples(
             private=f"x is of shape {[each.shape for each in x.values()]} and y of {y.shape}",
         )
     if y.shape[1:] != tuple(shapes.label):
-        expected = f"an array {tuple(shapes.label)} (label_shape)" if shapes.label else "one"
+        expected = (
+            f"an array of shape {tuple(shapes.label)} (label_shape)"
+            if shapes.label
+            else "one label"
+        )
         raise Refused(
-            f"data: {called} has labels of several numbers, or of another shape; expected "
-            f"{expected} per example; for one per position, declare label_shape",
+            f"data: {called} has labels of another shape; expected {expected} per example; for one "
+            "label per position, declare label_shape",
             private=f"they are of shape {y.shape[1:]}",
         )
     return x, y
 
 
 def _inputs(passed: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray]:
-    """The arrays of declared inputs. Raises `Refused` for others."""
+    """The arrays of declared inputs. Raises `Refused` if names, shapes or lengths differ."""
     if [*shapes.inputs] == [X] and not isinstance(passed, Mapping):
         arrays = {X: _array(passed, called)}
     elif not isinstance(passed, Mapping) or passed.keys() != shapes.inputs.keys():
@@ -166,12 +182,12 @@ def _inputs(passed: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarr
 
 
 def _is_pair(passed: Any) -> bool:
-    """Whether `passed` is a pair (x, y), and not a list of such pairs, one per example."""
+    """Whether `passed` is a pair (x, y) rather than a list of pairs, one per example."""
     return isinstance(passed, tuple) and len(passed) == 2
 
 
 def is_dataset(passed: Any) -> bool:
-    """Whether `passed` is indexed and contains pairs (x, y), and is not an array itself."""
+    """Whether `passed` may be a dataset of pairs (x, y): with items and a length, but no shape."""
     indexed = hasattr(passed, "__getitem__") and hasattr(passed, "__len__")
     return indexed and not hasattr(passed, "shape") and not isinstance(passed, list | Mapping)
 
@@ -194,7 +210,7 @@ def _gathered(dataset: Any, called: str) -> tuple[Any, Any]:
                 name: np.stack([np.asarray(each[name]) for each in x]) for name in x[0]
             }, _stack(y)
         return _stack(x), _stack(y)
-    except Exception as error:  # an arbitrary object, whose error may quote its contents
+    except Exception as error:  # errors of arbitrary objects may quote contents
         raise Refused(
             f"data: {called} holds a {type(dataset).__name__}; expected a pair (x, y) of arrays, "
             f"or a dataset of such pairs with a length: {public_text(error)}",
@@ -207,26 +223,26 @@ def _stack(each: Sequence[Any]) -> np.ndarray:
 
 
 def _array(passed: Any, called: str) -> np.ndarray:
-    """`passed` as an array: of NumPy, of torch, or nested lists."""
+    """`passed` as a NumPy array. Raises `Refused` if it cannot be converted."""
     try:
         detached = passed.detach().cpu() if hasattr(passed, "detach") else passed
         return np.asarray(detached)
-    except Exception as error:  # likewise
+    except Exception as error:  # its text may quote contents
         raise Refused(
-            f"data: {called} holds an object that is no array ({public_text(error)}); pass NumPy "
-            "arrays or torch tensors",
+            f"data: {called} holds an object that is not an array ({public_text(error)}); pass "
+            "NumPy arrays or torch tensors",
             private=" ".join(str(error).split()),
         ) from None
 
 
 def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
-    """`array`, if it is numeric. Raises `Refused` for another type."""
+    """Returns `array`. Raises `Refused` if it is not numeric."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "buif" or numbers.dtype.itemsize > 8:
         or_labels = (
             "declare words by labels=[…] instead of classes, or pass integers from 0"
             if name == Y
-            else "pass numbers"
+            else "pass an array of numbers"
         )
         raise Refused(
             f"data: {called}: {name} holds no numbers; {or_labels}",
@@ -239,8 +255,8 @@ def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
 class PositionLabels(LabelDeclaration):
     """Labels of each position of an example: integers `[N, *shape]` below `classes`.
 
-    With `next_token`, the label of a position is the token after it, in the input of this name.
-    Positions that equal `ignored`, and padding, have no label.
+    If `next_token` names an input, the label of a position is the token after it in that input.
+    Labels that equal `ignored`, and padding, count as no label.
     """
 
     shape: tuple[int, ...] = ()
@@ -250,7 +266,7 @@ class PositionLabels(LabelDeclaration):
     padding: int = -1
 
     def encoded(self, table: Columns, rules: CellRules) -> EncodedLabels:
-        """The labels of `table`. Raises `Refused` for an integer that is no class."""
+        """The labels of `table`. Raises `Refused` if one is not a class."""
         if self.next_token:
             y = self._following(table, rules)
         else:
@@ -275,6 +291,6 @@ class PositionLabels(LabelDeclaration):
         return y
 
     def with_placeholders(self, table: Columns) -> Columns:
-        """`table` with a label 0 at each position."""
+        """`table` with label 0 at each position."""
         zeros = {name: np.zeros((table.rows, *self.shape)) for name in self.columns}
         return replace(table, numbers={**table.numbers, **zeros})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from lanes import every_case
+from lanes import every_case, mostly_slow
 from scipy import stats
 from scipy.signal import lfilter
 from small import same_run, small, trained
@@ -232,30 +232,25 @@ def test_canaries_in_secret_slots_are_told_from_others(drawn, coefficients):
     assert auc > of_everywhere + 0.02
 
 
-@every_case(
-    "overrides",
-    [
-        ("client.objective=scaffold", "data.setting=cross_silo"),
-        ("client.objective=worker_momentum", "data.setting=cross_silo"),
-        ("client.objective=feddane",),
-        ("aggregation.rule=geometric_median", "aggregation.passes=2"),
-        (
-            "privacy.mechanism=banded",
-            "privacy.bands=2",
-            "cohort.sampler=cyclic",
-            "cohort.separation=3",
-            "cohort.size=0",
-        ),
-        ("privacy.mechanism=blt", *SPACED, "cohort.sampler=cyclic", "cohort.separation=3"),
-        ("cohort.sampler=allocation", "cohort.slots=3", *SPACED),
-        (
-            *("cohort.sampler=allocation", "cohort.slots=4", *SPACED),
-            *("privacy.mechanism=banded", "privacy.bands=2"),
-        ),
-    ],
+CYCLIC = (*SPACED, "cohort.sampler=cyclic", "cohort.separation=3")
+BANDED = ("privacy.mechanism=banded", "privacy.bands=2")
+WITH = {
+    "scaffold": ("client.objective=scaffold", "data.setting=cross_silo"),
+    "worker momentum": ("client.objective=worker_momentum", "data.setting=cross_silo"),
+    "two exchanges": ("client.objective=feddane",),
+    "passes": ("aggregation.rule=geometric_median", "aggregation.passes=2"),
+    "banded": (*CYCLIC, *BANDED),
+    "buffers": (*CYCLIC, "privacy.mechanism=blt"),
+    "slots": ("cohort.sampler=allocation", "cohort.slots=3", *SPACED),
+    "banded, slots": ("cohort.sampler=allocation", "cohort.slots=4", *SPACED, *BANDED),
+}
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow(WITH, "scaffold", "passes", "buffers", "banded, slots")
 )
-def test_canaries_go_with(overrides, tmp_path):
-    trained(tmp_path / "run", *SEEDED, *overrides)
+def test_canaries_go_with(name, tmp_path):
+    trained(tmp_path / "run", *SEEDED, *WITH[name])
     audited = audit(tmp_path / "run")
     assert not audited.problems
     assert np.isfinite(audited.canaries.epsilon_estimate_all_iterates)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from lanes import every_case
+from lanes import every_case, mostly_slow
 from small import same_run, small, trained
 
 from privfed.auditing.canaries import power
@@ -281,22 +281,21 @@ def test_a_run_without_its_noise_or_its_clip_is_refuted(breaks, clip, tmp_path, 
     assert "from every release" not in " ".join(answer.output.split())
 
 
-@every_case(
-    "overrides",
-    [
-        ("client.objective=feddane",),
-        ("cohort.sampler=fixed_size",),
-        ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0"),
-        ("privacy.mechanism=local_gaussian",),
-        ("secure.protocol=masks", "secure.simulate=arithmetic", *ALL),
-        ("data.sites=3", *ALL),
-        ("cohort.availability=daily", "client.stragglers=0.5"),
-        ("run.trainer=loop", "model.name=mlp"),
-    ],
-    ids=["gradients", "places", "slots", "own noise", "secure sum", "sites", "absent", "loop"],
-)
-def test_canaries_that_train_go_with(overrides, tmp_path):
-    trained(tmp_path / "run", *SEEDED, *overrides)
+WITH = {
+    "gradients": ("client.objective=feddane",),
+    "places": ("cohort.sampler=fixed_size",),
+    "slots": ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0"),
+    "own noise": ("privacy.mechanism=local_gaussian",),
+    "secure sum": ("secure.protocol=masks", "secure.simulate=arithmetic", *ALL),
+    "sites": ("data.sites=3", *ALL),
+    "absent": ("cohort.availability=daily", "client.stragglers=0.5"),
+    "loop": ("run.trainer=loop", "model.name=mlp"),
+}
+
+
+@pytest.mark.parametrize("name", mostly_slow(WITH, "gradients", "own noise", "secure sum", "loop"))
+def test_canaries_that_train_go_with(name, tmp_path):
+    trained(tmp_path / "run", *SEEDED, *WITH[name])
     audited = audit(tmp_path / "run")
     assert not audited.problems
     assert np.isfinite(audited.canaries.epsilon_estimate_final)

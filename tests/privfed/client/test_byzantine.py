@@ -449,7 +449,7 @@ def test_attacks_that_cannot_be_are_refused(keys, said):
 
 
 def test_attacks_that_do_not_fit_the_examples_are_refused():
-    with pytest.raises(Refused, match="class is 9, but classes are 0 to 2"):
+    with pytest.raises(Refused, match="is 9, but classes are 0 to 2"):
         prepare(attacked("backdoor", "attack.target=9"))
     assert LabelFlip().knows == {Knowledge.OWN_DATA}
     assert Mimic().corrupts

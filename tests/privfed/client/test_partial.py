@@ -295,8 +295,8 @@ def test_a_stack_of_batch_normalisations_is_refused_by_name():
 @every_case(
     "local, frozen, says",
     [
-        (["*"], [], "no trainable parameter that is sent"),
-        (["nothing"], [], "no parameter or module is called 'nothing'"),
+        (["*"], [], "no trainable parameter that clients send"),
+        (["nothing"], [], "names 'nothing', but the model has no such parameter"),
         (HEAD, HEAD, "names only frozen parameters"),
     ],
     ids=["all", "none", "frozen"],

@@ -304,7 +304,7 @@ def test_a_trained_layer_with_a_buffer_is_refused():
     module = torch.nn.Sequential(torch.nn.Linear(5, 3))
     module[0].register_buffer("scale", torch.ones(()))
     net, _ = of_module(module)
-    with pytest.raises(Refused, match=r"cannot be computed for this model.*buffers"):
+    with pytest.raises(Refused, match=r"cannot be computed for these layers.*buffers"):
         PerExample(net)
 
 
@@ -441,7 +441,7 @@ def test_a_model_that_mixes_examples_is_refused():
     local = trainer(population((4,)))
     mixing = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
     set_fields(local.network, module=mixing, shapes=Shapes.of(mixing))
-    with pytest.raises(Refused, match="single examples"):
+    with pytest.raises(Refused, match="per-example gradients cannot"):
         PerExample(local.network)
 
 

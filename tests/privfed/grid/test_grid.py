@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from grids import BASE, GRID, in_process, of, table, write
-from lanes import every_case
+from lanes import every_case, mostly_slow
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as Matplotlib
 from pool_jobs import job
@@ -278,7 +278,7 @@ ROWS = [
 ]
 
 
-@every_case("kind", ["curves", "heat", "bars"])
+@pytest.mark.parametrize("kind", mostly_slow(["curves", "heat", "bars"], "heat"))
 def test_figures_are_drawn_the_same_each_time(kind):
     figure = Figure(name="f", measure="accuracy", kind=kind, x="a", by="b", panels="c")
     first, again = (draw(figure, ROWS, ["a", "b", "c"]) for _ in range(2))

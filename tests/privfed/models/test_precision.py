@@ -199,7 +199,7 @@ def test_precision_asked_for_by_name_is_not_measured(monkeypatch):
     monkeypatch.setattr(assemble, "times_as_fast", lambda *_: pytest.fail("measured"))
     assert training_row(prepare(small(*ROWS, MIXED))).endswith("in mixed precision")
     thin = training_row(prepare(small("model.name=mlp", "model.hidden=[512]", MIXED)))
-    assert thin.endswith("in mixed precision (it changes nothing: batches are too small)")
+    assert thin.endswith("in mixed precision (without effect: batches are too small)")
     assert "precision" not in training_row(prepare(small(*ROWS)))
 
 

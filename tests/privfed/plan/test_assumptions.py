@@ -11,7 +11,7 @@ import pytest
 from commands import run
 from description_setup import QUICK, SEEDED, run_file
 from grids import write
-from lanes import every_case
+from lanes import every_case, mostly_slow
 from private_tunings import BUDGET, TUNED, proposed
 from small import SMALL, small, trained
 
@@ -142,7 +142,14 @@ def without(monkeypatch, *names):
 EVERY = [each.name for each in COMPARED]
 
 
-@every_case("case", CHARGED)
+@pytest.mark.parametrize(
+    "case",
+    mostly_slow(
+        CHARGED,
+        *("colluders of masks", "colluders of a key holder", "Byzantine clients, readers"),
+        *("sites per client, central noise", "sites per client, Skellam noise"),
+    ),
+)
 def test_an_earlier_run_is_charged_for_the_later_runs_adversary(case, tmp_path, monkeypatch):
     """In the plan, the run, its audit and the joint audit; no comparison may be dropped."""
     both, earlier, later = CHARGED[case]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from commands import run
-from lanes import every_case
+from lanes import every_case, mostly_slow
 
 import privfed
 from privfed.config.reading import load
@@ -111,8 +111,13 @@ def test_other_noise_at_sites():
         assert central.question.noise_multiplier < z < 1.15 * central.question.noise_multiplier
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("sizing", ["minimum", "layers"])
+@pytest.mark.parametrize(
+    ("sizing", "parts"),
+    mostly_slow(
+        [(sizing, parts) for sizing in ("minimum", "layers") for parts in (1, 2)],
+        *(("minimum", 1), ("layers", 2)),
+    ),
+)
 def test_gaussian_shares_need_the_noise_of_a_trusted_server(sizing, parts):
     """Over the norm of encoded rows, also for clients at several sites."""
     shares = {"mechanism": "discrete_gaussian", "sizing": sizing, "sites_per_client": parts}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from distributed_noise import ARITHMETIC, DISTRIBUTED, EVERYBODY, SEEDED, SKELLAM, shown
+from lanes import mostly_slow
 from small import SMALL, model, same_run, small, trained
 
 from accounting.accountants import epsilon
@@ -47,7 +48,11 @@ ADAPTIVE = ("privacy.adaptive_clip=true", "privacy.count_noise=3.0", "privacy.cl
 
 
 @pytest.mark.parametrize(
-    "noise, more", [("skellam", ()), ("discrete_gaussian", ()), ("discrete_gaussian", ADAPTIVE)]
+    "noise, more",
+    mostly_slow(
+        [("skellam", ()), ("discrete_gaussian", ()), ("discrete_gaussian", ADAPTIVE)],
+        *(("skellam", ()), ("discrete_gaussian", ADAPTIVE)),
+    ),
 )
 def test_without_noise_a_run_is_the_plain_one_up_to_rounding(tmp_path, noise, more):
     """decode(encode) is right on average, and its error small on a fine grid."""

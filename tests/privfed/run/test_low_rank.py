@@ -173,8 +173,8 @@ def test_adapters_that_another_program_would_read_otherwise_are_refused(run, tmp
 
 
 STAYING = {
-    "a head": ("3*", {"1.weight_lora_B"}, "18 of the numbers of this model (3.weight, 3.bias)"),
-    "the factors": ("*_lora_B", {"3.weight", "3.bias"}, "10 of the numbers of this model"),
+    "a head": ("3*", {"1.weight_lora_B"}, "18 parameters of this model (3.weight, 3.bias)"),
+    "the factors": ("*_lora_B", {"3.weight", "3.bias"}, "10 parameters of this model"),
 }
 
 

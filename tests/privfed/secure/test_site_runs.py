@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from lanes import every_case
+from lanes import every_case, mostly_slow
 from small import model, small, trained
 
 from accounting.events import ADD_REMOVE
@@ -36,7 +36,12 @@ def charges(path):
     return [charge.event for charge in Ledger.load(path / "ledger.jsonl").charges]
 
 
-@every_case("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(
+        RUNS, "sites drop out", "adaptive", "two sites, discrete Gaussian", "central", "skellam"
+    ),
+)
 def test_arithmetic_alone_gives_the_same_run(tmp_path, name):
     """Bit for bit, aborts too: the noise of each site follows from the same stream."""
     trained(tmp_path / "messages", *RUNS[name])

@@ -319,6 +319,7 @@ def test_a_checkpoint_of_an_older_version_is_exported_with_its_data_at_hand(run,
 PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/predictions_and_exports.md"
 
 
+@pytest.mark.slow
 def test_what_the_page_shows_gives_the_runs_own_predictions(run, exported, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     torch_code, onnx_code = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)

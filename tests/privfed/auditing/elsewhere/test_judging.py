@@ -47,7 +47,7 @@ def played(tmp_path, relation="add/remove", without="nothing", noise=12.2):
     mostly_slow(
         itertools.product(RELATIONS, ["nothing", "noise", "clip"]),
         *itertools.product(["add/remove"], ["nothing", "noise", "clip"]),
-        *itertools.product(["zero-out", "replace-one"], ["nothing"]),
+        ("replace-one", "nothing"),
     ),
 )
 def test_broken_pipelines_are_refuted_and_honest_ones_are_not(tmp_path, relation, without):
