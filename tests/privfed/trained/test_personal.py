@@ -193,7 +193,7 @@ def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
     assert shown.exit_code == 0, shown.output
     printed = json.loads(shown.stdout)
     assert (printed["simulation"], printed["clients"], printed["epochs"]) == (True, 12, 0)
-    assert "examples that they hold back" in printed["note"]
+    assert "examples that clients hold out" in printed["note"]
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     assert printed[scored]["mean"] == pytest.approx(last["clients_accuracy"], abs=1e-6)
     for side in ("before", "after"):
