@@ -91,7 +91,7 @@ class Lineage(Encoded):
 
     @classmethod
     def of_start(cls, terms: Mapping[str, Any]) -> Lineage:
-        """Returns the lineage of a run's initial model from its ledger's `terms`; empty without one."""
+        """Returns the lineage of a run's initial model from its ledger's `terms`."""
         if "lineage" not in terms and terms.get("start") is None:
             return cls()
         return cls.from_json(terms.get("lineage"))

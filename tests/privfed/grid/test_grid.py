@@ -260,7 +260,7 @@ def test_a_dry_run_lists_cells_and_time_and_writes_nothing(tmp_path):
     before = set(tmp_path.iterdir())
     result = run(path, "--dry-run")
     assert result.exit_code == 0, result.output
-    assert "10 cells, 2 seeds included: about" in result.stdout
+    assert "10 cells, with 2 seeds: about" in result.stdout
     assert "refused: server.optimizer is 'no'" in " ".join(result.stdout.split())
     assert set(tmp_path.iterdir()) == before
 

@@ -352,7 +352,7 @@ def test_clients_of_other_columns_of_one_table_are_the_same_people(tmp_path):
     assert [group.bound.epsilon for group in found.groups] == [epsilon(e=6)] * 2
     assert "they" not in found.columns(of(path)[0].name)["joint_note"]
     (rest,) = together(of(path)[::2], tmp_path)
-    assert rest.notes[-1].startswith("2 runs under cells/ about the same population")
+    assert rest.notes[-1].startswith("2 runs under cells/ over the same population")
 
 
 def test_one_accounting_for_each_group(tmp_path, monkeypatch):
@@ -376,7 +376,7 @@ def test_runs_of_other_grids_are_named_and_not_counted(tmp_path):
     chosen, note = found.notes
     assert chosen == joint.NOT_CHOSEN
     assert note.startswith(
-        "4 runs under cells/ about the same population are not cells of this grid"
+        "4 runs under cells/ over the same population are not cells of this grid"
     )
 
 
