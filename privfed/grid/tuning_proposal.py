@@ -62,9 +62,10 @@ def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
         return by, charged[by] if lower is None else lower
     if setup.plan.config.nothing_public and by not in charged:
         instead = f"tune.by = {next(iter(charged))!r}" if charged else 'evaluation.by = "clients"'
+        given = repr(by) if by else "missing"
         raise Refused(
-            f"tune.by is {repr(by) if by else 'missing'}, but there are no public examples to score candidates "
-            f"on; let clients score them, which is charged: set {instead}"
+            f"tune.by is {given}, but there are no public examples to score candidates on; let "
+            f"clients score them, which is charged: set {instead}"
         )
     network = setup.network
     measure, lower = tuning_measure(by, tuning.lower_is_better, network.loss)

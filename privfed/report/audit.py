@@ -143,8 +143,7 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
     finite = [e for curve in curves.values() for _, by in curve for e in by.values() if _finite(e)]
     if not finite:
         raise Refused(
-            f"{ledger.path} has no finite epsilon, so that there is nothing to draw; leave --plot "
-            "out"
+            f"{ledger.path} has no finite epsilon, so there is nothing to draw; leave --plot out"
         )
     write_atomically(path, _picture(curves, delta, path.suffix[1:]))
     return curves

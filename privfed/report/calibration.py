@@ -204,7 +204,7 @@ def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
     counted = f"the noise of {sums['colluders']}, which may collude, is not counted"
     pairs = {"sites": f"{stay}; {_all_noise(sums['noise_of_all_sites'])}; {counted}"}
     if sums["minimum"] - sums["colluders"] == 1:
-        pairs["alone"] = "WARNING: as few as one site may survive, so that each adds all noise"
+        pairs["alone"] = "WARNING: as few as one site may survive, so each adds all noise"
     return pairs
 
 

@@ -227,9 +227,7 @@ def _correlation_row(plan: Plan) -> dict[str, str]:
     groups = release.groups if isinstance(release, RandomAllocation) else 1
     divided = f"; clients are in {groups} public groups" if groups > 1 else ""
     if isinstance(release, RandomAllocation) and release.epoch.choices == 1:
-        divided += (
-            ", of one slot each: no slot is secret, so that sampling does not amplify privacy"
-        )
+        divided += ", of one slot each: no slot is secret, so sampling does not amplify privacy"
     rounds = plan.config.run.rounds
     share = stays_on_model(mechanism, rounds, plan.config.sampler.size)
     stays = f"; {share:.3g} of it remains on the model over {rounds} rounds" if share < 1 else ""
@@ -250,7 +248,7 @@ def _prior_row(plan: Plan) -> dict[str, str]:
         together = total([plan.before.planned, plan.spent])
         bound = guarantee(together, plan.guarantee.delta, privacy.accountant)
         row += (
-            f"; {', '.join(stopped)} ended early, so that this ε counts the rounds done (an "
+            f"; {', '.join(stopped)} ended early, so this ε counts the rounds done (an "
             f"odometer); with all planned rounds ε = {ceiling(bound.epsilon)}"
         )
     return {"prior": row}

@@ -63,7 +63,7 @@ def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
     }
     if honest == 1:
         rows["alone"] = (
-            "WARNING: as few as one site's noise may protect its clients, so that each site "
+            "WARNING: as few as one site's noise may protect its clients, so each site "
             "adds all of the noise by itself and the protocol saves none; raise secure.minimum "
             "or data.sites, or lower secure.colluders"
         )
@@ -100,8 +100,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
         if limits.sites:
             cost = (
-                ": dropouts of sites do not depend on the clients sampled, so that aborts "
-                "reveal nothing"
+                ": dropouts of sites do not depend on the clients sampled, so aborts reveal nothing"
             )
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
     if limits.admitted:

@@ -71,7 +71,7 @@ def _draw(sites: bool) -> Iterator[str]:
     if sites:
         yield (
             "Sampling: an excluded site takes part in no later round. Whether a site takes part "
-            "reveals nothing about the sampling of clients, so that no abort is charged for it."
+            "reveals nothing about the sampling of clients, so no abort is charged for it."
         )
         return
     yield (

@@ -266,7 +266,7 @@ def test_canaries_go_with(overrides, tmp_path):
     ("overrides", "why"),
     [
         (("privacy.mechanism=none",), "there is no claim"),
-        (("audit.canaries=19",), "so few can refute no claim"),
+        (("audit.canaries=19",), "so few canaries cannot refute a claim"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "runs with attackers"),
         (("cohort.sampler=custom_parts:Crowded",), "places of real clients"),
         (

@@ -673,7 +673,7 @@ def test_no_run_counts_one_that_withstands_fewer_colluding_sites(tmp_path):
     again = (*at_sites, after(tmp_path / "first"))
     with pytest.raises(
         Refused,
-        match=r"secure\.colluders is 3 in this run, but the earlier run's .* only while at most 2",
+        match=r"secure\.colluders is 3 in this run, but the earlier run's .* only if at most 2",
     ):
         priors(small(*again, "secure.colluders=0.6"))
     for fewer in ("0.4", "0.2"):

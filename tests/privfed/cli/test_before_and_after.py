@@ -97,7 +97,7 @@ def test_check_lists_every_refusal_and_writes_nothing(tmp_path, monkeypatch):
         "cohort.size is 99",
         "no proven sensitivity",
         "number of examples is private",
-        "gives all rows the same weight",
+        "gives all rows equal weight",
     ):
         assert reason in result.stderr
     assert run("check", *SETTINGS).exit_code == 0

@@ -35,7 +35,7 @@ def test_a_check_says_who_counts_what_it_costs_and_how_long_it_takes(made, run_f
     path = made.folder(0).path
     shown = run("site", "check", path, run_file)
     assert shown.exit_code == 0, shown.output
-    for part in ("this site takes part", "8 people", "of 1e+300", "of 600 s"):
+    for part in ("this site takes part", "8 clients", "of 1e+300", "of 600 s"):
         assert part in shown.stdout
     facts = json.loads(run("site", "check", path, run_file, "--json").stdout)
     assert facts["clients"] == 8

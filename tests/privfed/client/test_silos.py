@@ -406,14 +406,14 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypa
         (["client.objective=feddane"], "outside its local steps"),
         (["client.objective=fedprox_adaptive"], "outside its local steps"),
         (["client.objective=fedcurv"], "outside its local steps"),
-        (["client.steps=3"], "charged steps that its own keys determine"),
+        (["client.steps=3"], "determines the number of charged steps"),
         (["aggregation.weights=examples"], "silo_weights"),
         (["cohort.sampler=by_size", "cohort.size=3"], "a silo's number of examples"),
         (["aggregation.silo_weights=[1.0, 2.0]"], "one number for each"),
         (["aggregation.silo_weights=[0,0,0,0,0,0,0,0,0,0,0,0]"], "one number for each"),
         (
             ["aggregation.rule=median", f"aggregation.silo_weights={[1.0] * 12}"],
-            "all rows the same weight",
+            "all rows equal weight",
         ),
         (
             ["privacy.mechanism=gaussian", f"aggregation.silo_weights={[1.0] * 12}"],

@@ -272,7 +272,7 @@ def test_the_comparison_trains_both_and_never_looks_at_the_population(monkeypatc
 
 
 def test_a_seeded_run_depends_on_no_measurement_of_precision():
-    with pytest.raises(Refused, match='have to follow from its run file; use "mixed" or "full"'):
+    with pytest.raises(Refused, match='must depend only on its run file; use "mixed" or "full"'):
         plan(small(FAST, "run.randomness=seeded"))
 
 

@@ -144,7 +144,7 @@ def test_each_number_follows_from_the_others():
         ({"sites": None, "sites_per_client": 2}, "but sites is missing"),
         ({"sites_per_client": 6}, "sites_per_client is 6, but sites is 5"),
         ({"against": "server"}, "one guarantee holds against both"),
-        ({"byzantine": 2}, "Byzantine sites are among colluders"),
+        ({"byzantine": 2}, "count Byzantine sites among colluders"),
         (
             {"sampling_rate": 0.1, "population": None, "cohort": None},
             "give population and cohort",
@@ -170,7 +170,7 @@ def test_what_cannot_be_meant_of_sites_is_refused(wrong, reason):
             {"minimum": 4},
             "minimum is given, but has an effect only with mechanism discrete_gaussian or",
         ),
-        ({"protocol": "masks"}, "secure.protocol has no effect"),
+        ({"protocol": "masks"}, "already protects its sum"),
     ],
 )
 def test_noise_of_each_site_takes_no_sums(wrong, reason):

@@ -53,7 +53,7 @@ def test_what_earlier_runs_spent_counts():
 def test_of_clients_at_several_sites_every_round_counts():
     run = planned("data.sites_per_client=2")
     assert site_guarantee(run, 7).bound.epsilon == run.guarantee.epsilon
-    with pytest.raises(Refused, match="so that every round counts"):
+    with pytest.raises(Refused, match="so every round counts"):
         site_guarantee(run, 2)
 
 

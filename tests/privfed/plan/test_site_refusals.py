@@ -48,11 +48,14 @@ SHARES = "privacy.mechanism=discrete_gaussian"
             ("attack.name=sign_flip", "attack.fraction=0.2", "data.site_partition=elsewhere"),
             "simulate no attackers",
         ),
-        (("privacy.mechanism=local_gaussian",), "secure.protocol has no effect"),
+        (("privacy.mechanism=local_gaussian",), "already protects its sum"),
         ((*TWO, "cohort.sampler=full", "cohort.size=0"), "several sites"),
         ((*TWO, "secure.parties=clients"), "clients are the parties of sums"),
-        ((*TWO, "aggregation.rule=norm_bound"), "takes each row for the row of a whole client"),
-        ((*TWO, "attack.name=sign_flip", "attack.fraction=0.2"), "attackers are whole clients"),
+        ((*TWO, "aggregation.rule=norm_bound"), "treats each row as that of one client"),
+        (
+            (*TWO, "attack.name=sign_flip", "attack.fraction=0.2"),
+            "attackers are simulated only for clients",
+        ),
         (
             ("privacy.mechanism=local_gaussian", "secure.protocol=none", "aggregation.rule=median"),
             "sites send only sums",

@@ -299,7 +299,7 @@ def test_sampling_by_size_draws_in_proportion_and_is_refused_under_privacy():
         plan(small(*free))
     assert plan(small(*free, "aggregation.weights=uniform")).event.sampler == "by_size"
     scaffold = ["client.objective=scaffold", "data.setting=cross_silo"]
-    with pytest.raises(Refused, match="at one sampling rate"):
+    with pytest.raises(Refused, match="needs the same sampling rate"):
         plan(small(*free, *scaffold))
 
 

@@ -162,7 +162,7 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
             ("client.objective=scaffold", "data.setting=cross_silo"),
             "no privacy amplification is proved",
         ),
-        (("privacy.mechanism=banded", "privacy.bands=0"), "bands that needs the least"),
+        (("privacy.mechanism=banded", "privacy.bands=0"), "number that needs the least"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -282,7 +282,7 @@ def test_aborts_are_charged_where_the_draw_is_a_secret_and_free_where_it_is_not(
         ((), "nothing remains"),
         (("privacy.epsilon=2.0",), "nothing remains"),
         ((*EVERYBODY, "cohort.dropout=0.6"), "would abort in"),
-        (("cohort.availability=daily", *EVERYBODY), "number of senders"),
+        (("cohort.availability=daily", *EVERYBODY), "makes dropouts of a secure sum unpredictable"),
         ((*EVERYBODY, "privacy.adaptive_clip=true", "cohort.dropout=0.1"), "without bound"),
         ((*EVERYBODY, "secure.bits=8", "secure.capacity=200"), "but sums of"),
         ((*EVERYBODY, "secure.minimum=9", "secure.capacity=5"), "but secure.capacity is"),

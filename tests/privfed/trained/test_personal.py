@@ -87,14 +87,14 @@ REFUSED = {
     ),
     "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ditto"), "of the two"),
     "one of many": ((*SILO, 'model.local=["3*"]', *CLUSTERS), "of the two"),
-    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part that is local"),
+    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no local part"),
     "all epochs": ((*HEADS, "client.local_epochs=2"), "raise client.epochs"),
     "few steps": ((*HEADS, "client.steps=3"), "set client.steps = 0"),
-    "corrected steps": ((*HEADS, "client.objective=fedprox"), "corrects all local steps"),
+    "corrected steps": ((*HEADS, "client.objective=fedprox"), "changes all local steps"),
     "sites": ((*HEADS, "data.sites=3", "secure.protocol=masks"), "sites keep none"),
     "attackers who steer": (
         (*HEADS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
-        "adds parameters that are not",
+        "broadcast model lacks parameters",
     ),
     "attackers who steer one of several": (
         (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
