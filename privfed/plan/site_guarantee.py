@@ -52,8 +52,8 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
     config = plan.config
     if not config.by_sites or not plan.mechanism.private:
         raise Refused(
-            f"--answers is {answers}, the number of rounds that a site answers, but sites are not "
-            'the parties; set data.sites and secure.parties = "sites", with a secure.protocol or '
+            f"--answers is {answers}, the number of rounds that a site answers, but no site adds "
+            'noise; set data.sites and secure.parties = "sites", with a secure.protocol or '
             'privacy.mechanism = "local_gaussian"'
         )
     rounds = config.run.rounds

@@ -309,7 +309,7 @@ def test_a_start_that_is_counted_costs_what_both_cost(patients, tmp_path):
     both = Counter(ledger(first).run_spending) + Counter(ledger(tmp_path / "second").run_spending)
     assert outcome.guarantee.epsilon == guarantee(both, DELTA).epsilon
     assert outcome.to_json()["uncovered"] is None
-    assert "counted as earlier" in said("audit", tmp_path / "second") + said(
+    assert "the runs that trained it are counted" in said("audit", tmp_path / "second") + said(
         "check", *sets([*settings, f"model.init={start}", after(first)])
     )
 
@@ -609,12 +609,12 @@ def test_the_command_line_says_what_was_spent_before(first, tmp_path):
     settings = [word for option in (*SMALL, after(first)) for word in ("--set", option)]
     checked = CliRunner().invoke(main, ["check", *settings])
     assert checked.exit_code == 0, checked.output
-    assert "was spent before, over the same population" in checked.stdout
+    assert "included; earlier runs over the same population spent" in checked.stdout
     out = str(tmp_path / "second")
     result = CliRunner().invoke(main, ["train", *settings, "--out", out])
     assert "earlier runs included" in result.stdout
     shown = CliRunner().invoke(main, ["audit", out]).stdout
-    assert "is this run's own; earlier runs" in shown
+    assert "; earlier runs" in shown
 
 
 def test_an_edited_prior_breaks_the_ledger(first, tmp_path):

@@ -63,7 +63,7 @@ def test_the_forecast_by_hand():
 def test_a_run_with_little_to_learn_from_is_told_so():
     assert "faint" not in run("check", *SETTINGS).stdout
     shown = run("check", *SETTINGS, "--set", "privacy.noise_multiplier=900").stdout
-    assert "little may be learned, and only at small learning rates" in shown
+    assert "the model may learn little, and only at small learning rates" in shown
 
 
 def test_the_header_of_train_is_the_table_of_check(tmp_path):

@@ -185,11 +185,14 @@ def test_the_command_and_python_answer_alike():
     sums = {"mechanism": "skellam", "bits": 24, "dimension": 100, "sites": 5, "colluders": 1}
     assert dict(privfed.calibrate(**numbers, **sums)) == printed
     shown = " ".join(run("calibrate", *FLAGS, *flags, "--colluders", 4).stdout.split())
-    assert "against all but a client's own site, by the noise of that site alone" in shown
-    assert "5; at least 5 have to survive; all of them add noise of" in shown
-    assert "WARNING: as few as one site may survive" in shown
+    assert (
+        "against all parties except a client's own site; only the noise of that site counts"
+        in shown
+    )
+    assert "5; at least 5 have to survive; together they add noise of" in shown
+    assert "WARNING: the noise of a single site may have to suffice" in shown
     central = " ".join(run("calibrate", *FLAGS, "--sites", 5).stdout.split())
-    assert "5; the server sees their clients' rows, and adds noise" in central
+    assert "5; the server sees their clients' rows and adds the noise" in central
     masks = run("calibrate", *FLAGS, "--sites", 5, "--protocol", "masks")
     assert "trusted to add the noise" in " ".join(masks.stdout.split())
     own = run("calibrate", *FLAGS, "--sites", 5, "--mechanism", "local_gaussian")

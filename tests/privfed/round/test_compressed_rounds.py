@@ -283,8 +283,14 @@ def test_bases_of_both_sides_of_a_layer_are_sent_beside_the_model():
 @pytest.mark.parametrize(
     ("name", "row"),
     [
-        ("random_mask", "random_mask: 2 of 21 numbers; clipped as it is sent, about 0.31 times as"),
-        ("sign", "sign: each row is encoded by itself; clipped as it is sent, about as long"),
+        (
+            "random_mask",
+            "random_mask: 2 of 21 numbers; the compressed row is clipped; its norm is about 0.31 times that",
+        ),
+        (
+            "sign",
+            "sign: each row is encoded by itself; the compressed row is clipped; its norm is about that",
+        ),
     ],
     ids=["mask", "sign"],
 )

@@ -165,11 +165,9 @@ def test_noise_that_counts_on_nobody_hostile_is_not_claimed_with_a_liar(tmp_path
     row = row_at(path)
     assert (row.state, row.excluded, row.lost_claims) == ("stopped by Byzantine clients", 1, lost)
     assert audit(path).excluded == 1
-    assert "excluded 1 proved to be Byzantine in its secure sums" in printed(
-        audit_table(audit(path))
-    )
+    assert "excluded 1 proved to be Byzantine in secure sums" in printed(audit_table(audit(path)))
     assert (
-        f"run: left out 1 proved to be Byzantine in its secure sums (excluded.jsonl). {lost}"
+        f"run: left out 1 proved to be Byzantine in secure sums (excluded.jsonl). {lost}"
         in printed(RunsTable(list_runs(tmp_path)))
     )
     page = Document(write_run_page(path, None, simulation=False).path.read_text("utf-8"))

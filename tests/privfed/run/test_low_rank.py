@@ -212,7 +212,7 @@ def test_check_says_what_is_trained_and_what_is_doubtful(tmp_path):
     assert "noise on A and on B" not in text
     both = checked(*LORA, "model.lora.freeze_a=false")
     assert "rank 2, A and B: 18 numbers" in both
-    assert "noise on A and on B enters their product quadratically" in both
+    assert "the product of A and B contains products of noise on both" in both
     assert "adapters" not in checked()
 
 

@@ -459,7 +459,7 @@ BUDGET_RUN = ("run.randomness=secret",)
 
 
 @pytest.mark.parametrize(
-    ("holdout", "words"), [(0.5, "held-out examples"), (0.0, "those they trained on")]
+    ("holdout", "words"), [(0.5, "held-out examples"), (0.0, "on which they also trained")]
 )
 def test_it_is_said_whether_clients_score_on_what_they_trained_on(tmp_path, holdout, words):
     keys = (*BY_CLIENTS, f"evaluation.holdout={holdout}")
