@@ -1,8 +1,7 @@
 """The plan of a run: its event, its noise, and the cost of all rounds.
 
-The output of `check` and `train`, the ledger's terms and `calibrate` all use this plan, so they
-cannot disagree. A configuration without a proof is refused before any client trains, with an
-alternative.
+`check`, `train`, the ledger's terms and `calibrate` all use this plan, so they cannot disagree. A
+configuration without a proof is refused before any client trains, with an alternative.
 """
 
 from __future__ import annotations
@@ -46,15 +45,9 @@ ON_TRAINED = "simulation: scored on examples of clients that train"
 class Plan:
     """A configuration whose noise was solved for, with its cost over all rounds.
 
-    Attributes:
-      config: the configuration, with all values that were solved for.
-      cost: the cost of a training round, as a function of its noise.
-      mechanism: the mechanism with its noise.
-      event: the charge of a training round.
-      guarantee: the guarantee over all rounds and over the earlier runs in `before`.
-      noise_multiplier: the noise multiplier of training rounds; None without noise.
-      by_examples: whether rows are weighted by numbers of examples.
-      before: the earlier runs over the same population, and the lineage of the initial model.
+    `cost`, `mechanism`, `event` (the charge of a round) and `noise_multiplier` are of training
+    rounds. `guarantee` holds over all rounds and over the earlier runs in `before`. `by_examples`
+    is true if rows are weighted by numbers of examples.
     """
 
     config: Config
@@ -65,8 +58,7 @@ class Plan:
     noise_multiplier: float | None
     by_examples: bool
     other: Event | None = None
-    """Charge of a training round against the party that the budget does not limit; None unless
-    noise is distributed."""
+    """Charge of a round against the party that the budget does not limit; None if none."""
     evaluation: Plan | None = None
     """The plan of the rounds in which clients evaluate; None if clients do not evaluate."""
     evaluation_cost: EvaluationCost | None = None
@@ -151,10 +143,7 @@ class Plan:
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
     def other_party(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee of `rounds` against the party that the budget does not limit.
-
-        None unless noise is distributed.
-        """
+        """Returns the guarantee against the party that the budget does not limit; None if none."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
@@ -211,11 +200,7 @@ class Plan:
 
 
 def refuse(config: Config) -> None:
-    """Checks that a run has a proof and is possible; reads no data.
-
-    Raises:
-      Refused: with every reason, a line for each.
-    """
+    """Raises `Refused`, with every reason, if a run has no proof or is impossible."""
     reasons = list(refusals(config))
     if not reasons and config.evaluation_rounds.every:
         reasons = [f"rounds that evaluate: {reason}" for reason in refusals(as_evaluation(config))]
@@ -237,12 +222,11 @@ def solve_plan(
     Args:
       config: the run.
       before: the earlier runs, whose spending counts.
-      length: number of entries of a client's message; needed only for distributed noise.
-      measures: number of entries of a client's row of metrics; needed only for distributed noise.
+      length: number of entries of a client's message; distributed noise needs it.
+      measures: number of entries of a client's row of metrics; distributed noise needs it.
 
     Raises:
       Refused: if no noise keeps the budget, or aborts of secure sums would be too frequent.
-      ValueError: if distributed noise lacks a length.
     """
     config = with_solved_parts(config, before.spending)
     cost, privacy = round_cost(config, length), config.privacy
@@ -274,10 +258,7 @@ def solve_plan(
 
 
 def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Priors) -> Plan:
-    """Returns the plan of rounds of this `cost` at the noise multiplier `noise`.
-
-    Its guarantee is a placeholder. Raises `Refused` if the noise cannot be added or accounted for.
-    """
+    """Returns the plan of rounds at multiplier `noise`, with a placeholder as its guarantee."""
     mechanism, event = cost.mechanism.at(noise), cost.event(noise)
     _refuse_unsound(config, mechanism, event)
     refuse_unaccountable(event, config.privacy.accountant)
@@ -295,9 +276,7 @@ def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Prior
 
 
 def _goes_on(config: Config) -> bool:
-    """Whether a run with a budget was planned before: its noise is known, and it stops at its
-    budget even if rounds were added.
-    """
+    """Whether a run with a budget was planned before; it keeps its noise, and that budget."""
     return config.noise_multiplier is not None and config.privacy.epsilon is not None
 
 
@@ -357,10 +336,7 @@ def _refuse_range(protocol: RowHiding, mechanism: Mechanism) -> None:
 
 
 def _refuse_nothing_left(total: Spending, spent: Guarantee, accountant: str) -> None:
-    """Raises `Refused` if epsilon is infinite only because the slack of events uses up delta.
-
-    Slack is charged for visible aborts and for inexact sampling of noise.
-    """
+    """Raises `Refused` if epsilon is infinite only because aborts or inexact noise use up delta."""
     if spent.epsilon < math.inf or not any(event.slack for event in total):
         return
     without = Counter({replace(event, slack=0.0): count for event, count in total.items()})

@@ -155,10 +155,7 @@ class Prior:
         return [ledger for ledger in ledgers if ledger.holds(bytes.fromhex(self.head))]
 
     def toward(self, against: str | None) -> Prior | None:
-        """Returns this run with its charges against the party `against` as `spending`.
-
-        None if the ledger does not state these charges.
-        """
+        """Returns this run with charges against `against` as `spending`; None if not stated."""
         if against == self.against:
             return self
         if self.other is None or OTHER_PARTY.get(str(self.against)) != against:
@@ -243,10 +240,7 @@ class Priors:
         return replace(self, runs=runs)
 
     def under(self, now: Assumed) -> Priors:
-        """Returns the same runs, charged under the assumptions `now`.
-
-        Raises `Incomposable` if the charges of a run cannot be recomputed.
-        """
+        """Returns the same runs, charged under `now`. Raises `Incomposable` if not possible."""
         return replace(self, runs=tuple(prior.under(now) for prior in self.runs))
 
     @classmethod

@@ -66,10 +66,7 @@ class PeftAdapters:
 
     @classmethod
     def of(cls, network: Network, params: Tensor) -> PeftAdapters:
-        """Returns the adapters of the model with parameters `[d]`.
-
-        Raises `Refused` if the model has none, or has some that peft does not support.
-        """
+        """Returns the adapters of a model `[d]`. Raises `Refused` if peft does not support them."""
         Adapters.of(network, params)
         values = {**network.constants, **network.shapes.views(params)}
         tensors, stated = peft_tensors(network.module, values, network.shapes.names)

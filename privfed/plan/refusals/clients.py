@@ -180,16 +180,10 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
         return
     attack = f"attack.name is {config.names['attack']!r}, which steers the broadcast model"
     if config.start.local:
-        yield (
-            f"{attack}, but with model.local the broadcast model lacks parameters; use another "
-            "attack"
-        )
+        yield f"{attack}, but model.local leaves parameters out of it; use another attack"
     elif dict(config.objective.layout(1).parts).get("delta", 1) > 1:
         name = config.names["objective"]
-        yield (
-            f"{attack}, but client.objective = {name!r} broadcasts several models; use another "
-            "attack"
-        )
+        yield f"{attack}, but client.objective = {name!r} has several; use another attack"
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:

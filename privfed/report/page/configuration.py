@@ -112,7 +112,7 @@ def _defaults(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 def _written(value: Any) -> str:
-    """Formats a value nearly as in a run file; "" stands for an empty text."""
+    """Formats a value: booleans in lower case, texts in quotes, numbers rounded."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

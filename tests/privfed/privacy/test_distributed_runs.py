@@ -67,8 +67,8 @@ def test_a_plan_says_what_each_client_adds_and_what_that_assumes():
     args = ["check", *(item for key in options for item in ("--set", key))]
     output = " ".join(CliRunner().invoke(main, args, env={"COLUMNS": "250"}).output.split())
     assert (
-        "10 clients add enough noise, and a sum of fewer clients aborts; 53% of the noise is from honest "
-        "clients" in output
+        "10 clients add enough noise, and a sum of fewer clients aborts; 53% of the noise is from "
+        "honest clients" in output
     )
     assert "at most 3 of a cohort are assumed; they add no noise, and learn who" in output
     assert "with its noise; no party sees a row" in output

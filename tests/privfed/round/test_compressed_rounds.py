@@ -285,11 +285,11 @@ def test_bases_of_both_sides_of_a_layer_are_sent_beside_the_model():
     [
         (
             "random_mask",
-            "random_mask: 2 of 21 numbers; the compressed row is clipped; its norm is about 0.31 times that",
+            "random_mask: 2 of 21 numbers; the compressed row is clipped; its norm is about 0.31",
         ),
         (
             "sign",
-            "sign: each row is encoded by itself; the compressed row is clipped; its norm is about that",
+            "sign: each row is encoded by itself; the compressed row is clipped; its norm is about",
         ),
     ],
     ids=["mask", "sign"],

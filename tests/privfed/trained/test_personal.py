@@ -94,11 +94,11 @@ REFUSED = {
     "sites": ((*HEADS, "data.sites=3", "secure.protocol=masks"), "sites keep none"),
     "attackers who steer": (
         (*HEADS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
-        "broadcast model lacks parameters",
+        "leaves parameters out of it",
     ),
     "attackers who steer one of several": (
         (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
-        "sends several",
+        "has several",
     ),
     "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "canaries cannot"),
     "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no privacy amplification"),
