@@ -174,7 +174,7 @@ def audit_command(
 
 
 def _refuse_combination(tested: str, *others: object) -> None:
-    """Raises `Refused` if any of `others` is given in addition to the option in `tested`."""
+    """Raises `Refused` if any of `others` is given; `tested` is the option, with its verb."""
     if any(others):
         raise Refused(f"{tested} tested without a run directory; leave out the other arguments")
 

@@ -44,7 +44,7 @@ def train_command(
     workers: int | None,
     as_json: bool,
 ) -> int:
-    """Train within a privacy budget. Without a file: digits over 500 clients, epsilon 4."""
+    """Train within a privacy budget. The default run: digits, 500 clients, epsilon 4."""
     if out and resume:
         raise Refused(
             "--out and --resume are both given, but a resumed run stays in its folder; leave "

@@ -136,9 +136,14 @@ def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
 
 
 def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Values, Loss]]:
-    """Returns the loss of each cell in `cells` whose loss is known, with its values as in tables.
+    """Returns the values of each cell, in the form that tables have, and its loss.
 
-    `path` is the grid file.
+    Cells whose loss is not known, since their configuration is refused, are left out.
+
+    Args:
+      path: the grid file.
+      grid: its content.
+      cells: the values of each cell.
     """
     base = _base(path, grid)
     losses = ((values, loss_of(_raw(base, grid, values))) for values in cells)

@@ -130,7 +130,7 @@ class RunDirectory:
     def recover(self) -> None:
         """Restores the directory after a crash.
 
-        Afterwards its folders exist, no file is half written, and every name is durable.
+        Afterwards its folders exist, no file is half written, and all file names are durable.
         """
         self.make_folders()
         if self.private.is_dir():

@@ -100,7 +100,7 @@ def _untested_canaries(config: Config) -> Iterator[str]:
 
 
 def _charged_in_advance(config: Config) -> Iterator[str]:
-    """Sites with common clients charge all rounds in advance by one event, so all must be alike."""
+    """Sites that share clients charge all rounds in advance, by one event for every round."""
     if config.apart and config.data.sites_per_client > 1:
         yield (
             f"data.sites_per_client is {config.data.sites_per_client}, so with data.site_partition "

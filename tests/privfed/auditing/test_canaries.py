@@ -273,7 +273,7 @@ def test_canaries_go_with(overrides, tmp_path):
             ("secure.protocol=masks", "secure.capacity=43", "cohort.sampler=full", "cohort.size=0"),
             "expected at least 44",
         ),
-        (("evaluation.by=clients", "run.rounds=8"), "have no metrics"),
+        (("evaluation.by=clients", "run.rounds=8"), "only inserted into training rounds"),
         (("data.sites=3", "data.site_partition=elsewhere"), "accept rows from no other client"),
         (
             ("data.sites=3", "data.site_partition=elsewhere", "secure.protocol=masks"),

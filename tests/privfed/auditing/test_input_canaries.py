@@ -322,7 +322,7 @@ def test_the_time_that_a_run_takes_includes_crafting(monkeypatch):
     assert check(small(*SEEDED, *ALL)).forecast.seconds > 20 * 1e6
     asked = [word for override in (*SEEDED, *ALL) for word in ("--set", override)]
     shown = CliRunner().invoke(main, ["check", *asked])
-    assert "of the clip at the start" in " ".join(shown.output.split())
+    assert "at the initial model, such updates have" in " ".join(shown.output.split())
 
 
 @every_case(

@@ -122,7 +122,7 @@ def test_a_resumed_run_stops_at_the_budget_of_both(first, tmp_path):
     stopped = CliRunner().invoke(main, resumed)
     assert json.loads(stopped.stdout)["epsilon"] == audit(tmp_path / "r").guarantee.epsilon
     assert stopped.exit_code == 3, stopped.output
-    assert "was spent before" in stopped.stderr
+    assert "earlier runs over" in stopped.stderr
     ledger_read = ledger(tmp_path / "r")
     (event,) = ledger_read.run_spending
     assert guarantee(ledger_read.spending, DELTA).epsilon <= 6

@@ -402,10 +402,10 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypa
     "overrides, reason",
     [
         (["data.setting=cross_device"], "cross_silo"),
-        (["client.objective=mime"], "outside its local steps"),
-        (["client.objective=feddane"], "outside its local steps"),
-        (["client.objective=fedprox_adaptive"], "outside its local steps"),
-        (["client.objective=fedcurv"], "outside its local steps"),
+        (["client.objective=mime"], "outside of the local steps"),
+        (["client.objective=feddane"], "outside of the local steps"),
+        (["client.objective=fedprox_adaptive"], "outside of the local steps"),
+        (["client.objective=fedcurv"], "outside of the local steps"),
         (["client.steps=3"], "determines the number of charged steps"),
         (["aggregation.weights=examples"], "silo_weights"),
         (["cohort.sampler=by_size", "cohort.size=3"], "a silo's number of examples"),
@@ -417,7 +417,7 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypa
         ),
         (
             ["privacy.mechanism=gaussian", f"aggregation.silo_weights={[1.0] * 12}"],
-            "every client has weight one",
+            "every client has weight 1",
         ),
     ],
 )

@@ -137,7 +137,7 @@ def test_each_number_follows_from_the_others():
         ({"colluders": 0.2}, r"use 1, which is secure.colluders = 0.2 of 5 sites$"),
         ({"colluders": 0.95}, "number of sites; use an integer from 1 to 4$"),
         ({"colluders": 1.5}, "number of sites; use an integer from 1 to 4$"),
-        ({"colluders": 0}, "every site is curious"),
+        ({"colluders": 0}, "any site may be curious"),
         ({"colluders": 5}, "at most 4, so that the noise of at least one"),
         ({"sites": None, "colluders": 1}, "a fraction of a cohort below 1, or with sites"),
         ({"sites": 0}, "sites is 0; expected one or more"),

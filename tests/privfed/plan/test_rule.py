@@ -397,7 +397,7 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
                 "aggregation.radius=1.0",
                 *OPEN,
             ),
-            "may report a false size",
+            "may report a false weight",
         ),
         (
             ("aggregation.rule=centered_clipping", "client.objective=mime"),

@@ -27,7 +27,7 @@ SHARES = "privacy.mechanism=discrete_gaussian"
             "no secure sum has parties",
         ),
         (("secure.simulate=arithmetic", "cohort.dropout=0.6"), "would abort in"),
-        (("data.sites=2", "secure.colluders=0.9"), "would have to survive"),
+        (("data.sites=2", "secure.colluders=0.9"), "surviving sites are needed"),
         (("secure.minimum=2",), "expected a number from 3"),
         (("secure.minimum=6",), "to data.sites = 5"),
         (("secure.threat=malicious", "secure.minimum=3"), "expected a number from 4"),

@@ -327,7 +327,7 @@ def test_a_mean_is_taken_over_rows():
         (("cohort.sampler=poisson", "cohort.size=4"), "all clients take part"),
         (("cohort.sampler=fixed_size", "cohort.size=4"), "all clients take part"),
         (("cohort.sampler=cyclic", "cohort.separation=4"), "all clients take part"),
-        (("secure.protocol=masks",), "protects rows that the server sees"),
+        (("secure.protocol=masks",), "protects rows that the server receives"),
         (("data.sites=3",), "the parties are sites"),
         (("audit.canaries=40",), "if a canary is left out"),
         (("evaluation.by=clients", "run.rounds=10"), "for rows that a rule averages"),

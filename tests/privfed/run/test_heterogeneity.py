@@ -487,7 +487,7 @@ def test_a_half_is_tuned_on_and_the_other_scored():
 
 
 def test_log_is_for_progress_only():
-    with pytest.raises(Refused, match="only if x is a run's progress"):
+    with pytest.raises(Refused, match="and not a run's progress"):
         check_figures([Figure(name="a", x="client.lr", log=True)], {"client.lr": [0.1, 0.2]})
 
 

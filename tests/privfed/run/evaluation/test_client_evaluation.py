@@ -383,7 +383,7 @@ def test_who_trains_once_in_three_rounds_does_so_among_rounds_that_train():
         (('evaluation.measures=["auc"]',), "needs one of two classes"),
         (('evaluation.measures=["accurate"]',), "accuracy"),
         (("evaluation.group=sex",), "evaluation.group is 'sex'"),
-        (("audit.canaries=20", "data.clients=24"), "have no metrics"),
+        (("audit.canaries=20", "data.clients=24"), "only inserted into training rounds"),
         (("stop.patience=2", "stop.by=auc"), "expected one of accuracy"),
         (
             (
