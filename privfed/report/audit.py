@@ -282,7 +282,7 @@ def _excluded_row(audit: RunAudit) -> dict[str, str]:
     if not audit.excluded:
         return {}
     return {
-        "excluded": f"{audit.excluded} parties proved to be Byzantine in secure sums "
+        "excluded": f"{audit.excluded} proved to be Byzantine in secure sums "
         "(excluded.jsonl); `privfed report RUN` states whether ε depends on them"
     }
 
