@@ -465,7 +465,7 @@ def test_lies_that_nobody_asks_for_are_refused(keys, said):
             r"attack\.weight 3 and attack\.fraction 0; expected .* set attack\.fraction, or remove",
         ),
         (("attack.clip_count=beyond",), r"attack\.clip_count 'beyond' and attack\.fraction 0"),
-        (("attack.replaces=updates",), "none is configured"),
+        (("attack.replaces=updates",), "but there is no attack"),
         (("aggregation.most_examples=5",), "no client's weight depends on its number of examples"),
         (
             (*OPEN, "aggregation.most_examples=5", "aggregation.rule=median"),

@@ -314,7 +314,7 @@ def test_a_rate_is_the_same_rule_as_clients_of_that_quotient():
 
 def test_noise_that_pairs_share_needs_its_population_and_follows_from_no_draw():
     shared = replace(LOCAL, mechanism="pairwise_gaussian")
-    with pytest.raises(Refused, match=r"population .*is missing"):
+    with pytest.raises(Refused, match=r"population, the number of .*, is missing"):
         solve(shared)
     answers = [solve(replace(shared, population=n)) for n in (10, 100)]
     expected = solve(LOCAL).question.noise_multiplier

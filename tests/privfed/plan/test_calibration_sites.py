@@ -150,7 +150,7 @@ def test_each_number_follows_from_the_others():
             "give population and cohort",
         ),
         ({"minimum": 1}, "secure.minimum is 1 sites; expected a number from 3"),
-        ({"minimum": 6}, "expected a number from 3, .* to data.sites = 5"),
+        ({"minimum": 6}, "expected a number from 3 .* to data.sites = 5"),
         ({"sampler": "fixed_size"}, "no proof if sites sample their own"),
     ],
 )

@@ -39,7 +39,7 @@ SHARES = "privacy.mechanism=discrete_gaussian"
         (("cohort.sampler=fixed_size",), "sample their own clients"),
         (("cohort.sampler=cyclic", "cohort.separation=4", "cohort.size=0"), "sample their own"),
         (("client.objective=scaffold", "data.setting=cross_silo"), "but sites keep none"),
-        (("privacy.against=readers",), "one guarantee holds against both"),
+        (("privacy.against=readers",), "one guarantee holds against the server, readers"),
         (
             ("attack.name=sign_flip", "attack.fraction=0.2", "attack.stage=after_bound"),
             "Byzantine sites are not simulated",

@@ -51,7 +51,7 @@ LAYERS = "privacy.sizing=layers"
             "layers are drawn from seeds",
         ),
         (("secure.bits=8", "data.clients=5000", "secure.threshold=0.5"), "but the noise of"),
-        (("privacy.mechanism=gaussian", "privacy.against=readers"), "which has two guarantees"),
+        (("privacy.mechanism=gaussian", "privacy.against=readers"), "has two guarantees"),
         (("aggregation.rule=median",), "median"),
         (("privacy.accountant=pld",), "pld"),
         ((LAYERS, "privacy.tolerance=0.99999999999"), "privacy.tolerance, or raise"),

@@ -376,7 +376,7 @@ def test_who_trains_once_in_three_rounds_does_so_among_rounds_that_train():
 @every_case(
     ("keys", "reason"),
     [
-        (("evaluation.every=3",), "a multiple of it"),
+        (("evaluation.every=3",), "a multiple of evaluation.every"),
         (("evaluation.every=1",), "above 1"),
         (("evaluation.size=6", "cohort.sampler=full", "cohort.size=0"), "all clients evaluate"),
         (("evaluation.size=60",), "data.clients is 12"),
