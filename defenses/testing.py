@@ -35,7 +35,7 @@ class Given:
 
     @property
     def claims(self) -> bool:
-        """Whether it declares that its aggregate stays near the honest rows."""
+        """Whether the rule declares that its aggregate stays near the honest rows."""
         last = getattr(self.part, "rule", self.part)
         return bool(last.bounded and not last.tolerance)
 
@@ -88,7 +88,7 @@ def ignores_the_order_of_rows(part: Any) -> None:
     """Checks that the order of rows has no effect, with ties also."""
     rule = Given(part)
     order = torch.randperm(15, generator=torch.Generator().manual_seed(1))
-    rows = _cloud(15)  # of fewer, Bulyan picks among two that are each other's nearest
+    rows = _cloud(15)  # with fewer rows, Bulyan's last two are tied
     _same(rule(rows[order], 3), rule(rows, 3))
     tied = torch.cat([torch.full((12, 7), 0.5), torch.full((3, 7), -2.0)]).double()
     _same(rule(tied[order], 3), rule(tied, 3))

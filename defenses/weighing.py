@@ -300,7 +300,7 @@ def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
 
 
 def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
-    """Returns how many Byzantine rows among `n` `before` tolerates, and its number of rows."""
+    """Returns the number of Byzantine rows among `n` that `before` tolerates, and of mixtures."""
     most = n
     for part in before:
         most, n = min(most, part.most(n)), part.left(n)

@@ -168,7 +168,7 @@ class Arrays(DeclaredPopulation):
 
 
 def _refuse_bounds(shape: Sequence[int], bounds: Sequence[float]) -> None:
-    """Raises `Refused` for a shape and bounds next to inputs that have their own."""
+    """Raises `Refused` if a shape or bounds are given although inputs are declared separately."""
     if shape or bounds:
         raise Refused(
             f"shape and bounds are {shape!r} and {bounds!r}, but the inputs are declared as "

@@ -46,7 +46,7 @@ class Round:
 
     @cached_property
     def epsilon(self) -> float:
-        """The ε of the rounds until this one, at the run's δ; `run.guarantee` is the proved one."""
+        """The ε spent up to this round, at the run's δ; `run.guarantee` is the proved guarantee."""
         return self._loop.recorder.epsilon(self._now)
 
     @property
@@ -58,7 +58,7 @@ class Round:
     def metrics(self) -> Mapping[str, Any]:
         """The metrics after this round on public test examples, and the clients' charged ones.
 
-        A round that the run did not evaluate is evaluated when this is first read.
+        A round that the run did not evaluate is evaluated when this property is first read.
         """
         if self._record is not None:
             return dict(self._record.public)
@@ -95,9 +95,9 @@ class Round:
         """Returns the raw rows. Raises `Refused` unless the run is a simulation that has them."""
         if self._rows is None:
             raise Refused(
-                f"round.{name} is private, so that no epsilon covers this value; use start(…, "
-                "simulation=True) to read the value, in a run that is marked as a simulation "
-                "without a guarantee"
+                f"round.{name} is private, and no epsilon covers its value; to read it, use "
+                "start(…, simulation=True), which marks the run as a simulation without a "
+                "guarantee"
             )
         return self._rows
 
@@ -178,7 +178,7 @@ class InProgress:
         self, on_round: Callback | None = None, on_evaluation: Callback | None = None
     ) -> Self:
         """Runs all rounds, with these callbacks; returns the ended run."""
-        self._frames = 4  # of this method, and of `train` or `resume`
+        self._frames = 4  # those of this method, and of `train` or `resume`
         with self:
             for round in self:
                 if on_round:
@@ -213,7 +213,7 @@ def new_rounds(
       progress: whether progress is shown; None: in terminals and notebooks.
 
     Raises:
-      Refused: if an observer is none.
+      Refused: if an object in `observers` is no observer.
     """
     _refuse_no_observers(observers)
 
@@ -250,7 +250,7 @@ def further_rounds(
       progress: whether progress is shown; None: in terminals and notebooks.
 
     Raises:
-      Refused: if an observer is none.
+      Refused: if an object in `observers` is no observer.
     """
     _refuse_no_observers(observers)
     changes = {"run.rounds": rounds, "privacy.epsilon": epsilon}

@@ -64,7 +64,9 @@ class Texts(Arrays):
         **declared: Any,
     ) -> None:
         if window < 2:
-            raise Refused(f"window is {window}, but a sequence has two tokens or more; raise it")
+            raise Refused(
+                f"window is {window}, but a sequence has two tokens or more; raise window"
+            )
         self._tokenizer, self._window = tokenizer, window
         named = {"classes", "labels", "label_bounds"} & declared.keys()
         self._labelled = bool(label or named)
@@ -113,21 +115,25 @@ class Texts(Arrays):
         return self._inputs(list(texts), "the texts")[0]
 
     def _arrays(self, held: Any, called: str) -> Any:
-        """The inputs of a client's texts; with their labels, if they have any."""
+        """Returns the inputs of a client's texts, with their labels if labels are declared."""
         texts, y = held if isinstance(held, tuple) and len(held) == 2 else (held, None)
         if isinstance(texts, str) or not all(isinstance(each, str) for each in texts):
             raise Refused(f"data: {called} holds other objects than texts; expected a list of str")
         if self._labelled != (y is not None):
             expected = "a pair (texts, labels)" if self._labelled else "a list of texts"
             raise Refused(
-                f"data: {called} has labels, or lacks them, against the declaration; expected "
-                f"{expected}: classes= or labels= declares labels"
+                f"data: {called} has {'labels' if y is not None else 'no labels'}, but classes= or "
+                f"labels= {'declares' if self._labelled else 'does not declare'} labels; expected "
+                f"{expected}"
             )
         inputs, rows = self._inputs(list(texts), called)
         if y is None:
             return inputs
         if len(y) != len(texts):
-            raise Refused(f"data: {called} has not as many labels as texts; expected one for each")
+            raise Refused(
+                f"data: {called} has {len(y)} labels, but {len(texts)} texts; expected one label "
+                "for each text"
+            )
         return inputs, np.asarray(y)[rows]
 
     def _inputs(self, texts: list[str], called: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -144,7 +150,7 @@ class Texts(Arrays):
         return {_IDS: ids, _MASK: mask}, np.array(rows, dtype=np.int64)
 
     def _windows(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
-        """The examples of one text: none for a text without anything to predict, or to read."""
+        """Yields the examples of one text; none if the text has no token to predict, or to read."""
         if self._labelled:
             yield from [ids[: self._window]] if len(ids) else []
             return
@@ -162,9 +168,9 @@ class Texts(Arrays):
         if not texts:
             return []
         try:
-            if hasattr(tokenizer, "encode_batch"):  # of tokenizers
+            if hasattr(tokenizer, "encode_batch"):  # a tokenizer of `tokenizers`
                 return [each.ids for each in tokenizer.encode_batch(texts)]
-            if hasattr(tokenizer, "convert_ids_to_tokens"):  # of transformers
+            if hasattr(tokenizer, "convert_ids_to_tokens"):  # a tokenizer of `transformers`
                 cut = {"truncation": True, "max_length": self._window} if self._labelled else {}
                 ids: list[Sequence[int]] = tokenizer(texts, verbose=False, **cut)[_IDS]
                 return ids
@@ -184,7 +190,9 @@ def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dic
     names = table.names()
     for key, column in (("text", text), ("client", client), ("label", label)):
         if column and column not in names:
-            raise Refused(f"{key} is {column!r}, but {TABLE} has no such column; name another")
+            raise Refused(
+                f"{key} is {column!r}, but {TABLE} has no such column; name one of its columns"
+            )
     numbers = {label: repr(label)} if label and not words else {}
     columns = table.read(numbers, {name: repr(name) for name in named})
     cells = {
@@ -203,13 +211,16 @@ def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dic
 
 
 def _all_of(held: Mapping[str, Labelled]) -> Any:
-    """The rows of a table without owners, as texts or a pair."""
+    """Returns the rows of a table without clients, as texts or a pair (texts, labels)."""
     ((texts, y),) = held.values()
     return texts if y is None else (texts, y)
 
 
 def _size(tokenizer: Any, vocabulary: int) -> int:
-    """The size of the vocabulary. Raises `Refused` if it is unknown, or smaller than its tokens."""
+    """Returns the size of the model's vocabulary: `vocabulary`, or else that of the tokenizer.
+
+    Raises `Refused` if neither is known, or if `vocabulary` is smaller than the tokenizer's.
+    """
     if hasattr(tokenizer, "get_vocab_size"):
         tokens = int(tokenizer.get_vocab_size())
     else:
@@ -219,7 +230,7 @@ def _size(tokenizer: Any, vocabulary: int) -> int:
     if vocabulary and vocabulary < tokens:
         raise Refused(
             f"vocabulary is {vocabulary}, but the tokenizer has {tokens} tokens; expected at least "
-            "as many: resize the model's embedding, or take the model's own tokenizer"
+            "as many: resize the model's embedding, or use the model's own tokenizer"
         )
     return vocabulary or tokens
 

@@ -193,7 +193,7 @@ def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
     typical = trainer.federation.typical
     bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
     size = trainer.batch_size if trainer.batch_size <= _LARGE_BATCH else bound
-    _training(trainer, way, _made_up(trainer, clients, size))()
+    training(trainer, way, _made_up(trainer, clients, size))()
 
 
 def _too_long(trainer: LocalTrainer) -> str | None:
@@ -249,7 +249,7 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
     clients = min(chunk, most if way == "stacked" else _LOOPED)
     # Not more than a few dozen examples: a full batch is often very large.
     population = _made_up(trainer, clients, min(2 * trainer.batch_size, _MOST_EXAMPLES))
-    train = _training(trainer, way, population)
+    train = training(trainer, way, population)
     taken = clients * int(steps(population.sizes(np.arange(1)), 1, trainer.batch_size)[0])
 
     def run() -> float:
@@ -260,9 +260,11 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
     return run
 
 
-def _training(trainer: LocalTrainer, way: Way, population: Federation) -> Callable[[], Tensor]:
-    """Returns a function that trains all clients of `population` for one epoch: `[c, m]`."""
-    candidate = replace(trainer, federation=population, way=way, epochs=1)
+def training(
+    trainer: LocalTrainer, way: Way, population: Federation, epochs: int = 1
+) -> Callable[[], Tensor]:
+    """Returns a function that trains all clients of `population` in round 1: `[c, m]`."""
+    candidate = replace(trainer, federation=population, way=way, epochs=epochs)
     ids = np.arange(population.clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
     broadcast = first_broadcast(trainer)

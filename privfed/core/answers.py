@@ -150,7 +150,7 @@ def names_read(defined: Any) -> set[str]:
             if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and before not in others:
                 names.add(step.argval)
             loaded = step.argval if step.opname.startswith("LOAD_FAST") else None
-            before = loaded[-1] if isinstance(loaded, tuple) else loaded  # of two at once
+            before = loaded[-1] if isinstance(loaded, tuple) else loaded  # the later of two
     return names
 
 
@@ -168,7 +168,7 @@ def hooks_of(kind: str, part: type[BaseModel]) -> set[str]:
 
 
 def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
-    """Wraps the hooks of a part from outside, which then refuse results that violate the contract.
+    """Wraps the hooks of a part from outside, so they refuse results that violate the contract.
 
     Args:
       kind: the kind of part, a key of `CONTRACTS`.

@@ -185,8 +185,8 @@ _OF_A_THREAD = 40 << 20
 def refuse_little_memory(library: str) -> None:
     """Raises `Refused` if the process's memory limit is below what loading `library` needs.
 
-    With less memory NumPy's linear algebra requests buffers without end, and PyTorch's loader
-    terminates the process.
+    With less memory, NumPy's linear algebra requests buffers in an endless loop, and PyTorch's
+    loader terminates the process.
     """
     if library not in _NEEDED:
         return

@@ -47,7 +47,7 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
 def bounds_warning(test: Examples) -> str:
     """Warns of a public test set with numbers beyond their declared bounds; "" if there are few."""
     outside = test.outside
-    if isinstance(test.x, Mapped):
+    if isinstance(test.x, Mapped) and len(test):
         declared = test.preprocessing.numbers if test.preprocessing else ()
         outside = (
             Outside(declared[0].column if declared else "x", test.x.bounds, *test.x.outside()),

@@ -248,7 +248,7 @@ def _of_one(
             'privacy.accountant is "pld", but its bound on a choice among runs cannot be composed '
             'with earlier runs (privacy.prior); use "rdp" or "tightest"'
         )
-    setup = prepare(config, before, load=load_representatives)
+    setup = prepare(config, before, load=load_representatives, begins=False)
     plan = setup.plan
     if plan.guarantee.epsilon == math.inf:
         raise Refused(

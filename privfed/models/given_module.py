@@ -24,6 +24,8 @@ class GivenModule(Part):
     `code` that of the sources of its classes. The module itself is not stored.
     """
 
+    tuned: ClassVar[bool] = False
+
     layout: str = ""
     code: str = ""
     module: ClassVar[nn.Module | None] = None

@@ -19,6 +19,10 @@ from privfed.models.pretrained import Origins
 class Model(Protocol):
     """A recipe for a module that maps x `[B, *features]` to outputs `[B, *positions, width]`."""
 
+    tuned: ClassVar[bool]
+    """Whether the loss's recommended learning rate and clipping norm suit every such model; for
+    others both are chosen when the run starts (`privfed.run.rates`)."""
+
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         """Returns the module for examples of the shape `features`, with `width` outputs.
 
@@ -49,6 +53,8 @@ class Weighted(Protocol):
 class Logistic(Part):
     """One linear layer, starting at zero: multinomial logistic (or linear) regression."""
 
+    tuned: ClassVar[bool] = True
+
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         layer = nn.Linear(math.prod(features), width)
         nn.init.zeros_(layer.weight)
@@ -58,6 +64,8 @@ class Logistic(Part):
 
 class Mlp(Part):
     """Fully connected layers of the given widths with ReLU between them."""
+
+    tuned: ClassVar[bool] = False
 
     hidden: list[Annotated[int, Field(ge=1, le=1_000_000)]] = Field([64], min_length=1)
     """Width of each hidden layer."""
@@ -77,6 +85,8 @@ class Foreign(Part):
     The function is called with `features` (the shape of one example) and `width` (or `classes`: the
     number of outputs), as far as it has these parameters, and with `arguments`.
     """
+
+    tuned: ClassVar[bool] = False
 
     arguments: dict[str, Any] = {}
     function: ClassVar[Callable[..., Any]]

@@ -95,6 +95,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
+        **_auto_row(config),
         "loss": names["loss"],
         **objective_rows(config),
         **_statistics_row(forecast),
@@ -105,6 +106,14 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         **_rule_row(config),
         **_history_row(plan, forecast),
     }
+
+
+def _auto_row(config: Config) -> dict[str, str]:
+    """States the keys that are "auto", or from what their values were chosen."""
+    if config.open:
+        keys = " and ".join(config.open)
+        return {"auto": f"{keys}: chosen when the run starts; shown as the loss recommends"}
+    return {"auto": config.auto} if config.auto else {}
 
 
 def _groups_row(config: Config) -> dict[str, str]:

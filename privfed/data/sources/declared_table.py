@@ -113,7 +113,7 @@ class DeclaredTable(Part):
                 )
 
     def _refuse_columns_declared_twice(self) -> None:
-        """Raises `ValueError` for a column declared in two roles."""
+        """Raises `ValueError` for a column with two roles, or a site without a client column."""
         label = {*self._declared_label.columns}
         if self.client and self.client in label:
             raise ValueError(

@@ -120,7 +120,7 @@ class WeightsAndBiases(Watcher):
 
 
 class _Tracked(Observer):
-    """A run in a tracker whose rows cannot be replaced: each round is logged once.
+    """A run in a tracker whose rows cannot be replaced; it logs each round once.
 
     A file in the run directory holds the tracker's id of the run and the last logged round.
     """

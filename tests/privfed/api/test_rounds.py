@@ -135,7 +135,7 @@ def test_callbacks_of_train_see_each_round(tmp_path):
 def test_clients_evaluate_a_run_without_privacy_without_a_budget(tmp_path):
     keys = {key: value for key, value in KEYS.items() if key not in ("epsilon", "privacy")}
     run = privfed.train(out=tmp_path / "run", privacy={"mechanism": "none"}, **keys)
-    with pytest.raises(Refused, match=r"not private, and epsilon is 1; leave out"):
+    with pytest.raises(Refused, match=r"epsilon is 1, but this run is not private; leave out"):
         run.evaluate_by_clients(1)
     answer = run.evaluate_by_clients()
     assert answer.alone == answer.epsilon == np.inf

@@ -367,7 +367,7 @@ def test_the_weights_of_a_module_are_a_public_start(run):
     terms = Ledger.load(run.path / "ledger.jsonl").terms
     assert terms["lineage"] == {"runs": [], "unknown": True}
     assert terms["start"]
-    assert "does not cover what the starting model reveals" in run.guarantee.sentence
+    assert "does not cover what the starting model (" in run.guarantee.sentence
     assert f"SHA-256 {terms['start'][:16]}" in command("audit", run.path).stdout
 
 
@@ -560,7 +560,7 @@ def test_a_part_whose_code_changed_is_refused(tmp_path, monkeypatch):
     assert "optimizer" in Ledger.load(run.path / "ledger.jsonl").terms["code"]
     assert privfed.load(run.path, server={"optimizer": Mine}).config.optimizer.lr == 0.5
     text["now"] = "class Mine: step = 2"
-    with pytest.raises(privfed.Refused, match="the optimizer that was passed has other code"):
+    with pytest.raises(privfed.Refused, match="the code of the optimizer that was passed differs"):
         privfed.load(run.path, server={"optimizer": Mine})
 
 

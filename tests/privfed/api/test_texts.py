@@ -131,7 +131,7 @@ class Fails:
         (lambda: texts(["hello"]), "expected texts by client"),
         (lambda: texts({"ann": (["a"], [1])}), "expected a list of texts"),
         (lambda: texts({"ann": ["a"]}, classes=2), "a pair .texts, labels."),
-        (lambda: texts({"ann": (["a"], [1, 0])}, classes=2), "not as many labels as texts"),
+        (lambda: texts({"ann": (["a"], [1, 0])}, classes=2), "expected one label for each text"),
         (lambda: texts({"ann": ["ab"]}, vocabulary=0), "vocabulary is missing"),
         (lambda: texts({"ann": ["ab"]}, window=1), "window is 1"),
         (lambda: texts({"ann": ["secret"]}, tokenizer=Fails()), "the tokenizer fails on client 1"),

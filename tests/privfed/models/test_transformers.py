@@ -219,7 +219,7 @@ def test_adapters_are_read_by_peft_and_read_back(name, tmp_path):
         back = net.outputs(net.initial_params, packed)
         torch.testing.assert_close(back, ours, rtol=1e-4, atol=1e-5)
     start = {"name": module, "init": str(tmp_path / "adapters")}
-    with pytest.raises(privfed.Refused, match="the privacy loss of its training counts as well"):
+    with pytest.raises(privfed.Refused, match="the privacy loss of that training counts as well"):
         privfed.train(people, model=start, temporary=True, **FEW)
 
 

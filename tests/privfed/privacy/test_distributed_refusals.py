@@ -225,7 +225,7 @@ def test_shares_below_three_steps_have_no_proof_and_more_noise_helps():
     assert 0.4 < solved["epsilon"] <= 0.5
     given = calibrated(*flags, "--noise-multiplier", "0.5")
     assert given.exit_code == 2, "as check refuses it"
-    assert "proof from 3 steps on; raise secure.bits" in given.output
+    assert "below the 3 steps that the proof" in given.output
     keys = ("privacy.mechanism=discrete_gaussian", "privacy.noise_multiplier=0.02", "secure.bits=9")
     with pytest.raises(Refused, match=r"raise secure\.bits.*or use privacy.mechanism"):
         plan_with_length(small(*DISTRIBUTED, *keys))

@@ -202,7 +202,7 @@ def test_epsilons_about_different_parties_are_never_summed(skellam, tmp_path):
     trained(tmp_path / "central", *ARITHMETIC)
     result = CliRunner().invoke(main, ["audit", str(tmp_path / "central"), str(skellam)])
     assert result.exit_code == 2
-    assert "parties against which epsilon holds" in " ".join(result.output.split())
+    assert "epsilon of the first run holds against" in " ".join(result.output.split())
     with pytest.raises(Refused, match="no ledger states the earlier spending"):
         trained(tmp_path / "more", *SKELLAM, f'privacy.prior=["{tmp_path / "central"}"]')
 

@@ -484,7 +484,7 @@ def test_it_raises_the_budget_and_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--federated",), "this run is private, and epsilon is None; pass"),
+        (("--federated",), "epsilon is None, but this run is private; pass"),
         (("--epsilon", 1), "add --federated"),
         (("--federated", "--epsilon", 1, "--data", "x.csv"), "own clients"),
         (("--federated", "--epsilon", -1), "epsilon"),
