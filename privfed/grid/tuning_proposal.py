@@ -64,8 +64,8 @@ def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
         instead = f"tune.by = {next(iter(charged))!r}" if charged else 'evaluation.by = "clients"'
         given = repr(by) if by else "missing"
         raise Refused(
-            f"tune.by is {given}, but there are no public examples to score candidates on; let "
-            f"clients score them, which is charged: set {instead}"
+            f'tune.by is {given}, but data.holdout = "none" leaves no public examples to score '
+            f"candidates on; let clients score them, which is charged: set {instead}"
         )
     network = setup.network
     measure, lower = tuning_measure(by, tuning.lower_is_better, network.loss)
