@@ -462,9 +462,9 @@ def test_lies_that_nobody_asks_for_are_refused(keys, said):
     [
         (
             ("attack.weight=3", *OPEN),
-            r"attack\.weight 3 and attack\.fraction 0; expected .* set attack\.fraction, or remove",
+            r"attack\.weight 3 and attack\.fraction is 0; expected .* set attack\.fraction",
         ),
-        (("attack.clip_count=beyond",), r"attack\.clip_count 'beyond' and attack\.fraction 0"),
+        (("attack.clip_count=beyond",), r"attack\.clip_count 'beyond' and attack\.fraction is 0"),
         (("attack.replaces=updates",), "but there is no attack"),
         (("aggregation.most_examples=5",), "no client's weight depends on its number of examples"),
         (

@@ -133,7 +133,7 @@ def test_the_command_prints_least_noise_first_and_says_what_it_rests_on():
     shown = run(*words).output
     assert shown.index("allocation, banded") < shown.index("cyclic, gaussian")
     assert "secret: no reader of the releases" in shown
-    assert "rows where banded keeps" in shown
+    assert "rows instead of the" in shown
     facts = json.loads(run(*words, "--json").output)
     assert facts["alternatives"][0]["relative"] < 1
     assert "banded" in {each["mechanism"] for each in facts["alternatives"]}

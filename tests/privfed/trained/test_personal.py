@@ -51,7 +51,7 @@ def test_what_stays_is_neither_sent_nor_noised():
     text = " ".join(map(str, plan_table(partial.plan, partial.forecast, None).columns[1].cells))
     assert f"{d} parameters sent, {p} kept by clients" in text
     assert "1 of the local part, then of the shared part" in text
-    assert f"each keeps {4 * p} bytes between rounds" in text
+    assert f"each stores {4 * p} bytes between rounds" in text
 
 
 def test_every_cluster_is_sent_and_has_its_slot():

@@ -172,7 +172,10 @@ def test_the_commands_from_first_to_last(tmp_path):
 
 
 WRONG = {
-    "no pair": (("--claimed-epsilon", 1, "--claimed-epsilon", 2, "--delta", 1e-5), "pairs"),
+    "no pair": (
+        ("--claimed-epsilon", 1, "--claimed-epsilon", 2, "--delta", 1e-5),
+        "each ε of a claim needs its δ",
+    ),
     "no delta": (
         ("--claimed-epsilon", 1, "--delta", 0),
         "expected a number from 1e-300 to below 1",
