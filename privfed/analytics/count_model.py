@@ -109,7 +109,7 @@ Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]
 class CountModel(Part):
     """A model of one parameter per count; `stretches` are (length, amplitude) of equal ones."""
 
-    tuned: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     stretches: list[Stretch] = Field(min_length=1)
 

@@ -17,6 +17,7 @@ from privfed.core.parts import Part, expected, find, passed
 from privfed.core.registry import BUILT_IN
 from privfed.models.form import Task
 from privfed.models.loss import Loss
+from privfed.models.recipes import LinearModel
 
 DEFAULT_EPSILON = 4.0
 UNSOLVED = Resolved()
@@ -155,7 +156,7 @@ def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
     are at sites on machines of their own.
     """
     others = {name: dict(section) for name, section in raw.items()}
-    tuned = _chosen("model", raw.get("model", {}))["model"][1].tuned
+    linear = isinstance(_chosen("model", raw.get("model", {}))["model"][1], LinearModel)
     apart = raw.get("data", {}).get("site_partition") == "elsewhere"
     open_keys: list[str] = []
     for target in _CHOSEN_AT_START:
@@ -165,7 +166,7 @@ def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
             left_open = section[key] == AUTO and key in known_keys(name, section)
         else:
             recommended = _default(name, section, key) == _default(name, {}, key)
-            left_open = not tuned and not apart and recommended
+            left_open = not linear and not apart and recommended
         if left_open:
             section.pop(key, None)
             open_keys.append(target)

@@ -25,8 +25,6 @@ class GivenModule(Part):
     and `code` the digest of the sources of its classes. The module itself is not stored.
     """
 
-    tuned: ClassVar[bool] = False
-
     layout: str = ""
     code: str = ""
     module: ClassVar[nn.Module | None] = None

@@ -7,7 +7,7 @@ Quagmire").
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -22,8 +22,6 @@ class Lstm(Part):
     x `[B, T]` are int64 tokens below the number of classes; outputs are `[B, T, classes]`. Defaults
     are the Shakespeare model of Reddi et al. 2021 (appendix C): embedding 8, two layers of 256.
     """
-
-    tuned: ClassVar[bool] = False
 
     embedding: int = Field(8, ge=1, le=65_536)
     """Width of the embedding."""
@@ -66,8 +64,6 @@ class Cnn(Part):
     `channels` has the number of output channels of each block, which `groups` must divide. x is
     `[B, channels, height, width]`. Pooling stops before an image becomes smaller than 2 x 2.
     """
-
-    tuned: ClassVar[bool] = False
 
     channels: list[Annotated[int, Field(ge=1, le=4096)]] = Field([16, 32], min_length=1)
     """Number of output channels of each convolution."""

@@ -19,10 +19,6 @@ from privfed.models.pretrained import Origins
 class Model(Protocol):
     """A recipe for a module that maps x `[B, *features]` to outputs `[B, *positions, width]`."""
 
-    tuned: ClassVar[bool]
-    """Whether the loss's recommended learning rate and clipping norm suit every such model; for
-    others both are chosen when the run starts (`privfed.run.rates`)."""
-
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         """Returns the module for examples of the shape `features`, with `width` outputs.
 
@@ -31,6 +27,17 @@ class Model(Protocol):
           width: number of outputs that the loss needs.
         """
         ...
+
+
+@runtime_checkable
+class LinearModel(Protocol):
+    """A recipe of linear models, to which the recommendations of the loss apply.
+
+    For others, learning rate and clipping norm are chosen when the run starts
+    (`privfed.run.rates`).
+    """
+
+    linear: ClassVar[bool]
 
 
 @runtime_checkable
@@ -53,7 +60,7 @@ class Weighted(Protocol):
 class Logistic(Part):
     """One linear layer, starting at zero: multinomial logistic (or linear) regression."""
 
-    tuned: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         layer = nn.Linear(math.prod(features), width)
@@ -64,8 +71,6 @@ class Logistic(Part):
 
 class Mlp(Part):
     """Fully connected layers of the given widths with ReLU between them."""
-
-    tuned: ClassVar[bool] = False
 
     hidden: list[Annotated[int, Field(ge=1, le=1_000_000)]] = Field([64], min_length=1)
     """Width of each hidden layer."""
@@ -85,8 +90,6 @@ class Foreign(Part):
     The function is called with `arguments`, and with those of these that are its parameters:
     `features` (the shape of one example), and `width` or `classes` (both the number of outputs).
     """
-
-    tuned: ClassVar[bool] = False
 
     arguments: dict[str, Any] = {}
     function: ClassVar[Callable[..., Any]]

@@ -206,9 +206,9 @@ def _prepared(
     raw = config.raw()
     keys: Raw = {
         "run": {"rounds": rounds, "trainer": "stacked", "chunk": cohort, "randomness": "seeded"},
-        "data": {"clients": population.clients},
+        "data": {"clients": population.clients, "setting": config.data.setting},
         "client": {key: raw["client"][key] for key in ("lr", "epochs", "steps", "batch_size")},
-        "cohort": {"sampler": "fixed_size", "size": cohort},
+        "cohort": {"sampler": "poisson", "size": cohort},
         "privacy": {"mechanism": "none"},
         **{name: raw[name] for name in ("model", "server")},
     }

@@ -261,14 +261,14 @@ def test_canaries_go_with(name, tmp_path):
     ("overrides", "why"),
     [
         (("privacy.mechanism=none",), "there is no claim"),
-        (("audit.canaries=19",), "so few can refute no claim"),
+        (("audit.canaries=19",), "so few canaries cannot refute a claim"),
         (("attack.name=sign_flip", "attack.fraction=0.2"), "runs with attackers"),
         (("cohort.sampler=custom_parts:Crowded",), "places of real clients"),
         (
             ("secure.protocol=masks", "secure.capacity=43", "cohort.sampler=full", "cohort.size=0"),
             "expected at least 44",
         ),
-        (("evaluation.by=clients", "run.rounds=8"), "have no metrics"),
+        (("evaluation.by=clients", "run.rounds=8"), "only inserted into training rounds"),
         (("data.sites=3", "data.site_partition=elsewhere"), "accept rows from no other client"),
         (
             ("data.sites=3", "data.site_partition=elsewhere", "secure.protocol=masks"),
@@ -303,7 +303,7 @@ def test_slack_as_large_as_the_gate_is_told_as_what_hides_everything(monkeypatch
     power = power_of(planned, 10_000)
     assert power.slack > 1e-6
     assert power.fewest is None
-    assert "are charged with a probability" in fewest_text(power)
+    assert "permits any outcome with probability" in fewest_text(power)
     assert "is charged" not in fewest_text(replace(power, slack=0.0))
 
 
@@ -312,7 +312,7 @@ def test_a_published_run_without_private_says_so(tmp_path):
     (tmp_path / "run/private/canaries.f64").unlink()
     assert audit(tmp_path / "run").canaries is None
     result = CliRunner().invoke(main, ["audit", str(tmp_path / "run")])
-    assert "their records (under private/) are not here" in " ".join(result.output.split())
+    assert "their records (under private/) are not available" in " ".join(result.output.split())
 
 
 def test_a_damaged_log_is_no_silence(tmp_path):

@@ -122,7 +122,7 @@ def test_a_resumed_run_stops_at_the_budget_of_both(first, tmp_path):
     stopped = CliRunner().invoke(main, resumed)
     assert json.loads(stopped.stdout)["epsilon"] == audit(tmp_path / "r").guarantee.epsilon
     assert stopped.exit_code == 3, stopped.output
-    assert "was spent before" in stopped.stderr
+    assert "earlier runs over" in stopped.stderr
     ledger_read = ledger(tmp_path / "r")
     (event,) = ledger_read.run_spending
     assert guarantee(ledger_read.spending, DELTA).epsilon <= 6
@@ -309,7 +309,7 @@ def test_a_start_that_is_counted_costs_what_both_cost(patients, tmp_path):
     both = Counter(ledger(first).run_spending) + Counter(ledger(tmp_path / "second").run_spending)
     assert outcome.guarantee.epsilon == guarantee(both, DELTA).epsilon
     assert outcome.to_json()["uncovered"] is None
-    assert "counted as earlier" in said("audit", tmp_path / "second") + said(
+    assert "the runs that trained it are counted" in said("audit", tmp_path / "second") + said(
         "check", *sets([*settings, f"model.init={start}", after(first)])
     )
 
@@ -609,12 +609,12 @@ def test_the_command_line_says_what_was_spent_before(first, tmp_path):
     settings = [word for option in (*SMALL, after(first)) for word in ("--set", option)]
     checked = CliRunner().invoke(main, ["check", *settings])
     assert checked.exit_code == 0, checked.output
-    assert "was spent before, over the same population" in checked.stdout
+    assert "included; earlier runs over the same population spent" in checked.stdout
     out = str(tmp_path / "second")
     result = CliRunner().invoke(main, ["train", *settings, "--out", out])
     assert "earlier runs included" in result.stdout
     shown = CliRunner().invoke(main, ["audit", out]).stdout
-    assert "is this run's own; earlier runs" in shown
+    assert "; earlier runs" in shown
 
 
 def test_an_edited_prior_breaks_the_ledger(first, tmp_path):
@@ -673,7 +673,7 @@ def test_no_run_counts_one_that_withstands_fewer_colluding_sites(tmp_path):
     again = (*at_sites, after(tmp_path / "first"))
     with pytest.raises(
         Refused,
-        match=r"secure\.colluders is 3 in this run, but the earlier run's .* only while at most 2",
+        match=r"secure\.colluders is 3 in this run, but the earlier run's .* only if at most 2",
     ):
         priors(small(*again, "secure.colluders=0.6"))
     for fewer in ("0.4", "0.2"):

@@ -426,11 +426,11 @@ def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):
     [
         (
             ("attack.name=alie",),
-            r"'alie' and attack\.fraction 0; expected an attack and the fraction",
+            r"'alie' and attack\.fraction is 0; expected both an attack and the fraction",
         ),
-        (("attack.fraction=0.2",), "expected an attack and the fraction of clients"),
-        (("attack.selection=round",), "none is configured"),
-        (("attack.name=alie", "attack.fraction=0.01"), "less than one of"),
+        (("attack.fraction=0.2",), "expected both an attack and the fraction of clients"),
+        (("attack.selection=round",), "but there is no attack"),
+        (("attack.name=alie", "attack.fraction=0.01"), "rounds to none of"),
         (
             ("attack.name=label_flip", "attack.fraction=0.2", "attack.flip=one", "attack.target=1"),
             "are both 1, .* set them to two classes",

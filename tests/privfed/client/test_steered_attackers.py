@@ -168,7 +168,7 @@ def test_a_run_whose_attackers_stop_is_honest_until_they_begin_and_after(tmp_pat
             ("attack.name=backdoor", "attack.first_round=4", "attack.last_round=3"),
             "attack.last_round is 3, but attack.first_round is 4",
         ),
-        (("attack.last_round=3", "attack.fraction=0.0"), "none is configured"),
+        (("attack.last_round=3", "attack.fraction=0.0"), "but there is no attack"),
     ],
 )
 def test_rounds_of_an_attack_that_cannot_be_are_refused(keys, why):

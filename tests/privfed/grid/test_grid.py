@@ -81,7 +81,10 @@ def test_naming_another_part_drops_the_keys_of_the_former_one(tmp_path):
         ("seeds = [1, 1]", "names a seed twice"),
         ('[grid]\n"client.lr" = [1.0, 1.0]', "lists a value twice"),
         ('[grid]\n"client.lrr" = [1.0]', "every cell is refused.*client.lrr is not a known key"),
-        ('[grid]\n"clients.lr" = [1.0]', "no section.key.*did you mean 'client'"),
+        (
+            '[grid]\n"clients.lr" = [1.0]',
+            "not a key of the form section.key.*did you mean 'client'",
+        ),
         ('[grid]\n"run.seed" = [1]', "seeds = "),
         ('[grid]\n"client.lr" = 0.5', "client.lr is 0.5"),
         ('[grid]\n"client.lr" = [1.0]\n[[exclude]]\n"client.lr" = 2.0', "matches no cell"),
@@ -260,7 +263,7 @@ def test_a_dry_run_lists_cells_and_time_and_writes_nothing(tmp_path):
     before = set(tmp_path.iterdir())
     result = run(path, "--dry-run")
     assert result.exit_code == 0, result.output
-    assert "10 cells, 2 seeds included: about" in result.stdout
+    assert "10 cells, with 2 seeds: about" in result.stdout
     assert "refused: server.optimizer is 'no'" in " ".join(result.stdout.split())
     assert set(tmp_path.iterdir()) == before
 

@@ -99,7 +99,7 @@ REFUSED = {
         (*MASKED, "secure.threshold=0.4"),
         (NO_COLLUDERS,),
         ("secure.colluders=0.39",),
-        "hide rows only while at most",
+        "hide rows only if at most",
     ),
     "sites per client": (
         SITES,
@@ -407,7 +407,7 @@ def test_readers_are_told_by_the_noise_who_was_drawn_where_somebody_is_byzantine
 def test_all_of_the_noise_may_be_gone():
     with pytest.raises(Incomposable, match="no honest noise remains"):
         charged_against({ROUND: 1}, "server", WEAK, replace(WEAK, byzantine=16))
-    with pytest.raises(Incomposable, match="hide rows only while at most"):
+    with pytest.raises(Incomposable, match="hide rows only if at most"):
         charged_against({ROUND: 1}, "server", WEAK, replace(WEAK, colluders=0.6))
 
 

@@ -126,8 +126,8 @@ CAPPED = {"sampler": "truncated_poisson", "sampling_rate": None, "population": 1
         ({"bands": 5}, "only with mechanism banded"),
         ({"epsilon": None, "noise_multiplier": math.nan}, "expected a number"),
         ({"epsilon": None, "noise_multiplier": 1e12}, "expected a number"),
-        ({"sampling_rate": None, "population": 10, "noise_multiplier": 0.01}, "more than epsilon"),
-        ({"sampling_rate": None, "noise_multiplier": 0.0}, "no sampling rate"),
+        ({"sampling_rate": None, "population": 10, "noise_multiplier": 0.01}, "spends more"),
+        ({"sampling_rate": None, "noise_multiplier": 0.0}, "every sampling rate"),
         ({"mechanism": "local_gaussian"}, "neither population nor cohort"),
         ({"epsilon": math.nan}, "positive number"),
         ({"epsilon": None, "noise_multiplier": 1.0, **CAPPED, "accountant": "rdp"}, "no proof"),
@@ -318,7 +318,7 @@ def test_a_rate_is_the_same_rule_as_clients_of_that_quotient():
 
 def test_noise_that_pairs_share_needs_its_population_and_follows_from_no_draw():
     shared = replace(LOCAL, mechanism="pairwise_gaussian")
-    with pytest.raises(Refused, match=r"population .*is missing"):
+    with pytest.raises(Refused, match=r"population, the number of .*, is missing"):
         solve(shared)
     answers = [solve(replace(shared, population=n)) for n in (10, 100)]
     expected = solve(LOCAL).question.noise_multiplier

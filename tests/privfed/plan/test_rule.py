@@ -400,11 +400,11 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
                 "aggregation.radius=1.0",
                 *OPEN,
             ),
-            "may report a false size",
+            "may report a false weight",
         ),
         (
             ("aggregation.rule=centered_clipping", "client.objective=mime"),
-            "gradients to be averaged|sum more",
+            "gradients and then updates|sum more",
         ),
         (
             (
@@ -430,15 +430,15 @@ def test_a_client_that_diverges_does_not_reach_a_robust_rule(tmp_path):
         (("aggregation.rule=foolsgold", *MASKED, *OPEN), "secure sum never reveals"),
         (
             (*OPEN, "aggregation.rule=foolsgold", 'aggregation.before=["nnm"]'),
-            "a mixture of rows belongs to no client; .* or aggregation.history = false",
+            "mixtures of rows, which belong to no client; .* or aggregation.history = false",
         ),
         (
             (*OPEN, "aggregation.rule=fldetector", 'aggregation.before=["nnm"]'),
-            "a mixture of rows belongs to no client; remove aggregation.before$",
+            "mixtures of rows, which belong to no client; remove aggregation.before$",
         ),
         (
             (*OPEN, "aggregation.rule=foolsgold", "client.objective=mime"),
-            "gradients to be averaged before updates",
+            "gradients and then updates",
         ),
         (("aggregation.passes=3",), "belongs to aggregation.rule = 'centered_clipping'"),
     ],
@@ -491,7 +491,7 @@ def unbiased(features, width):
     [
         ((), "needs every client's row, but a function of rows has no proven sensitivity"),
         ((*OPEN, "secure.protocol=masks", *EVERY_TIME), "needs rows, which a secure sum never"),
-        ((*OPEN, "client.objective=fedlin"), "gradients to be averaged before updates"),
+        ((*OPEN, "client.objective=fedlin"), "gradients and then updates"),
         ((*OPEN, "client.objective=adaalter"), "sends more than an update"),
     ],
     ids=["central noise", "secure sums", "two exchanges", "two vectors"],

@@ -210,10 +210,10 @@ def test_the_check_says_what_is_remembered_and_how_often_a_client_returns():
     silo = rows(*FOOLSGOLD, "data.setting=cross_silo", "cohort.sampler=full", "cohort.size=0")
     assert "takes part in every round" in silo
     assert "does not return" not in silo
-    assert "made of released rows" in rows(*NOISED)
+    assert "computed from released rows" in rows(*NOISED)
     assert "private/histories" not in rows(*FOOLSGOLD, "aggregation.history=false")
-    assert "no client is judged: that takes more than 20 rounds, and run.rounds is" in rows(
+    assert "the rule judges clients only after 20 rounds" in rows(
         *OPEN, "aggregation.rule=fldetector"
     )
-    assert "no client is judged" not in rows(*DETECTOR)
-    assert "no client is judged" not in rows(*FOOLSGOLD)
+    assert "judges clients only after" not in rows(*DETECTOR)
+    assert "judges clients only after" not in rows(*FOOLSGOLD)

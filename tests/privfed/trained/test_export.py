@@ -370,7 +370,7 @@ def test_the_screen_and_the_json_say_what_the_file_takes_gives_and_promises(run,
     [
         ("model.pkl", "ends in .safetensors, .pt2, .onnx"),
         ("gone/model.pt2", "the folder gone is missing"),
-        ("run/checkpoint.safetensors", "exists, and nothing was changed"),
+        ("run/checkpoint.safetensors", "exists; nothing was changed"),
     ],
 )
 def test_places_that_an_export_cannot_have_are_refused(run, monkeypatch, to, message):

@@ -51,7 +51,7 @@ def test_what_stays_is_neither_sent_nor_noised():
     text = " ".join(map(str, plan_table(partial.plan, partial.forecast, None).columns[1].cells))
     assert f"{d} parameters sent, {p} kept by clients" in text
     assert "1 of the local part, then of the shared part" in text
-    assert f"each keeps {4 * p} bytes between rounds" in text
+    assert f"each stores {4 * p} bytes between rounds" in text
 
 
 def test_every_cluster_is_sent_and_has_its_slot():
@@ -87,18 +87,18 @@ REFUSED = {
     ),
     "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ditto"), "of the two"),
     "one of many": ((*SILO, 'model.local=["3*"]', *CLUSTERS), "of the two"),
-    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part that is local"),
+    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no local part"),
     "all epochs": ((*HEADS, "client.local_epochs=2"), "raise client.epochs"),
     "few steps": ((*HEADS, "client.steps=3"), "set client.steps = 0"),
-    "corrected steps": ((*HEADS, "client.objective=fedprox"), "corrects all local steps"),
+    "corrected steps": ((*HEADS, "client.objective=fedprox"), "changes all local steps"),
     "sites": ((*HEADS, "data.sites=3", "secure.protocol=masks"), "sites keep none"),
     "attackers who steer": (
         (*HEADS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
-        "adds parameters that are not",
+        "leaves parameters out of it",
     ),
     "attackers who steer one of several": (
         (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
-        "sends several",
+        "has several",
     ),
     "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "canaries cannot"),
     "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no privacy amplification"),
@@ -193,7 +193,7 @@ def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
     assert shown.exit_code == 0, shown.output
     printed = json.loads(shown.stdout)
     assert (printed["simulation"], printed["clients"], printed["epochs"]) == (True, 12, 0)
-    assert "examples that they hold back" in printed["note"]
+    assert "examples that clients hold out" in printed["note"]
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     assert printed[scored]["mean"] == pytest.approx(last["clients_accuracy"], abs=1e-6)
     for side in ("before", "after"):

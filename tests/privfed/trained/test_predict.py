@@ -187,7 +187,7 @@ def test_columns_of_a_pattern_are_taken_in_the_files_order_and_that_is_said(tmp_
     keys += ["data.label=y", "data.classes=2", "data.holdout=clients", "privacy.delta=1e-2"]
     train(load(None, [*keys, *FAST, 'data.features={"p*"=[0, 100]}']), tmp_path / "run")
     shown = asked("predict", tmp_path / "run", "--data", path)
-    assert "columns that 'p*' means: in the file's order" in shown.stderr
+    assert "columns that 'p*' match are read in the file's order" in shown.stderr
 
 
 @every_case(
@@ -224,7 +224,7 @@ def test_sources_that_always_have_labels_and_runs_that_have_not_begun_are_refuse
     trained(tmp_path / "run", "run.rounds=1", "data.source=digits")
     result = asked("predict", tmp_path / "run", "--data", "x")
     assert result.exit_code == 2
-    with pytest.raises(Refused, match=r"no rows without labels; use run\.evaluate"):
+    with pytest.raises(Refused, match=r"only labelled rows; use run\.evaluate"):
         predict(tmp_path / "run", [])
     (tmp_path / "new").mkdir()
     (tmp_path / "new/config.toml").write_bytes((run / "config.toml").read_bytes())

@@ -376,14 +376,14 @@ def test_who_trains_once_in_three_rounds_does_so_among_rounds_that_train():
 @every_case(
     ("keys", "reason"),
     [
-        (("evaluation.every=3",), "a multiple of it"),
+        (("evaluation.every=3",), "a multiple of evaluation.every"),
         (("evaluation.every=1",), "above 1"),
         (("evaluation.size=6", "cohort.sampler=full", "cohort.size=0"), "all clients evaluate"),
         (("evaluation.size=60",), "data.clients is 12"),
         (('evaluation.measures=["auc"]',), "needs one of two classes"),
         (('evaluation.measures=["accurate"]',), "accuracy"),
         (("evaluation.group=sex",), "evaluation.group is 'sex'"),
-        (("audit.canaries=20", "data.clients=24"), "have no metrics"),
+        (("audit.canaries=20", "data.clients=24"), "only inserted into training rounds"),
         (("stop.patience=2", "stop.by=auc"), "expected one of accuracy"),
         (
             (
@@ -459,7 +459,7 @@ BUDGET_RUN = ("run.randomness=secret",)
 
 
 @pytest.mark.parametrize(
-    ("holdout", "words"), [(0.5, "held-out examples"), (0.0, "those they trained on")]
+    ("holdout", "words"), [(0.5, "held-out examples"), (0.0, "on which they also trained")]
 )
 def test_it_is_said_whether_clients_score_on_what_they_trained_on(tmp_path, holdout, words):
     keys = (*BY_CLIENTS, f"evaluation.holdout={holdout}")
