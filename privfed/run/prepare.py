@@ -67,7 +67,7 @@ def prepare(
         _refuse_other_examples(config, federation, streams)
         solved = _solved(config, before, federation, network)
     if config.open and begins:
-        wanted = with_rates(solved, federation, network.shapes.length, _over)
+        wanted = with_rates(solved, federation, network, _over)
         solved = _solved(wanted, before, federation, network)
     return assemble(solved, federation, network, streams)
 

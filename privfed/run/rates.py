@@ -92,13 +92,13 @@ class _Trials:
         return float(norms.median())
 
 
-def with_rates(plan: Plan, federation: Federation, length: int, prepare: Prepare) -> Config:
+def with_rates(plan: Plan, federation: Federation, network: Network, prepare: Prepare) -> Config:
     """Returns the configuration of `plan` with values for the keys that are "auto".
 
     Args:
       plan: the plan, in which these keys have the values that the loss recommends.
       federation: the population, of which the public test set is read only.
-      length: the number of parameters of the model.
+      network: the model.
       prepare: prepares a configuration over a population.
 
     Raises:
@@ -107,7 +107,7 @@ def with_rates(plan: Plan, federation: Federation, length: int, prepare: Prepare
     config = plan.config
     public, origin = _public(federation)
     population = _population(public, federation, config)
-    rounds, cohort = _size(config, population, length)
+    rounds, cohort = _size(config, population, network.without_adapters)
     trials = _prepared(config, population, rounds, cohort, prepare, synthetic=not origin)
     values: dict[str, float] = {}
     rate = config.client.lr
@@ -184,7 +184,7 @@ def _population(public: Examples, federation: Federation, config: Config) -> Fed
 
 
 def _size(config: Config, population: Federation, length: int) -> tuple[int, int]:
-    """Rounds and cohort of a simulated run of a model of `length` parameters."""
+    """Rounds and cohort of a simulated run of a model with `length` parameters, frozen or not."""
     rounds, cohort = _LONG
     updates = (len(RATES) + len(CLIPS)) * rounds * cohort
     examples = population.offsets[1] * config.client.epochs

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from small import small
 from torch import nn
 
 import privfed
+from experiments.first_run import networks
 from privfed.config.reading import overridden, read_resolved
 from privfed.core.errors import Refused
 from privfed.run import rates
@@ -184,3 +186,18 @@ def _public(clients):
     federation = prepare(small(*NETWORK, "client.lr=0.1", "privacy.clip=0.3")).federation
     test = federation.test
     return test.take(np.arange(5 * clients) % len(test)), replace(federation, typical=5.0)
+
+
+def test_the_page_of_the_study_shows_the_stored_results():
+    page = (Path(networks.__file__).parent / "README.md").read_text("utf-8")
+    results = list(networks.read().values())
+    assert networks.table(results) in page
+    for sentence in networks.short(results):
+        assert sentence in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [math.inf, 8.0])
+def test_a_network_of_the_study_learns_with_nothing_set(epsilon):
+    result = networks.trained("MLP", epsilon, 0, "auto", rounds=40)
+    assert result.gain > (0.2 if epsilon < math.inf else 0.4)
