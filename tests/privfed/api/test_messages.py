@@ -94,8 +94,8 @@ def test_a_mistake_is_refused_in_the_terms_of_each_interface(tmp_path, monkeypat
         (
             lambda run: privfed.calibrate(delta=1e-5, rounds=3),
             ("calibrate", "--delta", "1e-5", "--rounds", "3"),
-            "all but one of epsilon, noise_multiplier, rounds,",
-            "all but one of --epsilon, --noise-multiplier, --rounds,",
+            "exactly one of epsilon, noise_multiplier, rounds,",
+            "exactly one of --epsilon, --noise-multiplier, --rounds,",
         ),
         (
             lambda run: privfed.resume(run, rounds=1),

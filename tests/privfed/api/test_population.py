@@ -204,7 +204,7 @@ def test_arrays_of_another_form_are_refused_without_naming_a_client(federation, 
 @every_case(
     ("inputs", "expected"),
     [
-        ({"ids": {"shape": [4]}}, "inputs.ids: declare an input by exactly one of bounds"),
+        ({"ids": {"shape": [4]}}, "inputs.ids: bounds is [], tokens is 0 and mask is false"),
         (
             {"ids": {"shape": [4], "token": 9}},
             "inputs.ids.token is not a known key; expected one of bounds, mask, shape, tokens, "

@@ -171,7 +171,7 @@ def test_texts_of_another_form_are_refused_without_showing_them(make, reason):
 
 
 def test_a_text_with_an_id_outside_of_the_declared_vocabulary_is_refused():
-    with pytest.raises(privfed.Refused, match="a value is no id from 0 to 9"):
+    with pytest.raises(privfed.Refused, match="a value is not an id from 0 to 9"):
         examples(texts({"ann": ["xyz"]}, vocabulary=10))
 
 
