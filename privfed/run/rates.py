@@ -37,12 +37,16 @@ from privfed.run.rehearsal import rehearse
 from privfed.run.setup import Setup
 
 RATES = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
-CLIPS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0625)
+CLIPS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)
 """Clips, as multiples of the median norm of updates in the first simulated round."""
 _MOST_EXAMPLES, _LEAST_EXAMPLES, _SYNTHETIC = 1000, 20, 400
 _MOST_PER_CLIENT = 50
 _LONG, _SHORT = (15, 8), (10, 4)
 """Rounds and clients per round of a simulated run, and of one for a run that is short itself."""
+_TIMES = 2
+"""Times as many rounds for clips: in fewer, noise hides what recurrent networks and transformers
+learn.
+"""
 _SHARE = 0.25
 """The largest fraction of the run's own local training that `_LONG` simulated runs may take, unless
 they take at most `_LITTLE` products of an example and a parameter.
@@ -61,7 +65,6 @@ class _Trials:
     """Short simulated runs, prepared once: `setup` without noise, `clipped` with noise or None."""
 
     population: Federation
-    rounds: int
     setup: Setup
     clipped: Setup | None
 
@@ -72,7 +75,7 @@ class _Trials:
             setup = self.clipped
             setup = replace(setup, algorithm=replace(setup.algorithm, mechanism=mechanism))
         try:
-            params = rehearse(_at(setup, rate), self.population, 0, self.rounds).params
+            params = rehearse(_at(setup, rate), self.population, 0).params
         except Refused:  # the update was not finite
             return math.inf
         return self.loss_of(params)
@@ -131,7 +134,7 @@ def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int) -> float:
     """The clip with the lowest loss, converted from the simulated rounds to those of the run."""
     config, clipped = plan.config, trials.clipped
     assert clipped is not None
-    share = trials.rounds / config.run.rounds
+    share = clipped.plan.config.run.rounds / config.run.rounds
     on_average = plan.mechanism.noise_on_update(config.sampler.size) / config.sampler.size
     noise = on_average * cohort * math.sqrt(share)
     norm = trials.norm(rate)
@@ -186,7 +189,7 @@ def _population(public: Examples, federation: Federation, config: Config) -> Fed
 def _size(config: Config, population: Federation, length: int) -> tuple[int, int]:
     """Rounds and cohort of a simulated run of a model with `length` parameters, frozen or not."""
     rounds, cohort = _LONG
-    updates = (len(RATES) + len(CLIPS)) * rounds * cohort
+    updates = (len(RATES) + _TIMES * len(CLIPS)) * rounds * cohort
     examples = population.offsets[1] * config.client.epochs
     little = updates * examples * length <= _LITTLE
     if not little and updates > _SHARE * config.run.rounds * config.sampler.size:
@@ -225,8 +228,9 @@ def _prepared(
     if "privacy.clip" in config.open:
         keys["privacy"] = {"mechanism": "gaussian", "noise_multiplier": 1.0, "accountant": "rdp"}
         keys["privacy"]["clip"] = config.mechanism.clip
+        keys["run"]["rounds"] = min(_TIMES * rounds, config.run.rounds)
         clipped = prepare(assembled(keys), population)
-    return _Trials(population, rounds, setup, clipped)
+    return _Trials(population, setup, clipped)
 
 
 def _labelled(population: Federation, network: Network) -> Federation:

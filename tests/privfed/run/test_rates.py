@@ -19,6 +19,7 @@ from privfed.run.check import check
 from privfed.run.prepare import prepare
 from privfed.run.train import allowed_change
 
+SET = ("client.lr=0.1", "privacy.clip=0.3")
 NETWORK = ("model.name=mlp", "model.hidden=[8]", "run.randomness=seeded")
 
 
@@ -138,10 +139,8 @@ def test_a_rate_at_which_training_diverges_is_not_chosen():
 class Trials:
     """Simulated runs whose loss is least at one clip; they note the noise of each."""
 
-    rounds, noises = 6, []
-
     def __init__(self, setup, best):
-        self.clipped, self.best = setup, best
+        self.clipped, self.best, self.noises = setup, best, []
 
     def norm(self, rate):
         return 2.0
@@ -153,10 +152,9 @@ class Trials:
 
 def test_rounds_and_noise_of_simulated_runs_stand_for_those_of_the_run():
     """Over R rounds, R clip and sqrt(R) z clip / m are T clip and sqrt(T) z clip / m of the run."""
-    setup = prepare(small(*NETWORK, "run.rounds=24", "client.lr=0.1", "privacy.clip=0.3"))
+    setup = prepare(small(*NETWORK, "run.rounds=24", *SET))
     plan, cohort = setup.plan, 5
-    trials = Trials(setup, best=1.0)
-    trials.noises.clear()
+    trials = Trials(prepare(small(*NETWORK, "run.rounds=6", *SET)), best=1.0)
     assert rates._clip(plan, trials, 0.1, cohort) == pytest.approx(1.0 * 6 / 24)
     z, m = plan.noise_multiplier, plan.config.sampler.size
     for clip, noise in trials.noises:
