@@ -105,7 +105,7 @@ def with_rates(plan: Plan, federation: Federation, network: Network, prepare: Pr
       prepare: prepares a configuration over a population.
 
     Raises:
-      Refused: if a simulated run cannot be prepared.
+      Refused: if a simulated run cannot be prepared, or diverges at every learning rate.
     """
     config = plan.config
     public, origin = _public(federation)
@@ -151,6 +151,12 @@ def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int) -> float:
 def _smallest(losses: Mapping[float, float], start: float, otherwise: float) -> float:
     """The smallest value that reduces the loss at the `start` by nearly as much as the best."""
     least = min(losses.values())
+    if not math.isfinite(least):
+        raise Refused(
+            'client.lr is "auto", but training on public examples diverges at every learning rate '
+            f"from {min(losses):g} to {max(losses):g}; scale the inputs, or set client.lr",
+            key="client.lr",
+        )
     enough = least + _NEARLY * (start - least)
     return min((each for each, loss in losses.items() if loss <= enough < start), default=otherwise)
 

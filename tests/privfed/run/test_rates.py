@@ -163,10 +163,12 @@ def test_rounds_and_noise_of_simulated_runs_stand_for_those_of_the_run():
     assert [clip for clip, _ in trials.noises] == [2.0 * each for each in rates.CLIPS]
 
 
-def test_nearly_the_best_is_good_enough_and_no_finite_loss_keeps_the_recommendation():
+def test_nearly_the_best_is_good_enough_and_no_better_one_keeps_the_recommendation():
     assert rates._smallest({2.0: 0.5, 1.0: 0.51, 0.5: 0.9}, 1.0, 0.3) == 1.0
     assert rates._smallest({2.0: 0.5, 1.0: 0.6, 0.5: 0.9}, 1.0, 0.3) == 2.0
     assert rates._smallest({2.0: math.inf, 1.0: 1.2}, 1.0, 0.3) == 0.3
+    with pytest.raises(Refused, match=r"diverges at every learning rate from 1 to 2; .*set client"):
+        rates._smallest({2.0: math.inf, 1.0: math.inf}, 1.0, 0.3)
     assert rates._best({2.0: math.inf}, 0.3) == 0.3
 
 
