@@ -177,8 +177,8 @@ def test_large_models_get_short_trials_and_short_runs_no_longer_ones():
     population = rates._population(*_public(6), plan.config)
     assert rates._size(plan.config, population, 100) == (plan.config.run.rounds, 6)
     long = replace(plan.config, run=plan.config.run.model_copy(update={"rounds": 100}))
-    assert rates._size(long, population, 100) == (15, 6)
-    assert rates._size(long, population, 10**9) == (10, 4)
+    assert rates._size(long, population, 100) == (30, 6)
+    assert rates._size(long, population, 10**9) == (15, 4)
 
 
 def _public(clients):
