@@ -253,6 +253,8 @@ def _prior_row(plan: Plan) -> dict[str, str]:
             f"; {', '.join(stopped)} ended early, so that this ε counts the rounds done (an "
             f"odometer); with all planned rounds ε = {ceiling(bound.epsilon)}"
         )
+    if added := [prior.path for prior in plan.before.runs if prior.odometer]:
+        row += f"; charges of {', '.join(added)} were not all planned (this ε is an odometer)"
     return {"prior": row}
 
 

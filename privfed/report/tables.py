@@ -68,16 +68,10 @@ def chosen_row(chosen: bool) -> dict[str, str]:
 
 
 def planned_row(planned: Guarantee | None) -> dict[str, str]:
-    """Returns the epsilon of all planned rounds; empty if all of them were completed."""
+    """Returns the epsilon to report in place of the charged rounds'; empty if that is theirs."""
     if planned is None:
         return {}
-    return {
-        "planned ε": (
-            f"{planned.rows()['ε']}, for all rounds that were planned; report this one: the ε "
-            "of the rounds done, which a run that ended early states, is an odometer without a "
-            "proved (ε, δ)"
-        )
-    }
+    return {"planned ε": f"{planned.rows()['ε']}; report this one: {planned.caveat}"}
 
 
 def further_guarantee_rows(
