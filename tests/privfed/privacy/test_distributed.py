@@ -15,7 +15,7 @@ from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
 from privfed.core.vector import Layout
 from privfed.privacy.codec import Codec
-from privfed.privacy.mechanism import BoundedRows
+from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import SMOOTHED, WASTE, Layers
 from privfed.privacy.setting import ClientShares, CohortSize
@@ -69,6 +69,22 @@ def test_no_share_below_three_steps_is_charged_as_gaussian(keys):
             proved, share = proved + 1, mechanism.share()
             assert (share.base(60) if isinstance(share, Layers) else share).variance >= 9
     assert proved
+
+
+@every_case(
+    ("kind", "keys"),
+    [
+        (SkellamNoise, {}),
+        (DiscreteGaussianNoise, {}),
+        (DiscreteGaussianNoise, {"adaptive_clip": True, "count_noise": 2.0}),
+    ],
+)
+def test_what_is_not_bounded_by_the_clip_is_never_released(kind, keys):
+    mechanism = kind(clip=0.5, noise_multiplier=2.0, **keys).resolved(SETTING)
+    state, sums = mechanism.init(), torch.zeros(SETTING.length + bool(keys), dtype=torch.float64)
+    for total in (sums, *(BoundedSum(sums, bound, 2) for bound in (0.4, math.inf, math.nan))):
+        with pytest.raises(TypeError, match="BoundedSum"):
+            mechanism.release(total, 1.0, Keys(None), state)
 
 
 GONE = [Leaves.BEFORE_MASKING, Leaves.BEFORE_SHARING, Leaves.BEFORE_UNMASKING]
