@@ -64,7 +64,8 @@ class Round:
         """The metrics after this round on public test examples, and the clients' charged ones.
 
         A round that the run did not evaluate is evaluated when this property is first read. The
-        spent ε is "epsilon"; in simulations and runs without a guarantee, as in trackers, "nominal_epsilon".
+        spent ε is "epsilon"; in simulations and runs without a guarantee, as in trackers, it is
+        "nominal_epsilon".
         """
         from privfed.run.outcome import RoundRecord
 
