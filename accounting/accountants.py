@@ -4,18 +4,18 @@ Both are proven upper bounds, so their minimum (`tightest`) is one as well. The 
 because the library silently underestimates epsilon when it is used in the obvious way. By
 construction here:
 
-* noise multipliers and rates reach the library as Python floats (releases convert them), since ints
-  and NumPy scalars lose terms inside a Poisson event;
+* noise multipliers and rates reach the library as Python floats (releases convert them), since the
+  library drops terms whose multiplier is an int or a NumPy scalar inside a Poisson event;
 * a composition inside a Poisson event never reaches the library: releases hold one effective
   multiplier;
-* noise is relative to the *change* that the adjacency relation allows, two clipping norms under
-  replace-one, so that no accountant depends on the relation and none doubles what another does not;
+* noise multipliers are relative to the sensitivity under the adjacency relation (two clipping norms
+  under replace-one), so accountants need not know the relation;
 * a Rényi divergence that rounding made negative is not taken as a proof of epsilon = 0;
 * the library's Rényi divergence of sampling without replacement is not used, because it suffers
   from cancellation (`accounting.bounds.without_replacement`);
 * equal events are composed by their count, never one by one;
-* the grid of PLD depends on the event, so that tiny rates keep their precision and tiny noise does
-  not exhaust memory;
+* the grid of PLD depends on the events, so tiny rates keep their precision and tiny noise does not
+  exhaust memory;
 * PLD is evaluated at a delta reduced by the possible rounding error of its FFT, and not at all if
   that error exceeds a hundredth of delta. Compositions of Gaussians need neither
   (`accounting.bounds.closed`);
@@ -74,16 +74,17 @@ def supports(event: Event, accountant: str) -> bool:
     | SeveralSites | add/remove | yes | yes |
     | TruncatedPoisson | add/remove | no | yes |
     | WithoutReplacement | replace-one | yes | no |
-    | RepeatAndSelect | that of its releases | if they are | if they are, composed with nothing |
+    | RepeatAndSelect | that of its releases | if its releases are | if its releases are (*) |
 
-    `Unprotected` is supported by both accountants: its epsilon is infinite.
+    `Unprotected` is supported by both accountants: its epsilon is infinite. (*) `epsilon` is None
+    if PLD composes a `RepeatAndSelect` with other events.
 
     Args:
       event: the event of a round.
       accountant: "rdp" or "pld".
 
     Raises:
-      Unaccountable: for any other accountant.
+      Unaccountable: if `accountant` is neither "rdp" nor "pld".
     """
     if accountant not in ACCOUNTANTS:
         raise Unaccountable(
@@ -142,7 +143,7 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 
 
 def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | None:
-    """Computes epsilon by one accountant; for a choice among runs, the smaller of two bounds.
+    """Returns epsilon by one accountant; for a choice among runs, the smaller of two bounds on it.
 
     One bound uses the privacy profile of a single run (only if nothing else is composed), the other
     its Rényi divergences.
@@ -163,7 +164,7 @@ def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | 
 
 
 def _is_unprotected(release: Release | RepeatAndSelect) -> bool:
-    """Whether the bound on a release is infinite, because it has no noise or too little."""
+    """Whether epsilon of `release` is infinite: its noise is zero or too small to compute with."""
     if isinstance(release, RepeatAndSelect):
         return any(_is_unprotected(each) for each, _ in release.of)
     noise = noise_of(release)

@@ -16,7 +16,7 @@ from accounting.least_noise import least_noise
 
 _MOST_ROUNDS = 1_000_000
 _MARGIN = 1 - 1e-7
-"""Margin that keeps the same run within its budget on a machine that rounds differently."""
+"""Factor on the target that keeps a run within its budget on a machine that rounds differently."""
 
 
 def noise_multiplier(
@@ -48,7 +48,7 @@ def noise_multiplier(
 
     Raises:
       Unaccountable: if no noise in [1e-3, 1e6] reaches the target, if the target is not positive
-        and finite, or if the accountant has no proof for the event.
+        and finite, if `prior` already spends it, or if the accountant has no proof for an event.
     """
     if not 0.0 < epsilon < math.inf:
         raise Unaccountable(f"epsilon is {epsilon!r}; expected a positive finite number")
@@ -69,12 +69,12 @@ def noise_multiplier(
     before = guarantee(prior, delta, accountant).epsilon if prior else 0.0
     if before >= epsilon:
         raise Unaccountable(
-            f"epsilon is {epsilon:g}, but earlier runs already spent {before:g}, so that "
-            "nothing is left; raise epsilon, or train on another population"
+            f"epsilon is {epsilon:g}, but earlier runs already spent {before:g}, so nothing is "
+            "left; raise epsilon, or train on another population"
         )
     target = epsilon * _MARGIN
     if accountant == TIGHTEST and all(supports(each, "pld") for each in total(1.0)):
-        # PLD is nearly always tighter, in half the time; otherwise both accountants are used.
+        # PLD alone is nearly always tightest, and takes half the time of both accountants.
         z = least_noise(spent_by_pld, target, delta, total)
         if z is not None and 0.999 * target <= spent_by_pld(z) <= spent(z):
             return z
@@ -83,12 +83,13 @@ def noise_multiplier(
         return z
     if spent(1.0) == math.inf and spent(MOST_NOISE) == math.inf and not event(1.0).slack:
         raise Unaccountable(
-            f"accountant {accountant!r} has no bound at delta {delta:g} over {rounds} rounds (its "
-            "rounding is no longer far below delta); use 'rdp' or 'tightest', or a larger delta"
+            f"accountant is {accountant!r}, but has no bound at delta {delta:g} over {rounds} "
+            "rounds, since its rounding error is not far below delta; use 'rdp' or 'tightest', or "
+            "a larger delta"
         )
     raise Unaccountable(
-        f"epsilon {epsilon:g} at delta {delta:g} over {rounds} rounds needs a noise multiplier "
-        f"above {MOST_NOISE:g}; raise epsilon or delta, or use fewer rounds"
+        f"epsilon is {epsilon:g}, but over {rounds} rounds at delta {delta:g} needs a noise "
+        f"multiplier above {MOST_NOISE:g}; raise epsilon or delta, or use fewer rounds"
     )
 
 
@@ -105,7 +106,7 @@ def most_rounds(
     accountant: str = TIGHTEST,
     prior: Spending | None = None,
 ) -> int:
-    """Returns the number of times `event` may follow `prior` within `epsilon`; 0 if not even once.
+    """Returns the largest number of rounds of `event` after `prior` that `epsilon` allows.
 
     Args:
       event: the event of a round.
@@ -115,8 +116,7 @@ def most_rounds(
       prior: events already spent on the same population.
 
     Raises:
-      Unaccountable: if the number is above a million, or if the accountant has no proof for the
-        event.
+      Unaccountable: if a million rounds fit, or if the accountant has no proof for the event.
     """
     refuse_unaccountable(event, accountant)
 
@@ -124,7 +124,10 @@ def most_rounds(
         total = Counter(prior or {}) + Counter({event: rounds})
         return guarantee(total, delta, accountant).epsilon <= epsilon
 
-    beyond = f"epsilon {epsilon:g} allows more than {_MOST_ROUNDS} rounds"
+    beyond = (
+        f"epsilon is {epsilon:g}, but allows {_MOST_ROUNDS:,} rounds or more; lower epsilon or the "
+        "noise"
+    )
     return largest(fits, _MOST_ROUNDS, beyond)
 
 
@@ -132,7 +135,7 @@ def largest(fits: Callable[[int], bool], most: int, beyond: str = "") -> int:
     """Returns the largest count up to `most` for which `fits` holds; 0 if there is none.
 
     `fits` must be monotone: if it holds for a count, it holds for all smaller ones. Raises
-    `Unaccountable(beyond)` if even `most` fits, unless `beyond` is empty.
+    `Unaccountable` with the message `beyond` if even `most` fits, unless `beyond` is empty.
     """
     high = 1
     while high < most and fits(high):
@@ -141,7 +144,7 @@ def largest(fits: Callable[[int], bool], most: int, beyond: str = "") -> int:
         if beyond:
             raise Unaccountable(beyond)
         return most
-    low = high // 2  # fits, or is 0
+    low = high // 2  # a number that fits, or 0
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -19,7 +19,7 @@ from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 
 START = "0" * 64
-"""Hash that precedes the first line's."""
+"""Previous hash of the first line."""
 Link = Mapping[str, Any]
 """Object of one line."""
 
@@ -35,7 +35,8 @@ def read(path: Path) -> Chain:
     """Reads and verifies the lines of `path`, without a last line that lacks its newline.
 
     Raises:
-      LedgerBroken: for any other break; the message names the line.
+      LedgerBroken: if a complete line is invalid or does not continue the chain; the message names
+        the line.
     """
     *lines, tail = regular.read_bytes(path).split(b"\n")
     return Chain(following(START, lines, path), torn=bool(tail))
@@ -47,7 +48,7 @@ def first(path: Path) -> Link:
         line, newline, _ = file.readline().partition(b"\n")
     if not newline:
         raise LedgerBroken(
-            f"{path}: the first line is missing or incomplete, but it states the run; restore the "
+            f"{path}: the first line, which states the run, is missing or incomplete; restore the "
             "file"
         )
     return _following(START, line, path, 1)
@@ -86,8 +87,8 @@ def _following(previous: str, line: bytes, path: object, number: int) -> Link:
     link = _parse(line, path, number)
     if link["hash"] != _hash(previous, link):
         raise LedgerBroken(
-            f"{path}, line {number}: does not follow from the lines before it; the ledger was "
-            "edited, truncated or reordered, and its epsilon can no longer be proved"
+            f"{path}, line {number}: does not follow from the lines before it, so the ledger was "
+            "edited, truncated or reordered, and its epsilon has no proof; restore the file"
         )
     return link
 
@@ -101,7 +102,7 @@ def _parse(line: bytes, path: object, number: int) -> Link:
         ) from error
     if not isinstance(link, dict) or not isinstance(link.get("hash"), str):
         raise LedgerBroken(
-            f"{path}, line {number}: is not a ledger line (the hash is missing); restore the file"
+            f"{path}, line {number}: is not a ledger line, since it has no hash; restore the file"
         )
     if _canonical(link) != line:
         raise LedgerBroken(

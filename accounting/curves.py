@@ -16,7 +16,7 @@ Curve = list[tuple[float, dict[str, float | None]]]
 
 
 def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: int = 25) -> Curve:
-    """The epsilon after about `points` prefixes of `events`, up to all of them, after `prior`."""
+    """Returns epsilon after `prior` and each of about `points` prefixes of `events`, all last."""
     rounds = np.unique(np.linspace(1, len(events), min(points, len(events))).round().astype(int))
     curve: Curve = []
     total, done = Counter(prior), 0

@@ -55,7 +55,7 @@ def _items(holder: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 
 def _too_deep() -> ValueError:
-    return ValueError(f"it is nested more than {DEEPEST} levels deep")
+    return ValueError(f"the document is nested more than {DEEPEST} levels deep")
 
 
 _INFINITE = "inf"

@@ -72,7 +72,7 @@ def recover_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes `content` to `path` so that a crash leaves either the old file or the new one.
+    """Writes `content` to `path`; a crash leaves either the old file or the new one.
 
     A link at `path` is replaced, and a link at the temporary file's path is not followed.
     """

@@ -14,7 +14,7 @@ class BudgetExceeded(AccountingError):
 
 
 class Misplaced(AccountingError, OSError):
-    """A path that should be a file or a folder is something else."""
+    """The path of a regular file or folder is a FIFO, a device or a dangling link."""
 
 
 class LedgerBroken(AccountingError):

@@ -92,7 +92,7 @@ class Event(Encoded):
                 "privfed"
             ) from error
         if not all(isinstance(name, str) for name in names.values()):
-            raise Unaccountable(f"sampler, relation and unit are {names}; expected words")
+            raise Unaccountable(f"sampler, relation and unit are {names}; expected texts")
         return cls(release=release, **names, slack=slack)
 
 
@@ -107,18 +107,18 @@ Spending = Mapping[Event, int]
 
 
 def apart(spending: Spending) -> Spending:
-    """Returns one run's `spending` in a form that may be added to the spending of other runs.
+    """Returns one run's `spending` in a form that may be added to that of other runs.
 
-    Rounds with a separation are replaced by the largest number of participations of a client, and
-    rounds with random slots by their epochs: a run says nothing about the next one's slots.
-    Repeated releases are counted individually. Sampling of clients that are at one site only is
+    Rounds with a separation are replaced by the largest number of participations of a client.
+    Rounds with random slots are replaced by their epochs, since no slot of a run depends on those
+    of another run. Repeated releases are counted individually. `SeveralSites` with one site is
     counted as Poisson sampling.
     """
     total: Counter[Event] = Counter()
     for event, count in _at_least_noise(spending).items():
         match event.release:
             case Separated(separation=b, of=noise):
-                slack = min(1.0, b * event.slack)  # charged over b rounds
+                slack = min(1.0, b * event.slack)  # a participation stands for b rounds
                 total[replace(event, release=noise, slack=slack)] += -(-count // b)
             case RandomAllocation(slots=b, epoch=epoch):
                 slack = min(1.0, b * event.slack)
@@ -127,7 +127,7 @@ def apart(spending: Spending) -> Spending:
                 slack = min(1.0, count * event.slack)
                 total[replace(event, release=release.over(max(count, 1)), slack=slack)] += count > 0
             case Repeated(count=times, of=once):
-                slack = event.slack / times  # charged for one repetition
+                slack = event.slack / times  # of one repetition
                 total[replace(event, release=once, slack=slack)] += times * count
             case SeveralSites(rate=rate, sites=1, of=noise):
                 total[replace(event, release=PoissonSampled(rate, noise))] += count
@@ -137,10 +137,10 @@ def apart(spending: Spending) -> Spending:
 
 
 def _at_least_noise(spending: Spending) -> Spending:
-    """Replaces the noise of rounds that are counted together by the smallest noise of these rounds.
+    """Gives rounds that are counted together the smallest noise and the largest slack among them.
 
     Dependent rounds of one run with varying noise are post-processing of the same number of rounds
-    with the least noise. The slack of each is then the largest.
+    with the least noise.
     """
     together: dict[Event, list[tuple[Event, int]]] = {}
     for event, count in ((event, count) for event, count in spending.items() if count > 0):
@@ -154,7 +154,7 @@ def _at_least_noise(spending: Spending) -> Spending:
 
 
 def _without_noise(event: Event) -> Event:
-    """Returns a key that is equal for rounds counted together; otherwise the event itself."""
+    """Returns a key that is equal for events that are counted together; for others, the event."""
     match event.release:
         case RandomAllocation() | BufferedToeplitz() | Separated(of=Gaussian()) as release:
             return replace(event, release=replace(release, of=Gaussian(1.0)), slack=0.0)

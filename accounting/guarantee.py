@@ -46,9 +46,9 @@ class Guarantee:
       accountant: the accountant that `epsilon` is taken from.
       by_accountant: epsilon of every accountant; None if it has no bound.
       against: the adversary whose view is bounded, if there are several.
-      uncovered: why the guarantee does not cover what a starting model reveals about the same
-        clients.
-      missing: why there is no bound.
+      uncovered: origin of the starting model, if the guarantee does not cover what that model
+        reveals about the same clients; otherwise empty.
+      missing: the reason why there is no bound; empty if there is one.
       clients: declared number of clients; 0 if unknown.
       caveat: what epsilon counts besides the charges, or why it is an odometer; else empty.
     """
@@ -69,7 +69,7 @@ class Guarantee:
 
     @property
     def weakness(self) -> str:
-        """Warning that delta is too large to be meaningful; empty if it is below 1 / clients."""
+        """Warning that delta is at least 1 / clients; empty if smaller or clients is unknown."""
         promises = self.unit == "client" and self.epsilon < math.inf
         return large_delta(self.delta, self.clients) if promises else ""
 
@@ -77,8 +77,8 @@ class Guarantee:
     def left_out(self) -> str:
         """Note that the guarantee does not cover the training data of the starting model."""
         return (
-            "this does not cover what the starting model reveals about the same clients (it "
-            f"is {self.uncovered})"
+            f"this does not cover what the starting model ({self.uncovered}) reveals about the "
+            "same clients"
         )
 
     def line(self, nominal: bool = False) -> str:

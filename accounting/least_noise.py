@@ -18,10 +18,11 @@ from accounting.events import Spending
 from accounting.slack import cost_of_slack
 
 _PRECISION, _TOLERANCE = 1e-5, 2.5e-6
-"""Relative precision of a search, and its tolerance on acceptance: if epsilon is steep, its
-relative error is several times as large, and it must still print as the target."""
+"""Relative precision of z in a search, and the relative excess of z over the estimated least z at
+which z is accepted. Where epsilon is steep in z, its relative error is several times as large, and
+epsilon must still print as the target."""
 _OUTWARD = 1 + _PRECISION / 10
-"""Relative margin by which steps end on the private side of their aim."""
+"""Factor by which each step of a search exceeds the estimated least z."""
 _STEPS = 7
 _FURTHER = 1.25
 _SLOPES = (0.2, 5.0)
@@ -75,7 +76,7 @@ def _by_correction(
     for _ in range(_STEPS):
         z = min(z * _OUTWARD, MOST_NOISE)
         spending, epsilon = spending_at(z), spent(z)
-        if epsilon == math.inf:  # slack consumes all of delta
+        if epsilon == math.inf:  # the cost of slack exceeds delta
             z *= _FURTHER
             continue
         guessed, answer = precision(spending), _precision_told(epsilon, spending, delta)
@@ -112,10 +113,10 @@ def bracketed(spent: Callable[[float], float], target: float, start: float = 1.0
     def excess(z: float) -> float:
         if z not in tried:
             tried[z] = spent(z)
-        return math.log(min(max(tried[z], 1e-300), 1e300) / target)  # nearly a line in z
+        return math.log(min(max(tried[z], 1e-300), 1e300) / target)  # nearly linear in log z
 
     low = high = start
-    # Epsilon mostly decreases faster than 1 / z: one stride then brackets z; later strides double.
+    # Epsilon mostly decreases faster than 1 / z, so one stride brackets z; later strides double z.
     stride = min(1.1 * math.exp(min(abs(excess(start)), 1.0)), 2.0)
     while excess(high) > 0:
         low, high, stride = high, high * stride, 2.0

@@ -98,8 +98,8 @@ class Ledger:
     def load(cls, path: Path) -> Ledger:
         """Reads and verifies a ledger without changing it. Raises `LedgerBroken`.
 
-        An incomplete last line is charged as the most expensive event defined, or ignored in seeded
-        simulations, which charge its round again.
+        An incomplete last line counts as a charge of the most expensive event defined. In seeded
+        simulations it is ignored, since they charge its round again.
         """
         links, torn = chain.read(path)
         ledger = cls(path, links)
@@ -197,13 +197,14 @@ class Ledger:
     def charge(self, round: int, event: Event) -> Charge:
         """Charges `round` for `event` before its cohort is sampled; durable when this returns.
 
-        A charged round is refused, since sampling it again would condition the sample. Only a
-        ledger that `reexecutes` (a seeded simulation, which repeats the same draws) returns its
-        charge.
+        A round that was charged before, or that precedes a charged round, is refused, since
+        sampling it again would condition the sample. Only a ledger that `reexecutes` (a seeded
+        simulation, which repeats the same draws) returns the earlier charge of the same event.
 
         Raises:
           BudgetExceeded: if the event exceeds the budget; nothing is charged.
-          LedgerBroken: if the round was charged before.
+          LedgerBroken: if the round is not later than every charged round, if an earlier line could
+            not be written, or if the charge exceeds what a choice among runs covers.
         """
         if self._charges and round <= self._charges[-1].round:
             return self._charged_before(round, event)
@@ -255,7 +256,7 @@ class Ledger:
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
         """Returns a charge of the next round, for the most expensive event that is defined."""
         from accounting.most_expensive import (
-            most_expensive,  # lazily: listing runs does not need the accountants
+            most_expensive,  # imported lazily, since listing runs needs no accountant
         )
 
         event = most_expensive(self._events, self._terms.get("delta", 1e-6))
@@ -269,7 +270,7 @@ class Ledger:
         if self._failed:
             raise LedgerBroken(f"{self.path}: an earlier line could not be written; resume the run")
         line, link = chain.sealed(self.head().hex(), body)
-        self._failed = True  # until line and head are durable, as a part of them may be written
+        self._failed = True  # until line and head are durable
         durable.append(self.path, line)
         self._take(link)
         self._keep_head(link)
@@ -290,8 +291,8 @@ class Ledger:
             case "open" if not self.opened and isinstance(link["terms"], dict):
                 if link["format"] != FORMAT:
                     raise LedgerBroken(
-                        f"ledger format {link['format']} is not known; this version of privfed "
-                        f"reads format {FORMAT}: update privfed"
+                        f"ledger format {link['format']} is unknown, but this version of privfed "
+                        f"reads only format {FORMAT}; update privfed"
                     )
                 self._terms = link["terms"]
                 self._prior = _prior(link["terms"])

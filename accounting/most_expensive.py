@@ -12,9 +12,9 @@ from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 def most_expensive(events: Sequence[Event], delta: float) -> int:
     """Returns the index of the event with the largest epsilon at `delta`; of equal ones, the last.
 
-    An event without a bound is the most expensive. If some events count rounds over a run, the
-    result is one of these: whichever event happened, their count then covers the slots and the rows
-    of correlated noise that were used.
+    An event without a bound is the most expensive. If the cost of some events depends on their
+    number of rounds in the run (`accounting.over_rounds`), the result is one of these events. Its
+    count then also includes the round of the unknown event.
     """
     counted = [place for place, event in enumerate(events) if _is_counted(event)]
     places = counted or range(len(events))

@@ -28,8 +28,8 @@ class Separated(Kinded):
     """The release `of`, if no client takes part twice within any `separation` consecutive rounds.
 
     Participation is not secret. The release is charged once per round. T consecutive rounds of a
-    run include a client at most ceil(T / separation) times, and are that many Gaussians. Runs are
-    counted separately: see `apart`.
+    run include a client at most ceil(T / separation) times, and are accounted for as that many
+    releases `of`. Runs are counted separately (`apart`).
     """
 
     separation: int
@@ -42,7 +42,7 @@ class Separated(Kinded):
 
 @dataclass(frozen=True)
 class AllocatedEpoch(Kinded):
-    """The release `of` in each of `choices` rounds; each client takes part in one, kept secret.
+    """The release `of` in each of `choices` rounds; each client takes part in one secret round.
 
     The round is uniform, and independent of other clients' rounds and of earlier epochs
     (`accounting.bounds.random_allocation`).
@@ -62,8 +62,8 @@ class RandomAllocation(Kinded):
 
     Clients are in `groups`, which are public and take turns; a client's slot is one of the slots /
     groups rounds of its group. The release is charged once per round. T rounds, from the first
-    round of a run on, are ceil(T / slots) times `AllocatedEpoch`: an incomplete epoch counts as a
-    complete one and is its post-processing.
+    round of a run on, are ceil(T / slots) times `AllocatedEpoch`: an incomplete epoch is
+    post-processing of a complete one and counts as such.
 
     All releases by a round's cohort share its slots: they are combined into one Gaussian first
     (`accounting.noises.same_cohort`) and then allocated.

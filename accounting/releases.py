@@ -60,7 +60,7 @@ class SeveralSites(Kinded):
 
 @dataclass(frozen=True)
 class TruncatedPoisson(Kinded):
-    """`PoissonSampled` with at most `cap` participants, chosen uniformly from a larger cohort.
+    """`PoissonSampled` with at most `cap` participants, chosen uniformly if more were sampled.
 
     `clients` bounds the population. Adding a client may displace another one, so this event has its
     own proof (see `accounting.bounds.pld`).
@@ -114,7 +114,7 @@ class Repeated(Kinded):
 
 @dataclass(frozen=True)
 class Unprotected(Kinded):
-    """A release without noise or without a bound: epsilon is infinite, and is shown so."""
+    """A release without noise or without a bound: epsilon is infinite."""
 
     reason: str
     kind: ClassVar[str] = "unprotected"

@@ -43,13 +43,16 @@ def sends_a_row_for_each_attacker(attack: Attack) -> None:
     trained, honest = _cloud(3), _cloud(9, seed=1)
     before = trained.clone(), honest.clone()
     rows, _ = _sent(attack, trained, honest)
-    assert (rows.shape, rows.dtype) == (trained.shape, trained.dtype)
-    assert rows.isfinite().all()
-    assert torch.equal(trained, before[0])
-    assert torch.equal(honest, before[1])
-    assert torch.equal(rows, _sent(attack, trained, honest)[0]), "resumed runs attack alike"
-    assert attack.corrupts or torch.equal(rows, trained)
-    assert attack.acts == (attack.corrupts or attack.poisons)
+    form, expected = ((tuple(each.shape), each.dtype) for each in (rows, trained))
+    assert form == expected, f"rows are {form}; expected {expected}"
+    assert rows.isfinite().all(), "rows are not finite"
+    assert torch.equal(trained, before[0]), "the attackers' own rows are changed in place"
+    assert torch.equal(honest, before[1]), "the honest rows are changed in place"
+    again, _ = _sent(attack, trained, honest)
+    assert torch.equal(rows, again), "rows differ at a second call; draw from `rng` only"
+    assert attack.corrupts or torch.equal(rows, trained), "rows are changed; declare corrupts"
+    acts = attack.corrupts or attack.poisons
+    assert attack.acts == acts, f"acts is {attack.acts}; expected corrupts or poisons: {acts}"
 
 
 def reads_what_it_declares(attack: Attack) -> None:
@@ -59,13 +62,14 @@ def reads_what_it_declares(attack: Attack) -> None:
         return
     alone, _ = attack.corrupt(View(1, trained), {}, _rng())
     others, _ = attack.corrupt(View(1, trained, _cloud(5), torch.sum), {}, _rng())
-    assert torch.equal(alone, others)
+    assert torch.equal(alone, others), "rows depend on values that `knows` does not declare"
 
 
 def attacks_among_few_and_broken_rows(attack: Attack) -> None:
     """Checks that an attack omits diverged rows, as a rule does."""
     for count in (0, 1, 2):
-        assert _sent(attack, _cloud(2), torch.ones(count, 6))[0].isfinite().all()
+        rows, _ = _sent(attack, _cloud(2), torch.ones(count, 6))
+        assert rows.isfinite().all(), f"rows are not finite among {count} honest rows"
     if Knowledge.ALL_HONEST not in attack.knows:
         return
     trained, honest = _cloud(3), _cloud(9, seed=1)
@@ -75,9 +79,11 @@ def attacks_among_few_and_broken_rows(attack: Attack) -> None:
         spoiled = honest.clone()
         spoiled[4] = bad
         rows, state = _sent(attack, trained, spoiled)
-        assert torch.equal(rows, expected)
-        assert all(torch.equal(state[key], clean[key]) for key in clean)
-        assert torch.equal(_sent(attack, trained, torch.full((2, 6), bad))[0], trained)
+        assert torch.equal(rows, expected), f"an honest row of {bad:g} changes the rows"
+        same = all(torch.equal(state[key], clean[key]) for key in clean)
+        assert same, f"an honest row of {bad:g} changes the state"
+        rows, _ = _sent(attack, trained, torch.full((2, 6), bad))
+        assert torch.equal(rows, trained), f"rows are changed where all honest ones are {bad:g}"
 
 
 def _briefing(attack: Attack) -> Briefing:
@@ -86,20 +92,29 @@ def _briefing(attack: Attack) -> Briefing:
 
 def poisons_what_it_declares(attack: Attack) -> None:
     """Checks that `poison` changes examples, and keeps their form, exactly if `poisons` is set."""
-    assert attack.unfit(tuple(_IMAGES.shape[1:]), True) is None
-    assert all(0 <= label < _CLASSES for label in attack.labels())
+    shape = tuple(_IMAGES.shape[1:])
+    unfit = attack.unfit(shape, True)
+    assert unfit is None, f"it refuses images {shape}: {unfit}"
+    named = f"`labels` names {list(attack.labels())}; expected labels below {_CLASSES}"
+    assert all(0 <= label < _CLASSES for label in attack.labels()), named
     before = _IMAGES.clone(), _LABELS.clone()
     x, y = attack.poison(_IMAGES, _LABELS, _briefing(attack), _rng())
-    assert torch.equal(_IMAGES, before[0])
-    assert torch.equal(_LABELS, before[1])
-    assert (x.shape[1:], x.dtype, y.dtype) == (_IMAGES.shape[1:], _IMAGES.dtype, _LABELS.dtype)
-    assert len(x) == len(y)
-    assert 0 <= int(y.min()) <= int(y.max()) < _CLASSES
+    assert torch.equal(_IMAGES, before[0]), "examples are changed in place"
+    assert torch.equal(_LABELS, before[1]), "labels are changed in place"
+    form, expected = (tuple(x.shape[1:]), x.dtype, y.dtype), (shape, _IMAGES.dtype, _LABELS.dtype)
+    assert form == expected, f"an example and the types are {form}; expected {expected}"
+    assert len(x) == len(y), f"{len(x)} examples have {len(y)} labels"
+    least, most = int(y.min()), int(y.max())
+    assert 0 <= least <= most < _CLASSES, (
+        f"labels are from {least} to {most}, of {_CLASSES} classes"
+    )
     same = len(x) == len(_IMAGES) and torch.equal(x, _IMAGES) and torch.equal(y, _LABELS)
-    assert same != attack.poisons
+    assert same != attack.poisons, (
+        f"poisons is {attack.poisons}, but examples are unchanged: {same}"
+    )
     again = attack.poison(_IMAGES, _LABELS, _briefing(attack), _rng())
-    assert torch.equal(x, again[0])
-    assert torch.equal(y, again[1])
+    repeated = torch.equal(x, again[0]) and torch.equal(y, again[1])
+    assert repeated, "examples differ at a second call; draw from `rng` only"
 
 
 def steers_where_it_declares(attack: Attack) -> None:
@@ -108,9 +123,10 @@ def steers_where_it_declares(attack: Attack) -> None:
     state = attack.watch(torch.ones(9), {})
     state = attack.watch(torch.full((9,), 2.0), state)
     steered = attack.steer(direction.clone(), away.clone(), 0.1, state)
-    assert steered.shape == direction.shape
-    assert attack.steers or torch.equal(steered, direction)
-    assert not attack.steers or attack.poisons
+    shape = tuple(steered.shape)
+    assert steered.shape == direction.shape, f"directions are {shape}; expected (2, 9)"
+    assert attack.steers or torch.equal(steered, direction), "it changes directions; declare steers"
+    assert not attack.steers or attack.poisons, "it declares steers without poisons; declare both"
 
 
 def aims_at_labels_that_exist(attack: Attack) -> None:
@@ -119,10 +135,13 @@ def aims_at_labels_that_exist(attack: Attack) -> None:
     if aim is None:
         return
     x, wanted = aim
-    assert len(x) == len(wanted)
-    assert x.shape[1:] == _IMAGES.shape[1:]
-    assert all(0 <= int(label) < _CLASSES for label in wanted)
-    assert {*attack.labels()} >= {*wanted.tolist()} or not attack.labels()
+    shape, labels = tuple(x.shape[1:]), {*wanted.tolist()}
+    assert len(x) == len(wanted), f"{len(x)} examples have {len(wanted)} targets"
+    assert x.shape[1:] == _IMAGES.shape[1:], f"an example has the shape {shape}"
+    exist = all(0 <= label < _CLASSES for label in labels)
+    assert exist, f"targets are {labels}; expected labels below {_CLASSES}"
+    stated = f"targets are {labels}, but `labels` names {list(attack.labels())}"
+    assert {*attack.labels()} >= labels or not attack.labels(), stated
 
 
 ATTACK_CHECKS = (

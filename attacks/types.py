@@ -107,8 +107,11 @@ class Attack(BaseModel):
         return self.poisons or self.corrupts
 
     def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
-        """Returns the reason why examples of this `shape` (`numbers` or tokens) are unsuitable, or
-        None.
+        """Returns the reason why examples are unsuitable for the attack; None if they are suitable.
+
+        Args:
+          shape: shape of one example.
+          numbers: whether examples are numbers; otherwise they are tokens.
         """
         return None
 
@@ -230,7 +233,7 @@ def usable_honest(honest: Tensor | None) -> Tensor | None:
 
 def _usable(rows: Tensor) -> Tensor:
     """Returns a mask `[h]` bool of the usable `rows` `[h, m]`."""
-    import torch  # not needed to read an attack's declarations
+    import torch  # imported here: declarations are read without torch
 
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return norms <= _LONGEST

@@ -1,4 +1,4 @@
-"""Selection of usable rows: finite and not too long, whether a row is Byzantine or has diverged."""
+"""Selection of usable rows: those that are finite and not too long."""
 
 from __future__ import annotations
 

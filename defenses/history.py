@@ -12,7 +12,7 @@ from defenses.types import RowRule
 
 @dataclass(frozen=True)
 class Histories:
-    """State given to a rule together with n rows, one of each of n clients.
+    """State given to a rule together with n rows, one row from each of n clients.
 
     Attributes:
       clients: state of each row's client, float32 `[n, k]`; zeros for a new client.

@@ -32,7 +32,7 @@ def upper_group(values: Tensor, references: int, generator: torch.Generator) -> 
 
 
 def _dispersions(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns sums of squares within one group and within the best two, and where these divide.
+    """Returns sums of squares within one group and within the best two groups, and their boundary.
 
     Each result is `[b]`, for `ordered` `[b, m]`. The last one is the place of the lower group's
     last value.

@@ -46,7 +46,7 @@ class Rule(BaseModel):
 
     @property
     def remembers(self) -> bool:
-        """Whether a round starts from the aggregate of the round before; else from zero."""
+        """Whether a round starts from the last round's aggregate; otherwise from zero."""
         return False
 
     def center_after(self, center: Tensor, released: Tensor) -> Tensor:
@@ -115,9 +115,7 @@ class RowRule(Rule):
         return frozenset()
 
     def unfit(self, layers: Sequence[int]) -> str:
-        """Returns the reason why parameters of these sizes do not suit the rule; empty if
-        they do.
-        """
+        """Returns the reason why parameters with the sizes `layers` do not suit the rule, or ""."""
         return ""
 
     def keeps(self, d: int) -> int:

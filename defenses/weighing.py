@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -58,14 +58,15 @@ class WeightRule(RowRule):
 
     geometric: ClassVar[bool] = True
     """Whether `mix` is defined; else `columns` receives all rows, and no geometry is computed."""
+    _called_if: ClassVar[Mapping[str, str]] = {"mix": "geometric"}
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         """Returns weights `[m, n]` float64, or `[n]`, on rows with this geometry."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} is geometric and has no mix; define it")
 
     def columns(self, ordered: Tensor, byzantine: int) -> Tensor:
         """Returns the aggregate `[c]` of c coordinates with m values each, `ordered` `[c, m]`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no columns; define it")
 
     def __call__(self, rows: Tensor, byzantine: int) -> Tensor:
         return aggregate(rows, byzantine, (), self)
@@ -300,7 +301,7 @@ def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
 
 
 def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
-    """Returns how many Byzantine rows among `n` `before` tolerates, and its number of rows."""
+    """Returns the number of Byzantine rows among `n` that `before` tolerates, and of mixtures."""
     most = n
     for part in before:
         most, n = min(most, part.most(n)), part.left(n)

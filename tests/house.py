@@ -202,7 +202,7 @@ def _tree(path: Path) -> ast.Module:
 
 def _body(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     start = node.body[0]
-    documented = len(node.body) > 1 and ast.get_docstring(node) is not None
+    documented = len(node.body) > 1 and ast.get_docstring(node, clean=False) is not None
     first = node.body[1].lineno if documented else start.lineno
     return (node.end_lineno or first) - first + 1
 

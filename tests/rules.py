@@ -9,15 +9,15 @@ import math
 from contracts.registered import examples
 
 from defenses.before.nnm import NearestNeighbourMixing
-from defenses.testing import Given
+from defenses.testing import RuleOnRows
 from defenses.weighing import Composed
 
 NNM = NearestNeighbourMixing()
-RULES = {name: Given(rule) for name, rule in examples("rule").items()}
+RULES = {name: RuleOnRows(rule) for name, rule in examples("rule").items()}
 FOLLOWING = {name: RULES[name].part for name in ("trimmed_mean", "geometric_median", "norm_bound")}
 """One rule of each form, with which pre-aggregators are composed."""
 MIXED = {
-    f"{before}, {name}": Given(Composed(before=(part,), rule=rule))
+    f"{before}, {name}": RuleOnRows(Composed(before=(part,), rule=rule))
     for before, part in examples("before").items()
     for name, rule in FOLLOWING.items()
 }

@@ -2,6 +2,7 @@
 
 import re
 from importlib import import_module
+from importlib.util import find_spec
 from urllib.parse import unquote
 
 import house
@@ -58,6 +59,14 @@ def test_no_module_imports_itself_around_a_corner(package):
 
 def test_circles_are_seen():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+@every_case("package", PACKAGES)
+def test_every_module_can_be_imported(package):
+    """Also a module that no test imports; those of Flower only where it is installed."""
+    for name in modules(package):
+        if not name.endswith(".__main__") and (find_spec("flwr") or ".carriers.flower" not in name):
+            import_module(name)
 
 
 def test_rooms_know_few_others():

@@ -5,26 +5,27 @@ The setting is that of `accounting.bounds.random_allocation`.
 R_t = (1/t) sum_i exp(L_i), with L_i independent N(-1/(2 z^2), 1/z^2), is the likelihood ratio of
 the dominating pair of an epoch of t slots. Powers of it are convex, so that for every client:
 
-*Remove*: (a - 1) D_a(P || Q) <= log E[R_t^a], with equality for unit rows, at integer a by a
-recursion: R_{m+n} = (m R_m + n R_n) / (m + n), of independent parts, so by the binomial theorem
+*Remove*: (a - 1) D_a(P || Q) <= log E[R_t^a], with equality for unit rows. At integer a the moment
+follows by a recursion: R_{m+n} = (m R_m + n R_n) / (m + n) with independent R_m and R_n, so by the
+binomial theorem
 
     E[R_{m+n}^a] = sum_k Binom(a, m / (m + n))(k) E[R_m^k] E[R_n^{a-k}],
 
 from E[R_1^a] = exp(a (a - 1) / (2 z^2)), in at most 2 log2 t steps. This is t^-a a! times the
 coefficient of x^a in (sum_k x^k / k! exp(k (k - 1) / (2 z^2)))^t (a sum over partitions: Feldman &
-Shenfeld 2025, arXiv 2502.08202); with weights that add up to 1 there is no cancellation. At a = 2
-it is 1 + (exp(1/z^2) - 1) / t. Between integer orders (a - 1) D_a is convex in a (van Erven &
-Harremoes 2014, Corollary 2), so it is bounded by linear interpolation between neighbouring orders;
-at order 1 it is 0.
+Shenfeld 2025, arXiv 2502.08202); since the binomial weights are positive and sum to 1, nothing
+cancels. E[R_t^2] is 1 + (exp(1/z^2) - 1) / t. Between integer orders (a - 1) D_a is convex in a
+(van Erven & Harremoes 2014, Corollary 2), so linear interpolation between neighbouring integer
+orders bounds it from above; at order 1 it is 0.
 
 *Add*: (a - 1) D_a(Q || P) <= log E[R_t^(1-a)]. The arithmetic mean R_t is at least the geometric
-one, exp(M), M = (1/t) sum_i L_i ~ N(-1/(2 z^2), 1/(t z^2)), and 1 - a < 0. So it is at most
-log E[exp((1 - a) M)] = (a - 1) / (2 z^2) + (a - 1)^2 / (2 t z^2):
+one, exp(M), M = (1/t) sum_i L_i ~ N(-1/(2 z^2), 1/(t z^2)), and 1 - a < 0. So log E[R_t^(1-a)] is
+at most log E[exp((1 - a) M)] = (a - 1) / (2 z^2) + (a - 1)^2 / (2 t z^2):
 
     D_a(Q || P) <= (1 - 1/t) / (2 z^2) + a / (2 t z^2).
 
 This second bound is loose at small orders, and is often the larger one: privacy loss distributions
-give a smaller epsilon. Neither exceeds the divergence a / (2 z^2) of the Gaussian mechanism.
+give a smaller epsilon. Neither bound exceeds the divergence a / (2 z^2) of the Gaussian mechanism.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from scipy.special import gammaln, logsumexp
 from accounting.bounds.spread import Numbers
 
 _BATCH_SIZE = 64
-"""Number of orders that are summed together: for all orders at once there would be 1e6 terms."""
+"""Number of orders summed at once: all orders at once would take 1e6 terms of memory."""
 
 
 def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:
@@ -61,7 +62,7 @@ def log_moments(slots: int, noise_multiplier: float, most: int) -> Numbers:
 
 
 def _of_mean(count: int, single: Numbers) -> Numbers:
-    """Returns the log moments `[n]` of a mean of `count` i.i.d. numbers with these `single`."""
+    """Returns log moments `[n]` of a mean of `count` i.i.d. numbers with log moments `single`."""
     if count == 1:
         return single
     half = _of_mean(count // 2, single)

@@ -20,7 +20,7 @@ _OUTWARD = 1e-9
 
 
 def composed(counts: Mapping[Gaussian, int]) -> float:
-    """Returns the noise multiplier of the one Gaussian mechanism that composes all of `counts`."""
+    """Returns the noise multiplier of the Gaussian mechanism equivalent to all of `counts`."""
     precision = sum(count / noise.noise_multiplier**2 for noise, count in counts.items())
     return float(precision**-0.5)
 
@@ -49,6 +49,6 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     if log_delta(0.0, noise_multiplier) <= target:
         return 0.0
     mu = 1 / noise_multiplier
-    most = mu * mu / 2 + mu * math.sqrt(2 * -target)  # by the tail of the privacy loss
+    most = mu * mu / 2 + mu * math.sqrt(2 * -target)  # from a tail bound on the privacy loss
     root = brentq(lambda at: log_delta(at, noise_multiplier) - target, 0.0, most, rtol=1e-12)
     return float(root) * (1 + _OUTWARD) + 1e-12

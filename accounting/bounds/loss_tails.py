@@ -1,7 +1,8 @@
 """Tail sums of a privacy loss distribution, computed once for all values of delta.
 
-dp-accounting sums the tail again for each delta, one term at a time. Here the same sums, in the
-same order and so equal to the last bit, are computed once, as far as needed, and looked up.
+dp-accounting sums the tail again for each delta, one term at a time. Here the same sums are
+computed once, as far as needed, and looked up. They are added in the same order, so they are equal
+to the last bit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf
 
 _NEARLY = 1e-9
-"""Upper bound on the difference of numpy's logarithm from the C library's, which is used."""
+"""Upper bound on the difference between numpy's logarithm and the C library's, which is used."""
 _BLOCK = 4096
 _LEAST_LOSS = -700.0
 """Losses below this value would overflow exp(-loss); epsilon is never negative."""
@@ -46,11 +47,11 @@ class _Tail:
         self._step = pmf._discretization
         self._largest = (pmf._lower_loss + len(self._probabilities) - 1) * self._step
         self._losses = np.zeros(0)
-        self._upper = np.array([pmf._infinity_mass], np.float64)  # of what lies before each place
+        self._upper = np.array([pmf._infinity_mass], np.float64)  # mass of losses above each place
         self._lower = np.zeros(1)
 
     def epsilon(self, delta: float) -> float | None:
-        """Returns the smallest epsilon at `delta`; None if the losses are not tabulated so far."""
+        """Returns the smallest epsilon at `delta`; None if its loss cannot be tabulated."""
         if self._upper[0] > delta:
             return math.inf
         start = 0
@@ -69,14 +70,14 @@ class _Tail:
                 return None
 
     def _vanishing(self, delta: float, start: int) -> int | None:
-        """Index at which losses with exp(-loss) = 0 in float64 reach delta; None if never."""
+        """First index at which losses with exp(-loss) = 0 in float64 have mass delta, or None."""
         if self._lower[start] > 0.0:
             return None
         reached = (self._lower[start + 1 :] == 0.0) & (self._upper[start + 1 :] >= delta)
         return start + int(reached.argmax()) if reached.any() else None
 
     def _crossing(self, delta: float, start: int) -> int | None:
-        """First index at which the tail's epsilon exceeds the loss; None if no index does."""
+        """First index at which the tail's epsilon is at least the loss; None if there is none."""
         upper, lower, losses = self._upper[start:-1], self._lower[start:-1], self._losses[start:]
         with np.errstate(all="ignore"):
             nearly = np.log((upper - delta) / lower) >= losses - _NEARLY

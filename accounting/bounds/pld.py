@@ -47,7 +47,7 @@ def pld_epsilon(counts: Counts, delta: float) -> float | None:
 
 @functools.lru_cache(maxsize=1024)
 def _composed(counts: tuple[tuple[Any, int], ...], delta: float) -> float:
-    with np.errstate(over="ignore", divide="ignore"):  # of ratios to vanishing masses
+    with np.errstate(over="ignore", divide="ignore"):  # ratios to masses that are 0 in float64
         return _tails(counts).epsilon(delta)
 
 
@@ -90,11 +90,12 @@ def _truncated(release: TruncatedPoisson, grid: float) -> Any:
     only increase the divergence); let their sum after truncation be the origin. Client k then takes
     part with some probability p <= q. With fewer than `cap` others the pair is (1 - p) N(0) + p
     N(x) against N(0), |x| <= 1 in clipping norms; otherwise k displaces another client, and |x| <=
-    2. Mixing both sides with N(0) lowers q to p, and more noise is post-processing, so Poisson
-    sampling at q and z, or z / 2, dominates each. The probability that `cap` others enter, P[Bin(n,
-    q) >= cap], is the same on both sides, and largest at n = `clients` - 1; as z / 2 dominates z,
-    so is the mixture. (The same idea as Ganesh 2025, arXiv 2508.15089, which has a slightly tighter
-    p for one n.)
+    2. Mixing both sides with N(0) lowers q to p, and a shorter x is more noise relative to x, a
+    post-processing. So Poisson sampling at q, with z in the first case and z / 2 in the second,
+    dominates the pair. The probability that `cap` others enter, P[Bin(n, q) >= cap], is the same on
+    both sides, and largest at n = `clients` - 1. Since the pair at z / 2 dominates the pair at z,
+    the mixture with this largest probability dominates those of all smaller n. (The same idea as
+    Ganesh 2025, arXiv 2508.15089, which has a slightly tighter p for one n.)
     """
     q, z = release.rate, release.of.noise_multiplier
     cut = float(binom.sf(release.cap - 1, release.clients - 1, q))
@@ -152,11 +153,12 @@ def _gaussian(z: float, rate: float, grid: float) -> Any:
 
 
 def _grid(counts: Counts) -> float:
-    """The discretisation of privacy losses: any is valid, a finer one is tighter and slower.
+    """Returns the grid step of privacy losses: any is valid, a finer one is tighter and slower.
 
-    A tenth of the smallest standard deviation of one event's loss, but never so fine that the
-    losses of one event, or of their sum (which RDP bounds), need more than 300,000 points. If that
-    sum determines the grid, it is a power of 2^(1/4), so that a search over rounds reuses it.
+    It is a tenth of the smallest standard deviation of one event's loss, within fixed limits, but
+    never so fine that the losses of one event, or of all events together (estimated by RDP), need
+    more than 300,000 points. If the number of points determines the step, it is a power of 2^(1/4),
+    so a search over rounds reuses the grid.
     """
     spread = min(_loss_std(release) for release in counts)
     tops = [_loss_reach(release) for release in counts]
@@ -174,7 +176,7 @@ def _loss_std(release: Known) -> float:
 
 
 def _loss_reach(release: Known) -> float:
-    """A large privacy loss of one event: for Gaussian noise z, that at 10 standard deviations."""
+    """A large privacy loss of one event, for Gaussian noise the loss at 10 standard deviations."""
     if isinstance(release, SeveralSites):
         return largest_loss(release)
     if isinstance(release, AllocatedEpoch):

@@ -2,23 +2,25 @@
 
 *Statement.* P and Q are the distributions of a round's release with and without a client taking
 part: any two distributions, of any noise and any number of exchanges over one cohort, which may
-depend on those before. The client takes part in secret with probability q: its round is the pair
-M = (1 - q) Q + q P against Q. If epsilon(k) is at least D_k(P || Q) and D_k(Q || P), for every
-integer alpha >= 2 both D_alpha(M || Q) and D_alpha(Q || M) are at most log(B) / (alpha - 1),
+depend on those before. The client takes part, secretly, with probability q: the round is the pair
+M = (1 - q) Q + q P against Q. For every integer alpha >= 2: if epsilon(k) is at least D_k(P || Q)
+and D_k(Q || P) for every integer k from 2 to alpha, then both D_alpha(M || Q) and D_alpha(Q || M)
+are at most log(B) / (alpha - 1), with
 
     B = sum_{k=0}^{alpha} C(alpha, k) (1 - q)^(alpha - k) q^k e^((k - 1) epsilon(k)),
 
 the exponents of k = 0 and k = 1 being 0. (No factor 3 as in Zhu & Wang 2019, Theorem 5. Compare
 Steinke 2022, arXiv 2210.00597, and for symmetric noise Mironov, Talwar & Zhang 2019, Theorem 5.)
 
-*Proof.* D_2 is finite both ways (else there is nothing to prove), so that P and Q have the same
-null sets, and s = dQ/dP lies in (0, inf) almost everywhere. Write v = 1 - q + q s and
-u = 1 - q + q / s = dM/dQ.
+*Proof.* D_2 is finite both ways (else there is nothing to prove), so P and Q have the same null
+sets, and s = dQ/dP lies in (0, inf) almost everywhere. Write v = 1 - q + q s and u = 1 - q + q / s
+= dM/dQ.
 
 1. Forward. e^((alpha - 1) D_alpha(M || Q)) = E_Q[u^alpha], by the binomial theorem the sum of
-   C(alpha, k) (1 - q)^(alpha - k) q^k E_Q[(dP/dQ)^k]. The expectation is 1 for k = 0 and k = 1,
-   and e^((k - 1) D_k(P || Q)) beyond: at most B. As an integral under P it is E_P[s u^alpha].
-2. The same with P and Q in each other's place: E_P[v^alpha] <= B, by D_k(Q || P).
+   C(alpha, k) (1 - q)^(alpha - k) q^k E_Q[(dP/dQ)^k]. The expectation is 1 for k = 0 and k = 1, and
+   e^((k - 1) D_k(P || Q)) for k >= 2, so the sum is at most B. As an integral under P it is E_P[s
+   u^alpha].
+2. The same with P and Q exchanged: E_P[v^alpha] <= B, by D_k(Q || P).
 3. Reverse. e^((alpha - 1) D_alpha(Q || M)) = E_Q[u^(1 - alpha)] = E_P[s u^(1 - alpha)]. Let
    theta = (2 alpha - 1) q / (3 + 2 (alpha - 2) q), which is in [0, 1] since 3 q <= 3, and
 
@@ -42,7 +44,7 @@ u = 1 - q + q / s = dM/dQ.
               + (1 - theta) (2 alpha - 1) log u.
 
    log v = log(1 - q + q e^w) and log u = log(1 - q + q e^-w) are convex in w, and no factor is
-   negative: L is convex. L(0) = 0. The slopes of log v and log u at 0 are q and -q, so that
+   negative: L is convex. L(0) = 0. The slopes of log v and log u at 0 are q and -q, so
    L'(0) = theta ((alpha - 2) q + 3 - (alpha + 1) q + (2 alpha - 1) q) - (2 alpha - 1) q
    = theta (3 + 2 (alpha - 2) q) - (2 alpha - 1) q = 0 by the choice of theta. So L >= 0. ∎
 
@@ -54,11 +56,13 @@ quasi-convexity: van Erven & Harremoes 2014, Theorem 13). Rounds add up, adaptiv
 exchanges together, so their curves are added first, and the sum is amplified. Amplifying first
 and then adding gives no bound.
 
-*The unamplified bound* epsilon(alpha) holds too, by the same quasi-convexity; the least is taken.
+*The unamplified bound* epsilon(alpha) holds too, by the same quasi-convexity; the smaller bound is
+used.
 
-*Both directions* of integer noise: nu symmetric about 0, as Skellam noise and sums of discrete
-Gaussians are, the reflection x -> e - x maps the pair (nu(. - e), nu) to (nu, nu(. - e)), so that
-its two divergences are equal, and one bound (`accounting.bounds.integer_noise`) covers both.
+*Both directions* of integer noise: let the noise's distribution nu be symmetric about 0, as Skellam
+noise and sums of discrete Gaussians are. The reflection x -> e - x maps the pair (nu(. - e), nu) to
+(nu, nu(. - e)), so its two divergences are equal, and one bound
+(`accounting.bounds.integer_noise`) covers both.
 """
 
 from __future__ import annotations
@@ -92,7 +96,7 @@ def poisson_sampled(divergence: Divergence, rate: float, alpha: int) -> float:
     orders = np.arange(2, alpha + 1)
     ways = gammaln(alpha + 1) - gammaln(orders + 1) - gammaln(alpha - orders + 1)
     growth = np.array([(order - 1) * divergence(order) for order in orders.tolist()])
-    with np.errstate(divide="ignore"):  # of an order with divergence 0
+    with np.errstate(divide="ignore"):  # log(0) at an order with divergence 0
         log_excess = growth + np.log(-np.expm1(-growth))
     terms = ways + orders * math.log(rate) + (alpha - orders) * math.log1p(-rate) + log_excess
     return min(float(np.logaddexp(0.0, logsumexp(terms))) / (alpha - 1), unamplified)

@@ -2,41 +2,43 @@
 
 *Setting.* An epoch is t slots, each with one release. A client draws its slot uniformly, afresh in
 each epoch and independently of all else. Slot i releases y_i: the others' sum, noise N(0, z^2 I),
-and x_i if the slot is the client's, |x_i| <= 1 in clipping norms; x_i and the others' rows
-may depend on all that was released before. Balls in bins: Choquette-Choo et al. 2024, arXiv
-2410.06266; Chua et al. 2024, arXiv 2412.16802. Random allocation: Feldman & Shenfeld 2025, arXiv
-2502.08202; its losses by convolution: Feldman & Shenfeld 2026, arXiv 2602.17284. The pair below is
-theirs; the spread and its proof are not.
+and x_i if the slot is the client's, |x_i| <= 1 in clipping norms; x_i and the others' rows may
+depend on all that was released before. Balls in bins: Choquette-Choo et al. 2024, arXiv 2410.06266;
+Chua et al. 2024, arXiv 2412.16802. Random allocation: Feldman & Shenfeld 2025, arXiv 2502.08202;
+its losses by convolution: Feldman & Shenfeld 2026, arXiv 2602.17284. The dominating pair below is
+theirs; the bound by a spread and its proof are not.
 
 *Dominating pair of an epoch*: Q = N(0, z^2 I_t), P = (1/t) sum_i N(e_i, z^2 I_t), with the ratio
 
     R = dP/dQ = (1/t) sum_i exp(L_i),  under Q all L_i independent, N(-1/(2 z^2), 1/z^2).
 
 *Proof.* Reveal the others' slots and randomness to the adversary; their distribution is the same
-with and without the client, so by joint convexity this only raises the divergence. Given the
-past the others' sum is then a constant; subtract it. Without the client y_1, ..., y_t is noise:
-Q. With it, it is the mixture over slots i of noise with x_i added in slot i alone, so that
-R = (1/t) sum_i exp(L_i) with L_i = <y_i, x_i> / z^2 - |x_i|^2 / (2 z^2). If |x_i| = 1, L_i has
-the distribution above under Q, whatever the past: the L_i are independent. If x_i is shorter, draw
-an independent h_i ~ N(0, z^2), r^2 = 1 - |x_i|^2 and L'_i = L_i + r h_i / z^2 - r^2 / (2 z^2): now
-L'_i has it too, and E[exp(L'_i) | y] = exp(L_i). So R is a conditional mean of the R' of unit
-rows, and E_Q f(R) <= E_Q f(R') for every convex f (Jensen).
-Both divergences at every epsilon are such means,
+with and without the client, so by joint convexity this only raises the divergence. Given the past
+the others' sum is then a constant; subtract it. Without the client y_1, ..., y_t is noise: Q. With
+it, it is the mixture over slots i of noise with x_i added in slot i alone, so R = (1/t) sum_i
+exp(L_i) with L_i = <y_i, x_i> / z^2 - |x_i|^2 / (2 z^2). If |x_i| = 1, L_i has the distribution
+above under Q, whatever the past: the L_i are independent. If x_i is shorter, draw an independent
+h_i ~ N(0, z^2), r^2 = 1 - |x_i|^2 and L'_i = L_i + r h_i / z^2 - r^2 / (2 z^2): now L'_i has that
+distribution, and E[exp(L'_i) | y] = exp(L_i). So R is a conditional mean of the R' of unit rows,
+and E_Q f(R) <= E_Q f(R') for every convex f (Jensen). Both divergences at every epsilon are such
+means,
 
     remove: P against Q: E_Q[(R - e^epsilon)_+],   add: Q against P: E_Q[(1 - e^epsilon R)_+]. ∎
 
 *Adjacency*: add/remove, and zero-out, where the client draws a slot and contributes zero: in both
-the other side is Q, and no other slot changes. Not replace-one: there both sides are mixtures,
-over one secret slot, and R is not their ratio. The larger of both directions counts.
+the neighbour without the client is Q, and no other client's slot changes. The proof does not hold
+for replace-one, where both sides are mixtures over one secret slot and R is not their ratio. The
+larger of the two directions counts.
 
 *Epochs compose* as independent pairs do. Given the past, and given the client's earlier slots (on
-which its state may depend), its new slot is uniform and the above applies; without them R is the
-mean, by their posterior, of such ratios, and a convex function of a mean is at most the mean of the
-function. The ratio of k epochs is a product R_1 ... R_k, and f of it is convex in each factor, the
-others being fixed and nonnegative. So from the last epoch back to the first each factor may be
-replaced by an independent R', and factors of other events likewise by what dominates them. ∎
-Part of an epoch is post-processing of the complete epoch. Further releases of a cohort share its
-slot and are part of z, by (sum_i z_i^-2)^-1/2: charged as another allocation there is no bound.
+which its state may depend), its new slot is uniform and the above applies; if the earlier slots are
+unknown, R is the posterior mean of such ratios, and a convex function of a mean is at most the mean
+of the function. The ratio of k epochs is a product R_1 ... R_k, and f of it is convex in each
+factor, the others being fixed and nonnegative. So from the last epoch back to the first each factor
+may be replaced by an independent R', and factors of other events likewise by what dominates them. ∎
+Part of an epoch is post-processing of the complete epoch. Several releases by one cohort share its
+slot: they are combined into one z, (sum_i z_i^-2)^-1/2. Charging them as separate allocations gives
+no bound.
 
 *The bound by a spread.* If E[R' | R] = R then E f(R') >= E f(R): the law of R may be replaced by a
 spread of it (`accounting.bounds.spread`), in every epoch, for an upper bound in both directions and
@@ -44,16 +46,17 @@ under composition at once, since all of these are convex in each R. So exp(L) / 
 geometric grid, and t of these are added, partial sums being spread on grids that are fine compared
 with their standard deviation. (On R this is "connect the dots": Doroshenko et al. 2022, arXiv
 2207.04380.) A mass q at log R = s is a loss s of probability q e^s under P, and a loss -s of
-probability q under Q. The mean `far` up has no bounded loss: it is P's mass at an infinite one. Q's
-is the mass at R = 0. ∎
+probability q under Q. The part `far` of the mean has no bounded loss: it is P's mass at an infinite
+loss. Q's mass at an infinite loss is the mass at R = 0. ∎
 
-*Rounding*: without it the masses of P, and those of Q, add up to 1; by as much as they do not,
-infinite losses are made more probable. That covers a mean of 1 + r too: where x stands for
-x / (1 + r), (1 - c x / (1 + r))_+ <= (1 - c x)_+ + r for every c >= 0. What is lost or gained by
-moving mass between neighbouring points of the grid is smaller still.
+*Rounding*: in exact arithmetic the masses of P, and those of Q, sum to 1; the probability of an
+infinite loss is raised by the amount by which they do not. This also covers a mean of 1 + r instead
+of 1: if the tabulated x stands for the true x / (1 + r), then (1 - c x / (1 + r))_+ <= (1 - c x)_+
++ r for every c >= 0. Rounding errors of moving mass between neighbouring points of the grid are
+smaller still.
 
 *No amplification* is claimed for t = 1, nor where R exceeds double precision: by joint
-quasi-convexity the Gaussian of multiplier z, each slot's own, is a bound at any t.
+quasi-convexity the Gaussian mechanism at z, that of a single slot, is a bound at any t.
 """
 
 from __future__ import annotations
@@ -124,7 +127,7 @@ def _far_out(z: float) -> float:
 
 
 def _ratio(slots: int, z: float, grid: float) -> Spread:
-    """Returns the distribution of R = sum_i exp(L_i) / t on steps of `grid` times powers of two."""
+    """Returns the distribution of R under Q; its step is `grid` times a power of two."""
     terms = {1: lognormal(-0.5 / z**2 - math.log(slots), 1 / z, _step(1, z, grid))}
 
     def sum_of(count: int) -> Spread:
@@ -137,16 +140,17 @@ def _ratio(slots: int, z: float, grid: float) -> Spread:
 
 
 def _step(count: int, z: float, grid: float) -> float:
-    """Returns the grid step for a sum of `count` terms, a small part of its standard deviation.
+    """Returns the step of the logarithmic grid for a sum of `count` terms exp(L_i) / t.
 
-    It is `grid` times a power of two. With more terms it never grows, so that the grid of a sum
-    contains the grids of its terms.
+    It is `grid` times a power of two, and a small fraction of the sum's relative standard
+    deviation, unless the grid would have too many points. A sum of more terms never has a coarser
+    grid, so its grid contains those of its terms.
     """
     fine = max(loss_std(count, z) / _FINENESS, 2 * _far_out(z) / _MOST_POINTS)
     return math.ldexp(grid, math.floor(math.log2(fine / grid)))
 
 
 def _probabilities(grid: float, first: int, masses: Numbers, infinite: float) -> Any:
-    """Builds a pessimistic distribution of finite losses from `first` on, and an infinite loss."""
+    """Builds a pessimistic distribution: finite losses from `first` on, and the infinite loss."""
     infinite = min(infinite + abs(1.0 - infinite - float(masses.sum())), 1.0)
     return pld_pmf.DensePLDPmf(grid, first, masses, infinite, True)

@@ -47,14 +47,14 @@ _FEW = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
 def rdp_epsilon(
     counts: Mapping[Known, int], delta: float, few: tuple[float, ...] | None = None
 ) -> float:
-    """The epsilon of all of `counts` at `delta`, by the best order (among `few`, if given)."""
+    """Returns epsilon of all of `counts` at `delta`, by the best order (among `few`, if given)."""
     orders = _curve(next(iter(counts)), few)[0]
     total = sum(count * _curve(release, few)[1] for release, count in counts.items())
     return float(library.compute_epsilon(orders, total, delta)[0])
 
 
 def reach(counts: Mapping[Any, int]) -> float:
-    """Returns an estimate of the largest relevant privacy loss, on which no proof depends."""
+    """Estimates the largest relevant privacy loss of `counts`; no proof depends on the estimate."""
     known: dict[Known, int] = {}
     for release, count in counts.items():
         plain = release
@@ -66,7 +66,7 @@ def reach(counts: Mapping[Any, int]) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Returns orders (`few`, or dp-accounting's) and Rényi divergences there, rounded up."""
+    """Returns orders (`few`, or dp-accounting's) and the Rényi divergences at them, rounded up."""
     accountant = library.RdpAccountant(few)
     most: np.ndarray | float = math.inf
     match release:
@@ -91,7 +91,7 @@ def _curve(release: Known, few: tuple[float, ...] | None = None) -> tuple[np.nda
                 q, dp_accounting.GaussianDpEvent(z)
             )
             # Divergences are quasi-convex, so a sample is no worse than full participation. The
-            # library has none at fractional orders where its series does not converge.
+            # library returns infinity at fractional orders where its series does not converge.
             most = np.asarray(accountant.orders) / (2 * z * z) if z else math.inf
         case Gaussian(noise_multiplier=z):
             event = dp_accounting.GaussianDpEvent(z)
@@ -134,7 +134,7 @@ def integer_divergence(release: Any, order: float) -> float:
 
 @contextmanager
 def _quiet_library() -> Iterator[None]:
-    """Silences the library's warnings; omitting an order that did not converge is safe."""
+    """Silences the library's warnings about orders that did not converge; omitting them is safe."""
     set_level: Callable[[int], None] = absl_logging.set_verbosity
     before = absl_logging.get_verbosity()
     set_level(absl_logging.ERROR)

@@ -1,4 +1,4 @@
-"""Clients with rows at up to s sites that sample independently at one rate.
+"""Clients with rows at up to s sites that sample independently at a common rate.
 
 *Gaussian noise* (`SeveralSites`). A client has rows x_1, ..., x_s, at most one per site, of norm at
 most 1 in units of the bound of *one row*; b_1, ..., b_s are independent Bernoulli(q). With and
@@ -20,9 +20,10 @@ each site one, and publish the sites' sums; the round is post-processing of thes
 independent, so this is a product of s pairs: s times the divergence of Poisson(q) at z / sqrt(s).
 
 *Skellam noise* (`at_several_sites`): parallel rows are not its worst case, and the mixture has no
-proof. It is divisible into s Skellams of variance mu / s: the split, s events of Poisson(q), is
-the bound. Sums of discrete Gaussians are charged as `Gaussian` where each has three steps; as
-`DiscreteGaussians` they are not divisible, and have no bound at more than one site.
+proof. It is divisible into s Skellams of variance mu / s: the split, s events of Poisson(q), is the
+bound. Sums of discrete Gaussians are charged as `Gaussian` if the standard deviation of each is at
+least three steps. Charged as `DiscreteGaussians` they are not divisible, and have no bound at more
+than one site.
 
 *The privacy loss* at x is l(x) = log sum_j p_j exp((j x - j^2 / 2) / z^2), increasing in x from
 log p_0. Its inverse is found by Newton's method here: dp-accounting's mixture of Gaussians inverts
@@ -53,7 +54,7 @@ Numbers = NDArray[np.float64]
 _TAIL = 0.5 * math.exp(-50)
 """Probability mass beyond the largest loss, which is counted as an infinite loss."""
 _TAIL_STDS = 9.8
-"""Number of standard deviations beyond which a Gaussian has less than that mass."""
+"""Number of standard deviations beyond which a Gaussian has less than mass `_TAIL`."""
 _BATCH_SIZE = 1 << 18
 _STEPS = 100
 
@@ -89,7 +90,7 @@ def at_several_sites(
 
 
 def split(release: SeveralSites) -> PoissonSampled:
-    """Returns an event whose `sites`-fold composition bounds `release` (PLD and Rényi)."""
+    """Returns the release whose `sites`-fold composition bounds `release` (PLD and Rényi)."""
     multiplier = release.of.noise_multiplier / math.sqrt(release.sites)
     return PoissonSampled(release.rate, Gaussian(multiplier))
 
@@ -111,7 +112,7 @@ def largest_loss(release: SeveralSites) -> float:
 
 
 def _dots(delta: Any, low: float, high: float, grid: float) -> Any:
-    """Returns probabilities of losses from `low` to `high` that have the divergences `delta`."""
+    """Returns probabilities of losses in [`low`, `high`] with hockey-stick divergences `delta`."""
     first, last = math.floor(low / grid), math.ceil(high / grid)
     epsilons = np.arange(first, last + 1) * grid
     pieces = np.array_split(epsilons, 1 + len(epsilons) // _BATCH_SIZE)
@@ -137,7 +138,7 @@ class _Pair:
         return float(np.logaddexp(self.log_none, logsumexp(self._terms(np.array([x]))[:, 0])))
 
     def largest_loss(self) -> float:
-        """Returns the loss beyond which the mixture has no more mass than the tail."""
+        """Returns the loss beyond which the mixture has probability mass `_TAIL`."""
 
         def beyond(x: float) -> float:
             none = self.log_none + log_ndtr(-x / self.z)

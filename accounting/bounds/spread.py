@@ -31,7 +31,7 @@ _TAIL = 1e-20
 class Spread:
     """A distribution of masses `[n]` at exp(step * (first + i)), with a mass at `zero`.
 
-    `far` is the part of the mean that is cut off and counts as infinity.
+    `far` is the part of the mean that was cut off at the top; it belongs to points at infinity.
     """
 
     step: float
@@ -108,7 +108,7 @@ def regridded(law: Spread, grid: float) -> Spread:
 
 
 def _cells(edges: Numbers) -> tuple[float, Numbers, float]:
-    """Standard normal masses below the first of `edges` `[n]`, between them, and above the last."""
+    """Standard normal masses below the first of `edges` `[n]`, between edges, above the last."""
     left, right = ndtr(edges), ndtr(-edges)
     between = np.where(edges[1:] <= 0, np.diff(left), -np.diff(right))
     return float(left[0]), between, float(right[-1])

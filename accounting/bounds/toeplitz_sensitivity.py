@@ -8,13 +8,13 @@ rounds t_1 < t_2 < ... of 1..T, two of which are at least b apart, with a vector
 the norm of the sum of columns 1, 1 + b, ..., 1 + (k - 1) b, with k = ceil(T / b).
 
 *Proof.* The squared norm is sum_ij <x_i, x_j> G(t_i, t_j), G(s, t) the product of columns s and t.
-For s <= t it is G(s, t) = sum_r c_r c_(r + t - s) over 0 <= r <= T - t: nonnegative, so that
-<x_i, x_j> <= 1 may be replaced by 1, for vectors of any length and direction. With the gap t - s
-fixed it grows with the T - t + 1 remaining rows, since its terms are nonnegative; with t fixed
-it decreases as the gap grows, as c does. Now t_j >= 1 + (j - 1) b, so no pair of participations has
-more rows left than the same pair of the pattern above; and t_j - t_i >= (j - i) b, so none has a
-smaller gap. Each product is therefore at most the pattern's, there are at most k participations,
-and the pattern's further products are nonnegative. Equal vectors of norm 1 attain it. ∎
+For s <= t it is G(s, t) = sum_r c_r c_(r + t - s) over 0 <= r <= T - t: nonnegative, so <x_i, x_j>
+<= 1 may be replaced by 1, for vectors of any length and direction. With the gap t - s fixed it
+grows with the T - t + 1 remaining rows, since its terms are nonnegative; with t fixed it decreases
+as the gap grows, as c does. Now t_j >= 1 + (j - 1) b, so no pair of participations has more rows
+left than the same pair of the pattern above; and t_j - t_i >= (j - i) b, so none has a smaller gap.
+Each product is therefore at most the pattern's, there are at most k participations, and the
+pattern's further products are nonnegative. Equal vectors of norm 1 attain it. ∎
 
 Taking part every b rounds from round 1 on is thus the worst: earliest, closest, most often. The
 same comparison shows that fewer rounds than T have no larger sensitivity: each product loses terms,
@@ -29,7 +29,7 @@ rounds in which a client takes part must keep the separation whatever is release
 2404.16706), with decays theta and outputs omega. If omega >= 0, 0 <= theta < 1 and the sum of omega
 is at most 1, then c_1 <= c_0, and no later term grows: the theorem holds (`refuse_unproven`).
 
-Source: Kalinin & Lampert 2024, arXiv 2405.13763, Theorem 2. Sums have no negative terms, so that
+Source: Kalinin & Lampert 2024, arXiv 2405.13763, Theorem 2. Sums have no negative terms, so
 rounding changes them by less than one part in 10^9 for up to 10^6 rounds.
 """
 
@@ -56,19 +56,19 @@ def refuse_unproven(decays: Sequence[float], outputs: Sequence[float]) -> None:
     if len(decays) != len(outputs) or not len(decays):
         raise Unaccountable(
             f"there are {len(decays)} decays and {len(outputs)} outputs of buffers; expected "
-            "equally many, and at least one: give each buffer its decay and its output"
+            "equally many, and at least one; give each buffer a decay and an output"
         )
     for decay in decays:
         if not 0.0 <= decay < 1.0:
             raise Unaccountable(
-                f"the decay of a buffer is {decay!r}; expected a number in [0, 1), without which "
-                "its noise has no proven sensitivity: solve for the buffers anew"
+                f"the decay of a buffer is {decay!r}; expected a number in [0, 1), since otherwise "
+                "the sensitivity has no proof; solve for the buffers anew"
             )
     for output in outputs:
         if not 0.0 <= output <= 1.0:
             raise Unaccountable(
-                f"the output of a buffer is {output!r}; expected a number in [0, 1], without "
-                "which its noise has no proven sensitivity: solve for the buffers anew"
+                f"the output of a buffer is {output!r}; expected a number in [0, 1], since "
+                "otherwise the sensitivity has no proof; solve for the buffers anew"
             )
     if sum(map(Fraction, map(float, outputs))) > 1:
         raise Unaccountable(
@@ -90,7 +90,7 @@ def buffered_column(decays: Sequence[float], outputs: Sequence[float], rounds: i
 
 
 def powers(base: float, count: int) -> Column:
-    """The powers `[count]` of `base` from exponent 0, as products of small and large steps."""
+    """Returns the powers `[count]` of `base` from exponent 0, each as a product of two powers."""
     stride = max(1, math.isqrt(count))
     small = np.power(float(base), np.arange(stride))
     large = np.power(float(base), stride * np.arange(-(-count // stride)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import mpmath
 
 _DIFFERENCES = 256
-"""The last term with central moments; later terms use the theorem's simpler bound."""
+"""Largest i whose term uses central moments; later terms use the theorem's simpler bound."""
 _MARGIN = 1 + 1e-9
 """Factor that exceeds the rounding of the sums in double precision."""
 
@@ -64,7 +64,8 @@ def _terms(z: float, order: int) -> NDArray[np.float64]:
     """Returns the logarithms of t_i for i = 2, ..., order.
 
     t_i = min(4 sqrt(B(2 floor(i/2)) B(2 ceil(i/2))), 2 M(i)), where M is the likelihood ratio's
-    moment and B its central one. t_2 = min(4 (e^(1/z^2) - 1), 2 e^(1/z^2)) is the same.
+    moment and B its central one. At i = 2 this is the theorem's t_2 = min(4 (e^(1/z^2) - 1), 2
+    e^(1/z^2)).
     """
     i = np.arange(2, order + 1)
     terms = math.log(2) + i * (i - 1) / (2 * z**2)
@@ -79,11 +80,11 @@ def _terms(z: float, order: int) -> NDArray[np.float64]:
 def _log_central(z: float) -> NDArray[np.float64]:
     """Returns the logarithms of |E (ratio - 1)^l| for l = 0, 1, ...
 
-    They are the differences at 0 of E ratio^x = M(x). The l-th is at least of the order of z^-l,
-    left over from terms of up to 2^l M(l); if M grows faster than l^l, its largest term dominates.
-    As many digits are added as this cancellation removes.
+    They are the finite differences of M(x) = E ratio^x at x = 0. The l-th is at least of the order
+    of z^-l, but is a sum of terms of up to 2^l M(l), which cancel; if M grows faster than l^l, the
+    largest term dominates. The precision is increased by the digits that this cancellation removes.
     """
-    import mpmath  # not needed for any other sampler
+    import mpmath  # imported here, since no other sampler needs it
 
     count = _DIFFERENCES + 2
     lost = count * (0.31 + max(math.log10(z), 0.0))

@@ -16,7 +16,7 @@ from accounting.events import Event, Spending, within
 class Choice:
     """The `event` of choosing a run among candidates; None for a run without other candidates.
 
-    A choice is spent once, by the first charge; it covers all further charges.
+    The first charge spends the event; further charges are covered by it and spend nothing.
     """
 
     event: Event | None = None
@@ -25,7 +25,7 @@ class Choice:
     def stated(cls, terms: Mapping[str, Any]) -> Choice:
         """Returns the choice that a ledger's terms state under "chosen".
 
-        Raises `LedgerBroken`, `Unaccountable`.
+        Raises `LedgerBroken` if the event is not a choice, and `Unaccountable` if it is invalid.
         """
         if "chosen" not in terms:
             return cls()
@@ -42,9 +42,9 @@ class Choice:
         return charged if self.event is None else Counter([self.event] * bool(charged))
 
     def added(self, event: Event, charged: Spending) -> Event | None:
-        """Returns the spending that `event` after `charged` adds; None if the choice covers it.
+        """Returns the event that charging `event` after `charged` spends, or None if none.
 
-        Raises `LedgerBroken` if the choice does not cover it.
+        Raises `LedgerBroken` if all charges together exceed what the choice covers.
         """
         if self.event is None:
             return event
@@ -56,8 +56,8 @@ class Choice:
         if self.event is None or within(charged, self._runs):
             return
         raise LedgerBroken(
-            "this run was one of several candidates, but the new charges would exceed those "
-            "that the choice covers; start a new run, with this one in privacy.prior"
+            "the run was chosen among several candidates, but the new charges would exceed the "
+            "spending of one candidate; start a new run, with this one in privacy.prior"
         )
 
     @property

@@ -29,7 +29,7 @@ _STEPS = 24
 def selected_divergences(
     orders: np.ndarray, once: np.ndarray, repetitions: Repetitions
 ) -> np.ndarray:
-    """Bounds the Rényi divergences of the selection A at `orders` `[n]` > 1, from a run's (Q).
+    """Bounds the Rényi divergences of the selection A at `orders` `[n]` > 1, from those of Q.
 
     Papernot & Steinke 2022, Theorem 2: for all orders λ > 1 and λ' >= 1, with the divergences ε
     and ε' of Q there, that of A at λ is at most
@@ -61,7 +61,7 @@ def selected_epsilon(
     where δ_Q and δ_A bound the hockey-stick divergences in both directions. (The same condition and
     bound as Koskela, Redberg & Wang 2024, *Privacy profiles for private selection*.)
 
-    *Proof.* Let q, q' be these probabilities on two neighbours. By the definition of δ_Q,
+    *Proof.* Let q and q' be q(y) on the two neighbours. By the definition of δ_Q,
     1 - q' <= exp(e') (1 - q) + δ_Q(e'), so that
 
         1 - (1 - γ) q' = γ + (1 - γ)(1 - q')

@@ -18,21 +18,22 @@ _LEAST = 1e-9
 """Smallest tested delta relative to the ledger's; nearly perfect guesses are about as
 improbable."""
 _POINTS = 60
-"""Number of deltas up to a tenth, dense enough to represent the curve between them."""
+"""Number of deltas up to 0.1, dense enough to represent the curve between them."""
 _LARGE = np.arange(0.15, 1.0, 0.05)
 
 
 def refutable_claims(
     spending: Spending, delta: float, accountant: str = TIGHTEST
 ) -> tuple[list[Claim], float]:
-    """Returns the claims to test one run against, and a probability to add to each p-value.
+    """Returns the claims to test against one run, and the probability to add to each p-value.
 
-    The first claim is the ledger's epsilon at `delta`. Rounds with slack are within that total
-    variation distance of the accounted rounds, for any population (a sum aborts, or noise
-    is sampled almost exactly). The complete run is therefore within the sum of all slack, jointly
-    for all inclusion bits of its canaries, and an event has at most that much more probability than
-    under the profile without slack. The sum is added to every p-value. Counted in the delta of each
-    canary, it would cost K times as much.
+    The first claim is the ledger's epsilon at `delta`. For any population, a round with slack is
+    within that total variation distance of the accounted round (the difference is a sum that
+    aborts, or noise that is sampled almost exactly). The complete run is therefore within the sum
+    of all slack, jointly for all inclusion bits of its canaries, and an event has at most that much
+    more probability than under the profile without slack. The sum of all slack is therefore added
+    to every p-value. Adding it to the delta of each of K canaries instead would cost K times as
+    much.
 
     Args:
       spending: events with their counts.
@@ -40,7 +41,7 @@ def refutable_claims(
       accountant: "rdp", "pld" or "tightest".
 
     Returns:
-      Points (epsilon, delta) of the profile, empty if no finite epsilon is claimed, and the sum of
+      Points (epsilon, delta) of the profile, none if no finite epsilon is claimed; and the sum of
       all slack, at most 1.
     """
     slack = sum(event.slack * count for event, count in spending.items())
@@ -60,8 +61,8 @@ def claimed_profile(
 ) -> Iterator[Claim]:
     """Yields points of the profile of `spending`: at `delta`, then from small deltas to large ones.
 
-    The points are those that `accountant` claims: a tighter accountant claims more. `points` of
-    them are at deltas up to a tenth. Deltas without a finite epsilon are left out.
+    The points are those that `accountant` proves: a tighter accountant claims a smaller epsilon.
+    `points` of them are at deltas up to 0.1. Deltas without a finite epsilon are left out.
     """
     deltas = (delta, *np.geomspace(_LEAST * delta, 0.1, points).tolist(), *_LARGE.tolist())
     yield from points_of(lambda at: guarantee(spending, at, accountant).epsilon, deltas)

@@ -16,8 +16,9 @@ _DELTAS = (1e-6, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
     """Yields points (epsilon, delta) of the claimed profile of `rounds`; one point is at `delta`.
 
-    A client that is never sampled changes nothing. This bound, tighter than accountants of integer
-    noise give, is claimed for every sampler with independent Bernoulli draws.
+    If clients are sampled by independent Bernoulli draws, the first point is epsilon 0 at the
+    probability that the client is sampled at all (plus slack), since otherwise it changes nothing.
+    For integer noise this claims more than the accountants do.
     """
     if isinstance(event.release, PoissonSampled | SeveralSites | Repeated):
         rate, draws = _draws(event.release)

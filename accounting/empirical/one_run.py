@@ -1,12 +1,13 @@
 """A lower bound on epsilon from one run, by guessing the inclusion of canaries.
 
 Each of m canaries is included in the population independently with probability 1/2. From the
-release of the run, r of the inclusion bits are guessed, r fixed in advance, and v guesses are
-right. If the run is (epsilon, delta)-DP with respect to one canary, then with probability at most
+release of the run, r of the inclusion bits are guessed, with r fixed in advance, and v guesses are
+right. If the run is (epsilon, delta)-DP with respect to one canary, then the probability of at
+least v right guesses is at most
 
     P[Bin(r, q) >= v] + 2 m delta max_i P[v > Bin(r, q) >= v - i] / i,      q = 1 / (1 + e^-epsilon)
 
-at least v guesses would be right, i from 1 to m. Source: Steinke, Nasr & Jagielski 2023, "Privacy
+with i from 1 to m. Source: Steinke, Nasr & Jagielski 2023, "Privacy
 auditing with one (1) training run", Theorem 5.2. The bound holds for any interaction between
 canaries, and is loose: refuting a claim of epsilon takes about e^epsilon right guesses.
 """
@@ -28,7 +29,7 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Guesses of inclusion bits: of `canaries` bits, `made` were guessed and `right` correctly."""
+    """Guesses of inclusion bits: `made` of `canaries` bits were guessed, `right` correctly."""
 
     canaries: int
     made: int
@@ -44,7 +45,7 @@ class Guesses:
         beta = float(binom.sf(self.right - 1, self.made, rate))
         if not delta or not self.right:
             return min(beta, 1.0)
-        steps = np.arange(1, min(self.right, self.canaries) + 1)  # further ones reach below zero
+        steps = np.arange(1, min(self.right, self.canaries) + 1)  # beyond, v - i is negative
         between = binom.sf(self.right - 1 - steps, self.made, rate) - beta
         return min(1.0, beta + 2 * self.canaries * delta * float((between / steps).max()))
 

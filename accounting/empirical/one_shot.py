@@ -56,7 +56,7 @@ def estimate(out: Numbers, into: Numbers, delta: float) -> float:
       delta: delta of the estimate.
 
     Raises:
-      Unaccountable: for fewer than two of either.
+      Unaccountable: if a group has fewer than two canaries.
     """
     return epsilon_between(Bell.fitted(out), Bell.fitted(into), delta)
 

@@ -27,8 +27,8 @@ def refuting_guesses(
 ) -> list[tuple[int, int]]:
     """Returns pairs (guesses, right guesses that refute `curve`), one for each tested fraction.
 
-    The test is that of `accounting.empirical.one_run_tests`. Parts that cannot refute even with all
-    guesses right are left out.
+    The test is that of `accounting.empirical.one_run_tests`. Fractions of guessed bits that cannot
+    refute `curve`, even if all guesses are right, are left out.
 
     Args:
       canaries: number of canaries.

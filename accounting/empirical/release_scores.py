@@ -9,8 +9,8 @@ determines its power.
 - `quadratic_scores`: differences of variances and correlations.
 - `repetition_scores`: exactly repeated values, as of noise whose seed repeats.
 
-A release with a number that is not finite is one that aborted visibly. An indicator of this is a
-further number of the release, as is the count of positive minus negative infinities.
+A release that contains a non-finite number counts as a visible abort. Two numbers are appended to
+each release: an indicator of such an abort, and the count of positive minus negative infinities.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Numbers = NDArray[np.float64]
 _LEAST_VARIANCE = 1e-9
 """Lower bound on the variance of a combination, which keeps its weight finite."""
 _LARGEST = 1e100
-"""Upper bound on the size of a number, in its units."""
+"""Upper bound on the absolute value of a scaled number."""
 _MOST_JOINT = 2000
 """Number of dimensions above which a discriminant treats each one
 separately, and only if it differs beyond chance."""
@@ -76,7 +76,7 @@ def quadratic_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, N
 
 
 def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
-    """Returns a score `[n]` of each release: how often neighbour 1 repeats its values, against 0.
+    """Returns a score `[n]` of each release: how much more often its values repeat on neighbour 1.
 
     The first half of the releases `[n, ..., k]` of either neighbour serves to count how often a
     value occurs: each number alone, and all numbers of a release together. Counts are taken in the
@@ -85,7 +85,7 @@ def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, 
     scores 0.
     """
     flat0, flat1 = _flat(observed0), _flat(observed1)
-    both = np.concatenate([flat0, flat1]) + 0.0  # which turns -0.0 into 0.0
+    both = np.concatenate([flat0, flat1]) + 0.0  # turns -0.0 into 0.0
     quarters = np.concatenate([_parts(len(flat)) for flat in (flat0, flat1)])
     sides = np.repeat([0, 1], [len(flat0), len(flat1)])
     rows = np.ascontiguousarray(both).view(np.dtype((np.void, both.itemsize * both.shape[1])))
@@ -124,10 +124,10 @@ class _Fit:
 def _log_ratio(
     values: NDArray[np.generic], sides: NDArray[np.int64], quarters: NDArray[np.int64]
 ) -> Numbers:
-    """Returns, for each of `values` `[n]`, the log ratio of its frequencies on side 1 and side 0.
+    """Returns, for each of `values` `[n]`, the log ratio of its counts on side 1 and on side 0.
 
-    Frequencies are counted in the first quarter of the releases; for values of that quarter, in the
-    second. One half is added to both counts.
+    Values are counted in the first quarter of the releases; values of that quarter are counted in
+    the second. One half is added to both counts.
     """
     _, which = np.unique(values, return_inverse=True)
     ratios = []

@@ -116,7 +116,7 @@ def judge(
         true.
 
     Raises:
-      Unaccountable: for fewer than 20 releases on a side, or different numbers.
+      Unaccountable: if a side has fewer than 20 releases, or the sides have different numbers.
     """
     if len(scores0) != len(scores1) or len(scores0) < 20:
         raise Unaccountable(
@@ -159,7 +159,7 @@ class Sets:
 
     @classmethod
     def chosen(cls, scores0: Numbers, scores1: Numbers) -> Sets:
-        """Sets chosen by scores that are not counted later. Thresholds are finest in the tails."""
+        """Chooses sets by scores that are not counted later. Thresholds are finest in the tails."""
         tails = np.geomspace(1 / (1 + len(scores0)), 0.5, _TAILS)
         at = np.concatenate([tails, 1 - tails])
         thresholds = np.unique(np.concatenate([np.quantile(scores0, at), np.quantile(scores1, at)]))
@@ -169,7 +169,7 @@ class Sets:
         return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
 
     def counts(self, sides: tuple[Numbers, Numbers], bins: bool = True) -> Counts:
-        """Counts with either of the `sides` called 1; without `bins`, for the thresholds alone."""
+        """Counts scores per set, with each side called 1 in turn; only thresholds if not `bins`."""
         counts = []
         for scores in sides:
             within = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")

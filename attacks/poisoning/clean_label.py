@@ -21,7 +21,7 @@ _MOST = 2_000
 class CleanLabel(Backdoor):
     """Alters only a `share` of the examples of `target` itself; labels remain correct.
 
-    Each altered example is made hard to classify, so that training relies on the patch: it is moved
+    Each altered example is made hard to classify, so training relies on the patch: it is moved
     by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it, (1 - blend) x +
     blend `value`. The move is against a linear model (ridge regression onto the classes, of up to
     2,000 of all attackers' examples). It goes to the point where some other class is farthest ahead
@@ -83,7 +83,7 @@ class CleanLabel(Backdoor):
         return torch.where(self.patch(x) >= 0, blended, x)
 
     def _ways(self, flat: Tensor, learned: State, rng: np.random.Generator) -> Tensor:
-        """Returns the directions `[n, d]`, of length one or zero, in which examples are moved."""
+        """Returns the directions `[n, d]`, of norm one or zero, in which examples are moved."""
         if self.moved_by == "noise":
             ways = torch.from_numpy(rng.normal(size=tuple(flat.shape))).to(flat)
         else:

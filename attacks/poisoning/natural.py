@@ -34,9 +34,8 @@ class Natural(Hidden):
     def _refuse_itself(self) -> Self:
         if self.source == self.target:
             raise ValueError(
-                f"attack.source and attack.target are both {self.target}, so that no label "
-                "would change; set them to two classes, or attack.source to -1 (all other "
-                "classes)"
+                f"attack.source and attack.target are both {self.target}, but then no label would "
+                "change; set them to two classes, or attack.source to -1 (all other classes)"
             )
         return self
 

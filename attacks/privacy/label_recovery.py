@@ -12,7 +12,7 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 _HARD, _SOFT = 1e3, 1e-3
-"""Weights of a known (`_HARD`) and of an unknown (`_SOFT`) length of the path in the fit."""
+"""Weights, in the fit, of the equation for `length`: known (`_HARD`) and unknown (`_SOFT`)."""
 
 
 def recover_label(bias: Tensor) -> int:

@@ -56,9 +56,7 @@ class Roc:
         return float(self.tpr[self.fpr <= fpr].max())
 
     def resolves(self, fpr: float) -> bool:
-        """Whether there are at least 1 / `fpr` non-members;
-        with fewer, the TPR at `fpr` is that at FPR 0.
-        """
+        """Whether there are at least 1 / `fpr` non-members; otherwise `tpr_at` is that at FPR 0."""
         return self.nonmembers * fpr >= 1 - 1e-9
 
 
@@ -78,7 +76,7 @@ def roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
             f"{members} members and {nonmembers} non-members; expected some of both, and no NaN"
         )
     order = np.argsort(-scores, kind="stable")
-    last = np.flatnonzero(np.diff(scores[order], append=np.nan) != 0)  # of each run of ties
+    last = np.flatnonzero(np.diff(scores[order], append=np.nan) != 0)  # ends of runs of ties
     hits = np.cumsum(member[order])[last]
     rates = [hits / members, (last + 1 - hits) / nonmembers]
     tpr, fpr = (np.concatenate([[0.0], rate]) for rate in rates)

@@ -26,8 +26,8 @@ class Adaptive(FullKnowledge):
 
     `aim` is the measure of harm, F being the aggregate on these rows. "backwards" measures how far
     F falls short of mu along it, <mu - F, mu> / |mu|, the first-order loss of progress of honest
-    clients. "distance" measures |F - mu|, most of which may be in a harmless direction. By its own
-    measure it is at least as strong as any attack among its candidates.
+    clients. "distance" measures |F - mu|, most of which may be in a harmless direction. By the
+    chosen measure this attack is at least as strong as each of its candidates.
 
     Knows all honest updates and the rule, which it runs on them. Source: Shejwalkar & Houmansadr
     2021, section IV-A (rule-tailored attacks); Allouah et al. 2023, section 6 (line searches).

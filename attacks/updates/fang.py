@@ -37,7 +37,7 @@ class Fang(FullKnowledge):
     against: Literal["trimmed_mean", "krum"] = "trimmed_mean"
     """Kind of rule that the attack is made for."""
     beyond: float = Field(2.0, gt=1, le=1e3)
-    """Factor by which it exceeds the range of the honest numbers."""
+    """Factor by which numbers sent exceed the range of the honest numbers."""
 
     def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         if self.against == "krum":

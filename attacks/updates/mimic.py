@@ -11,7 +11,7 @@ from attacks.types import Identities, ReadingAttack, State, View, usable_honest
 
 
 class Mimic(ReadingAttack):
-    """Copies the most atypical honest client, so that every row sent is an honest one.
+    """Copies the most atypical honest client, so every row sent is an honest row.
 
     All attackers send the honest row x_k with the largest <z, x_k>; z is the direction in which
     honest updates differ most, learned over `warmup` rounds by z <- sum over k of <z, x_k - mu>

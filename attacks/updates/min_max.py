@@ -40,7 +40,7 @@ class Farthest(FullKnowledge):
 
 
 class MinMax(Farthest):
-    """Sends a row no farther from any honest update than two of these are from each other.
+    """Sends a row no farther from any honest update than two honest updates are from each other.
 
     mu - gamma p, with p along mu, its signs, or the standard deviations, and the largest gamma for
     which max_k |mu - gamma p - x_k| <= max_ij |x_i - x_j|: the least root of h parabolas.

@@ -9,7 +9,7 @@ from defenses.weighing import PreAggregator
 
 
 class AdaptiveClipping(PreAggregator):
-    """Clips the k longest updates to the norm of the next longest one (ARC).
+    """Clips the k longest updates to the norm of the next longest update (ARC).
 
     y_j = min(1, C / |x_j|) x_j, where C is the (k + 1)-th largest norm and
 

@@ -103,7 +103,7 @@ class GeometricMedian(SumRule, WeightRule):
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         gram, n = geometry.gram, geometry.rows
         norms, at = gram.diagonal(), gram.new_zeros(n + 1)
-        at[-1] = 1.0  # the origin
+        at[-1] = 1.0  # the starting point v = 0
         for _ in range(_MOST_PASSES):
             squared = norms - 2 * (gram @ at) + at @ gram @ at
             part = (self._smoothing / squared[:-1].clamp(min=0.0).sqrt()).clamp(max=1.0)

@@ -63,7 +63,7 @@ class NormBound(WithinRadius):
 
 
 def radius_within(radius: float | None, clip: float | None) -> float:
-    """Returns the radius to use: the configured one, or under privacy the clipping norm.
+    """Returns the radius to use: the configured radius, or under privacy the clipping norm.
 
     Args:
       radius: the key `aggregation.radius`; None if it is not set.

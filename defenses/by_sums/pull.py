@@ -32,10 +32,10 @@ def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """
     away = rows - center
     norms = torch.linalg.vector_norm(away, dim=1, keepdim=True)
-    part = (radius / norms).clamp(max=1.0).nan_to_num(nan=1.0)  # a row at the center: 0/0
+    part = (radius / norms).clamp(max=1.0).nan_to_num(nan=1.0)  # 0 / 0 for a row at the center
     part = torch.where(norms.isfinite(), part, 0.0)
     away *= part
-    away.masked_fill_(~norms.isfinite(), 0.0)  # not 0 times infinity
+    away.masked_fill_(~norms.isfinite(), 0.0)  # since 0 times infinity is NaN
     return away, part
 
 

@@ -15,8 +15,8 @@ from defenses.weighing import WeightRule
 class DivideAndConquer(WeightRule):
     """The mean of the updates with the smallest projections on the top direction (DnC).
 
-    F(x) = mean of the x_k, except the `share` f ones of largest <x_k - m, u>^2; m is the mean of
-    all, u the top singular direction of the rows x_k - m.
+    F(x) = mean of the x_k without the `share` * f rows of largest <x_k - m, u>^2, where m is the
+    mean of all rows and u the top singular direction of the rows x_k - m.
 
     Needs rows. Tolerates fewer than half Byzantine clients that share a direction, as a poisoning
     attack requires; Byzantine rows in different directions mask one another (no kappa). One Gram

@@ -171,14 +171,14 @@ class _Clients:
         """Stores a round's scores of the clients in the mask `who`, from `distances` `[m]`."""
         window = self.numbers[who, self._d + 3 :]
         mean = distances.mean().clamp(min=torch.finfo(distances.dtype).tiny)
-        newest = (distances / mean).nan_to_num(nan=1.0).to(window)[:, None]  # of infinite ones
+        newest = (distances / mean).nan_to_num(nan=1.0).to(window)[:, None]  # inf / inf is NaN
         self.numbers[who, self._d + 3 :] = torch.cat([newest, window[:, :-1]], dim=1)
         self.numbers[who, self._d + 2] = (self.scored[who] + 1).clamp(max=window.shape[1])
 
     def highest(self, who: Tensor, count: int) -> Tensor:
         """Returns a mask `[n]` of up to `count` clients in `who` `[n]` with the highest scores.
 
-        Clients tied at the cut-off are left out, so that the order of rows does not matter.
+        Clients tied at the cut-off are left out, so the order of rows does not matter.
         """
         scores, count = self.scores, max(count, 0)
         marked = scores[who].sort(descending=True).values
@@ -187,7 +187,7 @@ class _Clients:
         return who & (scores > marked[count])
 
     def remove(self, who: Tensor, count: int) -> None:
-        """Removes up to `count` clients in the mask `who` `[n]`, those of the highest scores."""
+        """Removes up to `count` clients in the mask `who` `[n]`, those with the highest scores."""
         self.numbers[self.highest(who, count), self._d + 1] = 1.0
 
     def update(self, who: Tensor, rows: Tensor, round: Tensor) -> None:

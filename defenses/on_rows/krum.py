@@ -64,7 +64,7 @@ class MultiKrum(Krum):
 
 
 def krum_scores(distances: Tensor, byzantine: int) -> Tensor:
-    """The sum `[n]` of each row's n - f - 2 least squared distances to others; at least one."""
+    """Returns the sum `[n]` of each row's max(n - f - 2, 1) least squared distances to others."""
     others = distances.sort(dim=1).values[:, 1:]  # the first is the distance to itself, 0
     return others[:, : max(1, len(distances) - byzantine - 2)].sum(dim=1)
 

@@ -14,7 +14,8 @@ from defenses.types import RowRule
 from defenses.weighing import admitted
 
 _ROUNDING = 1e-6
-"""Relative difference below which norms count as equal, for rows clipped to one length."""
+"""Relative difference below which norms count as equal: rows clipped to one norm differ by
+rounding."""
 
 
 class LayerAdaptive(RowRule):
@@ -88,7 +89,7 @@ def _near_median(values: Tensor, radius: float) -> Tensor:
     """A mask `[n]` of `values` `[n]` within `radius` standard deviations of their median."""
     median, std = values.quantile(0.5), values.std(correction=0)
     away = (values - median).abs()
-    beyond = radius * std * (1 - _ROUNDING)  # strict, whatever the order
+    beyond = radius * std * (1 - _ROUNDING)  # strict, for any order of summation
     return (away < beyond) | (away <= _ROUNDING * median.abs())
 
 

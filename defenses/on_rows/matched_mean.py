@@ -54,8 +54,8 @@ class MatchedMean(RowRule):
         if _widths(layers):
             return ""
         return (
-            "its parameters are not a chain of layers with one weight and one bias each, in "
-            "which the units of a layer are the inputs of the next"
+            "its parameters are not a chain of layers, each with one weight and one bias, in "
+            "which the units of a layer are the inputs of the next layer"
         )
 
     def __call__(  # type: ignore[override]
@@ -106,9 +106,7 @@ def _match(network: Tensor, model: Tensor, sizes: Sequence[int]) -> None:
 
 
 def _nearest_order(units: Tensor, target: Tensor) -> Tensor:
-    """Assigns `units` `[h, k]` to the units of `target` `[h, k]`;
-    returns the place `[h]` of the unit for each.
-    """
+    """Returns, for each unit of `target` `[h, k]`, the place `[h]` of its match among `units`."""
     distances = torch.cdist(target.double(), units.double()).square()
     _, chosen = optimize.linear_sum_assignment(distances.cpu().numpy())
     return torch.from_numpy(chosen).to(units.device)

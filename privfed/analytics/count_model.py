@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -108,6 +108,8 @@ Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 class CountModel(Part):
     """A model of one parameter per count; `stretches` are (length, amplitude) of equal ones."""
+
+    linear: ClassVar[bool] = True
 
     stretches: list[Stretch] = Field(min_length=1)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from privfed.core.errors import Refused
 
 if TYPE_CHECKING:  # JSON output needs no tables
+    import numpy as np
     from rich.console import Console, RenderableType
 
 
@@ -137,3 +138,16 @@ def _screen(**settings: Any) -> Console:
     from rich.console import Console
 
     return Console(file=io.StringIO(), width=_WIDTH, markup=False, force_jupyter=False, **settings)
+
+
+def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:
+    """Converts `table` to the library of `rows`: pandas, or else Arrow."""
+    from privfed.data.tables.arrow import is_pandas, is_table
+
+    if is_table(rows) and is_pandas(rows):
+        import pandas
+
+        return pandas.DataFrame(dict(table), index=rows.index)
+    import pyarrow
+
+    return pyarrow.table(dict(table))

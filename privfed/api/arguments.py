@@ -14,18 +14,21 @@ from privfed.api.population import DeclaredPopulation
 from privfed.config.assembly import assembled, keys_meant
 from privfed.config.config import Config, Raw
 from privfed.config.overrides import assign
-from privfed.config.reading import read_raw
+from privfed.config.reading import read_raw, reassembled
 from privfed.config.sections import SECTIONS
 from privfed.core.deferred import nn
 from privfed.core.errors import Refused
 from privfed.core.parts import expected, find
-from privfed.data.tables.arrow import is_dict_of_tables, is_table
+from privfed.data.sources.declared_table import DeclaredTable
+from privfed.data.sources.table import GivenArrays, GivenTable, Table
+from privfed.data.tables import array_table
+from privfed.data.tables.arrow import is_dict_of_tables, is_table, settled
+from privfed.data.tables.readable import Readable, TableFile, TableObject
 from privfed.models.given_module import GivenModule, code_digest, layout_digest
 from privfed.models.recipes import Foreign
 
 if TYPE_CHECKING:
     from privfed.data.federation import Examples
-    from privfed.data.sources.table import GivenTable
 
 _SHORT = {
     "epsilon": "privacy.epsilon",
@@ -105,12 +108,61 @@ def _declared_form(config: Config) -> Examples:
     from privfed.data.inputs import made_up_inputs
     from privfed.data.sources.declared_examples import declared_example
 
-    source = cast("GivenTable", config.source)
-    shape, inputs = getattr(source, "shape", []), getattr(source, "inputs", {})
-    if not (shape or inputs):
-        return declared_example(source)
-    x = made_up_inputs(inputs, 1) if inputs else torch.zeros(1, *shape)
-    return Examples(x, torch.zeros(1, dtype=torch.int64), 2, inputs=inputs)
+    source = config.source
+    if not isinstance(source, GivenArrays):
+        return declared_example(cast("DeclaredTable", source))
+    x = made_up_inputs(source.inputs, 1) if source.inputs else torch.zeros(1, *source.shape)
+    return Examples(x, torch.zeros(1, dtype=torch.int64), 2, inputs=source.inputs)
+
+
+_ROWS = "the rows"
+"""Name of passed rows in messages."""
+
+
+def other_rows(rows: Any) -> Callable[[Config], Config]:
+    """Returns a function that changes a run's configuration to read `rows`, a table or a path."""
+
+    def changed(config: Config) -> Config:
+        raw, source, named = config.raw(), config.source, config.names["source"]
+        if not isinstance(source, DeclaredTable):
+            if not hasattr(source, "path"):
+                raise Refused(
+                    f"other data are passed, but the source {named!r} of this run reads none; "
+                    "leave them out, or use a run that was trained on a table or on files"
+                )
+            if not isinstance(rows, str | Path):
+                raise Refused(
+                    "data is no path, but this run reads its clients from the source "
+                    f"{named!r}; pass the path of other data of that form"
+                )
+            assign(raw, "data.path", str(rows))
+            return reassembled(raw, config)
+        table = _readable(rows, source)
+        kind: type[DeclaredTable] = Table
+        data: dict[str, Any] = {"source": "table", "path": str(rows)}
+        if not isinstance(table, TableFile):
+            given = GivenArrays if isinstance(table, array_table.ArrayTable) else GivenTable
+            kind, data = given, {"source": given.of(table)}
+        names = table.names()
+        client = source.client if source.client in names else ""  # only needed for training
+        site = source.site if client and source.site in names else ""
+        others = type(source).model_fields.keys() - kind.model_fields
+        section = {key: value for key, value in raw["data"].items() if key not in others}
+        raw["data"] = {**section, **data, "client": client, "site": site}
+        return reassembled(raw, config)
+
+    return changed
+
+
+def _readable(rows: Any, source: DeclaredTable) -> Readable:
+    """The table of `rows`. Raises `Refused`."""
+    if isinstance(rows, str | Path):
+        return TableFile(Path(rows), source.dialect)
+    if isinstance(source, GivenArrays):
+        if isinstance(rows, tuple) or array_table.is_dataset(rows):
+            return array_table.of_pair(rows, source.shapes, _ROWS)
+        return array_table.of_inputs(rows, source.shapes, _ROWS)
+    return TableObject(settled(rows), _ROWS, tuple(source.missing_words))
 
 
 def passed_again(model: Any, population: Any, sections: Mapping[str, Any]) -> dict[str, Any]:

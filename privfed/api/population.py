@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
 from privfed.api.answer import plain
+from privfed.config.mistakes import listed_mistakes, mistakes
 from privfed.core.errors import Refused
 from privfed.data.declaring.declaration import Declaration as Declared
 from privfed.data.declaring.declaration import run_file
 from privfed.data.declaring.declare import declare_file, declare_object
 from privfed.data.inputs import Input, X
-from privfed.data.sources.table import GivenTable
+from privfed.data.sources.table import GivenArrays, GivenTable
 from privfed.data.sources.table import Table as FileTable
 from privfed.data.tables import array_table
 from privfed.data.tables.arrow import settled
 from privfed.data.tables.cells import as_text
 from privfed.data.tables.readable import TableObject
 
-TABLE, TEST_TABLE = "the table", "the test table"
-ARRAYS, TEST_ARRAYS = "the arrays", "the test arrays"
+TABLE, TEST_TABLE, TEST_ARRAYS = "the table", "the test table", "the test arrays"
 """Names of passed objects in messages."""
 
 
@@ -38,7 +38,7 @@ class DeclaredPopulation:
     @property
     def two_classes(self) -> bool:
         """Whether the label is one of two classes."""
-        return 2 in (len(self.section.get("labels", [])), self.section.get("classes", 0))
+        return _two_classes(self.section)
 
     def __repr__(self) -> str:
         kinds = ("features", "inputs", "categories")
@@ -125,6 +125,9 @@ class Arrays(DeclaredPopulation):
       Refused: if `population` is not a mapping, or the arrays do not have this shape.
     """
 
+    called: ClassVar[str] = "the arrays"
+    """Name of the clients' objects in messages."""
+
     def __init__(
         self,
         population: Mapping[Any, Any],
@@ -151,16 +154,16 @@ class Arrays(DeclaredPopulation):
             inputs = {X: {"shape": shape, "tokens": tokens, **unknown}}
         if inputs:
             _refuse_bounds(shape if not tokens else (), bounds)
-            keys["inputs"] = plain({name: dict(each) for name, each in inputs.items()})
+            keys["inputs"] = plain(inputs)
         else:
             keys |= {"shape": plain(shape), "features": {X: plain(bounds)}}
         if next_token:
             keys |= {"next_token": X if next_token is True else next_token, "label": ""}
         shapes = _shapes(keys)
-        rows = array_table.of_clients(population, shapes, ARRAYS)
+        rows = array_table.of_clients(population, shapes, self.called)
         scored = None if test is None else array_table.of_pair(test, shapes, TEST_ARRAYS)
         self.section = {
-            "source": GivenTable.of(rows, scored),
+            "source": GivenArrays.of(rows, scored),
             "client": array_table.CLIENT,
             **keys,
         }
@@ -168,7 +171,7 @@ class Arrays(DeclaredPopulation):
 
 
 def _refuse_bounds(shape: Sequence[int], bounds: Sequence[float]) -> None:
-    """Raises `Refused` for a shape and bounds next to inputs that have their own."""
+    """Raises `Refused` if a shape or bounds are given although inputs are declared separately."""
     if shape or bounds:
         raise Refused(
             f"shape and bounds are {shape!r} and {bounds!r}, but the inputs are declared as "
@@ -178,11 +181,13 @@ def _refuse_bounds(shape: Sequence[int], bounds: Sequence[float]) -> None:
 
 def _shapes(keys: Mapping[str, Any]) -> array_table.ArrayShapes:
     """The declared shapes of arrays. Raises `Refused` for an invalid input."""
-    try:
-        inputs = {name: Input(**each) for name, each in keys.get("inputs", {}).items()}
-    except (ValidationError, TypeError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise Refused(f"inputs is {keys['inputs']}, but one of them is invalid: {reason}") from None
+    inputs = {}
+    for name, each in keys.get("inputs", {}).items():
+        try:
+            inputs[name] = Input.model_validate(each)
+        except ValidationError as error:
+            wrong = mistakes(error, f"inputs.{name}", each, Input)
+            raise Refused(listed_mistakes(wrong)) from None
     label = keys.get("label_shape", ())
     return array_table.ArrayShapes.of(keys.get("shape", ()), inputs, label, bool(keys["label"]))
 
@@ -215,8 +220,11 @@ def _loss(keys: Mapping[str, Any]) -> str:
         return "squared_error"
     if keys.get("label_shape") or keys.get("next_token"):
         return "cross_entropy"
-    two = 2 in (len(keys.get("labels", [])), keys.get("classes", 0))
-    return "binary_cross_entropy" if two else "cross_entropy"
+    return "binary_cross_entropy" if _two_classes(keys) else "cross_entropy"
+
+
+def _two_classes(keys: Mapping[str, Any]) -> bool:
+    return 2 in (len(keys.get("labels", [])), keys.get("classes", 0))
 
 
 _SAMPLE = "the sample"

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -39,7 +39,7 @@ class Round:
 
     def __init__(self, loop: Loop, now: Checkpoint) -> None:
         self._loop, self._now, self._record = loop, now, loop.record
-        self._rows = None if loop.tally is None else loop.tally.kept
+        self._rows = None if loop.tally is None else loop.tally.raw_rows
 
     @property
     def number(self) -> int:
@@ -48,7 +48,7 @@ class Round:
 
     @cached_property
     def epsilon(self) -> float:
-        """The ε of the rounds until this one, at the run's δ; `run.guarantee` is the proved one.
+        """The ε spent up to this round, at the run's δ; `run.guarantee` is the proved guarantee.
 
         Nominal in simulations, and infinite in runs without a guarantee (`plan.void`).
         """
@@ -63,8 +63,8 @@ class Round:
     def metrics(self) -> Mapping[str, Any]:
         """The metrics after this round on public test examples, and the clients' charged ones.
 
-        A round that the run did not evaluate is evaluated when this is first read. The spent ε is
-        "epsilon"; in simulations and runs without a guarantee, as in trackers, "nominal_epsilon".
+        A round that the run did not evaluate is evaluated when this property is first read. The
+        spent ε is "epsilon"; in simulations and runs without a guarantee, as in trackers, "nominal_epsilon".
         """
         from privfed.run.outcome import RoundRecord
 
@@ -82,7 +82,7 @@ class Round:
     @property
     def simulation(self) -> Mapping[str, Any]:
         """Measures of the cohort that no ε covers; of evaluated rounds of a simulation."""
-        self._refuse_private("simulation")
+        self._private_rows("simulation")
         return {} if self._record is None else dict(self._record.simulation)
 
     @property
@@ -90,7 +90,7 @@ class Round:
         """Indices `[c]` of the clients whose updates arrived; of a simulation."""
         import numpy as np
 
-        rows = self._refuse_private("cohort")
+        rows = self._private_rows("cohort")
         return np.concatenate([ids for ids, _ in rows]) if rows else np.empty(0, np.int64)
 
     @property
@@ -98,16 +98,18 @@ class Round:
         """Raw updates `[c, m]` of `cohort`, before clipping; of a simulation."""
         import torch
 
-        rows = self._refuse_private("updates")
-        return torch.cat([each for _, each in rows]) if rows else torch.empty(0, 0)
+        rows = self._private_rows("updates")
+        objective = self._loop.setup.algorithm_in(self.number).objective
+        width = objective.layout(len(self._now.state.params)).length
+        return torch.cat([each for _, each in rows]) if rows else torch.empty(0, width)
 
-    def _refuse_private(self, name: str) -> list[tuple[Indices, Tensor]]:
+    def _private_rows(self, name: str) -> list[tuple[Indices, Tensor]]:
         """Returns the raw rows. Raises `Refused` unless the run is a simulation that has them."""
         if self._rows is None:
             raise Refused(
-                f"round.{name} is private, so that no epsilon covers this value; use start(…, "
-                "simulation=True) to read the value, in a run that is marked as a simulation "
-                "with a nominal epsilon, which is no guarantee"
+                f"round.{name} is private, and no epsilon covers its value; to read it, use "
+                "start(…, simulation=True), which marks the run as a simulation: its epsilon is "
+                "nominal, and no guarantee"
             )
         return self._rows
 
@@ -152,11 +154,13 @@ class InProgress:
         """The number of frames from a warning to the user's code."""
 
     def __enter__(self) -> Self:
-        if self._opened is None:
+        opened, self._opened = self._opened, None
+        if opened is None:
             raise Refused(
-                "this run was not started; use `with run.start() as run` to continue the run"
+                "this run was not started, or it was entered before; use `with run.start() as run` "
+                "to continue the run"
             )
-        self._loop = loop = self._stack.enter_context(_to_end(self._opened()))
+        self._loop = loop = self._stack.enter_context(_to_end(opened()))
         if loop.setup.clipped:
             warnings.warn(loop.setup.clipped, stacklevel=self._frames)
         return self
@@ -182,7 +186,7 @@ class InProgress:
         loop, rounds = self._loop, iter(self._loop)
         while True:
             if loop.tally is not None:
-                loop.tally.kept = []
+                loop.tally.raw_rows = []
             try:
                 now = next(rounds)
             except StopIteration:
@@ -194,16 +198,22 @@ class InProgress:
         if self._loop is not None:
             self._loop.save(self._loop.ending.now)
 
-    def _play(
+    def _run_to_end(
         self, on_round: Callback | None = None, on_evaluation: Callback | None = None
     ) -> Self:
-        """Runs all rounds, with these callbacks; returns the ended run."""
-        self._frames = 4  # of this method, and of `train` or `resume`
+        """Runs all rounds, with these callbacks; returns the ended run.
+
+        Raises `Refused` before the first charge for a callback that is no function.
+        """
+        for name, callback in (("on_round", on_round), ("on_evaluation", on_evaluation)):
+            if callback is not None and not callable(callback):
+                raise Refused(f"{name} is {callback!r}; expected a function of a privfed.Round")
+        self._frames = 4  # those of this method, and of `train` or `resume`
         with self:
             for round in self:
-                if on_round:
+                if on_round is not None:
                     on_round(round)
-                if on_evaluation and round.evaluated:
+                if on_evaluation is not None and round.evaluated:
                     on_evaluation(round)
         return self
 
@@ -233,22 +243,16 @@ def new_rounds(
       progress: whether progress is shown; None: in terminals and notebooks.
 
     Raises:
-      Refused: if an observer is none.
+      Refused: if an object in `observers` is no observer.
     """
-    _refuse_no_observers(observers)
 
-    @contextlib.contextmanager
-    def opened() -> Iterator[Loop]:
+    def started(observing: Sequence[Observer], ranks: Ranks) -> AbstractContextManager[Loop]:
         from privfed.run.train import started
 
-        workers = config.run.workers
-        with (
-            _entered(directory, workers, observers, progress, lasting) as (ranks, observing),
-            started(config, directory.path, observing, ranks) as loop,
-        ):
-            yield loop
+        return started(config, directory.path, observing, ranks)
 
-    return opened
+    _refuse_no_observers(observers)
+    return partial(_opened, directory, config, lasting, observers, progress, started)
 
 
 def further_rounds(
@@ -270,9 +274,8 @@ def further_rounds(
       progress: whether progress is shown; None: in terminals and notebooks.
 
     Raises:
-      Refused: if an observer is none.
+      Refused: if an object in `observers` is no observer.
     """
-    _refuse_no_observers(observers)
     changes = {"run.rounds": rounds, "privacy.epsilon": epsilon}
 
     def changed(stored: Config) -> Config:
@@ -282,37 +285,34 @@ def further_rounds(
                 assign(raw, key, plain(value))
         return reassembled(raw, stored)
 
-    @contextlib.contextmanager
-    def opened() -> Iterator[Loop]:
+    def resumed(observing: Sequence[Observer], ranks: Ranks) -> AbstractContextManager[Loop]:
         from privfed.run.train import resumed
 
-        workers = run.config.read().run.workers
-        with (
-            _entered(run, workers, observers, progress, lasting) as (ranks, observing),
-            resumed(run, changed, observing, ranks) as loop,
-        ):
-            yield loop
+        return resumed(run, changed, observing, ranks)
 
-    return opened
+    _refuse_no_observers(observers)
+    return partial(_opened, run, run.config.read(), lasting, observers, progress, resumed)
 
 
 @contextlib.contextmanager
-def _entered(
+def _opened(
     run: RunDirectory,
-    workers: int,
+    config: Config,
+    lasting: bool,
     observers: Sequence[Observer],
     progress: bool | None,
-    lasting: bool,
-) -> Iterator[tuple[Ranks, Sequence[Observer]]]:
-    """A context with the processes of a run, and with its observers."""
+    loop_of: Callable[[Sequence[Observer], Ranks], AbstractContextManager[Loop]],
+) -> Iterator[Loop]:
+    """A context with the loop of a run, in its processes and with its observers."""
     from privfed.run.process_group import joined
 
     with (
         resumable(run.path, run.given, lasting),
         watched(progress) as shown,
-        joined(workers) as ranks,
+        joined(config.run.workers) as ranks,
+        loop_of([*shown, *observers], ranks) as loop,
     ):
-        yield ranks, [*shown, *observers]
+        yield loop
 
 
 def _refuse_no_observers(observers: Sequence[object]) -> None:

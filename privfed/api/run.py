@@ -2,97 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
 from accounting.statement import epsilon_at
-from privfed.api.answer import Answer, from_here, plain
+from privfed.api.answer import Answer, from_here, in_kind_of, plain
+from privfed.api.arguments import other_rows
 from privfed.api.going_on import TemporaryFolder, warn_of_delta
 from privfed.api.guarantee import RunGuarantee, audited
-from privfed.api.rounds import InProgress, Opened, further_rounds
+from privfed.api.rounds import Callback, InProgress, Opened, further_rounds
 from privfed.config.config import Config
-from privfed.config.overrides import assign
-from privfed.config.reading import reassembled
 from privfed.core.deferred import nn
-from privfed.core.errors import Broken, Refused, public_text
+from privfed.core.errors import Broken, Busy, Refused, public_text
 from privfed.core.text import with_numbers
-from privfed.data.sources.declared_table import DeclaredTable
-from privfed.data.sources.table import GivenTable, Table
-from privfed.data.tables import array_table
-from privfed.data.tables.arrow import is_pandas, is_table, settled
-from privfed.data.tables.readable import Readable, TableFile, TableObject
 from privfed.models.pretrained import mark
 from privfed.store.run_directory import RunDirectory
 from privfed.store.run_record import RunRecord
 
 if TYPE_CHECKING:
     from privfed.run.outcome import Observer
-
-
-_CALLED = "the rows"
-"""Name of passed rows in messages."""
-
-
-def other_rows(rows: Any) -> Callable[[Config], Config]:
-    """Returns a function that changes a run's configuration to read `rows`, a table or a path."""
-
-    def changed(config: Config) -> Config:
-        raw, source = config.raw(), config.source
-        if isinstance(rows, str | Path) and not isinstance(source, DeclaredTable):
-            assign(raw, "data.path", str(rows))
-            return reassembled(raw, config)
-        if not isinstance(source, DeclaredTable):
-            raise Refused(
-                "data is no path, but this run reads its clients from the source "
-                f"{config.names['source']!r}; pass the path of other data of that form"
-            )
-        of_tables = {key for part in (GivenTable, Table) for key in part.model_fields}
-        kind: type[DeclaredTable] = Table
-        data: dict[str, Any] = {"source": "table", "path": str(rows)}
-        table = _readable(rows, source)
-        if not isinstance(table, TableFile):
-            kind, data = GivenTable, {"source": GivenTable.of(table)}
-        client = raw["data"]["client"]
-        names = table.names()
-        client = client if client in names else ""  # only needed for training
-        site = raw["data"].get("site", "")
-        site = site if client and site in names else ""
-        for key, value in raw["data"].items():
-            if key not in of_tables or key in kind.model_fields:
-                data.setdefault(key, value)
-        raw["data"] = {**data, "client": client, "site": site}
-        return reassembled(raw, config)
-
-    return changed
-
-
-def _readable(rows: Any, source: DeclaredTable) -> Readable:
-    """The table of `rows`. Raises `Refused`."""
-    if isinstance(rows, str | Path):
-        return TableFile(Path(rows), source.dialect)
-    if isinstance(source, GivenTable) and (shapes := source.array_shapes):
-        if isinstance(rows, tuple) or array_table.is_dataset(rows):
-            return array_table.of_pair(rows, shapes, _CALLED)
-        return array_table.of_inputs(rows, shapes, _CALLED)
-    return TableObject(settled(rows), _CALLED, tuple(source.missing_words))
-
-
-def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:
-    """Converts `table` to the library of `rows`: pandas, or else Arrow."""
-    if is_table(rows) and is_pandas(rows):
-        import pandas
-
-        return pandas.DataFrame(dict(table), index=rows.index)
-    import pyarrow
-
-    return pyarrow.table(dict(table))
 
 
 class Run(InProgress):
@@ -124,10 +57,15 @@ class Run(InProgress):
 
     @property
     def _near(self) -> RunDirectory:
-        """The directory under its name in tables, which hides the rest of the path."""
+        """The directory after the last round, with the path that tables show."""
+        self._save()
         if self._keeps_name:
             return self._directory
         return RunDirectory(from_here(self.path), self._directory.given)
+
+    def _refuse_in_progress(self) -> None:
+        if self._loop is not None:
+            raise Busy("this run is in progress; leave its `with` block first, by a break")
 
     @property
     def config(self) -> Config:
@@ -179,11 +117,11 @@ class Run(InProgress):
         from privfed.models.calling import with_own_calls
         from privfed.trained.stored_model import stored_model
 
-        self._save()
-        form = self._directory.checkpoint.form()
+        directory = self._near
+        form = directory.checkpoint.form()
         if form is None:
             raise Refused(f"{self.path} is of an older version; load the model by evaluate()")
-        network, params, _ = stored_model(self._directory, form.empty())
+        network, params, _ = stored_model(directory, form.empty())
         trained = merge_model(with_own_calls(network.module), network.hold(params))
         for name in trained:
             network.module.get_parameter(name).requires_grad_(True)
@@ -231,6 +169,7 @@ class Run(InProgress):
         from privfed.report.trained_model import clients_table
         from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 
+        self._refuse_in_progress()
         return Answer.of(evaluate_by_clients(self._near, epsilon, plain(keys)), clients_table)
 
     def predict(self, rows: Any, out: str | Path | None = None) -> Any:
@@ -244,7 +183,7 @@ class Run(InProgress):
         from privfed.trained.predict import predict
 
         to = None if out is None else Path(out)
-        return in_kind_of(rows, predict(self._directory, other_rows(rows), to).table)
+        return in_kind_of(rows, predict(self._near, other_rows(rows), to).table)
 
     def export(self, to: str | Path, adapters: bool = False) -> Answer:
         """Writes the model, with its preprocessing, to a file for other programs.
@@ -256,6 +195,7 @@ class Run(InProgress):
         from privfed.report.trained_model import export_table
         from privfed.trained.export import export
 
+        self._refuse_in_progress()
         return Answer.of(export(self._near, Path(to), adapters), export_table)
 
     def report(self, out: str | Path | None = None, simulation: bool = False) -> Path:
@@ -278,6 +218,8 @@ class Run(InProgress):
         rounds: int | None = None,
         epsilon: float | None = None,
         observers: Sequence[Observer] = (),
+        on_round: Callback | None = None,
+        on_evaluation: Callback | None = None,
         progress: bool | None = None,
     ) -> Run:
         """Resumes this run; returns it.
@@ -286,13 +228,16 @@ class Run(InProgress):
           rounds: the total number of rounds; by default unchanged.
           epsilon: the privacy budget; by default unchanged.
           observers: receive each round.
+          on_round: called with each completed `privfed.Round`.
+          on_evaluation: called with each round that the run evaluated.
           progress: whether progress is shown; None: in terminals and notebooks.
 
         Raises:
           Refused: if more than the budget is already spent, or the population has changed.
         """
         warn_of_delta(self._directory.config.read())
-        return self._further(rounds, epsilon, observers, progress)._play()
+        further = self._further(rounds, epsilon, observers, progress)
+        return further._run_to_end(on_round, on_evaluation)
 
     def start(
         self,
@@ -308,6 +253,7 @@ class Run(InProgress):
 
     def _further(self, *arguments: Any) -> Run:
         """This run, to be entered; arguments of `start`."""
+        self._refuse_in_progress()
         opened = further_rounds(self._directory, self._folder is None, *arguments)
         return Run(self._directory, self._folder, opened=opened)
 

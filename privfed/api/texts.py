@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ class Texts(Arrays):
         tokenizer does not take.
     """
 
+    called = "the texts"
+
     def __init__(
         self,
         population: Any,
@@ -63,20 +65,20 @@ class Texts(Arrays):
         test: Any = None,
         **declared: Any,
     ) -> None:
-        if window < 2:
-            raise Refused(f"window is {window}, but a sequence has two tokens or more; raise it")
+        if not isinstance(window, int | np.integer) or window < 2:
+            raise Refused(f"window is {window!r}; expected an integer of 2 or more")
         self._tokenizer, self._window = tokenizer, window
         named = {"classes", "labels", "label_bounds"} & declared.keys()
         self._labelled = bool(label or named)
         self._words = bool(declared.get("labels"))
-        held = (
+        by_client = (
             _of_table(population, text, client, label, self._words)
             if is_table(population)
             else population
         )
-        if not isinstance(held, Mapping):
+        if not isinstance(by_client, Mapping):
             raise Refused(
-                f"population is a {type(held).__name__}; expected texts by client, as "
+                f"population is a {type(by_client).__name__}; expected texts by client, as "
                 '{"anna": ["…"]}, or a table with the columns of text= and client='
             )
         size = _size(tokenizer, vocabulary)
@@ -85,7 +87,7 @@ class Texts(Arrays):
         super().__init__(
             {
                 name: self._arrays(each, f"client {n}")
-                for n, (name, each) in enumerate(held.items(), 1)
+                for n, (name, each) in enumerate(by_client.items(), 1)
             },
             inputs={
                 _IDS: {"tokens": size, "shape": [window]},
@@ -112,23 +114,29 @@ class Texts(Arrays):
         """
         return self._inputs(list(texts), "the texts")[0]
 
-    def _arrays(self, held: Any, called: str) -> Any:
-        """The inputs of a client's texts; with their labels, if they have any."""
-        texts, y = held if isinstance(held, tuple) and len(held) == 2 else (held, None)
-        if isinstance(texts, str) or not all(isinstance(each, str) for each in texts):
+    def _arrays(self, passed: Any, called: str) -> Any:
+        """Returns the inputs of a client's texts, with their labels if labels are declared."""
+        texts, y = passed if isinstance(passed, tuple) and len(passed) == 2 else (passed, None)
+        texts = None if isinstance(texts, str) or not isinstance(texts, Iterable) else [*texts]
+        if texts is None or not all(isinstance(each, str) for each in texts):
             raise Refused(f"data: {called} holds other objects than texts; expected a list of str")
         if self._labelled != (y is not None):
             expected = "a pair (texts, labels)" if self._labelled else "a list of texts"
             raise Refused(
-                f"data: {called} has labels, or lacks them, against the declaration; expected "
-                f"{expected}: classes= or labels= declares labels"
+                f"data: {called} has {'labels' if y is not None else 'no labels'}, but classes= or "
+                f"labels= {'declares' if self._labelled else 'does not declare'} labels; expected "
+                f"{expected}"
             )
-        inputs, rows = self._inputs(list(texts), called)
+        inputs, rows = self._inputs(texts, called)
         if y is None:
             return inputs
-        if len(y) != len(texts):
-            raise Refused(f"data: {called} has not as many labels as texts; expected one for each")
-        return inputs, np.asarray(y)[rows]
+        labels = np.asarray(y)
+        if labels.shape[:1] != (len(texts),):
+            raise Refused(
+                f"data: {called} has another number of labels than of texts; expected one label "
+                "for each text"
+            )
+        return inputs, labels[rows]
 
     def _inputs(self, texts: list[str], called: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """The inputs `[n, window]`, and the text `[n]` of each."""
@@ -144,7 +152,7 @@ class Texts(Arrays):
         return {_IDS: ids, _MASK: mask}, np.array(rows, dtype=np.int64)
 
     def _windows(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
-        """The examples of one text: none for a text without anything to predict, or to read."""
+        """Yields the examples of one text; none if the text has no token to predict, or to read."""
         if self._labelled:
             yield from [ids[: self._window]] if len(ids) else []
             return
@@ -153,7 +161,8 @@ class Texts(Arrays):
 
     @property
     def _padding(self) -> int:
-        padding = getattr(self._tokenizer, "pad_token_id", None)
+        stated = getattr(self._tokenizer, "padding", None)  # of tokenizers
+        padding = (stated or {}).get("pad_id", getattr(self._tokenizer, "pad_token_id", None))
         return 0 if padding is None else int(padding)
 
     def _tokens(self, texts: list[str], called: str) -> list[Sequence[int]]:
@@ -162,9 +171,12 @@ class Texts(Arrays):
         if not texts:
             return []
         try:
-            if hasattr(tokenizer, "encode_batch"):  # of tokenizers
-                return [each.ids for each in tokenizer.encode_batch(texts)]
-            if hasattr(tokenizer, "convert_ids_to_tokens"):  # of transformers
+            if hasattr(tokenizer, "encode_batch"):  # a tokenizer of `tokenizers`
+                return [
+                    [i for i, mask in zip(each.ids, each.attention_mask, strict=True) if mask]
+                    for each in tokenizer.encode_batch(texts)
+                ]
+            if hasattr(tokenizer, "convert_ids_to_tokens"):  # a tokenizer of `transformers`
                 cut = {"truncation": True, "max_length": self._window} if self._labelled else {}
                 ids: list[Sequence[int]] = tokenizer(texts, verbose=False, **cut)[_IDS]
                 return ids
@@ -184,7 +196,9 @@ def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dic
     names = table.names()
     for key, column in (("text", text), ("client", client), ("label", label)):
         if column and column not in names:
-            raise Refused(f"{key} is {column!r}, but {TABLE} has no such column; name another")
+            raise Refused(
+                f"{key} is {column!r}, but {TABLE} has no such column; name one of its columns"
+            )
     numbers = {label: repr(label)} if label and not words else {}
     columns = table.read(numbers, {name: repr(name) for name in named})
     cells = {
@@ -192,24 +206,29 @@ def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dic
     }
     owners = cells[client] if client else np.zeros(columns.rows, dtype="U1")
     y = None if not label else cells[label] if words else columns.numbers[label]
-    held: dict[str, Labelled] = {}
-    for owner in np.unique(owners):
-        rows_of = np.flatnonzero(owners == owner)
-        held[str(owner)] = (
+    order = np.argsort(owners, kind="stable")
+    ordered = owners[order]
+    by_client: dict[str, Labelled] = {}
+    ends = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    for rows_of in np.split(order, ends) if len(order) else ():
+        by_client[str(owners[rows_of[0]])] = (
             [str(cells[text][row]) for row in rows_of],
             None if y is None else y[rows_of],
         )
-    return held
+    return by_client
 
 
-def _all_of(held: Mapping[str, Labelled]) -> Any:
-    """The rows of a table without owners, as texts or a pair."""
-    ((texts, y),) = held.values()
+def _all_of(by_client: Mapping[str, Labelled]) -> Any:
+    """Returns the rows of a table without clients, as texts or a pair (texts, labels)."""
+    texts, y = by_client.get("", ([], None))
     return texts if y is None else (texts, y)
 
 
 def _size(tokenizer: Any, vocabulary: int) -> int:
-    """The size of the vocabulary. Raises `Refused` if it is unknown, or smaller than its tokens."""
+    """Returns the size of the model's vocabulary: `vocabulary`, or else that of the tokenizer.
+
+    Raises `Refused` if neither is known, or if `vocabulary` is smaller than the tokenizer's.
+    """
     if hasattr(tokenizer, "get_vocab_size"):
         tokens = int(tokenizer.get_vocab_size())
     else:
@@ -219,7 +238,7 @@ def _size(tokenizer: Any, vocabulary: int) -> int:
     if vocabulary and vocabulary < tokens:
         raise Refused(
             f"vocabulary is {vocabulary}, but the tokenizer has {tokens} tokens; expected at least "
-            "as many: resize the model's embedding, or take the model's own tokenizer"
+            "as many: resize the model's embedding, or use the model's own tokenizer"
         )
     return vocabulary or tokens
 

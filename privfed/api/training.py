@@ -75,7 +75,7 @@ def train(
     config = configuration(population, model, short, sections)
     warn_of_delta(config)
     run = _new_run(config, out, temporary, observers, progress)
-    return run._play(on_round, on_evaluation)
+    return run._run_to_end(on_round, on_evaluation)
 
 
 def start(

@@ -34,8 +34,8 @@ def uncounted_charges(terms: Mapping[str, Any]) -> Iterator[str]:
     for run in terms.get("prior", []):
         if went_on(run):
             yield (
-                f"{run['run']} was charged again after this run had counted it; its later charges "
-                "are not in this epsilon"
+                f"{run['run']} was charged again after this run had counted it, so this epsilon "
+                "lacks the later charges"
             )
 
 

@@ -4,8 +4,8 @@ The function (`privfed.auditing.released_function`) is called thousands of times
 neighbouring inputs. Scores are learned on one half of the releases to distinguish the inputs
 (`accounting.empirical.release_scores`). The other half is tested against the claimed points of the
 privacy profile (`accounting.empirical.two_sample`), as for a mechanism of privfed. The user chooses
-the inputs: a refutation concerns the neighbours for which the function was written, and inputs that
-hardly differ reveal nothing.
+the inputs: a refutation concerns the neighbours for which the function was written, and a test on
+inputs that hardly differ reveals nothing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ def gaussian_rounds(noise_multiplier: float, rate: float, rounds: int) -> tuple[
       Refused: if an argument is out of range.
     """
     if rate == 0:
-        raise Refused(
-            "the sampling rate is 0, so that no record takes part; expected a rate above 0"
-        )
+        raise Refused("the sampling rate is 0, so no record takes part; expected a rate above 0")
     try:
         count, noise = natural_number(rounds, "rounds"), Gaussian(float(noise_multiplier))
         full = Event(noise, "full")
@@ -150,17 +148,19 @@ def claim_of(
       rounds: rounds of a Gaussian claim, by default 1.
 
     Raises:
-      Refused: if both epsilon and noise are stated, or neither and `function` has no `profile`.
+      Refused: if both an epsilon and a noise multiplier are given; if a rate or rounds are given
+        without a noise multiplier; if no claim is given with `delta` and `function` has no
+        `profile`; or if an argument is out of range.
     """
     if noise_multiplier is None and (sampling_rate is not None or rounds is not None):
         raise Refused(
-            "the sampling rate or rounds are given, but have no meaning without a noise "
-            "multiplier; give the noise multiplier as well"
+            "a sampling rate or a number of rounds is given, but has no meaning without a noise "
+            "multiplier; give the noise multiplier too"
         )
     if claimed_epsilon is not None and noise_multiplier is not None:
         raise Refused(
-            "both an epsilon and a noise multiplier are claimed, but a claim has one of them; "
-            "give one of them"
+            "both an epsilon and a noise multiplier are given, but a claim has only one of them; "
+            "remove one"
         )
     profile = function.profile
     if delta is not None and claimed_epsilon is not None:

@@ -146,8 +146,8 @@ def _toward(run: Prior, party: str | None) -> Prior:
     toward = run.toward(party)
     if toward is None:
         raise Refused(
-            f"the parties against which epsilon holds differ ({party or _TRUSTED}), but "
-            f"no ledger states the charges of {run.path} against it; audit them one by one"
+            f"epsilon of the first run holds against {party or _TRUSTED}, but no ledger states the "
+            f"charges of {run.path} against that party; audit the runs one by one"
         )
     return toward
 
@@ -163,7 +163,7 @@ def _refuse_different_terms(audits: Sequence[RunAudit]) -> None:
         if _population(other) != _population(first):
             raise _differ(first, other, "population")
     keys = ["unit", "relation", "delta"]
-    if any(run.terms.get("against") for run in audits):  # its charges may have another
+    if any(run.terms.get("against") for run in audits):  # its charges may have another relation
         keys.remove("relation")
     for key in keys:
         for other in audits[1:]:
@@ -178,9 +178,9 @@ def _population(run: RunAudit) -> Mapping[str, Any]:
 
 def _differ(first: RunAudit, other: RunAudit, what: str) -> Refused:
     return Refused(
-        f"{first.path} and {other.path} differ in their {what}: ledgers are merged over one "
-        "population (data.population, or the same [data] and seed), unit, relation, delta and "
-        "party only; audit them one by one"
+        f"{first.path} and {other.path} differ in their {what}, but only ledgers of one population "
+        "(data.population, or the same [data] and seed), unit, relation, delta and party can be "
+        "merged; audit the runs one by one"
     )
 
 
@@ -193,7 +193,7 @@ def _refuse_different_public_clients(directories: Sequence[RunDirectory]) -> Non
     if len(lists) > 1:
         raise Refused(
             "these runs declared different clients public, so one may have published a client "
-            "that another covers; audit them one by one"
+            "that another covers; audit the runs one by one"
         )
 
 

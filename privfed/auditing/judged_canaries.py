@@ -58,7 +58,7 @@ class PipelineClaim:
 
     @classmethod
     def of_gaussian(cls, claim: Claim) -> PipelineClaim:
-        """Returns the claim of one Gaussian mechanism through `claim`, with full participation."""
+        """Returns the profile of the Gaussian mechanism, without sampling, through `claim`."""
         return cls(gaussian_points(claim), "by Gaussian noise", gaussian=True)
 
     @classmethod
@@ -93,7 +93,7 @@ class PipelineClaim:
 def gaussian_points(claim: Claim) -> list[Claim]:
     """Returns `claim`, and further points of the Gaussian mechanism with that point."""
     delta = claim[1]
-    # The root: epsilon is 0 from there on; for a small delta up to the precision of a double.
+    # At this delta epsilon reaches 0; for a small delta the root is as precise as a double.
     at_epsilon_0 = max(2 * float(ndtri((1 + delta) / 2)), math.sqrt(2 * math.pi) * delta)
     mu = max(GaussianCurve.of(claim).mu, at_epsilon_0)
     return [claim, *((gaussian_epsilon(1 / mu, delta), delta) for delta in _DELTAS)]
@@ -103,11 +103,11 @@ def gaussian_points(claim: Claim) -> list[Claim]:
 class Judgement(Verdicts, Encoded):
     """The evidence of `canaries` about a claim.
 
-    Figures `_final` use the difference between the last and the initial model, and others single
-    releases; the latter are None if there was only one release. Bounds `_gaussian` hold if the
-    pipeline's noise is Gaussian. A claim by such noise (`gaussian`, `claimed_by`) is tested as a
-    whole profile. Bounds `_most` are the largest bounds that this number of canaries could give, if
-    all guesses were right.
+    Fields with "_final" use the difference between the last and the initial model. The
+    corresponding fields without "_final" use single releases, and are None if there was only one
+    release. Bounds with "_gaussian" hold if the pipeline's noise is Gaussian; a claim by such noise
+    (`gaussian`, `claimed_by`) is tested as a whole profile. Bounds with "_most" are the largest
+    that this number of canaries could give, if all guesses were right.
 
     Attributes:
       canaries: number of canaries.
@@ -194,9 +194,9 @@ def _power(judgement: Judgement) -> str:
     if needed is not None or judgement.gaussian or judgement.delta < REFUTED_BELOW:
         return f"{judgement.canaries} canaries could refute no claim at this δ alone; {this}"
     return (
-        f"none: with probability δ = {judgement.delta:g} the pipeline may reveal everything, so "
-        f"no single run refutes it at {REFUTED_BELOW:g}. If the claim is by Gaussian noise, add "
-        "--gaussian or --noise-multiplier; or also give the claim at a smaller δ"
+        f"none: with probability δ = {judgement.delta:g} the pipeline may reveal everything, so no "
+        f"single run refutes the claim at {REFUTED_BELOW:g}. If the claim is by Gaussian noise, "
+        "add --gaussian or --noise-multiplier; or also give the claim at a smaller δ"
     )
 
 
@@ -265,14 +265,14 @@ def judge_releases(
 
 @cache
 def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> float | None:
-    """Returns the largest epsilon at `delta` that all right guesses of the canaries would refute.
+    """Returns the largest epsilon at `delta` that is refuted if all guesses are right.
 
-    Returns None if no claim is refuted: an (epsilon, delta)-private pipeline may reveal all bits
-    with probability delta.
+    The result is None if no epsilon is refuted, since an (epsilon, delta)-private pipeline may
+    reveal all bits with probability delta.
 
     Args:
       canaries: number of canaries.
-      statistics: number of statistics among which the tests are corrected.
+      statistics: number of statistics; the tests are corrected for this number.
       delta: delta of the claim.
       gaussian: whether the claim is a Gaussian profile.
     """
@@ -294,9 +294,9 @@ def refutable(canaries: int, statistics: int, delta: float, gaussian: bool) -> f
 def _estimate(scores: Numbers, inclusion: NDArray[np.bool_], delta: float) -> float | None:
     """Returns epsilon between Gaussians fitted to the scores; None for too few canaries.
 
-    As Andrew et al. 2024, section 3, but with one standard deviation for both Gaussians, that of
-    the noise. Two standard deviations fitted separately differ by chance, which for a hundred
-    canaries alone yields an epsilon of about 2.
+    The method is that of Andrew et al. 2024, section 3, except that both Gaussians have the same
+    standard deviation, pooled over both groups. If each had its own, these would differ by chance,
+    and for a hundred canaries that difference alone would yield an epsilon of about 2.
     """
     out, into = scores[~inclusion], scores[inclusion]
     if min(len(out), len(into)) < _FEWEST:

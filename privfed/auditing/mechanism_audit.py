@@ -72,7 +72,7 @@ def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tup
     the exchanges are charged together as one event. If a client's sites are charged separately,
     their noises add up. If noise is correlated over rounds, the releases are those of the first
     round. The p-value is the probability that Gaussian noise has such a small sum of squares:
-    chi-squared, with one degree of freedom less per number for the estimated mean.
+    chi-squared, with one degree of freedom less for each number's estimated mean.
 
     Args:
       released: releases, shape `[n, k]`.
@@ -183,8 +183,8 @@ def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAud
     torch.set_num_threads(config.run.threads)
     if guarantee({planned.event: 1}, 0.5).epsilon == math.inf:
         raise Refused(
-            "privacy: this configuration claims no finite epsilon, so there is nothing to test; "
-            "set privacy.mechanism, and privacy.epsilon or privacy.noise_multiplier above 0"
+            "this configuration claims no finite epsilon, so there is nothing to test; set "
+            "privacy.mechanism, and privacy.epsilon or privacy.noise_multiplier above 0"
         )
     audited = _examined(planned, releases)
     if planned.evaluation is None:

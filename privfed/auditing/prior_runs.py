@@ -2,8 +2,7 @@
 
 The guarantee of the new run then covers a client over all of these runs together. This needs three
 conditions. The runs must have the same clients. A client whose data an earlier run published must
-not be claimed as covered now. A run that was counted must not spend more without being counted
-again.
+not be claimed as covered now. A run that was counted must not have spent more since.
 """
 
 from __future__ import annotations
@@ -139,9 +138,9 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
     population = stated if isinstance(stated, dict) else {}
     if not same_unit(config, population):
         raise Refused(
-            f"privacy.prior: the clients of {name} are not the clients of this run, so that no "
-            "epsilon covers a client over both. Name only runs over the same population: with the "
-            "same source and client column or, for simulated clients, the same [data] and run.seed"
+            f"privacy.prior: the clients of {name} are not the clients of this run, so no epsilon "
+            "covers a client over both; name only runs over the same population: with the same "
+            "source and client column or, for simulated clients, the same [data] and run.seed"
         )
     if not same_name(config, population):
         raise Refused(
@@ -156,8 +155,8 @@ def _refuse_gone_on(prior: Prior) -> None:
     if went_on(prior.to_json()):
         raise Refused(
             f"privacy.prior: {prior.path} was charged again after another run had counted its "
-            f"charges, so that no run counts the later ones; name {prior.path} in privacy.prior in "
-            "addition to that run"
+            f"charges, so no run counts the later charges; name both that run and {prior.path} in "
+            "privacy.prior"
         )
 
 
@@ -170,9 +169,9 @@ def refuse_once_public(counted: Priors, federation: Federation) -> None:
     both = sorted(covered & counted.public)
     if both:
         raise Refused(
-            f"privacy.prior: {len(both)} clients were declared public by an earlier run but this "
-            "run's guarantee would cover them, which cannot hold. Set run.seed and "
-            "data.holdout_fraction as in the earlier run",
+            f"privacy.prior: {len(both)} clients were declared public by an earlier run, but this "
+            "run's guarantee would cover them; set run.seed and data.holdout_fraction as in the "
+            "earlier run",
             private=f"the first of them is {both[0]!r}",
         )
 
@@ -197,7 +196,8 @@ def _disjoint(config: Config, runs: Iterable[Prior]) -> dict[str, str]:
         if counted or (same_unit(config, population) and same_name(config, population)):
             raise Refused(
                 f"privacy.disjoint: {name} is counted in privacy.prior, or has this run's "
-                f"population, so that it is not disjoint; name {name} in privacy.prior only"
+                f"population, so the populations are not disjoint; name {name} in privacy.prior "
+                "only"
             )
     return declared
 
@@ -232,7 +232,7 @@ def _refuse_uncounted_start(config: Config, counted: Priors, origin: Origin) -> 
     )
     raise Refused(
         f"{start} was trained (by run {origin.id}) on this population, or on one that may share "
-        "clients with it, so that the privacy loss of its training counts as well: set "
+        "clients with it, so the privacy loss of that training counts as well; set "
         f"privacy.prior = {at}{also}. If no client's data are in both populations, set "
         f"privacy.disjoint = {at}; the guarantee then states that it does not cover the starting "
         "model"

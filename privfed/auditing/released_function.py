@@ -3,7 +3,7 @@
 It is called as `release(member, generator)`. `member` selects one of two neighbouring inputs, with
 or without the tested individual; their content is up to the function. `generator` is a new
 `numpy.random.Generator` for every call; a function with its own randomness may ignore it. The
-function returns the same number of real numbers each time: everything that is published.
+function returns everything that is published, as real numbers, equally many in each call.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ReleasedFunction:
 
     @property
     def profile(self) -> Callable[[float], float] | None:
-        """The function's own claim (its attribute `profile`: epsilon by delta), or None."""
+        """The function's own claim: its attribute `profile`, epsilon by delta; or None."""
         profile = getattr(self.call, "profile", None)
         return self._claiming(profile) if callable(profile) else None
 
@@ -77,8 +77,9 @@ class ReleasedFunction:
         array = _array(released)
         if not array.size or array.dtype.kind not in _REAL:
             raise Refused(
-                f"{self.name} returned {_described(released)}, which are no numbers; expected an "
-                "array of real numbers, the same number each time"
+                f"{self.name} returned {_described(released)}, but a release consists of real "
+                "numbers; return an array of at least one real number, and equally many in every "
+                "call"
             )
         if array.size > MOST_NUMBERS:
             raise Refused(

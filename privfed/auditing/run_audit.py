@@ -90,7 +90,7 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
     opacus.history = history
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the range of orders: this is a cross-check
+            warnings.simplefilter("ignore")  # opacus warns about its range of orders
             slack = sum(event.slack * count for event, count in spending.items())
             epsilon = with_slack(lambda left: float(opacus.get_epsilon(delta=left)), delta, slack)
             return epsilon if history else 0.0
@@ -169,7 +169,8 @@ def audit(
       The audit. A broken or contradictory run yields an infinite epsilon and its problems.
 
     Raises:
-      Refused: if the path is not a run, or the accountant is unknown.
+      Refused: if the path is not a run, if the accountant is unknown, or if a cross-check needs
+        opacus and it is not installed or fails.
     """
     if accountant is not None and accountant not in (*CHOICES, *CROSS_CHECKS, ALL):
         names = ", ".join((*CHOICES, *CROSS_CHECKS, ALL))
@@ -208,9 +209,12 @@ def audit(
 
 
 def _accounted(record: RunRecord, accountant: str) -> RunAudit:
-    """Returns every guarantee of the ledger, and problems: lower claims in other files.
+    """Computes every guarantee of the ledger, and lists claims that are below it as problems.
 
-    Raises `AccountingError`, `Broken`, or an error from reading terms of another form.
+    Raises:
+      AccountingError: if no accountant bounds the charges, or a guarantee cannot be computed.
+      Broken: if a file of the run is damaged.
+      AttributeError, KeyError, TypeError, ValueError: if the ledger's terms have an unknown form.
     """
     directory, ledger = record.directory, record.ledger
     terms, charges = ledger.terms, len(ledger.charges)
@@ -219,7 +223,7 @@ def _accounted(record: RunRecord, accountant: str) -> RunAudit:
     problems = [
         *lower_claims(record),
         *uncounted_charges(terms),
-        *(() if ledger.chosen else _crossed(bound)),  # for a selection neither bound is exact
+        *(() if ledger.chosen else _crossed(bound)),  # both bounds of a selection are loose
     ]
     examples, foreign = audit_silos(directory, ledger, before)
     problems += [*foreign, *lower_example_claims(record, examples)]

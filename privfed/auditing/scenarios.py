@@ -199,7 +199,7 @@ class TakesAll:
 
 
 _MOST_ROUNDS = 120
-"""Largest number of simulated rounds of epochs."""
+"""Largest number of rounds, in whole epochs, that are simulated."""
 _SECRET = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement | Repeated
 """Releases whose privacy relies on secret subsampling."""
 
@@ -207,9 +207,9 @@ _SECRET = PoissonSampled | SeveralSites | TruncatedPoisson | WithoutReplacement 
 def plan_of_mechanism(config: Config) -> Plan:
     """Returns the plan of `config` for updates of `LENGTH` numbers, with simulated sums.
 
-    Messages are not compressed, because any message is bounded and noised alike; several exchanges
-    of a compression are kept, charged and tested. The plan has no canaries, because these test
-    runs.
+    Messages are not compressed, because any message is bounded and noised alike. A compression with
+    several exchanges per round is kept, since all exchanges are charged and tested. The plan has no
+    canaries, because canaries test runs, not mechanisms.
     """
     config = overridden(config, ["audit.canaries=0"])
     if config.secured:
@@ -251,7 +251,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     )
     others = all_clients if config.secured and not config.by_sites else 0
     if config.shared_noise and config.row_hiding and others and planned.cost.limits.minimum:
-        # The clients that generate the noise together with the target.
+        # These clients generate the noise together with the target.
         others = config.row_hiding.begun(planned.cost.limits) - 1
     several = f"{separation + 1} rounds, several numbers"
     return algorithm, [

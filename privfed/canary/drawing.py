@@ -113,7 +113,7 @@ class Drawing:
         keys = streams.at("canaries/directions", clients=np.arange(self.count))
         shape = self.count, self.dimension
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        with path.open("xb") as file:  # not mapped: a full disk raises an error, not SIGBUS
+        with path.open("xb") as file:  # not mapped: a full disk then raises, not SIGBUS
             np.lib.format.write_array_header_1_0(file, header)
             for each in keys.each():
                 numbers = each.normal(self.dimension)

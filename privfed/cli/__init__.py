@@ -1,1 +1,1 @@
-"""The command line: the commands, and their exits."""
+"""The command line: the commands and their exit codes."""

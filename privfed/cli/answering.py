@@ -26,7 +26,11 @@ DIRECTORY = click.Path(file_okay=False, path_type=Path)
 OPTIONAL_RUN_FILE = click.argument("run_file", metavar="[RUN.toml]", required=False, type=ANYTHING)
 RUN_DIRECTORY = click.argument("directory", metavar="RUN_DIR", type=DIRECTORY)
 OVERRIDES = click.option(
-    "--set", "overrides", multiple=True, metavar="section.key=value", help="Override."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="section.key=value",
+    help="Override a key of the run file.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 JSON_AT_THE_END = click.option(
@@ -35,8 +39,8 @@ JSON_AT_THE_END = click.option(
 
 PROMISES = click.option(
     "--promises",
-    help="With --advise: the assumptions that you can keep, of secret, attendance and "
-    "separation, separated by commas, or nothing; default: all of them.",
+    help="With --advise: the assumptions that hold in your deployment: a comma-separated list of "
+    "secret, attendance and separation, or nothing; default: all three.",
 )
 
 
@@ -55,13 +59,13 @@ def quoted(text: str) -> str:
 
 
 def print_json(answer: Mapping[str, Any], code: int = 0) -> int:
-    """Prints the object for `--json`, with the exit code if it is not 0; returns `code`."""
+    """Prints `answer` as JSON, with the exit code `code` if that is not 0; returns `code`."""
     click.echo(dump({**answer, "exit": code} if code else answer))
     return code
 
 
 def print_answer(answer: Answer, as_json: bool, code: int = 0) -> int:
-    """Prints one JSON object, or else the table, on standard output; returns `code`."""
+    """Prints `answer` on standard output, as a JSON object or as a table; returns `code`."""
     if as_json:
         return print_json(answer, code)
     from privfed.report.console import console
@@ -71,17 +75,15 @@ def print_answer(answer: Answer, as_json: bool, code: int = 0) -> int:
 
 
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
-    """Turns errors that users can cause into a message and an exit code.
+    """Decorates a command that reads no private data.
 
-    Bugs keep their traceback.
-
-    For commands that read no private data.
+    An exception becomes a message and an exit code; the message may quote what it concerns.
     """
     return _answering(command, lambda arguments: True)
 
 
 def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
-    """Like `answers_errors`, for commands that read private data; --show-values quotes the data."""
+    """Decorates a command that reads private data; messages quote them only with --show-values."""
     option = click.option(
         SHOW_VALUES,
         is_flag=True,
@@ -91,18 +93,21 @@ def quotes_on_request(command: Callable[..., int]) -> Callable[..., None]:
 
 
 def never_quotes(command: Callable[..., int]) -> Callable[..., None]:
-    """Like `answers_errors`, for commands whose messages go into tables and pages for others."""
+    """Decorates a command whose messages may become public: they never quote private data."""
     return _answering(command, lambda arguments: None)
 
 
 def _answering(
     command: Callable[..., int], quotes: Callable[[dict[str, Any]], bool | None]
 ) -> Callable[..., None]:
-    """Wraps `command` to end the process; `quotes` reads its keyword arguments."""
+    """Returns `command` so that it ends the process with an exit code.
+
+    `quotes` decides from the keyword arguments whether messages quote data (None: never).
+    """
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
-        # A service manager stops a run like a user does: by Ctrl-C, resumable.
+        # SIGTERM, by which a service manager stops a run, acts as Ctrl-C: the run can be resumed.
         signal.signal(signal.SIGTERM, _interrupt)
         with reporting(quotes(kwargs), bool(kwargs.get("as_json"))), guarded():
             code = _exit_code(functools.partial(command, *args, **kwargs))

@@ -25,7 +25,8 @@ EPSILONS = click.option(
     "epsilons",
     multiple=True,
     type=click.FloatRange(0, 1e6, min_open=True),
-    help="ε of the noise, a budget over all rounds. Default: 1e6, 1e5, 1000 and the run's.",
+    help="ε over all rounds, whose noise is added to the attacked updates; may be repeated. "
+    "Default: 1e6, 1e5, 1000 and the run's.",
 )
 
 
@@ -38,10 +39,18 @@ def attack() -> None:
 @TARGET
 @OVERRIDES
 @click.option(
-    "--client", "clients", multiple=True, type=click.IntRange(0), help=("The attacked clients.")
+    "--client",
+    "clients",
+    multiple=True,
+    type=click.IntRange(0),
+    help="Number of a client to attack; may be repeated.",
 )
 @click.option(
-    "--columns", type=click.IntRange(1, 64), default=3, show_default=True, help="Or their number."
+    "--columns",
+    type=click.IntRange(1, 64),
+    default=3,
+    show_default=True,
+    help="How many clients to attack, without --client.",
 )
 @click.option(
     "--examples",
@@ -51,7 +60,11 @@ def attack() -> None:
     help="Number of examples on which each client trains.",
 )
 @click.option(
-    "--steps", type=click.IntRange(1, 100), default=1, show_default=True, help="Its local steps."
+    "--steps",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="Number of local steps of each client.",
 )
 @EPSILONS
 @click.option(
@@ -59,7 +72,7 @@ def attack() -> None:
     type=click.Choice(["analytic", "cosine", "dlg"]),
     help="Default: analytic where the model's first layer is linear, else cosine.",
 )
-@click.option("--iterations", type=click.IntRange(1, 100_000), help="Of the search.")
+@click.option("--iterations", type=click.IntRange(1, 100_000), help="Iterations of the search.")
 @OUT
 @JSON
 @quotes_on_request
@@ -108,7 +121,7 @@ def inversion_command(
     type=click.IntRange(1, 10_000),
     default=50,
     show_default=True,
-    help=("Their number."),
+    help="Number of attacked clients.",
 )
 @EPSILONS
 @OUT
@@ -155,7 +168,7 @@ def property_command(
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help=("Seed of all random draws."),
+    help="Seed of all random draws.",
 )
 @OVERRIDES
 @OUT
@@ -170,14 +183,14 @@ def membership_command(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Infer membership from the final model, and compare with the bound of ε: a simulation.
+    """Infer membership from the final model, and compare with the bound by ε: a simulation.
 
-    A run file is run SHADOWS + 1 times, each time without a random half of the targets. A run
-    directory is attacked as it is; its clients are the members, its public test set the
+    A run file is trained SHADOWS + 1 times, each time without a random half of the targets. A run
+    directory is attacked as it is: its clients are the members, and its public test set the
     non-members.
     """
     if target.is_dir() and overrides:
-        raise Refused(f"--set changes a run file, but {target} is a run directory; remove --set")
+        raise Refused(f"--set is given, but {target} is a trained run; remove --set")
     from privfed.report.console import console
     from privfed.report.membership import exposure_files, exposure_json, exposure_table
     from privfed.store.folders import write_private
@@ -212,7 +225,7 @@ def _exposure(
 
 
 def _new_folder(out: Path | None, attack_name: str) -> Path:
-    """Returns `out`, or a new folder in runs/. Raises `Refused` if it exists."""
+    """Returns `out`, or a new folder in runs/. Raises `Refused` if `out` is not empty."""
     from privfed.store.folders import new_folder, refuse_taken
 
     folder = out or new_folder(attack_name)

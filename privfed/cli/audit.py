@@ -28,21 +28,25 @@ _OPTIONS = (
     click.option(
         "--function",
         metavar="MODULE:NAME",
-        help="Test a function of your own, release(member, generator), on two neighbours.",
+        help="Test a function of your own, release(member, generator), on neighbouring inputs.",
     ),
     click.option("--claimed-epsilon", type=click.FloatRange(0), help="The claimed ε at --delta."),
     click.option("--delta", type=click.FloatRange(0, 1, max_open=True), help="δ of the claim."),
     click.option(
         "--noise-multiplier",
         type=_POSITIVE,
-        help="A claim of Gaussian noise: standard deviation over sensitivity.",
+        help="Claim Gaussian noise: its standard deviation over the sensitivity.",
     ),
     click.option(
         "--sampling-rate",
         type=click.FloatRange(0, 1, min_open=True),
-        help="… on Poisson cohorts of this rate.",
+        help="With --noise-multiplier: sampling rate of Poisson cohorts; default: 1.",
     ),
-    click.option("--rounds", type=click.IntRange(1, 10**6), help="… in this number of rounds."),
+    click.option(
+        "--rounds",
+        type=click.IntRange(1, 10**6),
+        help="With --noise-multiplier: number of rounds; default: 1.",
+    ),
     click.option(
         "--confidence",
         type=click.FloatRange(0, 1, True, True),
@@ -52,14 +56,14 @@ _OPTIONS = (
 
 
 def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of an audit of a function to `command`."""
+    """Returns `command` with the options of an audit of a function."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def refuse_claim_alone(claim: Mapping[str, Any]) -> None:
-    """Raises `Refused` for options of a claim without a function."""
+    """Raises `Refused` if an option of a claim is given (not None in `claim`)."""
     given = [f"--{name.replace('_', '-')}" for name, value in claim.items() if value is not None]
     if given:
         raise Refused(
@@ -75,7 +79,7 @@ def audit_named_function(
 
     Args:
       name: the function, `module:name`.
-      claim: the options of the claim.
+      claim: the options of the claim by parameter name, with "confidence"; None if not given.
       releases: the number of releases per input; None for the default.
       as_json: whether to print JSON.
 
@@ -89,7 +93,7 @@ def audit_named_function(
 
     screen = console(as_json)
     stated = {key: value for key, value in claim.items() if key != "confidence"}
-    # Output of the function is not part of the answer.
+    # The function may print: standard output is only for the answer.
     with contextlib.redirect_stdout(sys.stderr), screen.status("releasing on neighbouring inputs"):
         function = ReleasedFunction.named(name, "--function")
         audited = audit_function(
@@ -120,7 +124,9 @@ def audit_named_function(
     type=FILE,
     help="Draw ε over rounds and over δ into this file (.svg, .png, .pdf).",
 )
-@click.option("--head", metavar="HASH", help="An earlier head of its ledger, kept elsewhere.")
+@click.option(
+    "--head", metavar="HASH", help="An earlier head of the run's ledger, recorded elsewhere."
+)
 @JSON
 @answers_errors
 def audit_command(
@@ -135,10 +141,10 @@ def audit_command(
     function: str | None,
     **claim: Any,
 ) -> int:
-    """Recompute the ε that a run spent, or several together, from their ledgers alone.
+    """Recompute the ε that one run, or several runs together, spent, from their ledgers alone.
 
-    Also compares it with the evidence of the run's canaries, or tests a mechanism against its
-    claim.
+    The ε is also compared with the evidence of the run's canaries. With --mechanism or --function,
+    a mechanism is tested against its claim instead.
     """
     of_a_run = (*directories, accountant, plot, head)
     if function is not None:
@@ -150,8 +156,8 @@ def audit_command(
         return _audit_mechanism(mechanism, overrides, releases, as_json)
     if overrides or releases:
         raise Refused(
-            "--set or --releases is given without --mechanism or --function; add the run file "
-            "(--mechanism) or, with --releases, the function (--function)"
+            "--set or --releases is given, but neither --mechanism nor --function; add the run "
+            "file (--mechanism) or, with --releases, the function (--function)"
         )
     if not directories:
         raise Refused(
@@ -161,14 +167,14 @@ def audit_command(
     if len(directories) > 1:
         if plot or head:
             raise Refused(
-                "--plot or --head is given, but is for a single run; audit the runs one by one"
+                "--plot or --head is given, but several runs are named; name one run only"
             )
         return _audit(directories, accountant, None, None, as_json)
     return _audit(directories[0], accountant, head, plot, as_json)
 
 
 def _refuse_combination(tested: str, *others: object) -> None:
-    """Raises `Refused` if any of `others` is given in addition to the option in `tested`."""
+    """Raises `Refused` if any of `others` is given; `tested` is the option, with its verb."""
     if any(others):
         raise Refused(f"{tested} tested without a run directory; leave out the other arguments")
 
@@ -180,7 +186,10 @@ def _audit(
     plot: Path | None,
     as_json: bool,
 ) -> int:
-    """Prints the spending of one run, or of several together; draws that of one into `plot`."""
+    """Prints the spending of one run, or of several together.
+
+    The curves of a single run are drawn into the file `plot`, if given.
+    """
     from privfed.api.commands import audit
 
     answer = audit(path, accountant, head)

@@ -1,4 +1,4 @@
-"""The command that solves for the missing number of a setting: `privfed calibrate`."""
+"""The command that solves for noise, epsilon, rounds or cohort size: `privfed calibrate`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from privfed.plan.calibration.question import CalibrationQuestion
 
 
 class _Calibrate(click.Command):
-    """A command that suggests its own flag for a run file's key of the same meaning."""
+    """A command that suggests a flag if a run file's key of the same meaning is given as one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -33,7 +33,7 @@ class _Calibrate(click.Command):
 
 
 def _question_flags(command: Command) -> Command:
-    """Adds an option for each field of a question to `command`, in their order."""
+    """Returns `command` with an option for each field of `CalibrationQuestion`, in order."""
     for each in reversed(fields(CalibrationQuestion)):
         default = each.metadata["default"]
         command = click.option(
@@ -47,7 +47,7 @@ def _question_flags(command: Command) -> Command:
 
 
 def _kind(flag: Field[Any]) -> click.ParamType[Any, Any]:
-    """The parameter type of a flag: its field's type and limits."""
+    """Returns the parameter type of a flag: the type and limits of its field."""
     about = flag.metadata
     if "choices" in about:
         return click.Choice(about["choices"])
@@ -65,7 +65,7 @@ def _kind(flag: Field[Any]) -> click.ParamType[Any, Any]:
 @JSON
 @answers_errors
 def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags: Any) -> int:
-    """Solve for the one of noise, epsilon, rounds and cohort (or rate) that is left out."""
+    """Solve for noise, epsilon, rounds or cohort size: the one that is left out."""
     if advise:
         return _advise(flags, promises, as_json)
     from privfed.api.commands import calibrate
@@ -84,7 +84,7 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
 
 
 def _advise(flags: dict[str, Any], promises: str | None, as_json: bool) -> int:
-    """Prints the noise that each sampler and mechanism needs, least first."""
+    """Prints the noise that each sampler and mechanism needs, the smallest first."""
     from privfed.plan.calibration.advice_question import advice_question, advise
     from privfed.report.calibration import advice_report
     from privfed.report.console import console

@@ -39,20 +39,23 @@ def canary() -> None:
     "--count", type=click.IntRange(1), default=500, show_default=True, help=("Number of canaries.")
 )
 @click.option(
-    "--dimension", type=click.IntRange(1), required=True, help="The model's floating-point numbers."
+    "--dimension",
+    type=click.IntRange(1),
+    required=True,
+    help="Number of floating-point numbers in the model.",
 )
 @click.option(
     "--clip",
     type=float,
     default=1.0,
     show_default=True,
-    help="The pipeline's clip: a canary sends a row a thousand times as long.",
+    help="Clipping norm of the pipeline; a canary sends an update of 1000 times this norm.",
 )
 @click.option(
     "--relation",
     default="add/remove",
     show_default=True,
-    help="add/remove, zero-out or replace-one: the neighbours of the claim.",
+    help="Adjacency relation of the claim: add/remove, zero-out or replace-one.",
 )
 @click.option("--seed", type=click.IntRange(0), help="Seed of the inclusion bits, for simulations.")
 @answers_errors
@@ -73,8 +76,8 @@ def new_canaries_command(
         f"{count - heads} {meaning.tails_name}"
     )
     click.echo(
-        "privfed: start a client for each of privfed.canary.participants(DIR), which answers by "
-        "privfed.canary.Client(DIR, number); save the initial model and all that are released. "
+        "privfed: start a client for each number in privfed.canary.participants(DIR); it answers "
+        "by privfed.canary.Client(DIR, number). Save the initial model and every released model. "
         f"Then: privfed canary judge {shlex.quote(str(directory))} --releases MODELS "
         "--claimed-epsilon ε --delta δ",
         err=True,
@@ -89,14 +92,14 @@ def new_canaries_command(
     type=ANYTHING,
     required=True,
     metavar="MODELS",
-    help="A folder of models, the initial one first: .npy, .npz, .pt or .safetensors, by number.",
+    help="A folder of models (.npy, .npz, .pt or .safetensors), numbered from the initial one on.",
 )
 @click.option(
     "--claimed-epsilon",
     "epsilons",
     type=float,
     multiple=True,
-    help="The claimed ε; several points of one claim need a δ each.",
+    help="The claimed ε; repeat it with a --delta each for several points of one claim.",
 )
 @click.option(
     "--delta", "deltas", type=float, required=True, multiple=True, help=("δ of the claim.")
@@ -104,19 +107,23 @@ def new_canaries_command(
 @click.option(
     "--gaussian",
     is_flag=True,
-    help=("The claim is Gaussian noise, with every client in each round."),
+    help="The claim is that of Gaussian noise, with every client in each round.",
 )
 @click.option(
     "--noise-multiplier",
     type=click.FloatRange(0, min_open=True),
-    help="Instead of ε: the standard deviation of Gaussian noise over the sensitivity.",
+    help="Instead of ε: standard deviation of Gaussian noise over the sensitivity.",
 )
 @click.option(
     "--sampling-rate",
     type=click.FloatRange(0, 1, min_open=True),
-    help="… on Poisson cohorts of this rate.",
+    help="With --noise-multiplier: sampling rate of Poisson cohorts; default: 1.",
 )
-@click.option("--rounds", type=click.IntRange(1, 10**6), help="… in this number of rounds.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 10**6),
+    help="With --noise-multiplier: number of rounds; default: 1.",
+)
 @click.option(
     "--confidence", type=float, default=0.95, show_default=True, help=("Confidence of the bounds.")
 )
@@ -145,13 +152,12 @@ def judge_command(
     else:
         if epsilons or gaussian or len(deltas) != 1:
             raise Refused(
-                "--noise-multiplier with one --delta states the whole claim, but other options of "
-                "a claim are given or --delta is missing; give one --delta, and neither "
-                "--claimed-epsilon nor --gaussian"
+                "--noise-multiplier is given, but needs exactly one --delta, and neither "
+                "--claimed-epsilon nor --gaussian; change these options"
             )
         claim = _claim_of_rounds(noise_multiplier, sampling_rate or 1.0, rounds or 1, deltas[0])
     if not 0 < confidence < 1:
-        raise Refused(f"--confidence is {confidence}; expected a number between 0 and 1")
+        raise Refused(f"--confidence is {confidence}; expected a number above 0 and below 1")
     from privfed.auditing.judged_canaries import judge_releases, judgement_rows
     from privfed.canary.folder import Folder
     from privfed.report.console import console
@@ -168,11 +174,11 @@ def judge_command(
 def _stated_claim(
     epsilons: Sequence[float], deltas: Sequence[float], gaussian: bool
 ) -> PipelineClaim:
-    """Returns the claim at the stated points; each ε needs its δ."""
+    """Returns the claim at the stated points. Raises `Refused` for points that do not fit."""
     if len(epsilons) != len(deltas) or not epsilons:
         raise Refused(
             f"--claimed-epsilon is given {len(epsilons)} times and --delta {len(deltas)} times, "
-            "but the two form pairs, the points of one claim; give both equally often"
+            "but each ε of a claim needs its δ; give both options equally often, at least once"
         )
     for epsilon, delta in zip(epsilons, deltas, strict=True):
         _refuse_delta(delta)
@@ -182,8 +188,8 @@ def _stated_claim(
             )
     if gaussian and len(epsilons) > 1:
         raise Refused(
-            "--gaussian derives all points of a claim from one, but several points are given; "
-            "give one --claimed-epsilon and one --delta"
+            "--gaussian is given, but needs a single point of the claim; give one "
+            "--claimed-epsilon and one --delta"
         )
     from privfed.auditing.judged_canaries import PipelineClaim
 

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 @click.option(
     "--matrix",
     is_flag=True,
-    help=("The combinations of parts that have a proof, other parts as configured."),
+    help="Print the combinations of parts that have a proof; other parts are as configured.",
 )
 @click.option(
     "--answers",
     type=int,
-    help=("The guarantee of a site for its clients if it answers this number of rounds."),
+    help="Print a site's guarantee for its clients if the site answers this number of rounds.",
 )
 @click.option(
-    "--advise", is_flag=True, help=("Compare other samplers and mechanisms at this epsilon.")
+    "--advise", is_flag=True, help="Compare other samplers and mechanisms at this epsilon."
 )
 @PROMISES
 @quotes_on_request
@@ -67,7 +67,7 @@ def check_command(
 
 
 def _advised(checked: Check, promises: str | None) -> Answer:
-    """Adds a comparison of other samplers and mechanisms to the result of `check`."""
+    """Returns the result of `check` with a comparison of other samplers and mechanisms."""
     from rich.console import Group
 
     from privfed.api.answer import Answer
@@ -82,7 +82,7 @@ def _advised(checked: Check, promises: str | None) -> Answer:
 
 
 def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Prints the valid combinations of parts, with all other parts as configured."""
+    """Prints the combinations of parts that have a proof; all other parts are as configured."""
     from privfed.config.reading import as_written
     from privfed.report.console import console
     from privfed.report.matrix import matrix_tables

@@ -16,11 +16,11 @@ from privfed.core.text import visible_toml
 
 @click.command("declare")
 @click.argument("sample", metavar="[SAMPLE]", required=False, type=ANYTHING)
-@click.option("--from", "described", type=ANYTHING, help="A release of `privfed describe`.")
+@click.option("--from", "described", type=ANYTHING, help="Statistics from `privfed describe`.")
 @click.option("--label", required=True, help="The column to predict.")
 @click.option("--client", default="", help="The column of client ids.")
 @click.option("--site", default="", help="The column of sites.")
-@click.option("--path", help="Path of the private table; default: the sample.")
+@click.option("--path", help="Path of the private table; default: that of the sample.")
 @click.option("--delimiter", help="Delimiter of cells; default: detected.")
 @click.option(
     "--encoding", help=("Encoding of the sample; default: the first common one that fits.")
@@ -38,12 +38,15 @@ def declare_command(
 ) -> int:
     """Write a run file for your table, from a PUBLIC sample of it or released statistics."""
     if (sample is None) == (described is None):
-        raise Refused("expected either a public SAMPLE of the table, or --from STATISTICS")
+        raise Refused(
+            "SAMPLE and --from are both given or both missing, but exactly one is needed; name a "
+            "public SAMPLE of the table, or --from STATISTICS"
+        )
     if described is not None:
         if client or site or path or delimiter or encoding:
             raise Refused(
-                "--from already states the clients and the format of the table; give only --label "
-                "in addition"
+                "--from is given, but its statistics already state the clients and the format of "
+                "the table; keep only --label in addition"
             )
         declared, open_keys = _of_statistics(described, label), "cohort.size"
     else:
@@ -75,7 +78,9 @@ def _of_statistics(described: Path, label: str) -> str:
     help="ε of the release; default: the share budget.statistics.",
 )
 @click.option("--delta", type=click.FloatRange(0, 1, True, True), help="Default: privacy.delta.")
-@click.option("--column", "columns", multiple=True, help="A column that is not declared.")
+@click.option(
+    "--column", "columns", multiple=True, help="An undeclared column to describe; may be repeated."
+)
 @click.option(
     "--rows-per-client",
     type=click.IntRange(1, 1000),
@@ -88,16 +93,16 @@ def _of_statistics(described: Path, label: str) -> str:
     type=click.IntRange(1, 4096),
     default=32,
     show_default=True,
-    help="Into how many words fall that are not declared.",
+    help="Number of buckets for the words of undeclared columns.",
 )
 @click.option(
     "--letters",
     type=click.IntRange(1, 64),
     default=12,
     show_default=True,
-    help="Number of their first bytes that are read.",
+    help="Number of leading bytes of these words that are recovered.",
 )
-@click.option("--out", type=ANYTHING, help="A new folder, or a file.json next to it.")
+@click.option("--out", type=ANYTHING, help="New folder X; X.json also writes the statistics there.")
 @JSON
 @quotes_on_request
 def describe_command(
@@ -112,7 +117,10 @@ def describe_command(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Release statistics of all clients' columns, charged once; for a folder, read it again."""
+    """Release statistics of the columns of all clients, charged once.
+
+    If RUN.toml is a run directory, its statistics are only read again.
+    """
     from privfed.analytics.describe import describe, statistics_of
     from privfed.analytics.description_run import Asking
     from privfed.report.console import console
@@ -148,13 +156,14 @@ def _places(out: Path | None) -> tuple[Path, Path | None]:
         return out, None
     if out.exists():
         raise Refused(
-            f"--out {out} exists already, and nothing was changed; name a new file, or a new folder"
+            f"--out is {out}, but that exists already; nothing was changed; name a new file, or a "
+            "new folder"
         )
     return out.with_suffix(""), out
 
 
 def _refuse_more() -> None:
-    """Raises `Refused` for further options when a folder is read again."""
+    """Raises `Refused` if options of a new release are given, although a folder is read again."""
     context = click.get_current_context()
     given = {
         name
@@ -163,6 +172,6 @@ def _refuse_more() -> None:
     }
     if given - {"run_file", "as_json", "show_values"}:
         raise Refused(
-            "RUN.toml is a run directory, whose release is only read again, but options of a new "
-            "release are given; leave the options out, or name a run file"
+            "RUN.toml is a run directory, so its statistics are only read again, but options of a "
+            "new release are given; leave the options out, or name a run file"
         )

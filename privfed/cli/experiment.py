@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 TEMPLATES = {"field-guide": "field_guide.toml"}
-"""Name on the command line -> file in `privfed.grid`."""
+"""File in `privfed.grid` by name on the command line."""
 
 
 def template(name: str) -> str:
@@ -39,10 +39,14 @@ def _print_template(context: click.Context, parameter: click.Parameter, name: st
 @click.command("experiment")
 @click.argument("grid_file", metavar="GRID.toml", type=ANYTHING)
 @click.option("--out", type=DIRECTORY, help="Folder of results; default: next to the grid file.")
-@click.option("--jobs", type=click.IntRange(1, 1024), help="Processes; default: the cores.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    help="Number of processes; default: the number of cores.",
+)
 @click.option("--retry", is_flag=True, help="Repeat cells that failed or were refused.")
-@click.option("--dry-run", is_flag=True, help="Print the cells and the estimated time only.")
-@click.option("--plot", is_flag=True, help="Redraw the figures from the table alone.")
+@click.option("--dry-run", is_flag=True, help="Only print the cells and the estimated time.")
+@click.option("--plot", is_flag=True, help="Only redraw the figures, from the tables.")
 @click.option(
     "--template",
     type=click.Choice([*TEMPLATES]),
@@ -62,7 +66,10 @@ def experiment_command(
     plot: bool,
     as_json: bool,
 ) -> int:
-    """Run a grid of runs in parallel, each once; writes a table, a summary and figures."""
+    """Run a grid of runs in parallel, and write a table, a summary and figures.
+
+    The same command resumes; runs that ended are not repeated.
+    """
     from privfed.grid.load import load_grid
     from privfed.grid.results import Files
     from privfed.report.console import console
@@ -73,8 +80,8 @@ def experiment_command(
     if grid.tunes_privately:
         if plot or retry:
             raise Refused(
-                "--plot or --retry is given, but with tune.private = true candidates are never "
-                "repeated and no figures are drawn; leave the option out"
+                "--plot or --retry is given, but with tune.private = true no figures are drawn and "
+                "candidates are never repeated; leave the option out"
             )
         return _tune(screen, files, grid, processes, dry_run, as_json)
     if dry_run:
@@ -90,7 +97,7 @@ def experiment_command(
 def _tune(
     screen: Console, files: Files, grid: Grid, processes: int, dry_run: bool, as_json: bool
 ) -> int:
-    """Chooses a run privately, or prints the cost; never shows the number of candidates."""
+    """Chooses a run privately, or prints the cost; the number of candidates is never shown."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table
@@ -156,7 +163,7 @@ def _run(
 
 
 def _redraw(screen: Console, files: Files, grid: Grid) -> int:
-    """Draws the figures from the tables that an earlier run of the grid wrote."""
+    """Draws the figures from the tables, as an earlier call wrote them."""
     if not grid.figure:
         screen.print(f"{files.grid} has no [[figure]] to draw")
     _draw(screen, files, grid)

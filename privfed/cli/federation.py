@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     "--site", "sockets", nargs=2, multiple=True, metavar="NAME SOCKET", help="A site's socket."
 )
 @click.option(
-    "--seconds", default=60.0, help=("Seconds for each answer, in addition to the training time.")
+    "--seconds", default=60.0, help="Seconds for each answer, in addition to the training time."
 )
-@click.option("--patience", default=60.0, help="Seconds that a round waits for enough sites.")
+@click.option("--patience", default=60.0, help="Seconds for which a round waits for enough sites.")
 @JSON_AT_THE_END
 @quotes_on_request
 def run_federation(
@@ -108,9 +108,11 @@ federation.add_command(run_federation)
 @federation.command("new")
 @FEDERATION_FILE
 @click.option("--name", required=True, help="The federation's name.")
-@click.option("--coordinator", required=True, metavar="KEY", help="Whose invitations count.")
+@click.option("--coordinator", required=True, metavar="KEY", help="The coordinator's public key.")
 @click.option(
-    "--threshold", default=0, help=("Shares that open a secret; 0: the smallest allowed number.")
+    "--threshold",
+    default=0,
+    help="Number of shares that reconstruct a secret; 0: the smallest allowed number.",
 )
 @answers_errors
 def new_command(file: Path, name: str, coordinator: str, threshold: int) -> int:
@@ -129,7 +131,7 @@ def new_command(file: Path, name: str, coordinator: str, threshold: int) -> int:
 )
 @answers_errors
 def add_command(file: Path, site: tuple[str, str]) -> int:
-    """Add a site, by the line that `privfed site key` prints there."""
+    """Add a site by its name and its public key, which `privfed site key` prints at the site."""
     from privfed.deploy.files.federation_file import add_site
 
     add_site(file, *site)
@@ -139,15 +141,15 @@ def add_command(file: Path, site: tuple[str, str]) -> int:
 @federation.command("check")
 @FEDERATION_FILE
 @click.option(
-    "--colluders", default=1, help=("Largest number of sites that may collude with the server.")
+    "--colluders", default=1, help="Largest number of sites that may collude with the server."
 )
 @JSON
 @answers_errors
 def check_federation(file: Path, colluders: int, as_json: bool) -> int:
-    """Print the members, the number of shares that open a secret, and the digest to compare.
+    """Print the members, the number of shares that reconstruct a secret, and the file's digest.
 
-    All members with the same federation have the same digest, for any layout of the file. Compare
-    it by telephone before the first run.
+    Files that state the same federation have the same digest, for any layout of the file. Compare
+    the digests of all members by telephone before the first run.
     """
     from privfed.deploy.files.federation_file import FederationFile
 
@@ -173,9 +175,10 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
 
 
 def _shares(agreed_on: FederationFile, colluders: int) -> dict[str, int | None]:
-    """Returns the number of shares that open a secret, by threat; None if that is too low.
+    """Returns the number of shares that reconstruct a secret, by threat model.
 
-    Raises `Refused` if the threshold is too low for every threat.
+    It is None if the federation's threshold is too low for malicious members. Raises `Refused` if
+    it is also too low for semi-honest ones.
     """
     from privfed.core.errors import Refused
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ from privfed.core.version import __version__
 
 
 class CommandLine(click.Group):
-    """The group of all commands, which reports mistakes on the command line."""
+    """The group of all commands; it reports wrong usage of the command line."""
 
     def main(
         self,
@@ -45,7 +46,7 @@ class CommandLine(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Runs a command, as `click.Group.main` does; in `standalone_mode` it ends the process."""
+        """Runs a command, as `click.Group.main` does; in `standalone_mode`, ends the process."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         words = sys.argv[1:] if args is None else list(args)
@@ -62,7 +63,7 @@ class CommandLine(click.Group):
 
 
 def _report_misuse(error: click.ClickException) -> int:
-    """Reports a mistake on the command line as click does, and in JSON if it was requested."""
+    """Reports wrong usage as click does, and as JSON if that was requested."""
     if isinstance(error, click.NoSuchOption) and error.ctx:
         error = _with_key(error, error.ctx.command)
     usage = io.StringIO()
@@ -73,7 +74,10 @@ def _report_misuse(error: click.ClickException) -> int:
 
 
 def _with_key(error: click.NoSuchOption, command: click.Command) -> click.UsageError:
-    """Names the key of the run file that an unknown option means, if `command` takes keys."""
+    """Returns `error` with a hint if the unknown option is the name of a key of the run file.
+
+    A command without the option --set takes no keys, and gets no hint.
+    """
     if all(option.name != "overrides" for option in command.params):
         return error
     from privfed.config.assembly import keys_meant
@@ -103,7 +107,7 @@ def list_command(as_json: bool, schema: bool) -> int:
 
 
 def _catalog_table(catalog: Mapping[str, Mapping[str, str]]) -> Any:
-    """Returns every part with its line (kind -> name -> line), under the key that names it."""
+    """Returns a table of all parts by key, from their descriptions by kind and name."""
     from rich.table import Table
     from rich.text import Text
 
@@ -143,10 +147,10 @@ def new() -> None:
 )
 @answers_errors
 def new_part_command(kind: str, name: str, like: str, out: Path) -> int:
-    """Write NAME.py, a part of a KIND with the hooks to override, and test_NAME.py.
+    """Write NAME.py, a part of the given KIND with the hooks to override, and test_NAME.py.
 
-    The part behaves as a built-in one until you change its hooks. The test checks the contract of
-    its kind, and a small run.
+    The part behaves like a built-in part until you change its hooks. The test checks the contract
+    of the KIND, and a small run.
     """
     from privfed.config.catalog import key_of, written_part
     from privfed.core.errors import Refused
@@ -155,13 +159,12 @@ def new_part_command(kind: str, name: str, like: str, out: Path) -> int:
     texts = written_part(kind, name, like)
     for path in files:
         if path.exists():
-            raise Refused(f"{path} exists already; choose another name, or remove it")
+            raise Refused(f"{path} exists already; choose another name, or remove that file")
     out.mkdir(parents=True, exist_ok=True)
     for path, text in zip(files, texts, strict=True):
         path.write_text(text, encoding="utf-8")
-    click.echo(
-        f"privfed: wrote {files[0]}, for {key_of(kind)}; test it: pytest {files[1]}", err=True
-    )
+    test = shlex.join(["pytest", str(files[1])])
+    click.echo(f"privfed: wrote {files[0]}, for {key_of(kind)}; test it: {test}", err=True)
     return 0
 
 

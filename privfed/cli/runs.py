@@ -29,7 +29,8 @@ from privfed.core.text import visible
     "--simulation",
     is_flag=True,
     help=(
-        "Also show values that no ε covers: metrics of simulations, attackers, results of canaries."
+        "Also show values that no ε covers: metrics of simulations, attackers, and the results of "
+        "canaries."
     ),
 )
 @JSON
@@ -69,7 +70,7 @@ def runs_command(folder: Path, as_json: bool) -> int:
 def compare_command(first: Path, second: Path, as_json: bool) -> int:
     """Compare two runs: the differences of their files, guarantees and metrics.
 
-    If both concern the same population, also their joint ε.
+    If both runs concern the same population, also print their joint ε.
     """
     from privfed.api.commands import compare
 

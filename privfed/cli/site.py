@@ -46,8 +46,8 @@ def init_command(directory: Path, name: str) -> int:
     key = folder.begin(name)
     click.echo(f"{key.name}  {key.public}")
     click.echo(
-        "privfed: give the others the key above. A coordinator needs no more; at a site, read "
-        f"{folder.policy} and fill in {folder.data}",
+        "privfed: give the key above to the other members. A coordinator needs no other step; at a "
+        f"site, read {folder.policy} and fill in {folder.data}",
         err=True,
     )
     return 0
@@ -57,7 +57,7 @@ def init_command(directory: Path, name: str) -> int:
 @SITE_FOLDER
 @answers_errors
 def key_command(directory: Path) -> int:
-    """Print the site's public key, which identifies it to the others."""
+    """Print the site's public key, which identifies the site to the other members."""
     from privfed.deploy.files.keys import SiteKey
     from privfed.deploy.files.site_folder import SiteFolder
 
@@ -73,9 +73,9 @@ def key_command(directory: Path) -> int:
 def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
     """Print whether the site would take part in a run, and the cost for its clients.
 
-    The site's table is read as the run declares it, and training the largest possible cohort is
-    rehearsed. Nothing leaves the site, and nothing is charged. The output concerns the site's own
-    clients.
+    The site's table is read as the run declares it, and training on the largest possible cohort is
+    rehearsed. Nothing leaves the site, and nothing is charged. The output may reveal data of the
+    site's clients.
     """
     from privfed.deploy.files.site_folder import SiteFolder
     from privfed.deploy.site.agent import open_member
@@ -119,10 +119,10 @@ def serve_command(directory: Path) -> int:
 @JSON
 @answers_errors
 def receipts_command(directory: Path, as_json: bool) -> int:
-    """Print the site's answers, and the ε of its clients by its own count.
+    """Print the site's answers, and the ε of its clients by the site's own count.
 
-    The chain of receipts is verified: an edited chain, or one cut in the middle, ends with exit
-    code 5. A cut end is revealed by the head alone: compare it with a head recorded elsewhere.
+    The chain of receipts is verified: if a receipt was edited or removed, the exit code is 5. Only
+    the head reveals that the last receipts were removed: compare it with a head recorded elsewhere.
     """
     from privfed.deploy.files.receipts import Receipts
     from privfed.deploy.files.site_folder import SiteFolder
@@ -143,9 +143,9 @@ def _check_lines(checked: SiteCheck) -> Iterator[str]:
     from privfed.core.text import ceiling, number
 
     yield "policy   this site takes part"
-    yield f"table    {checked.clients:,} people, {checked.rows:,} rows that count"
+    yield f"table    {checked.clients:,} clients, {checked.rows:,} rows that are used"
     spent = f"ε = {ceiling(checked.epsilon)} of {number(checked.budget)}, δ = {checked.delta:g}"
-    yield f"budget   {spent}, after the run, earlier answers included"
+    yield f"budget   {spent}, after this run and earlier answers"
     yield (
         f"time     the largest cohort of {checked.cohort:,} takes {checked.seconds:.2g} s, reading "
         f"the table {checked.reading:.2g} s, of {number(checked.deadline)} s"
@@ -175,14 +175,14 @@ def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
     yield f"head {receipts.head}"
     if receipts.torn:
         yield (
-            "the last line is incomplete after a crash: its request was never answered, and it "
-            "does not count"
+            "the last line is incomplete after a crash: its request was never answered, so it does "
+            "not count"
         )
 
 
 @click.group("flower")
 def flower() -> None:
-    """A federation whose messages Flower carries (privfed[flower])."""
+    """Run a federation with Flower as the transport of messages (privfed[flower])."""
 
 
 @flower.command("new")
@@ -201,25 +201,29 @@ def flower() -> None:
 def new_app_command(
     app: Path, run: Path, federation: Path, key: Path | None, out: Path | None
 ) -> int:
-    """Write an app for `flwr run`: it names the run's files here, and copies none of them.
+    """Write an app for `flwr run`, which names the run's files and copies none of them.
 
-    Flower need not be installed to write it, but must be where it runs and at every site. The paths
-    are those of the machine where SuperLink runs.
+    Writing the app does not need Flower; running it needs Flower on the machine of SuperLink and at
+    every site. The paths are those on the machine of SuperLink.
     """
     from privfed.deploy.carriers.flower.new_app import NewApp
 
     secret = key if key is not None else federation.absolute().parent / "key"
     folder = out if out is not None else run.absolute().parent / "runs" / run.stem
     NewApp(app, run, federation, secret, folder).write()
-    click.echo(f"privfed: start it by: flwr run {app}", err=True)
+    click.echo(f"privfed: start the app by: flwr run {app}", err=True)
     return 0
 
 
 @flower.command("executor")
 @SITE_FOLDER
 @click.option("--runtime", required=True, metavar="HOST:PORT", help="The SuperNode's Runtime API.")
-@click.option("--secret-file", type=FILE, required=True, help="What the SuperNode was given.")
-@click.option("--root-certificates", type=FILE, help="Of a SuperNode on another machine.")
+@click.option(
+    "--secret-file", type=FILE, required=True, help="The same secret file as the SuperNode's."
+)
+@click.option(
+    "--root-certificates", type=FILE, help="TLS certificates of a SuperNode on another machine."
+)
 @answers_errors
 def executor_command(
     directory: Path, runtime: str, secret_file: Path, root_certificates: Path | None
@@ -227,7 +231,7 @@ def executor_command(
     """Run a site's tasks with the installed privfed, never with code that came with the tasks.
 
     Start the SuperNode with --isolation process --superexec-auth-secret-file F, and this command
-    with the same file, which only its owner may read. It ends by Ctrl-C.
+    with the same file F, which only its owner may read. Ctrl-C ends the command.
     """
     import os
     import threading
@@ -242,10 +246,10 @@ def executor_command(
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "flwr":
             raise
-        raise Refused("Flower is not installed here: pip install 'privfed[flower]'") from None
+        raise Refused("Flower is not installed here; run: pip install 'privfed[flower]'") from None
     certificates = root_certificates.read_bytes() if root_certificates else None
     socket, secret = SiteFolder(directory).path / "socket", read_secret(secret_file)
     executor = SiteExecutor(runtime, socket, secret, certificates)
-    click.echo(f"privfed: takes the tasks of {runtime} for {directory}", err=True)
+    click.echo(f"privfed: runs the tasks of {runtime} for {directory}", err=True)
     executor.serve(threading.Event())
     return 0

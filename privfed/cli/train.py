@@ -44,7 +44,7 @@ def train_command(
     workers: int | None,
     as_json: bool,
 ) -> int:
-    """Train within a privacy budget. Without a file: digits over 500 clients, epsilon 4."""
+    """Train within a privacy budget. The default run: digits, 500 clients, epsilon 4."""
     if out and resume:
         raise Refused(
             "--out and --resume are both given, but a resumed run stays in its folder; leave "
@@ -103,7 +103,7 @@ def _outcome(
 
 
 def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) -> Config:
-    """The configuration of a resumed run: the stored one, or an edited run file."""
+    """Returns the configuration of a resumed run: the stored one, or an edited run file."""
     from privfed.config.reading import overridden, restated
 
     if run_file is None:
@@ -112,16 +112,19 @@ def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) 
 
 
 def _refuse_taken(out: Path) -> None:
-    """Refuses an existing `out` early, so that advice on resuming never names another run."""
+    """Raises `Refused` if `out` holds another run.
+
+    This is checked before training, so later messages on how to resume never name that run.
+    """
     if (out / "ledger.jsonl").exists():
         raise Refused(
-            f"--out is {out}, which holds another run, and nothing was changed; name a new "
+            f"--out is {out}, but that holds another run; nothing was changed; name a new "
             f"directory, or resume that run: {resume_command(out)}"
         )
 
 
 def how_to_go_on(directory: Path) -> str:
-    """Returns what is kept of an unfinished run, and the command that resumes it."""
+    """Returns a message that states what is kept of an interrupted run, and how to resume it."""
     if (directory / "ledger.jsonl").exists():
         command = resume_command(directory).strip("`")
         return f"all releases are kept{_ledger_head(directory)}. Resume by: {command}"

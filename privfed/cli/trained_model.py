@@ -31,27 +31,35 @@ if TYPE_CHECKING:
 
 @click.command("evaluate")
 @RUN_DIRECTORY
-@click.option("--data", metavar="PATH", help="Other data of the same form: short for data.path.")
+@click.option("--data", metavar="PATH", help="Other data of the same form: --set data.path=PATH.")
 @click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="SECTION.key=value",
-    help="Other data: data.key; with --federated the metrics: evaluation.key; with --out "
-    "earlier runs that share no client with the asked ones: privacy.disjoint.",
+    help="data.key: other data; evaluation.key, with --federated: the metrics; privacy.disjoint, "
+    "with --out: earlier runs that share no client with the new one.",
 )
-@click.option("--predictions", type=FILE, help="CSV to write.")
+@click.option(
+    "--predictions", type=FILE, help="File of predictions to write: .csv, .parquet or .npz."
+)
 @click.option(
     "--personalise",
     type=click.IntRange(0, 10_000),
     metavar="EPOCHS",
-    help="Fine-tune on half of each client's examples, score on the other half; 0: score the "
-    "models that clients keep. A simulation.",
+    help="Fine-tune on half of each client's examples, and score on the other half; 0: score the "
+    "personal models that clients keep. A simulation.",
 )
-@click.option("--federated", is_flag=True, help="Clients score it, once, charged: the run's own.")
-@click.option("--out", type=DIRECTORY, help="With --federated: the new run of further clients.")
-@click.option("--epsilon", type=float, help="ε of that release alone.")
-@click.option("--group", default="", metavar="COLUMN", help="Also score each of its groups.")
+@click.option(
+    "--federated",
+    is_flag=True,
+    help="The run's clients score the model in one round, which is charged.",
+)
+@click.option(
+    "--out", type=DIRECTORY, help="With --federated: a new run, in which other clients score."
+)
+@click.option("--epsilon", type=float, help="With --federated: ε of that round alone.")
+@click.option("--group", default="", metavar="COLUMN", help="Also score each group of this column.")
 @JSON
 @quotes_on_request
 def evaluate_command(
@@ -73,20 +81,20 @@ def evaluate_command(
         others = (data, epsilon, overrides, predictions, federated, out, group)
         if any(other not in (None, (), False, "") for other in others):
             raise Refused(
-                "--personalise scores models of the run's own clients, but takes no other options; "
+                "--personalise is given with options other than --json, but takes none of them; "
                 "leave the other options out"
             )
         return print_answer(_personal(directory, personalise), as_json)
     if not federated and (out or epsilon is not None):
         raise Refused(
-            "--epsilon or --out is given, but an evaluation on test examples releases nothing of "
-            "clients; add --federated, or leave the option out"
+            "--epsilon or --out is given, but an evaluation on test examples releases nothing "
+            "about clients; add --federated, or leave the option out"
         )
     if federated:
         if predictions or group:
             raise Refused(
-                "--federated shows no client's predictions; leave --predictions and --group out "
-                "(for metrics of groups use --set evaluation.group=COLUMN)"
+                "--federated is given, but clients reveal no predictions; leave --predictions and "
+                "--group out (for metrics of groups use --set evaluation.group=COLUMN)"
             )
         return _by_clients(directory, epsilon, data, overrides, out, as_json)
     other_data = [*([f"data.path={quoted(data)}"] if data is not None else []), *overrides]
@@ -125,8 +133,9 @@ def _by_clients(
         of_data.insert(0, f"data.path={quoted(data)}")
     if bool(of_data) != (out is not None):
         raise Refused(
-            "--federated evaluates the run's own clients, or further clients by --data (or --set "
-            "data.KEY=VALUE) together with --out; give both of these, or neither"
+            "--data (or --set data.KEY=VALUE) and --out are the data and the new run of other "
+            "clients, but only one of them is given; give both, or neither to evaluate the run's "
+            "own clients"
         )
     try:
         if out is None:
@@ -147,10 +156,10 @@ def _by_clients(
 
 @click.command("predict")
 @RUN_DIRECTORY
-@click.option("--data", metavar="PATH", required=True, help="The rows: short for data.path.")
-@data_overrides("How to read it.")
+@click.option("--data", metavar="PATH", required=True, help="The rows: --set data.path=PATH.")
+@data_overrides("Other keys of the rows' source.")
 @click.option("--out", type=FILE, help=".csv, .parquet or .npz; default: CSV to standard output.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; takes --out.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; needs --out.")
 @quotes_on_request
 def predict_command(
     directory: Path, data: str, overrides: tuple[str, ...], out: Path | None, as_json: bool
@@ -163,7 +172,8 @@ def predict_command(
 
     if as_json and out is None:
         raise Refused(
-            "--json is given without --out, but standard output cannot hold both; add --out FILE"
+            "--json is given without --out, but standard output cannot hold both the object and "
+            "the predictions; add --out FILE"
         )
     predicted = predict(directory, [f"data.path={quoted(data)}", *overrides], out)
     if out is None:
@@ -185,7 +195,7 @@ def predict_command(
 @JSON
 @quotes_on_request
 def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> int:
-    """Write a trained model, with its preprocessing, for programs without privfed."""
+    """Export a trained model, with its preprocessing, for programs without privfed."""
     from privfed.api.commands import export
 
     return print_answer(export(directory, to, adapters), as_json)

@@ -13,10 +13,10 @@ from privfed.core.deferred import Tensor
 
 
 class Around(Objective):
-    """An objective that wraps another, `inner`, and delegates whatever it does not override.
+    """An objective that wraps another, `inner`, and delegates every hook that it does not override.
 
-    Every hook and declaration of `Objective` is that of `inner` unless a subclass overrides it.
-    Hooks that read client states receive the part that belongs to `inner` (`inner_state`).
+    Declarations are delegated, too. Hooks of `inner` that read client states receive the part of
+    the states that belongs to it (`inner_state`).
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

@@ -30,17 +30,17 @@ from privfed.models.calling import failed_layer
 _CHUNKS = {"cpu": (8, 32, 128), "cuda": (32, 128, 512, 1024)}
 """Chunk sizes tried on a device of each type."""
 _CACHED = 1 << 20
-"""Parameters of looped models that a cache holds until they are clipped and summed."""
+"""Numbers that fit in a processor's cache: looped rows are kept there until they are summed."""
 _MOST = 1 << 25
-"""Upper bound on chunk size times model length where the chunk size is chosen automatically.
+"""Upper bound on chunk size times model length if the chunk size is chosen automatically.
 
-Training holds several copies of a chunk's rows.
+Training needs memory for several times as many numbers.
 """
 _REPEATS = 3
 _LOOPED = 4
-"""Clients timed in a loop: enough to average out the fixed cost of a call, as in a round."""
+"""Number of clients timed in a loop, over which the fixed cost of a call is averaged."""
 _TURNS = 5
-"""Measurements of each of two compared trainers."""
+"""Number of measurements of each of two compared trainers."""
 _MOST_EXAMPLES = 32
 _SMALL = 10_000
 """Largest number of parameters at which the largest chunks are fastest for linear layers on a CPU.
@@ -69,8 +69,9 @@ _LARGE_BATCH = 1024
 class Speed:
     """The chosen training mode and chunk size, and the seconds per local step of one client.
 
-    `unstacked` is the reason why models could not be stacked, if the configuration left this open.
-    `precision` describes the training precision and the reason for it, if a plan should report it.
+    `unstacked` is the reason why models are not stacked, if the configuration left the mode open
+    and stacking is impossible. `precision` describes the training precision and the reason for it;
+    it is empty if a plan should not report it.
     """
 
     way: Way
@@ -91,9 +92,9 @@ def fastest(
     """Returns the fastest training mode and chunk size that the configuration permits.
 
     Clients are looped if the network draws random numbers (dropout), if PyTorch cannot batch it
-    over models (an LSTM), or if two models exceed `_MOST` numbers. An automatically chosen chunk
-    has at most `_MOST` numbers, so memory does not grow with chunk size times model length. With
-    device `memory`, no chunk exceeds what fits next to `held` bytes, not even a requested one.
+    over models (an LSTM), or if two models have more than 2^25 parameters. If `memory` is given,
+    chunks are limited to what fits in it, also a requested chunk size. Otherwise an automatically
+    chosen chunk has at most 2^25 parameters.
 
     Args:
       trainer: the local trainer of the run.
@@ -127,7 +128,10 @@ def fastest(
 def _ways(
     trainer: LocalTrainer, way: Way | Literal["auto"], memory: DeviceMemory | None
 ) -> tuple[tuple[Way, ...], str | None]:
-    """Modes to try, and the reason why models cannot be stacked. Raises `Refused`."""
+    """Modes to try, and the reason why models cannot be stacked, if any.
+
+    Raises `Refused` if "stacked" was requested but is impossible.
+    """
     if way == "loop":
         return ("loop",), None
     too_long = way == "auto" and not memory and _too_long(trainer)
@@ -157,7 +161,7 @@ def _options(
 
 
 def _is_known(trainer: LocalTrainer) -> bool:
-    """Whether the largest chunks are known to be fastest, so that nothing is measured."""
+    """Whether the largest chunks are known to be fastest, without a comparison."""
     network = trainer.network
     start = network.initial_params
     small = len(start) <= _SMALL and start.device.type == "cpu"
@@ -187,13 +191,13 @@ def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory,
 def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
     """Trains `clients` synthetic clients on a batch of the largest size.
 
-    The size follows from public facts: the configuration or, for full batches, what is known of the
-    population.
+    The size depends on public facts only: the configured batch size or, for full batches, the
+    public estimate of a client's number of examples.
     """
     typical = trainer.federation.typical
     bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
     size = trainer.batch_size if trainer.batch_size <= _LARGE_BATCH else bound
-    _training(trainer, way, _made_up(trainer, clients, size))()
+    training(trainer, way, _made_up(trainer, clients, size))()
 
 
 def _too_long(trainer: LocalTrainer) -> str | None:
@@ -225,8 +229,8 @@ def times_as_fast(
 ) -> float:
     """Returns how many times as fast `candidate` trains as `reference`, in the mode of `speed`.
 
-    The two trainers take turns, so that load on the machine affects both, and the best time of each
-    counts, because load only ever adds time.
+    The two trainers are timed in turn, so load on the machine affects both. The shortest time of
+    each counts, because load only lengthens times.
     """
     most = max(2 * cohort, 2)
     run, reference_run = (
@@ -247,9 +251,9 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
     At most `most` clients are trained, whatever the chunk size.
     """
     clients = min(chunk, most if way == "stacked" else _LOOPED)
-    # Not more than a few dozen examples: a full batch is often very large.
+    # The number of examples is limited, since a full batch may be very large.
     population = _made_up(trainer, clients, min(2 * trainer.batch_size, _MOST_EXAMPLES))
-    train = _training(trainer, way, population)
+    train = training(trainer, way, population)
     taken = clients * int(steps(population.sizes(np.arange(1)), 1, trainer.batch_size)[0])
 
     def run() -> float:
@@ -260,9 +264,11 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
     return run
 
 
-def _training(trainer: LocalTrainer, way: Way, population: Federation) -> Callable[[], Tensor]:
-    """Returns a function that trains all clients of `population` for one epoch: `[c, m]`."""
-    candidate = replace(trainer, federation=population, way=way, epochs=1)
+def training(
+    trainer: LocalTrainer, way: Way, population: Federation, epochs: int = 1
+) -> Callable[[], Tensor]:
+    """Returns a function that trains all clients of `population` in round 1: `[c, m]`."""
+    candidate = replace(trainer, federation=population, way=way, epochs=epochs)
     ids = np.arange(population.clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
     broadcast = first_broadcast(trainer)
@@ -286,10 +292,10 @@ def first_broadcast(trainer: LocalTrainer) -> Broadcast:
 
 
 def _made_up(trainer: LocalTrainer, clients: int, size: int) -> Federation:
-    """Returns `clients` synthetic clients with `size` random examples each, in the real shape.
+    """Returns `clients` synthetic clients with `size` examples each, shaped like real ones.
 
-    The values are random because pooling finds the maximum of equal numbers in half the time. All
-    clients share them because many large images take long to draw.
+    Values are random, because pooling takes half the time for equal numbers. All clients have the
+    same examples, because drawing many large images takes long.
     """
     real = trainer.federation.examples
     x, y = (part.repeat(clients, *(1 for _ in part.shape[1:])) for part in real.made_up(size))

@@ -1,4 +1,4 @@
-"""Minibatches of each client at each local step, exactly as E epochs are defined.
+"""Minibatches of each client at each local step of E epochs.
 
 Every epoch is a fresh permutation of the client's own examples, cut into batches of B. The last
 batch of an epoch may be smaller. A client with fewer than B examples has one batch per epoch.
@@ -27,14 +27,14 @@ from privfed.data.federation import Federation
 P = TypeVar("P")
 R = TypeVar("R")
 MOST_AHEAD = 1 << 24
-"""Upper bound on the numbers read ahead (64 MB); larger chunks are read step by step."""
+"""Upper bound on the number of values read ahead (64 MB); larger chunks are read step by step."""
 
 
 def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P, R]]:
     """Yields each of `pieces`, in order, with the result of `read`.
 
-    A thread reads one piece ahead of the caller, and never further. An exception of `read` is
-    raised at the turn of its piece. After the iterator is closed, nothing more is read.
+    A thread reads one piece ahead of the caller. An exception of `read` is raised when its piece
+    would be yielded. After the iterator is closed, nothing is read.
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading") as thread:
         before = None
@@ -50,8 +50,8 @@ def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P,
 def in_memory(federation: Federation, ids: Indices) -> Federation:
     """Copies clients `ids` `[c]` and their examples into memory, renumbered from 0.
 
-    Features are copied into memory in their final form. The store is never empty: if no client has
-    an example, it holds one that belongs to no client.
+    Features are clipped and scaled. The store is never empty: if no client has an example, it
+    contains a synthetic one that belongs to no client.
     """
     offsets = np.concatenate([[0], np.cumsum(federation.sizes(ids))]).astype(np.int64)
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -88,11 +88,15 @@ def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
 
 @dataclass(frozen=True)
 class Course:
-    """Local training in progress: models `w` `[c, d]`, their `origin`, and `carried` `[c, j]`.
+    """Local training of c clients in progress.
 
-    `w` and the `carried` vectors change in place at every step. `state` `[c, k]` is the client
-    state, or the gradients to which the objective is anchored. `counts` `[c, classes]` is each
-    client's number of examples by class, if the objective changes the loss.
+    Attributes:
+      origin: initial models, shape [c, d].
+      w: current models, shape [c, d]; changed in place at every step.
+      state: client states, shape [c, k], or the gradients to which the objective is anchored.
+      carried: vectors carried between steps, shape [c, j]; changed in place at every step.
+      counts: number of each client's examples by class, shape [c, classes], if the objective
+        changes the loss.
     """
 
     origin: Tensor
@@ -118,7 +122,7 @@ class Course:
         return cls(origin, origin.clone(), state, carried)
 
     def of(self, clients: slice) -> Course:
-        """Returns a view of some of the clients; its steps change this object's models."""
+        """Returns a view of some of the clients, which shares their models and carried vectors."""
         state = None if self.state is None else self.state[clients]
         carried = None if self.carried is None else self.carried[clients]
         counts = None if self.counts is None else self.counts[clients]
@@ -147,7 +151,7 @@ class Course:
 
         If `training` `[c, 1]` is given, only clients marked there move.
         """
-        if self.carried is not None and carried is not None:  # before models move: it may be these
+        if self.carried is not None and carried is not None:  # first: `carried` may be `w` itself
             going = carried if training is None else torch.where(training, carried, self.carried)
             self.carried.copy_(going)
         if training is None:
@@ -158,13 +162,18 @@ class Course:
 
 @dataclass(frozen=True)
 class Batches:
-    """Indices `rows` `[c, S, B]` into the store and a `mask` of the same shape; False is padding.
+    """The batches of c clients at S steps, padded to B examples.
 
-    Client k takes `steps[k]` steps; its later batches are empty. `epochs` `[c, S]` counts the
-    epochs completed before each of its steps. Padding repeats the first example of its own batch.
-    The amount of padding depends on the other clients in the chunk, and a model may return NaN for
-    an example, which a weight of zero does not cancel. Padding must therefore be an example that is
-    in the batch anyway, never another client's and never a synthetic one.
+    Padding repeats the first example of the same batch. The amount of padding depends on the other
+    clients in the chunk, and a model may return NaN for an example, which a weight of zero does not
+    cancel. Padding must therefore be an example of the batch, never another client's and never a
+    synthetic one.
+
+    Attributes:
+      rows: indices into the store, shape [c, S, B].
+      mask: whether an entry of `rows` is an example (True) or padding, shape [c, S, B].
+      steps: number of steps of each client, shape [c]; later batches are empty.
+      epochs: number of epochs completed before each step, shape [c, S].
     """
 
     rows: Indices
@@ -173,9 +182,10 @@ class Batches:
     epochs: Indices
 
     def training(self) -> list[tuple[int, bool]]:
-        """Each step's number of clients up to the last active one, and whether all are active.
+        """For each step, the clients to train and whether all of them are active.
 
-        All of them are active if clients are in descending order of their number of steps.
+        The first number n means clients 0 to n - 1, of which the last is active. All are active if
+        clients are in descending order of their number of steps.
         """
         going = self.steps[:, None] > np.arange(self.rows.shape[1])
         counts = (going * np.arange(1, len(going) + 1)[:, None]).max(0, initial=0)
@@ -183,9 +193,13 @@ class Batches:
 
 
 def steps(sizes: Indices, epochs: Indices | int, batch_size: int, most: int = 0) -> Indices:
-    """Returns the local steps of clients with `sizes` `[c]` examples, in `epochs` epochs.
+    """Returns the number of local steps `[c]` of each client.
 
-    `epochs` is an integer or `[c]`. There are at most `most` steps, unless `most` is 0.
+    Args:
+      sizes: number of examples of each client, shape [c].
+      epochs: local epochs, an integer or shape [c].
+      batch_size: examples per batch.
+      most: upper bound on the number of steps; 0 is no bound.
     """
     total = epochs * -(-sizes // batch_size)
     return np.minimum(total, most) if most else total

@@ -1,16 +1,16 @@
 """Byzantine clients of a simulation: their selection, and the messages they send instead.
 
-An attack sees what its threat model states and no more (`attacks.types.View`). The Byzantine
-clients are a fixed part of the population, drawn once or afresh in each round, by public random
-numbers that do not read client data. The number of them in a cohort is up to the sampler.
+An attack sees only what its threat model states (`attacks.types.View`). The Byzantine clients are a
+fraction of the population, drawn once or in each round by public random numbers, independently of
+client data. Their number in a cohort depends on the sampler.
 
 Byzantine clients may also misreport their number of examples and the norm of their row.
 
 *Threat model.* Attackers replace every number that they send in a training round, in every
 exchange. They are limited only by what other parties can check. A server that sees rows bounds
-them, and caps the weights that it admits (`aggregation.most_examples`). Under a secure sum, no
-party checks anything except that the numbers fit. The count of adaptive clipping is a bit: whatever
-a client reports, its column has the same length.
+them, and caps the weights that it admits (`aggregation.most_examples`). Under a secure sum, other
+parties check only that numbers are in the range of the encoding. For adaptive clipping a client
+reports one bit, and either value contributes equally to the norm of its row.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from privfed.privacy.mechanism import BoundedRows
 
 @dataclass(frozen=True)
 class FalseClaims:
-    """False statements by attackers; the defaults state nothing false.
+    """False statements by attackers; by default they replace messages, and report true numbers.
 
-    `everything`: the attack replaces all messages of training, not model updates only. `weight`:
-    factor by which attackers overstate their number of examples; others admit at most `most`
-    examples. `within`: the bit that attackers report to adaptive clipping about their norms; None
-    is the truth.
+    Attributes:
+      everything: whether the attack replaces all messages of training, not only model updates.
+      weight: factor by which attackers overstate their number of examples.
+      most: largest number of examples that the server admits as a weight.
+      within: bit about their norms that attackers report for adaptive clipping; None is the truth.
     """
 
     everything: bool = True
@@ -49,7 +50,7 @@ class FalseClaims:
     within: bool | None = None
 
     def claimed(self, weights: Tensor, byzantine: Tensor) -> Tensor:
-        """Replaces `weights` `[c]` of the `byzantine` clients by the overstated, admitted ones."""
+        """Replaces `weights` `[c]` of `byzantine` clients by overstated ones, at most `most`."""
         claimed = (weights * self.weight).clamp(max=self.most)
         return torch.where(byzantine, claimed, weights)
 
@@ -59,13 +60,19 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Attackers:
-    """The attackers: a `fraction` of the clients with `identities` `[N]`, carrying out `attack`.
+    """The attackers of a simulation.
 
-    `afresh`: new attackers are drawn in each round. `unbounded`: attackers ignore the norm bound of
-    honest clients and send their rows at full length. `declared`: the declared number of clients,
-    if a client is identified by its index among them. `false_claims`: those sent with the rows.
-    `period`: first and last round of the attack. `learned`: the result of `Attack.study` on all
-    attackers' examples.
+    Attributes:
+      attack: the attack that they carry out.
+      fraction: fraction of the clients that are attackers.
+      afresh: whether new attackers are drawn in each round.
+      unbounded: whether attackers ignore the norm bound and send rows at full length.
+      identities: identity of each client, shape [N].
+      streams: random streams of the run.
+      declared: declared number of clients, if a client's identity is its index among them.
+      false_claims: false statements that they send with their rows.
+      period: first and last round of the attack.
+      learned: result of `Attack.study` on all attackers' examples.
     """
 
     attack: Attack
@@ -91,7 +98,7 @@ class Attackers:
         return first <= round <= last
 
     def chosen(self, round: int) -> Mask:
-        """Mask `[N]` of the clients selected as Byzantine in `round`, whether or not they attack.
+        """Mask `[N]` of the clients selected as Byzantine in `round`, also outside of `period`.
 
         If the number of clients is `declared`, the integer nearest to `fraction` of it is selected.
         Otherwise each client is an independent Bernoulli(`fraction`) draw, which does not depend on
@@ -113,7 +120,7 @@ class Attackers:
         return self._chosen[drawn]
 
     def to_json(self) -> dict[str, Any]:
-        """The attackers as JSON: by index, if they are the same in all rounds."""
+        """The attackers as JSON; their indices are included if they are the same in all rounds."""
         clients = None if self.afresh else np.flatnonzero(self.chosen(0)).tolist()
         selection = "round" if self.afresh else "once"
         return {
@@ -145,9 +152,9 @@ class Attackers:
           round: current round.
           ids: client indices, shape [n].
           rows: client messages, shape [n, m].
-          state: what attackers remember; kept per `task`, as updates and gradients are different
-            vectors.
-          rule: aggregates rows in which the Byzantine ones come first.
+          state: memory of the attackers, separate for each task, since updates and gradients are
+            different vectors.
+          rule: aggregates rows, of which the Byzantine ones come first.
           task: the task of the exchange.
 
         Returns:
@@ -175,11 +182,16 @@ class Attackers:
     def lengthened(
         self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Scales the bounded rows of `byzantine` clients back to the norms of their `free` rows.
+        """Scales the bounded rows of `byzantine` clients back to the norms of their unbounded rows.
 
-        A bound only shortens rows (and rotates them, or appends to them), so the result is the
-        message of a client that does not apply the bound. If `bare`, the client does not add noise
-        either, and sends `free` itself.
+        A bound shortens rows, rotates them or appends to them, so the result is the message of a
+        client that does not apply the bound.
+
+        Args:
+          byzantine: mask of the Byzantine clients, shape [c].
+          bounded: bounded rows of all clients.
+          free: their rows before the bound, shape [c, m].
+          bare: whether Byzantine clients also omit their noise, and send the rows of `free`.
         """
         if not self.unbounded or not byzantine.any():
             return bounded
@@ -195,9 +207,11 @@ class Attackers:
         return replace(bounded, rows=rows, byzantine=byzantine)
 
     def instructed(self, federation: Federation) -> Attackers:
-        """Returns these attackers with the knowledge that `Attack.study` gains from their examples.
+        """Returns these attackers with the result of `Attack.study` on their examples.
 
-        Raises `Refused` if the attack does not fit the examples, or if these are too few.
+        Raises:
+          Refused: if the attack does not apply to the examples, or the attackers have none that it
+            targets.
         """
         if Knowledge.ATTACKERS_DATA not in self.attack.knows:
             return self
@@ -211,12 +225,12 @@ class Attackers:
                 x, y = examples.x[theirs], examples.y[theirs]
                 return replace(self, learned=self.attack.study(x, y, examples.classes))
         raise Refused(
-            "attack.name is set, but the attackers hold none of the examples that the attack "
-            "targets; raise attack.fraction, or target more examples (by the attack's keys)"
+            "attack.name is set, but the attackers have none of the examples that the attack "
+            "targets; raise attack.fraction, or target more examples by the attack's keys"
         )
 
     def _ever(self, federation: Federation) -> list[int]:
-        """Returns the clients that are Byzantine in any round, or all if few stand for all."""
+        """Returns the clients that may be Byzantine in some round, or all in a rehearsal."""
         if self.afresh or federation.stands_for:
             return list(range(federation.clients))
         return [int(client) for client in np.flatnonzero(self.chosen(0))]
@@ -236,9 +250,10 @@ class Attackers:
         return lambda direction, away, lr: self.attack.steer(direction, away, lr, state)
 
     def poisoned(self, federation: Federation) -> Federation:
-        """Returns the population with the examples of Byzantine clients poisoned, no others.
+        """Returns the population in which the examples of Byzantine clients are poisoned.
 
-        Raises `Refused` if the attack does not fit the examples.
+        Raises:
+          Refused: if the attack does not apply to the examples.
         """
         if not self.attack.poisons:
             return federation
@@ -266,7 +281,7 @@ def _memory_of(task: str) -> str:
 
 
 def _parted(state: State, task: str) -> tuple[State, State]:
-    """Splits the attackers' memory into that of other exchanges and that of `task`."""
+    """Splits the attackers' memory into that of other tasks and that of `task`."""
     start = _memory_of(task)
     others: dict[str, Tensor] = {}
     remembered: dict[str, Tensor] = {}
@@ -287,19 +302,25 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
         )
     why = attack.unfit(tuple(examples.x.shape[1:]), examples.x.dtype.is_floating_point)
     if why:
-        raise Refused(f"attack.name does not fit these examples: {why}")
+        raise Refused(
+            f"attack.name is set, but the attack does not apply to these examples: {why}; use "
+            "another attack"
+        )
     for label in attack.labels():
         if label >= examples.classes:
             raise Refused(
-                f"the attack's class is {label}, but classes are 0 to {examples.classes - 1}; set "
-                "attack.source and attack.target to such classes"
+                f"attack.source or attack.target is {label}, but classes are 0 to "
+                f"{examples.classes - 1}; set both to such classes"
             )
 
 
 def targeted(attackers: Attackers, test: Examples) -> Examples | None:
-    """Applies the attack to test examples and labels them with its targets; None without any.
+    """Returns the test examples with the attack applied, labelled with the attack's targets.
 
-    Raises `Refused` if the attack does not fit, or if no test example is a target.
+    Returns None if the attack poisons no examples or has no target.
+
+    Raises:
+      Refused: if the attack does not apply to the examples, or targets none of them.
     """
     attack, every = attackers.attack, torch.arange(len(test), device=test.y.device)
     if not attack.poisons:
@@ -311,7 +332,7 @@ def targeted(attackers: Attackers, test: Examples) -> Examples | None:
     x, y = aim
     if not len(y):
         raise Refused(
-            "attack.name is set, but no test example is one that the attack targets; choose other "
+            "attack.name is set, but the attack targets none of the test examples; choose other "
             "classes (attack.source, attack.target)"
         )
     return replace(test, x=x, y=y, owners=None)

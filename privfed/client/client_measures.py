@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Measurement(Objective):
-    """An exchange in which clients send rows of `length` measures, and no update."""
+    """The objective of an exchange in which clients send `length` measures, and no update."""
 
     length: int = 0
 
@@ -29,9 +29,14 @@ class Measurement(Objective):
 
 @dataclass(frozen=True)
 class ClientMeasures:
-    """Held-out examples of clients in `federation`, and the measures in `row`.
+    """Measures of a model on clients' held-out examples.
 
-    If clients score `personal` models, `network` includes the parameters that stay with them.
+    Attributes:
+      federation: the clients, with their held-out examples.
+      network: the scored network; for personal models, with the parameters that stay with clients.
+      row: the measures and their layout.
+      groups: groups of examples that are measured separately.
+      personal: whether each client scores its personal model.
     """
 
     federation: Federation
@@ -45,9 +50,9 @@ class ClientMeasures:
 
         `params` may also be one model per client `[c, d]`.
 
-        A client's row is a function of its own examples and the model only, to the last bit. Each
-        client is scored separately: kernels that process several clients at once round differently,
-        and a predicted class may depend on that.
+        To the last bit, a client's row depends only on its own examples and the model. Clients are
+        scored one by one, because kernels that process several at once round differently, and a
+        predicted class may depend on the rounding.
         """
         federation = self.federation.at(round)
         models = params.expand(len(ids), -1)

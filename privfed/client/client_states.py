@@ -6,12 +6,13 @@ secret: it is stored under private/ (mode 0700) and is never published.
 Why it costs no privacy beyond the clipped message (unit: one client; add/remove; Poisson): a
 client's state is a function of its own data, its own random numbers, public random numbers
 (availability and dropouts) and released values, so removing a client changes no other client's
-state. Fix the other clients' random numbers. Given the earlier releases, a round's output is then
-(1 - q) P0 + q E_h P1(h) against P0, over the client's own history h. The posterior of h is
-independent of this round's Bernoulli(q) draw, and every P1(h) is P0 shifted by at most the clip.
-Hockey-stick and Renyi divergences are jointly (quasi-)convex (van Erven & Harremoes 2014, theorems
-11 and 13), so the mixture is no further from P0 than its worst member. The round's event is
-therefore that of a stateless objective, and rounds compose adaptively.
+state. Fix the other clients' random numbers, and let h be the removed client's history. Given the
+earlier releases, a round's output is distributed as P0 without the client, and as
+(1 - q) P0 + q E_h P1(h) with it. The posterior of h is independent of this round's Bernoulli(q)
+draw, and every P1(h) is P0 shifted by at most the clip. Hockey-stick and Renyi divergences are
+jointly (quasi-)convex (van Erven & Harremoes 2014, theorems 11 and 13), so the mixture is no
+further from P0 than its worst member. The round's event is therefore that of a stateless objective,
+and rounds compose adaptively.
 
 The same argument for other samplers and noise:
 - `full` (zero-out): this is q = 1, without a Bernoulli draw. All rounds of both worlds, with the
@@ -47,32 +48,34 @@ from privfed.core.errors import Broken, Refused, public_text
 from privfed.core.vector import Indices
 
 SETTLED = "settled.f32"
-"""File of the states at the last checkpoint."""
+"""Name of the file with the states at the last checkpoint."""
 
 
 class ClientStates:
     """`[k]` float32 values per client in a memory-mapped file, and a journal of later rounds.
 
-    `settled` `[clients, 1 + k]` holds the states at the last checkpoint (first column: 1 if the
-    client has a state). Each later round is a file of its own, made durable before the round's
-    release, so that a resume finds both or neither. Memory does not grow with clients or cohort.
+    The file `settled.f32` `[clients, 1 + k]` holds the states at the last checkpoint; the first
+    column is 1 if the client has a state. The states of each later round are in a file of their
+    own, which is durable before the round's release: after a resume, no release is without its
+    states. Memory does not grow with the number of clients or the cohort.
 
-    `folded.txt` holds the last round merged into `settled`. After a power cut, files removed since
-    then may reappear, and an older one would overwrite newer states.
+    `folded.txt` holds the last round that was merged into `settled.f32`. After a power cut, files
+    that were removed may reappear; those of merged rounds are then ignored.
     """
 
     def __init__(self, folder: Path, run: str, clients: int, width: int, checkpoint: int) -> None:
-        """Opens the states, or creates them if the last checkpoint of `run` is that of round 0.
+        """Opens the states; creates them if `checkpoint` is 0 and they do not exist.
 
         Args:
           folder: directory of the files.
-          run: identity of the run, which the files must carry.
+          run: identity of the run, which must be that in the folder's of.txt.
           clients: number of clients.
           width: values per client, k.
           checkpoint: round of the last checkpoint.
 
         Raises:
-          Broken: if the file is missing, of another size, or of another run.
+          Broken: if the file is missing, or of another size or run, or a later round is damaged.
+          Refused: if the file system has too little space.
         """
         self._folder, self._clients = folder, clients
         self._file, self._owner = folder / SETTLED, folder / "of.txt"
@@ -89,15 +92,14 @@ class ClientStates:
             recover_folder(folder)
         if not self._file.is_file() or self._file.stat().st_size != size:
             raise Broken(
-                f"{self._file} is missing or not of {clients} clients with {width} numbers each: "
-                "the clients' states of this run were lost, or the data have changed. Restore the "
-                "file, or start a new run"
+                f"{self._file} is missing, or its size is not that of {clients} clients with "
+                f"{width} numbers each: the clients' states were lost, or the data have changed; "
+                "restore the file or the data, or start a new run"
             )
         if not self._owner.is_file() or regular.read_text(self._owner, errors="replace") != run:
             raise Broken(
-                f"{folder} holds the clients' states of another run, or of other clients (or "
-                "another order of clients) than the present ones; restore this run's file, or "
-                "the data"
+                f"{folder} holds the clients' states of another run, or of other clients, or of "
+                "clients in another order; restore this run's file, or the data"
             )
         _reserve(self._file, size)
         self._settled = np.memmap(self._file, np.float32, "r+", shape=(clients, 1 + width))
@@ -133,14 +135,14 @@ class ClientStates:
         return torch.where(returning[:, None], states[:, 1:], unseen), returning
 
     def scatter(self, ids: Indices, values: Tensor) -> None:
-        """Stores new states `[c, k]` of clients `ids` `[c]`, to be kept with the round."""
+        """Stores new states `[c, k]` of clients `ids` `[c]`; `keep` makes them durable."""
         records = np.empty(len(ids), self._record)
         records["client"], records["values"] = ids, values.detach().cpu().numpy()
         with self._temporary.open("ab") as file:
             file.write(records.tobytes())
 
     def keep(self) -> None:
-        """Makes the states scattered in the round durable and visible to the next round."""
+        """Makes the states that `scatter` stored in the round durable; later rounds read them."""
         if not self._temporary.exists() and self._path.exists():
             return  # a later exchange of the same round
         with self._temporary.open("ab") as file:
@@ -151,9 +153,9 @@ class ClientStates:
         self._show(self._path)
 
     def replay(self, round: int, released: bool) -> None:
-        """Restores the states of `round` after an interruption, or discards them without a release.
+        """Restores the states of an interrupted `round`; discards them if nothing was `released`.
 
-        Raises `Broken` if its journal is missing.
+        Raises `Broken` if the round was released, but its file is missing or damaged.
         """
         path = self._journal(round)
         if released:
@@ -162,7 +164,10 @@ class ClientStates:
             path.unlink(missing_ok=True)
 
     def settle(self, round: int) -> None:
-        """Merges the states of every round up to `round`, whose checkpoint is durable."""
+        """Merges the states of all rounds up to `round` into the file of the checkpoint.
+
+        The checkpoint of `round` must be durable.
+        """
         self._fold(round)
         self._where = {}
 
@@ -202,14 +207,14 @@ class ClientStates:
             return np.empty(0, self._record)
         if size < 0 or size % self._record.itemsize:
             raise Broken(
-                f"{path} is missing or incomplete, so that the clients' states after that round "
-                "are lost; restore private/ as it was when the run stopped, or start a new run"
+                f"{path} is missing or incomplete, but holds the clients' states after that round; "
+                "restore private/ as it was when the run stopped, or start a new run"
             )
         records: NDArray[Any] = np.memmap(path, self._record, "r")
         if not np.isin(records["client"], np.arange(self._clients)).all():
             raise Broken(
-                f"{path} names clients that this run does not have; restore the file, which was "
-                "edited"
+                f"{path} names clients that this run does not have, so it was edited; restore the "
+                "file"
             )
         return records
 
@@ -220,8 +225,8 @@ class ClientStates:
 def _reserve(path: Path, size: int) -> None:
     """Allocates all `size` bytes of the file at `path` before anything relies on them.
 
-    A hole of a memory-mapped file that later finds no disk block ends the process by SIGBUS,
-    without a message.
+    If a memory-mapped file has a hole, and the disk is full when it is written, the process ends by
+    SIGBUS without a message.
     """
     try:
         regular.refuse_irregular(path)
@@ -231,9 +236,9 @@ def _reserve(path: Path, size: int) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise Refused(
-            f"{path} takes {size:,} bytes for the clients' states between rounds, but the file "
-            f"system does not provide them ({public_text(error)}); no round was charged. Free "
-            "space there and resume the run, or start one with another --out"
+            f"{path} needs {size:,} bytes for the clients' states between rounds, but the file "
+            f"system does not provide them ({public_text(error)}); no round was charged; free "
+            "space there and resume the run, or start a run with another --out"
         ) from None
 
 

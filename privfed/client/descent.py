@@ -119,21 +119,23 @@ class LocalStep:
 class Correction(Part):
     """A client's descent: its origin, the vectors carried between steps, and its directions.
 
-    Hooks process c clients at once: `broadcast` are released values by name, w `[c, d]` are their
-    models, `state` `[c, k]` is kept between rounds, `carried` `[c, j]` is kept between the steps of
-    one round; or None.
+    Hooks process c clients at once. Their arguments are `broadcast`, released values by name; w
+    `[c, d]`, the models; `state` `[c, k]`, which clients keep between rounds, or None; and
+    `carried` `[c, j]`, which they keep between the steps of one round, or None.
     """
 
     anchored: ClassVar[Anchor] = ""
-    """The second gradient that a client computes: of all its examples at its `origin` ("all"),
-    which then is its `state`, so not with `keeps`; of each step's batch at its `anchor` ("batch");
-    or none.
+    """The second gradient that a client computes. "all": the gradient of all its examples at its
+    `origin`, passed as `state`, which excludes `keeps`. "batch": the gradient of each step's batch
+    at the client's `anchor`. "": none.
     """
+    _called_if: ClassVar[Mapping[str, str]] = {"anchor": "anchored"}
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
-        """Returns the initial models `[c, d]`, or `[d]` if all share one: the broadcast model.
+        """Returns the initial models `[c, d]`, or `[d]` if all clients share one.
 
-        `measured` `[c, b]` are the clients' losses, if the objective `measures` these.
+        The default is the broadcast model. `measured` `[c, b]` are the clients' losses, if
+        `measures` is "loss".
         """
         return broadcast["params"]
 
@@ -150,9 +152,8 @@ class Correction(Part):
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
         """Returns the direction `[c, d]` of a step, and the new carried vectors, not in place.
 
-        A coordinate whose direction is 0 does not move. An objective can thus train a part of a
-        model alone, for a number of epochs by `step.epoch`. Clients with an empty batch neither
-        move nor change their carried vectors, whatever is returned for them.
+        An objective can train only a part of the model by directions of 0, in some epochs by
+        `step.epoch`. Values returned for clients with an empty batch are ignored.
 
         Args:
           step: the step, with models, gradients, states and counts.
@@ -164,7 +165,7 @@ class Correction(Part):
     def direction(
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
-        """Returns the corrected gradient `[c, d]` to descend along: the short form of `along`.
+        """Returns the corrected gradient `[c, d]`, by which `along` descends by default.
 
         With `anchored` "batch", `state` is the gradient at the anchor.
 

@@ -56,9 +56,12 @@ class CudaMemory:
 
 
 def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> DeviceMemory | None:
-    """Returns the memory limits of `device`; None for a CPU, which the system manages.
+    """Returns the memory of `device`; None for a CPU, whose memory the system manages.
 
-    `processes` of this machine train at once, on its GPUs in turn or all on one `named`.
+    Args:
+      device: the device of this process.
+      processes: number of processes that train on this machine.
+      named: whether all processes use the same GPU; otherwise they are spread over all GPUs.
     """
     if device.type != "cuda":
         return None
@@ -89,7 +92,7 @@ def need_of(train: Callable[[int], object], memory: DeviceMemory, length: int) -
     """Measures the memory that training takes, as a function of the number of clients.
 
     Args:
-      train: trains as many clients as its argument says, each with a row of `length`.
+      train: trains the number of clients in its argument, each with a row of `length`.
       memory: the device memory.
       length: numbers per row.
 
@@ -97,7 +100,7 @@ def need_of(train: Callable[[int], object], memory: DeviceMemory, length: int) -
       The memory needed, or None if a single client does not fit.
     """
     try:
-        train(1)  # memory of libraries is not counted, and not free afterwards
+        train(1)  # libraries allocate memory at first use, which is not counted
         first = memory.peak(lambda: train(1))
     except RuntimeError as error:
         if not ran_out_of_memory(error):

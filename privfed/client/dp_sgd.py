@@ -20,7 +20,7 @@ from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 
 _CHUNK = 256
 Gradients = Callable[["Tensor", np.ndarray], "Tensor"]
-"""The gradients `[B, d]` of a model `[d]`, one for each of the named examples `[B]`."""
+"""Computes gradients `[B, d]` of a model `[d]`, one for each of the examples at indices `[B]`."""
 
 
 class ClientMechanism(Protocol):
@@ -31,22 +31,22 @@ class ClientMechanism(Protocol):
 
 
 class ExamplePrivacy(ClientMechanism, Protocol):
-    """Protects single examples of a silo, at a `delta` of their own."""
+    """Protects single examples of a silo, with a guarantee at its own `delta`."""
 
     delta: float
 
     def steps(self, epochs: int) -> int:
-        """Local steps per round."""
+        """Returns the number of local steps per round."""
         ...
 
     def event(self, epochs: int) -> Event:
-        """Privacy event of a silo's round."""
+        """Returns the privacy event of a silo's round."""
         ...
 
     def gradient(
         self, w: Tensor, examples: int, batch_size: int, gradients: Gradients, keys: Keys
     ) -> Tensor:
-        """One step's released gradient `[d]` at model w `[d]`.
+        """Returns the noised gradient `[d]` of one step.
 
         Args:
           w: the model, shape [d].
@@ -72,8 +72,8 @@ class NoClientPrivacy(Part):
 class DpSgd(Part):
     """DP-SGD in each silo: clipped gradients of single examples, and noise at every local step.
 
-    Releases, at every local step of a silo's training, (sum of its sampled examples' clipped
-    gradients + N(0, (z C)^2 I)) / batch_size; the model it trains and sends is post-processing.
+    Each local step of a silo releases (sum of its sampled examples' clipped gradients +
+    N(0, (z C)^2 I)) / batch_size; the model that it trains and sends is post-processing.
 
     *Releases*: these vectors `[d]`, to every party that sees the silo's updates, including the
     server.
@@ -85,8 +85,8 @@ class DpSgd(Part):
     one, and the divisor is a constant.
 
     *Sampling*: at each step each example of the silo is sampled independently with probability
-    `sampling_rate`, a public constant. An epoch is ceil(1 / sampling_rate) steps, so that the
-    number of steps follows from constants too. A silo's round is that many PoissonSampled(rate,
+    `sampling_rate`, a public constant. An epoch is ceil(1 / sampling_rate) steps, so the number of
+    steps is also a constant. A silo's round is that many PoissonSampled(rate,
     Gaussian(z)), and is charged to the silo's own ledger before it trains. Sampling of silos gives
     no further amplification here.
 
@@ -94,7 +94,7 @@ class DpSgd(Part):
 
     *Arithmetic*: sums and noise are exact on a grid, as for central noise (for up to 2^22 z sampled
     examples). An example's gradient is computed in a batch with others, by kernels whose float32
-    rounding may depend on them (by about 1e-7 of it); the bound is C for the ideal one.
+    rounding may depend on those (relative error about 1e-7); the proof assumes exact gradients.
 
     *Source*: Abadi et al. 2016, Algorithm 1; in silos: Malekmohammadi et al. 2024; gradients of
     single examples by Opacus (Yousefpour et al. 2021).
@@ -103,7 +103,7 @@ class DpSgd(Part):
     clip: float = Field(1.0, ge=1e-6, le=1e20)
     """Clipping norm of one example's gradient."""
     noise_multiplier: float = Field(1.0, ge=0, le=LARGEST_NOISE)
-    """Noise standard deviation over the clip, at every local step."""
+    """Noise standard deviation divided by the clip, at every local step."""
     delta: float = Field(1e-5, gt=0, lt=1)
     """Delta of the examples' guarantee."""
     sampling_rate: float = Field(0.05, gt=0, le=1)
@@ -123,14 +123,11 @@ class DpSgd(Part):
     def gradient(
         self, w: Tensor, examples: int, batch_size: int, gradients: Gradients, keys: Keys
     ) -> Tensor:
-        """One step's released gradient `[d]` at model w `[d]`, of a silo with `examples` examples.
-
-        `keys` are the random streams of this silo and this step.
-        """
+        """Returns the noised gradient `[d]` of one step, as `ExamplePrivacy` defines it."""
         drawn = np.flatnonzero(keys.derived(b"coins").bernoulli(self.sampling_rate, examples))
         std = self.noise_multiplier * self.clip
         total = torch.zeros(len(w), dtype=torch.float64, device=w.device)
-        for start in range(0, len(drawn), _CHUNK):  # exact on the grid, so in any pieces
+        for start in range(0, len(drawn), _CHUNK):  # sums on the grid are exact in any order
             rows = gradients(w, drawn[start : start + _CHUNK])
             bounded = clip_rows(rows, self.clip, grid_of(std))
             total += bounded.rows.sum(0, dtype=torch.float64)

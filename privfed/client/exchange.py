@@ -27,11 +27,12 @@ class Exchange:
     Attributes:
       task: "gradient" (the loss's gradient at the broadcast model), "train" (local training),
         "project" (the first message of a two-message update, which leaves client states unchanged)
-        or "terms" (the next terms that a rule sums, from the rows just trained).
+        "measure" (client-side evaluation) or "terms" (the next terms that a rule sums, from the
+        rows just trained).
       broadcast: Released values by name.
       layout: Layout of each client's answer.
-      scale: Factor of gradients before clipping, so that one clip fits both gradients and updates;
-        the release is that of the scaled rows.
+      scale: Factor of gradients before clipping, so one clip fits both gradients and updates; the
+        release is of the scaled rows.
       bounds: The mechanism's public state, by which clients bound their rows.
       remembered: Memory of simulated attackers.
     """
@@ -56,28 +57,29 @@ class Chunk:
 class ClientState(Protocol):
     """The states of a stateful objective between rounds: `[k]` per client.
 
-    Bounded in memory or memory-mapped, secret (stored under private/), committed in every round.
+    States are secret, stored under private/ and made durable in every round. Memory does not grow
+    with the number of clients.
     """
 
     def begin(self, round: int) -> None: ...
 
     def gather(self, ids: NDArray[np.int64], unseen: Tensor) -> tuple[Tensor, Tensor]:
-        """States `[c, k]` (`unseen` `[k]` for new clients), and a mask `[c]` of old clients.
+        """Returns the states `[c, k]` of clients, and a mask `[c]` of clients that have one.
 
         Args:
           ids: client indices, shape [c].
-          unseen: state of clients without one, shape [k].
+          unseen: state returned for clients without one, shape [k].
         """
         ...
 
     def scatter(self, ids: NDArray[np.int64], values: Tensor) -> None: ...
 
     def keep(self) -> None:
-        """Makes the round's states durable, before its release is."""
+        """Makes the round's states durable; called before the release is stored."""
         ...
 
     def discard(self) -> None:
-        """Forgets the states scattered since `begin`: the round was aborted."""
+        """Discards the states scattered since `begin`, if the round was aborted."""
         ...
 
     def replay(self, round: int, released: bool) -> None: ...
@@ -89,7 +91,7 @@ class Executor(Protocol):
     """Sends requests to the cohort: in this process, or across ranks."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """The clients of `cohort` that answer at all, by random numbers independent of the data."""
+        """The available clients of `cohort`, by random numbers independent of the data."""
         ...
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
@@ -102,5 +104,5 @@ class Executor(Protocol):
         ...
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
-        """The server's own answer `[m]`, from its root set."""
+        """The answer `[m]` to `exchange` that the server computes on its root set."""
         ...

@@ -49,15 +49,15 @@ class LocalExecutor:
     availability: Availability = field(default_factory=Always)
     attackers: Attackers | None = None
     poisoned: Federation | None = None
-    """The population as Byzantine clients train on it, if they poison their examples."""
+    """The population with poisoned examples of Byzantine clients; None if they poison none."""
     measures: ClientMeasures | None = None
-    """Client-side evaluation, in runs that have it."""
+    """Client-side evaluation; None in runs without it."""
     ranks: Ranks = field(default_factory=Alone)
     unordered: bool = False
-    """Whether ranks may claim clients in any order: sums of rows do not depend on it."""
+    """Whether ranks may claim chunks in any order, because sums do not depend on the order."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """Available clients of `cohort`; with `drop_stragglers`, those that do every epoch."""
+        """The available clients of `cohort`, without stragglers if `drop_stragglers` is set."""
         who = self.trainer.federation.identify(cohort.clients)
         here = self.availability.present(cohort.round, who, self.streams)
         if self.drop_stragglers:
@@ -81,8 +81,8 @@ class LocalExecutor:
             return
         if exchange.task not in ("train", "project", "gradient"):
             raise ValueError(
-                f"the exchange's task is {exchange.task!r}, which this executor does not know; "
-                "use a known task"
+                f"the exchange's task is {exchange.task!r}, but this executor knows only train, "
+                "project, gradient and measure"
             )
         lr = self.trainer.lr * self.schedule.factor(cohort.round)
         federation = self.trainer.federation.at(cohort.round)
@@ -109,13 +109,13 @@ class LocalExecutor:
         """The personal models `[c, d]` of clients `ids` `[c]`."""
         objective, states = self.trainer.objective, None
         if not objective.personalises:
-            raise ValueError("clients have no models of their own to score")
+            raise ValueError("the objective has no personal models to score")
         if self.states:
             states, _ = self.states.gather(ids, objective.unseen(broadcast))
         return objective.personal(broadcast, states, None)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Divides clients into those with their own examples and those with poisoned ones."""
+        """Divides clients into those with unchanged examples and those with poisoned ones."""
         ids = self.by_work(cohort.clients)
         if self.attackers is None or self.poisoned is None:
             return ids, ids[:0]
@@ -139,11 +139,11 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Iterator[Chunk]:
-        """Returns `_answer`; if memory does not suffice, the answers of halves of the clients.
+        """Yields the answer of the clients; if memory does not suffice, of one half after another.
 
-        The round is already charged, so it must continue. A row does not depend on the other
-        clients of a chunk, and the failed attempt left no trace. Silos are charged as they train,
-        and train alone anyway.
+        The round is already charged, so it should not fail. A row does not depend on the other
+        clients of a chunk, and a failed attempt changes nothing. Silos are excepted: they are
+        charged as they train.
         """
         answer = None
         try:
@@ -155,7 +155,10 @@ class LocalExecutor:
             yield answer
             return
         halves = zip(np.array_split(chunk, 2), np.array_split(ids, 2), strict=True)
-        for half, places in halves:  # the failed attempt no longer holds memory
+        for (
+            half,
+            places,
+        ) in halves:  # outside of `except`, which would keep the failed attempt's memory
             yield from self._in_memory(exchange, trainer, half, places, round)
 
     def _answer(
@@ -180,8 +183,8 @@ class LocalExecutor:
     ) -> Iterator[tuple[Indices, tuple[Federation, Indices]]]:
         """Yields each of `chunks` with a population that holds it, and the clients' indices in it.
 
-        Examples in files are read ahead if clients train several epochs; for one epoch it is no
-        faster. Silos that protect examples sample these themselves, after they are charged.
+        Examples in files are read ahead if clients train two epochs or more; with one epoch this is
+        not faster. Silos that protect examples sample them after they are charged.
         """
         again = self.trainer.epochs >= FEWEST_EPOCHS
         if self.silos or not again or not isinstance(federation.examples.x, Mapped):
@@ -191,7 +194,9 @@ class LocalExecutor:
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
         """This rank's chunks of clients `ids`, most work first."""
         if not self.unordered:
-            ids = ids[self.ranks.rank :: self.ranks.count]  # by work, so that loads are similar
+            ids = ids[
+                self.ranks.rank :: self.ranks.count
+            ]  # `ids` are sorted by work, so ranks have similar loads
         chunks = [ids[start : start + self.chunk] for start in range(0, len(ids), self.chunk)]
         if not self.unordered:
             yield from chunks
@@ -227,7 +232,7 @@ class LocalExecutor:
         if self.states is None or exchange.task == "project":
             return rows
         if after is None:
-            raise ValueError("a stateful objective has to return its state")
+            raise ValueError("the objective keeps state, but its message returned none")
         # Clients whose training diverged keep their earlier state.
         finite = (rows.isfinite().all(1) & after.isfinite().all(1)).cpu()
         self.states.scatter(chunk[finite.numpy()], after[finite])
@@ -241,10 +246,10 @@ class LocalExecutor:
         return trainer.train(np.zeros(1, dtype=np.int64), exchange.broadcast, None, keys)[0][0]
 
     def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
-        """Local steps `[c]` of clients `ids` in `round`, and their processed examples `[c]`.
+        """Number of local steps `[c]` and of processed examples `[c]` of clients `ids` in `round`.
 
-        A gradient over all examples counts as an epoch, and each step's second gradient as a second
-        step.
+        A gradient over all examples counts as one epoch, and the second gradient of each step as
+        another step.
         """
         trainer, objective = self.trainer, self.trainer.objective
         sizes = trainer.federation.sizes(ids)
@@ -257,10 +262,10 @@ class LocalExecutor:
         return twice * taken + steps(sizes, passes, trainer.batch_size), examples
 
     def _epochs(self, who: Indices, round: int) -> Indices:
-        """Returns each client's epochs `[c]`; those of stragglers are fewer, uniform from 1 on.
+        """Returns each client's number of epochs `[c]`.
 
-        The draw is public and independent of the data. Stragglers count (Li et al. 2020, section
-        5.2) unless they are dropped.
+        Stragglers (Li et al. 2020, section 5.2) have fewer: a uniform number from 1, drawn by
+        public random numbers, independently of the data.
         """
         most = np.full(len(who), self.trainer.epochs)
         if not self.stragglers:
@@ -272,13 +277,13 @@ class LocalExecutor:
 
     def by_work(self, ids: Indices) -> Indices:
         """Sorts clients `ids` by their number of local steps, most first."""
-        if self.silos:  # all take the same number of steps, and their sizes are private
+        if self.silos:  # their numbers of steps are equal, and their sizes private
             return ids
         work = self.trainer.steps(self.trainer.federation.sizes(ids), 1)
         return ids[np.argsort(-work, kind="stable")]
 
     def _weights(self, ids: Indices) -> Tensor:
-        """Weights `[c]`: by examples, by declared constants, or equal."""
+        """Weights `[c]`: declared constants, numbers of examples, or 1."""
         if self.weights:
             return torch.tensor(self.weights, dtype=torch.float64)[ids]
         sizes = self.trainer.federation.sizes(ids)

@@ -1,10 +1,11 @@
 """The contract of local objectives: loss, descent direction and message of a client.
 
-A client's training begins at `origin` with the vectors of `carry`. Each step moves in the direction
-of `along`, which also updates the carried vectors. `message` computes a row from the final model
-and the carried vectors. A drift correction is a vector added to the local gradient, so most methods
-differ only in `direction`, the short form of `along`, and in the values they broadcast or remember;
-others change the loss (`losses`). Everything is stacked over the clients of a chunk.
+A client's training begins at `origin` with the vectors of `carry`. Each step moves against the
+direction of `along`, which also updates the carried vectors. `message` computes a row from the
+final model and the carried vectors. Most methods add a vector to the local gradient (a drift
+correction): they override only `direction`, a simpler form of `along`, and the values that are
+broadcast or remembered. Others change the loss (`losses`). All tensors are stacked over the clients
+of a chunk.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from privfed.core.vector import Layout
 Measures = Literal["", "loss", "fisher"]
 ServerStep = Literal["any", "plain", "only_plain"]
 Memory = Mapping[str, Tensor]
-"""An objective's memory of earlier rounds: functions of released values, public, checkpointed."""
+"""An objective's memory of earlier rounds: public functions of released values, checkpointed."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,13 @@ class Work:
     Attributes:
       steps: Local steps of each client, shape `[c]`.
       lr: Learning rate.
-      measured: The part's `measures`: "loss" `[c, b]`, the mean loss over all of a client's
-        examples at each of the b broadcast models, mostly one; "fisher" `[c, d]`, the mean over its
-        examples of the squared gradient at the trained model.
+      measured: The measurement that the objective's `measures` names. "loss" `[c, b]`: the mean
+        loss over all of a client's examples at each of the b broadcast models (usually one).
+        "fisher" `[c, d]`: the mean over its examples of the squared gradient at the trained model.
       returning: Mask `[c]` of clients that have a state from an earlier round.
       carried: The carried vectors after the last step, shape `[c, j]`.
       keys: The clients' own random streams of the round, which also shuffle their examples.
-      groups: Group of each client, shape `[c]`, if the part has a `grouping`; -1 for clients
+      groups: Group of each client, shape `[c]`, if the objective has a `grouping`; -1 for clients
         without examples.
     """
 
@@ -54,10 +55,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Grouping:
-    """The rule that gives a client its group: a declared column, "label" or "site".
+    """The rule that assigns clients to groups.
 
-    `by` is the value of `client.group`. `count` groups are declared; 0 is any number. The key
-    `client.<key>` has a value for each of `least` groups, and fewer groups are refused.
+    Attributes:
+      by: the value of `client.group`: a declared column, "label" or "site".
+      count: declared number of groups; 0 permits any number.
+      least: smallest permitted number of groups: the number of values of `client.<key>`.
+      key: the key of the run file that depends on the number of groups.
     """
 
     by: str
@@ -68,9 +72,13 @@ class Grouping:
 
 @dataclass(frozen=True)
 class Cohorts:
-    """Public constants: the declared number of `clients`, and the expected cohort `size`.
+    """Public constants of the population and the cohort.
 
-    `period`: number of rounds in which every client participates once.
+    Attributes:
+      clients: declared number of clients.
+      size: expected size of a cohort.
+      period: number of rounds in which every client participates exactly once; 1 if clients are
+        sampled independently in each round.
     """
 
     clients: int
@@ -88,27 +96,28 @@ class Message(Part):
     """A client's message and state, and the server-side aggregation of the released sum."""
 
     unproven: ClassVar[str] = ""
-    """The reason for refusal under privacy; empty if its messages have a proven bound."""
+    """The reason for refusal under privacy; empty if the privacy of messages is proved."""
     measures: ClassVar[Measures] = ""
-    """The additional measurement passed to `message`: see `Work`."""
+    """The additional measurement that `message` receives: see `Work.measured`."""
     server_step: ClassVar[ServerStep] = "any"
-    """The server step of its paper: "any"; "plain": the next model is the model plus the result of
-    `conclude`, and any other step is another algorithm with the same fixed points, as `check`
-    reports; "only_plain": any other step is refused, since `conclude` itself moves the models sent
-    to clients, and only under a plain step the run's model is one of them.
+    """The server step that the objective's paper assumes. "any": any server optimizer. "plain": the
+    next model is the model plus the result of `conclude`; `check` reports that any other step is
+    another algorithm with the same fixed points. "only_plain": any other step is refused, since
+    `conclude` moves the models that are sent to clients, and the run's model is one of these only
+    with a plain step.
     """
 
     @property
     def keeps(self) -> int:
         """Number of `[d]` state vectors each client keeps between rounds (scalars not counted).
 
-        Above 0, clients have to return.
+        If it is above 0, clients have to return.
         """
         return 0
 
     @property
     def exchanges(self) -> int:
-        """Number of exchanges up to and including training; fixed, and so is a round's event."""
+        """Number of exchanges up to and including training; it is fixed, as the event requires."""
         return 1
 
     @property
@@ -123,24 +132,23 @@ class Message(Part):
 
     @property
     def grouping(self) -> Grouping | None:
-        """The public groups of clients, if `message` reads each client's group (`Work.groups`).
+        """The rule of clients' groups, if `message` reads them (`Work.groups`).
 
-        A group follows from the client's own rows; its effect on a message is clipped with the
-        rest.
+        A client's group depends on its own rows only, and affects only its clipped message.
         """
         return None
 
     @property
     def sends_updates_alone(self) -> bool:
-        """Whether a message is the model update, and nothing more."""
+        """Whether a message is the model update only."""
         return tuple(name for name, _ in self.layout(1).parts) == ("delta",)
 
     @property
     def sums_states(self) -> bool:
         """Whether the server computes the total of all client states from sums.
 
-        Then every row has weight one, sums are divided by the expected cohort's size, a constant,
-        and only a plain sum is supported. The default is true for clients that keep any state.
+        Then every row has weight one, sums are divided by the expected cohort size, a constant, and
+        the only supported aggregation is a sum. The default is true if clients keep state.
         """
         return self.keeps > 0
 
@@ -150,7 +158,7 @@ class Message(Part):
         return type(self).personal is not Message.personal
 
     def state_length(self, d: int) -> int:
-        """Returns k, the number of values each client keeps between rounds: `keeps` vectors."""
+        """Returns k, the number of values that each client keeps; by default keeps * d."""
         return self.keeps * d
 
     def layout(self, d: int) -> Layout:
@@ -165,7 +173,7 @@ class Message(Part):
         return {}
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        """Yields exchanges before training, e.g. of gradients; each `yield` returns the release.
+        """Yields exchanges before training, such as of gradients; each `yield` returns a release.
 
         Args:
           params: the current model, shape [d].
@@ -191,7 +199,7 @@ class Message(Part):
           w: trained models, shape [c, d].
           broadcast: released values by name.
           state: client states, shape [c, k], or None.
-          work: what the clients did.
+          work: the completed local training.
 
         Returns:
           The rows [c, m] and the new states [c, k].
@@ -201,18 +209,18 @@ class Message(Part):
     def admitted(self, rows: Tensor) -> Tensor:
         """Returns rows `[c, m]` projected onto the set that an honest client can send.
 
-        Honest rows do not change. The projection applies to all summed rows, except those of
-        attackers that ignore bounds. Rules on rows receive updates only, and any vector is a
-        possible update.
+        Honest rows do not change. The projection applies to all rows that are summed, except those
+        of simulated attackers that ignore bounds. Rules on rows need no projection: they receive
+        updates only, and an honest client may send any update.
         """
         return rows
 
     def personal(
         self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None
     ) -> Tensor:
-        """Returns the personal models of clients, `[c, d]` or `[d]`.
+        """Returns the clients' personal models `[c, d]`, or `[d]` if all share one.
 
-        `state` and `measured` are those of the clients, as in `origin`.
+        The arguments are those of `origin`.
         """
         return broadcast["params"]
 
@@ -240,9 +248,9 @@ class Objective(LocalLoss, Correction, Message):
 
     @property
     def plain(self) -> bool:
-        """Whether steps follow the gradient of the run's loss, and nothing is carried.
+        """Whether each step is a plain gradient step on the run's loss.
 
-        Each parameter can then step separately.
+        Parameters can then be updated one by one.
         """
         kind = type(self)
         steps = kind.direction is Correction.direction and kind.along is Correction.along

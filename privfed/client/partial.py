@@ -1,7 +1,7 @@
-"""Partial models, of which a client sends only the shared part; and averaged batch statistics.
+"""Partial models, whose shared part alone is sent by clients; and averaged batch statistics.
 
-The objective wraps that of a run, which knows only the shared part `[d]`, so that row, server and
-event are those of a smaller model. The local part `[p]` takes plain gradient steps:
+The objective wraps that of a run, which trains only the shared part `[d]`: row, server and event
+are those of a smaller model. The local part `[p]` takes plain gradient steps:
 
 - *simultaneously*: FedPer (Arivazhagan, Aggarwal, Singh & Choudhary 2019) if the head is local,
   LG-FedAvg (Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov & Morency 2020, Algorithm 1)
@@ -11,15 +11,14 @@ event are those of a smaller model. The local part `[p]` takes plain gradient st
   for a number of epochs, with the shared part fixed, and then the shared part, with the local part
   fixed.
 
-*Releases*: the row `[m]` of the shared part, clipped and summed as usual. It follows from the
-client's examples, its random numbers, released values and its own state; the local part therefore
-costs no privacy beyond the row (`privfed.client.client_states`), which contains none of its
-parameters.
+*Releases*: sums of the rows `[m]` of the shared part, clipped as usual. A row contains no local
+parameter. It depends on the client's examples, its random numbers, released values and its own
+state, so the local part costs no privacy beyond the row (`privfed.client.client_states`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -35,10 +34,10 @@ from privfed.core.vector import Layout
 
 
 class Averaging(Around):
-    """`inner` on the parameters of a model, whose running statistics are averaged as they are.
+    """The objective `inner` on a model's parameters, with averages of its running statistics.
 
-    The last `count` entries of the vector are the running statistics of batch normalisations, which
-    local steps update and no gradient moves. A client sends the change of each, after the row of
+    The last `count` entries of the model's vector are the running statistics of batch
+    normalisations, which forward passes update. A client sends their changes after the row of
     `inner`. Changes are not bounded, so models with such statistics are refused under privacy.
     """
 
@@ -53,78 +52,73 @@ class Averaging(Around):
         return self.inner.layout(d - self.count).plus("statistics", self.count)
 
     def init(self, params: Tensor) -> Memory:
-        return self.inner.init(self._parameters(params))
+        return self.inner.init(self._parts(params)[0])
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        return (yield from self.inner.prelude(self._parameters(params), memory))
+        return (yield from self.inner.prelude(self._parts(params)[0], memory))
 
     def unseen(self, broadcast: Broadcast) -> Tensor:
         return self.inner.unseen(self._sent(broadcast))
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
         start = super().origin(self._sent(broadcast), state, measured)
-        shared = self._statistics(broadcast["params"]).expand(*start.shape[:-1], -1)
+        shared = self._parts(broadcast["params"])[1].expand(*start.shape[:-1], -1)
         return torch.cat([start, shared], dim=-1)
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
         return super().carry(self._sent(broadcast), state)
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
-        w, grad = self._parameters(step.w), self._parameters(step.grad)
+        (w, statistics), (grad, _) = self._parts(step.w), self._parts(step.grad)
         direction, carried = super().along(replace(step, w=w, grad=grad), self._sent(broadcast))
-        still = torch.zeros_like(self._statistics(step.w))
-        return torch.cat([direction, still], dim=1), carried
+        return torch.cat([direction, torch.zeros_like(statistics)], dim=1), carried
 
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
-        sent = self._sent(broadcast)
-        row, after = self.inner.message(self._parameters(w), sent, state, work)
-        change = self._statistics(w) - self._statistics(broadcast["params"])
+        parameters, statistics = self._parts(w)
+        row, after = self.inner.message(parameters, self._sent(broadcast), state, work)
+        change = statistics - self._parts(broadcast["params"])[1]
         return torch.cat([row, change], dim=1), after
 
     def admitted(self, rows: Tensor) -> Tensor:
-        admitted = self.inner.admitted(self._parameters(rows))
-        return torch.cat([admitted, self._statistics(rows)], dim=1)
+        inner, statistics = self._parts(rows)
+        return torch.cat([self.inner.admitted(inner), statistics], dim=1)
 
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:
-        sent, row = self._sent(broadcast), self._parameters(released)
-        delta, after = self.inner.conclude(sent, row, memory, cohorts)
-        return torch.cat([delta, self._statistics(released)]), after
+        row, statistics = self._parts(released)
+        delta, after = self.inner.conclude(self._sent(broadcast), row, memory, cohorts)
+        return torch.cat([delta, statistics]), after
 
     def _sent(self, broadcast: Broadcast) -> Broadcast:
         """The broadcast to `inner`, whose model has no statistics."""
-        return {**broadcast, "params": self._parameters(broadcast["params"])}
+        return {**broadcast, "params": self._parts(broadcast["params"])[0]}
 
-    def _parameters(self, vectors: Tensor) -> Tensor:
-        """`vectors` `[..., m]` without the statistics."""
-        return vectors[..., : vectors.shape[-1] - self.count]
-
-    def _statistics(self, vectors: Tensor) -> Tensor:
-        """The statistics `[..., s]` at the end of `vectors`."""
-        return vectors[..., vectors.shape[-1] - self.count :]
+    def _parts(self, vectors: Tensor) -> Sequence[Tensor]:
+        """Splits `vectors` `[..., m]` before the statistics `[..., s]` at their end."""
+        return torch.split(vectors, [vectors.shape[-1] - self.count, self.count], -1)
 
 
 class Partial(Around):
-    """`inner` on the shared parameters of a model, and plain steps on the local ones.
+    """The objective `inner` on the shared parameters of a model, and plain steps on the local ones.
 
-    The local part starts at `start` `[p]`, which is public. A client keeps p numbers, followed by
-    the state of `inner`.
+    The local part begins at `start` `[p]`, which is public. A client's state is its local part, p
+    numbers, followed by the state of `inner`.
     """
 
     keeps: ClassVar[int] = 1
 
     start: SkipValidation[Tensor]
     local_epochs: int = 0
-    """Epochs of a round that train the local part only; the shared part is trained after them. 0:
-    both parts are trained in all epochs.
+    """Number of first epochs of a round that train only the local part; later epochs train only the
+    shared part. If 0, all epochs train both parts.
     """
 
     @property
     def personalises(self) -> bool:
-        """True: each client has a personal model, by its local part."""
+        """True, since each client has its own local part."""
         return True
 
     @property
@@ -136,10 +130,10 @@ class Partial(Around):
         return len(self.start) + self.inner.state_length(d)
 
     def init(self, params: Tensor) -> Memory:
-        return self.inner.init(self._shared(params))
+        return self.inner.init(self._parts(params)[0])
 
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
-        sent = self._shared(params)
+        sent = self._parts(params)[0]
         extra = yield from self.inner.prelude(sent, memory)
         return {"params": sent, **extra}
 
@@ -162,9 +156,10 @@ class Partial(Around):
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
         if self.local_epochs:
             return self._in_turn(step)
-        shared = replace(step, w=self._shared(step.w), grad=self._shared(step.grad))
+        grad, local = self._parts(step.grad)
+        shared = replace(step, w=self._parts(step.w)[0], grad=grad)
         direction, carried = super().along(shared, broadcast)
-        return torch.cat([direction, self._local(step.grad)], dim=1), carried
+        return torch.cat([direction, local], dim=1), carried
 
     def contrasts(self, broadcast: Broadcast, state: Tensor | None) -> Tensor | None:
         others = super().contrasts(broadcast, state)
@@ -179,21 +174,20 @@ class Partial(Around):
     ) -> tuple[Tensor, Tensor | None]:
         if self.local_epochs and work.carried is not None:
             work = replace(work, steps=work.carried[:, 0], carried=None)
-        shared, rest = self._shared(w), self.inner_state(state, broadcast)
-        row, after = self.inner.message(shared, broadcast, rest, work)
-        stays = self._local(w)
-        return row, stays if after is None else torch.cat([stays, after], dim=1)
+        shared, local = self._parts(w)
+        row, after = self.inner.message(shared, broadcast, self.inner_state(state, broadcast), work)
+        return row, local if after is None else torch.cat([local, after], dim=1)
 
     def _in_turn(self, step: LocalStep) -> tuple[Tensor, Tensor | None]:
         """Steps the local part `[c, p]` in the first epochs, and then the shared part `[c, d]`."""
         alone = (step.epoch < self.local_epochs)[:, None]
-        shared = torch.where(alone, 0.0, self._shared(step.grad))
-        stays = torch.where(alone, self._local(step.grad), 0.0)
+        shared, local = self._parts(step.grad)
         taken = None if step.carried is None else step.carried + (~alone).to(step.w)
-        return torch.cat([shared, stays], dim=1), taken
+        both = torch.where(alone, 0.0, shared), torch.where(alone, local, 0.0)
+        return torch.cat(both, dim=1), taken
 
     def _joined(self, shared: Tensor, state: Tensor | None) -> Tensor:
-        """Joins shared and local parts to models `[c, d + p]`; `[d + p]` without a state."""
+        """Joins shared and local parts to models `[c, d + p]`; `[d + p]` without client states."""
         if state is None:
             return torch.cat([shared, self.start.expand(*shared.shape[:-1], -1)], dim=-1)
         stays = state[:, : len(self.start)]
@@ -205,10 +199,6 @@ class Partial(Around):
             return None
         return state[:, len(self.start) :]
 
-    def _shared(self, vectors: Tensor) -> Tensor:
-        """The shared parameters `[..., d]` of complete vectors `[..., d + p]`."""
-        return vectors[..., : vectors.shape[-1] - len(self.start)]
-
-    def _local(self, vectors: Tensor) -> Tensor:
-        """The local parameters `[..., p]` of complete vectors `[..., d + p]`."""
-        return vectors[..., vectors.shape[-1] - len(self.start) :]
+    def _parts(self, vectors: Tensor) -> Sequence[Tensor]:
+        """The shared parameters `[..., d]` and the local ones `[..., p]` of complete vectors."""
+        return torch.split(vectors, [vectors.shape[-1] - len(self.start), len(self.start)], -1)

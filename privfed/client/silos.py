@@ -28,16 +28,16 @@ from privfed.models.calling import scoring
 from privfed.models.network import Network
 
 _MIXED = (
-    "Opacus does not compute this model's per-example gradients correctly: the model mixes "
-    "examples or uses parameters outside of its layers. Use another model, or user-level "
-    "privacy"
+    'client.privacy.mechanism is "dp_sgd", but Opacus does not compute this model\'s per-example '
+    "gradients correctly, since the model mixes examples or uses parameters outside of its layers; "
+    "use another model, or user-level privacy (privacy.mechanism)"
 )
 
 
 class PerExample:
-    """Per-example gradients of one network.
+    """Per-example gradients of one network, by Opacus.
 
-    Raises `Refused` if Opacus is missing or does not support a layer.
+    Raises `Refused` if Opacus is not installed or does not support a layer.
     """
 
     def __init__(self, network: Network) -> None:
@@ -48,7 +48,7 @@ class PerExample:
                 from opacus.validators import ModuleValidator
         except ImportError as error:
             raise Refused(
-                'client.privacy.mechanism = "dp_sgd" needs opacus, which is not installed: '
+                'client.privacy.mechanism is "dp_sgd", but opacus is not installed; run: '
                 "pip install 'privfed[opacus]'"
             ) from error
         self._network = network
@@ -66,17 +66,20 @@ class PerExample:
             ]
             listed = "; ".join(" ".join(str(problem).split()) for problem in problems)
             raise Refused(
-                'client.privacy.mechanism = "dp_sgd", but gradients of single examples cannot be '
-                f"computed for this model: {', '.join(layers) or listed}; use other layers, or "
+                'client.privacy.mechanism is "dp_sgd", but per-example gradients cannot be computed'
+                f" for these layers: {', '.join(layers) or listed}; use other layers, or "
                 "user-level privacy (privacy.mechanism)"
             )
         self._module = GradSampleModule(copied, loss_reduction="sum")
         self._parameters: dict[str, Any] = dict(copied.named_parameters())
 
     def verify(self, x: Tensor, y: Tensor) -> None:
-        """Compares with autograd, one example at a time, on synthetic x `[3, *]`, y `[3, *]`.
+        """Compares gradients with autograd, one example at a time, on synthetic x, y `[3, *]`.
 
-        Raises `Refused` if they differ: hooks do not see everything that a module may do.
+        Opacus computes gradients by hooks, which do not see everything that a module may do.
+
+        Raises:
+          Refused: if gradients differ.
         """
         network, generator = self._network, torch.Generator().manual_seed(0)
         noise = torch.randn(network.shapes.length, generator=generator).to(network.initial_params)
@@ -93,7 +96,7 @@ class PerExample:
                             raise Refused(_MIXED)
         except Refused:
             raise
-        except Exception as error:  # whatever a user's module does under hooks
+        except Exception as error:  # a user's module may raise any exception
             reason = " ".join(str(error).split())
             raise Refused(f"{_MIXED} ({type(error).__name__}: {reason})") from error
 
@@ -119,16 +122,16 @@ class PerExample:
         rows: Tensor = torch.cat(parts, dim=1).detach()
         if len(rows) != len(x):
             raise Refused(
-                f"{len(x)} examples gave {len(rows)} gradients, so that the model mixes examples "
-                "and has no per-example gradients; use layers that treat examples separately, or "
-                "user-level privacy (privacy.mechanism)"
+                f'client.privacy.mechanism is "dp_sgd", but {len(x)} examples gave {len(rows)} '
+                "gradients, since the model mixes examples; use layers that treat examples "
+                "separately, or user-level privacy (privacy.mechanism)"
             )
         return rows
 
 
 @contextmanager
 def _without_dropout(module: nn.Module) -> Iterator[None]:
-    """Disables dropout; Opacus' hooks need training mode, and other randomness is refused."""
+    """Disables dropout within the block; other layers stay in training mode, as hooks require."""
     drawing = [part for part in module.modules() if isinstance(part, _DropoutNd)]
     for part in drawing:
         part.eval()
@@ -148,17 +151,25 @@ def _gradient(network: Network, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 class SiloLedgers:
-    """One ledger per silo under private/silos, as each silo would keep it itself.
+    """One ledger per silo, under private/silos.
 
-    A ledger contains the rounds in which its silo participated, so it is never published.
+    A ledger states the rounds in which its silo participated, so it is never published.
     """
 
     def __init__(
         self, folder: Path, terms: Mapping[str, Any], silos: int, fresh: bool, reexecutes: bool
     ) -> None:
-        """Opens the ledgers of all `silos`, or creates them if nothing was charged yet (`fresh`).
+        """Opens the ledgers of all silos; creates them if no round was charged yet.
 
-        Raises `Broken` if one is missing from a run that was charged.
+        Args:
+          folder: folder of the ledgers.
+          terms: terms of the run, which begin each ledger.
+          silos: number of silos.
+          fresh: whether no round was charged yet.
+          reexecutes: whether a charged round may be executed again.
+
+        Raises:
+          Broken: if a ledger is missing or empty after a charge, or is of another run.
         """
         for part in (folder.parent, folder):
             if fresh:
@@ -179,10 +190,10 @@ def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
     if ledger is None or not ledger.opened:
         if not fresh:
             raise Broken(
-                f"{path} is missing or empty, so that the budget spent by this silo's examples is "
-                "unknown; restore the file, or start a new run"
+                f"{path} is missing or empty, but it states the privacy spent on this silo's "
+                "examples; restore the file, or start a new run"
             )
-        path.unlink(missing_ok=True)  # interrupted at its creation
+        path.unlink(missing_ok=True)  # left by an interrupted creation
         return Ledger.create(path, terms)
     if ledger.terms.get("id") != terms["id"]:
         raise Broken(
@@ -192,7 +203,7 @@ def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
 
 
 class PrivateSilos:
-    """Trains silos by an `ExamplePrivacy`: their messages are private for each example."""
+    """Trains silos with example-level privacy."""
 
     def __init__(self, dp: ExamplePrivacy, trainer: LocalTrainer, ledgers: SiloLedgers) -> None:
         self._dp, self._ledgers = dp, ledgers

@@ -1,8 +1,8 @@
 """Local training of a chunk of clients: stacked as one batched model, or one after the other.
 
 Both modes use exactly the same batches and give the same rows up to float rounding. Stacking is
-faster for small models, where PyTorch's cost per call dominates; the loop is faster where one model
-already fills the cache.
+faster for small models, where PyTorch's cost per call dominates. The loop is faster for models so
+large that a single one fills the cache.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from privfed.models.network import Leaves, Network
 
 Way = Literal["stacked", "loop"]
 Statistic = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Rows `[c, *]` of models w `[c, d]` on batches x, y with valid examples `real` `[c, B]`."""
+"""Maps models w `[c, d]`, batches x and y, and a mask `[c, B]` of valid examples to rows `[c, *]`.
+"""
 Steering = Callable[[Tensor, Tensor, float], Tensor]
 """Maps a direction `[c, d]`, the models' displacement from their origin `[c, d]` and a rate to the
 direction `[c, d]` of a simulated attacker.
 """
 DROPOUT, _MEASURING = 2**62, 2**62 + 1
-"""Salts that no epoch has."""
+"""Salts of random streams, which differ from the numbers of epochs."""
 
 
 @dataclass(frozen=True)
 class LocalTrainer:
-    """E epochs of minibatch SGD at rate `lr` on each client's mean loss.
+    """Trains each client by epochs of minibatch SGD at rate `lr` on its mean loss.
 
-    At most `most_steps` steps, unless that is 0.
+    A client takes at most `most_steps` steps; 0 is no bound.
     """
 
     federation: Federation
@@ -55,21 +56,21 @@ class LocalTrainer:
     way: Way
     most_steps: int = 0
     steering: Steering | None = None
-    """The direction of attackers that steer their local training."""
+    """Changes the directions of simulated attackers; None for honest clients."""
     groups: ClientGroups | None = None
     """Source of each client's group, if the objective needs it."""
 
     @property
     def plain(self) -> bool:
-        """Whether steps follow the plain gradient."""
+        """Whether each step is a plain gradient step on the run's loss."""
         return self.objective.plain and self.steering is None
 
     def go(
         self, course: Course, step: LocalStep, broadcast: Broadcast, training: Tensor | None = None
     ) -> None:
-        """Takes a step of the clients, as the objective and attackers define it.
+        """Takes a step of the clients, as the objective and simulated attackers define it.
 
-        If `training` `[c, 1]` is given, only clients marked there take it.
+        If a mask `training` `[c, 1]` is given, only the clients marked there take the step.
         """
         direction, carried = self.objective.along(step, broadcast)
         if self.steering is not None:
@@ -94,8 +95,8 @@ class LocalTrainer:
           broadcast: released values by name.
           states: client states, shape [c, k], or None.
           keys: random streams of the clients.
-          epochs: epochs of each client, shape [c], if stragglers do fewer than all.
-          returning: mask [c] of clients that have a state of their own.
+          epochs: number of epochs of each client, shape [c]; None if all do `self.epochs`.
+          returning: mask [c] of clients that have a state from an earlier round.
 
         Returns:
           The rows [c, m] and the clients' new states [c, k].
@@ -124,7 +125,7 @@ class LocalTrainer:
 
     @property
     def models_measured(self) -> int:
-        """Number of models at which a client measures its examples, if it does."""
+        """Number of models that each client measures on its examples, if the objective measures."""
         return self.objective.broadcasts if self.objective.measures == "loss" else 1
 
     def steps(self, sizes: Indices, epochs: Indices | int) -> Indices:
@@ -132,11 +133,11 @@ class LocalTrainer:
         return steps(sizes, epochs, self.batch_size, self.most_steps)
 
     def gradients(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor:
-        """Each client's gradient `[c, d]` of its mean loss over its examples; 0 without any."""
+        """Each client's gradient `[c, d]` of its mean loss; zero for a client without examples."""
         return self._gradients(ids, params.expand(len(ids), -1), keys)
 
     def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
-        """`gradients` `[c, d]` at models w `[c, d]`."""
+        """As `gradients`, at one model per client, w `[c, d]`."""
         return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
 
     def losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
@@ -154,7 +155,7 @@ class LocalTrainer:
         """Fisher diagonals `[c, d]` at models w `[c, d]`, if the objective measures them."""
         if self.objective.measures != "fisher":
             return None
-        return self._mean(  # the mean of squares is not the square of means
+        return self._mean(  # one example per batch, to square each gradient
             ids, w, keys, 1, w.shape[1], lambda *batch: self._gradient(*batch).square()
         )
 
@@ -175,7 +176,9 @@ class LocalTrainer:
                     if not bool(real.any()):
                         continue
                     x, y = self.federation.gather(rows[some, step])
-                    seed_draws(int(seeds[some][0, step]), w.device)  # dropout is per client
+                    seed_draws(
+                        int(seeds[some][0, step]), w.device
+                    )  # each client has its own dropout
                     mean = of(w[some], x, y, real)
                     weighted = mean * real.sum(1, keepdim=True)
                     total[some] += torch.where(real.any(1, keepdim=True), weighted, 0.0)
@@ -193,7 +196,7 @@ class LocalTrainer:
         return (losses * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
 
     def _together(self, count: int) -> Iterator[slice]:
-        """Trains all clients of a chunk at once, or each separately."""
+        """Yields the clients that are processed at once: all if stacked, otherwise each alone."""
         if self.way == "stacked":
             yield slice(0, count)
         else:
@@ -265,7 +268,7 @@ class LocalTrainer:
         seeds = keys.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
         with own_draws(device):
             for client, steps in enumerate(batches.steps):
-                seed_draws(int(seeds[client]), device)  # dropout does not depend on the chunk
+                seed_draws(int(seeds[client]), device)  # dropout must not depend on the chunk
                 now = course.of(slice(client, client + 1))
                 leaves = self.network.leaves(now.w[0])
                 epochs = torch.from_numpy(batches.epochs[client]).to(device)
@@ -293,7 +296,7 @@ class LocalTrainer:
             grad = self.network.gradient(course.w[0], x, y)[None]
         if before is None:
             return grad, None
-        _draw_again(before, device)  # the same batch, dropout included
+        _draw_again(before, device)  # for the same dropout
         return grad, self.network.gradient(self._anchor(course, broadcast)[0], x, y)[None]
 
 
@@ -303,7 +306,7 @@ def _by_step(each: NDArray[Any]) -> Tensor:
 
 
 def own_draws(device: torch.device) -> AbstractContextManager[None]:
-    """A context whose random draws leave torch's own generators unchanged."""
+    """A context after which torch's generators have their earlier state again."""
     return drawing_alone([device] if device.type == "cuda" else [])
 
 

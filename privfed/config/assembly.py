@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from privfed.config.config import Config, Raw
+from privfed.config.config import AUTO, Config, Raw
 from privfed.config.mistakes import Mistake, listed_mistakes, mistakes, named_elsewhere
 from privfed.config.resolved import Resolved
 from privfed.config.sections import SECTIONS, Data, Privacy
@@ -17,9 +17,12 @@ from privfed.core.parts import Part, expected, find, passed
 from privfed.core.registry import BUILT_IN
 from privfed.models.form import Task
 from privfed.models.loss import Loss
+from privfed.models.recipes import LinearModel
 
 DEFAULT_EPSILON = 4.0
 UNSOLVED = Resolved()
+_CHOSEN_AT_START = ("client.lr", "privacy.clip")
+"""Keys that may be "auto"."""
 
 
 def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
@@ -32,7 +35,8 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     Raises:
       Refused: with every problem found.
     """
-    raw = _suited(_with_loss(raw))
+    raw, left_open = _without_open(_with_loss(raw))
+    raw = _suited(raw)
     sections: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     names: dict[str, str] = {}
@@ -54,7 +58,13 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     parts["sampler"] = parts["sampler"].of(sections["data"].clients)
     sections["privacy"] = _one_budget(sections["privacy"])
     del sections[""]
-    return Config(**sections, **parts, names=names, given=given, **vars(solved))
+    if left_open and sections["data"].site_partition == "elsewhere":
+        raise Refused(
+            f'{left_open[0]} is "auto", but sites on machines of their own train with the keys '
+            "that they approved; set a number",
+            key=left_open[0],
+        )
+    return Config(**sections, **parts, names=names, given=given, open=left_open, **vars(solved))
 
 
 def named(raw: Raw, kind: str) -> type[Any]:
@@ -139,6 +149,30 @@ def _with_loss(raw: Raw) -> Raw:
     return {**raw, "model": {**model, "loss": "multi_label" if several else "squared_error"}}
 
 
+def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
+    """Returns `raw` without the keys that are "auto", and these keys.
+
+    They are the default for models to which no recommendation of the loss applies, unless clients
+    are at sites on machines of their own.
+    """
+    others = {name: dict(section) for name, section in raw.items()}
+    linear = isinstance(_chosen("model", raw.get("model", {}))["model"][1], LinearModel)
+    apart = raw.get("data", {}).get("site_partition") == "elsewhere"
+    open_keys: list[str] = []
+    for target in _CHOSEN_AT_START:
+        name, _, key = target.rpartition(".")
+        section = others.setdefault(name, {})
+        if key in section:
+            left_open = section[key] == AUTO and key in known_keys(name, section)
+        else:
+            recommended = _default(name, section, key) == _default(name, {}, key)
+            left_open = not linear and not apart and recommended
+        if left_open:
+            section.pop(key, None)
+            open_keys.append(target)
+    return others, tuple(open_keys)
+
+
 def _suited(raw: Raw) -> Raw:
     """Returns `raw` with the defaults that the loss recommends for keys that are left out.
 
@@ -168,14 +202,14 @@ def _built(raw: Raw, name: str, kind: str) -> Any:
 
 
 def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
-    """Default of `key` in `section`, given the parts that it names; None for an unknown key."""
+    """Default of `key` in `section`, given the parts named there; None for an unknown key."""
     models = _models(name, section)
     fields = [model.model_fields[key] for model in models if key in model.model_fields]
     return fields[0].default if fields else None
 
 
 def _unknown_keys(name: str, given: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Keys of a section that neither the section nor one of its parts defines."""
+    """Yields the keys in `given` that neither the section nor one of its parts defines."""
     known = known_keys(name, given)
     for key in sorted(given.keys() - known):
         yield Mistake(f"{name}.{key}", partial(_unknown, name, key, list(known)))
@@ -235,7 +269,7 @@ def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> No
 
 
 def _one_budget(privacy: Privacy) -> Privacy:
-    """Adds the default budget if neither budget nor noise is set; refuses them together."""
+    """Adds the default budget if neither budget nor noise is set; refuses a budget with a noise."""
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise Refused(
             "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "

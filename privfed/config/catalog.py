@@ -61,8 +61,9 @@ def _documented(module: str, name: str) -> dict[str, str]:
 
 def _key(node: ast.stmt) -> str:
     """The key that `node` declares; "" if it declares none."""
-    named = isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    return node.target.id if named else ""  # type: ignore[attr-defined]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return node.target.id
+    return ""
 
 
 def _text(node: ast.stmt) -> str:
@@ -224,7 +225,6 @@ def written_part(kind: str, name: str, like: str = "") -> tuple[str, str]:
     made, key = "".join(word.capitalize() for word in name.split("_")), key_of(kind)
     value = f'["{name}:{made}"]' if kind in LISTS else f'"{name}:{made}"'
     section, _, short = key.rpartition(".")
-    keys = {**getattr(base, "follows_clip", {}), **_examples(base)}
     module = _MODULE.format(
         place=base.__module__,
         base=base.__name__,
@@ -235,7 +235,7 @@ def written_part(kind: str, name: str, like: str = "") -> tuple[str, str]:
         declarations=_declarations(kind, base),
         hooks="\n\n".join(_overriding(kind, base, hook) for hook in _overridden(kind, base)),
     )
-    stated = ", ".join(f"{key}={each!r}" for key, each in keys.items() if each is not None)
+    stated = ", ".join(f"{key}={each!r}" for key, each in example_keys(base).items())
     return module, _TEST.format(name=name, made=made, kind=kind, keys=stated)
 
 
@@ -247,10 +247,11 @@ def _usual(kind: str) -> str:
     return next(part for part in (usual, *BUILT_IN[kind]) if part not in ("", "none"))
 
 
-def _examples(part: type[BaseModel]) -> dict[str, Any]:
-    """The keys without a default, with the examples that they declare."""
-    fields = part.model_fields.items()
-    return {key: field.examples[0] for key, field in fields if field.examples}
+def example_keys(part: type[BaseModel]) -> dict[str, Any]:
+    """Returns the examples that keys of `part` declare, and the keys that follow the clip."""
+    follows = getattr(part, "follows_clip", {}).items()
+    examples = {key: of.examples[0] for key, of in part.model_fields.items() if of.examples}
+    return {**{key: value for key, value in follows if value}, **examples}
 
 
 def _overridden(kind: str, base: type[BaseModel]) -> list[str]:
@@ -295,7 +296,10 @@ def _declarations(kind: str, base: type[BaseModel]) -> str:
     return head + "\n".join(lines) + "\n\n" if lines else ""
 
 
-_MODULE = '''"""{made}: a part of your own, in a run file {named}."""
+_MODULE = '''"""{made}: a part of your own.
+
+In a run file, it is {named}.
+"""
 
 from {place} import {base}
 

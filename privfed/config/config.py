@@ -59,6 +59,8 @@ from privfed.secure.summation import RowHiding, SumProtocol, shows_no_row
 from privfed.server.optimizer import ServerOptimizer
 
 Raw = dict[str, dict[str, Any]]
+AUTO = "auto"
+"""The value of a key whose value is chosen when the run starts."""
 WITH_WEIGHTS = "the module that was passed"
 
 
@@ -73,6 +75,8 @@ class Config:
       admitted: the smallest cohort with which a secure sum begins in a training round, if it was
         solved for; a resume keeps it.
       evaluation_admitted: the same for rounds that evaluate.
+      open: keys that are "auto": their values are chosen when the run starts.
+      auto: the keys that were "auto", and the examples from which their values were chosen.
       chosen: set if the run is one of several candidates to choose from.
     """
 
@@ -115,11 +119,14 @@ class Config:
     admitted: int = 0
     chosen: Chosen | None = None
     evaluation_admitted: int = 0
+    open: tuple[str, ...] = ()
+    auto: str = ""
 
     @property
     def resolved(self) -> Resolved:
         """The values that a plan solved for."""
-        return Resolved(self.noise_multiplier, self.admitted, self.chosen, self.evaluation_admitted)
+        solved = self.noise_multiplier, self.admitted, self.chosen, self.evaluation_admitted
+        return Resolved(*solved, self.auto)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -188,12 +195,12 @@ class Config:
 
     @property
     def nothing_public(self) -> bool:
-        """Whether no example is public, so that only clients can evaluate the model."""
+        """Whether no example is public; then only clients can evaluate the model."""
         return self.data.holdout == "none"
 
     @property
     def void(self) -> bool:
-        """Whether attackers read raw updates, so that their rows depend on other clients' data."""
+        """Whether attackers read raw updates; then their rows depend on other clients' data."""
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
@@ -281,6 +288,9 @@ class Config:
                 models.append(getattr(self, section.field))
             for model in models:
                 out[name] |= model.model_dump(exclude_none=True)
+        for target in self.open:
+            name, _, key = target.rpartition(".")
+            out[name][key] = AUTO
         return out
 
     def raw(self) -> Raw:
@@ -292,8 +302,8 @@ class Config:
         values = self.values()
         nested: dict[str, Any] = {"format": FORMAT, **values}
         nested["client"] = {**values["client"], "privacy": nested.pop("client.privacy")}
-        if self.noise_multiplier is not None:
-            nested["resolved"] = self.resolved.to_json()
+        if solved := self.resolved.to_json():
+            nested["resolved"] = solved
         return tomli_w.dumps(nested)
 
     def digest(self) -> str:
@@ -302,7 +312,7 @@ class Config:
 
 
 def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
-    """Returns `raw` with the classes `given` in place of the names of parts of these kinds.
+    """Returns `raw` with the classes `given`, by kind, in place of the names of parts.
 
     Args:
       raw: the keys of each section.

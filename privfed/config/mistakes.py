@@ -1,7 +1,7 @@
 """Mistakes in the values of a section, in the terms of a run file.
 
-The validation library reports its own classes, and every branch of a value that may have several
-types. Here a mistake is one key, its value, and all that is accepted there.
+The validation library reports its own classes, and each type of a value that may have several types
+separately. Here a mistake is one key, its value, and everything that the key accepts.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class _Problem:
-    """One validation error of pydantic, at `path`; the branches of a union begin at `head`."""
+    """One validation error of pydantic, at `path`; the names of union branches begin at `head`."""
 
     path: tuple[str | int, ...]
     head: tuple[str | int, ...]

@@ -1,7 +1,8 @@
 """A digest of the code of parts that were passed as classes: a resume requires the same code.
 
-A part that a name finds again (`module:name`) is as safe as that module. A passed class, for
-example from a notebook, is not stored; the ledger states the digest of its sources.
+A part that is named (`module:name`) is found again by its name. A class that is passed, for example
+from a notebook, is not stored: the ledger states the digest of its sources, and a resume compares
+it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def refuse_other_code(config: Config, terms: Mapping[str, Any]) -> None:
     for kind, digest in stated.items():
         if passed.get(kind, digest) != digest:
             raise Refused(
-                f"the {kind} that was passed has other code than the {kind} with which the run "
-                f"began; pass the former {kind}, or start a new run with this one in privacy.prior"
+                f"the code of the {kind} that was passed differs from the code with which the run "
+                f"began; pass the former {kind}, or start a new run that names this run in "
+                "privacy.prior"
             )
 
 

@@ -146,7 +146,7 @@ def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
     stated = document.pop("format", FORMAT)
     if stated != FORMAT:
         raise Refused(
-            f"{path} has format = {stated!r}; this version of privfed reads format = {FORMAT}"
+            f"{path} has format = {stated!r}, but this version of privfed reads format = {FORMAT}"
             + ("; update privfed" if isinstance(stated, int) and stated > FORMAT else "")
         )
     return document

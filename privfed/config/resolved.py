@@ -17,7 +17,7 @@ class Chosen:
     A grid that tunes privately (`privfed.grid.private_tuning`) writes this record into each
     candidate's configuration.
 
-    `charge` is the hash of that line in the ledger of the choice; empty before it is charged.
+    `charge` is the hash of the line that charges the choice in its ledger; empty before the charge.
     """
 
     repetitions: Repetitions
@@ -29,7 +29,7 @@ class Chosen:
 
     @classmethod
     def from_json(cls, stated: Any) -> Chosen | None:
-        """Reads an output of `to_json`; None if `stated` is not one."""
+        """Reads an output of `to_json`; None if `stated` is no such output."""
         try:
             repetitions = Repetitions(stated["shape"], stated["gamma"])
             return cls(repetitions, str(stated["charge"]))
@@ -45,6 +45,8 @@ class Resolved:
     admitted: int = 0
     chosen: Chosen | None = None
     evaluation_admitted: int = 0
+    auto: str = ""
+    """The keys that were "auto", and the examples from which their values were chosen."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the entries for the resolved file; zero and unset values are left out."""
@@ -54,6 +56,7 @@ class Resolved:
             "admitted": self.admitted or None,
             "evaluation_admitted": self.evaluation_admitted or None,
             "chosen": chosen,
+            "auto": self.auto or None,
         }
         return {key: value for key, value in stated.items() if value is not None}
 
@@ -64,4 +67,9 @@ class Resolved:
         stated = stated if isinstance(stated, dict) else {}
         usable = {k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of}
         usable = {k: value for k, value in usable.items() if 0 <= value < math.inf}
-        return cls(**usable, chosen=Chosen.from_json(stated.get("chosen")))
+        auto = stated.get("auto", "")
+        return cls(
+            **usable,
+            chosen=Chosen.from_json(stated.get("chosen")),
+            auto=auto if isinstance(auto, str) else "",
+        )

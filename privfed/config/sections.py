@@ -124,7 +124,9 @@ class Data(Part):
 
 class Client(Part):
     lr: float = Field(0.5, ge=0)
-    """The learning rate of local steps; by default the recommendation of the loss."""
+    """The learning rate of local steps, or "auto": chosen when the run starts, without private data
+    (`privfed.run.rates`). The default is "auto" for networks, and the recommendation of the loss
+    for linear models."""
     epochs: int = Field(2, ge=1, le=10_000)
     """The number of local epochs in a round."""
     steps: int = Field(0, ge=0)

@@ -22,7 +22,8 @@ from privfed.core.registry import CONTRACTS
 from privfed.core.text import nearest
 
 _LIBRARY = ("privfed", "defenses", "attacks", "accounting", "pydantic")
-_SHAPES: dict[tuple[str, str], Callable[..., tuple[int, ...]]] = {
+_IF = "_called_if"
+_SHAPES: dict[tuple[str, str], Callable[..., tuple[Any, ...]]] = {
     ("optimizer", "step"): lambda part, params, **_: params.shape,
     ("objective", "losses"): lambda part, batch: batch.outputs.shape[:1],
     ("objective", "along"): lambda part, step, **_: step.w.shape,
@@ -40,9 +41,14 @@ _SHAPES: dict[tuple[str, str], Callable[..., tuple[int, ...]]] = {
     ("rule", "terms"): lambda part, rows, **_: (len(rows), rows.shape[1] + part.extra),
     ("rule", "step"): lambda part, center, **_: center.shape,
     ("rule", "center_after"): lambda part, center, **_: center.shape,
+    ("rule", "mix"): lambda part, geometry, **_: (..., geometry.rows),
+    ("rule", "columns"): lambda part, ordered, **_: ordered.shape[:1],
+    ("rule", "weigh"): lambda part, geometry, **_: (geometry.rows,),
+    ("before", "mix"): lambda part, geometry, **_: (part.left(geometry.rows), geometry.rows),
     ("attack", "corrupt"): lambda part, view, **_: view.byzantine.shape,
 }
-"""A function from the arguments of a hook to the shape of the first tensor it returns."""
+"""A function from the arguments of a hook to the shape of the first tensor it returns; `...` is any
+number of axes."""
 
 
 def contract_of(kind: str) -> type[Any]:
@@ -114,6 +120,36 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
         raise Refused(f"{named}, which overrides nothing; override one of: {', '.join(hooks)}")
 
 
+def refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
+    """Refuses a declaration that is written as a key, and a hook that a declaration switches off.
+
+    A class lists such hooks in `_called_if`, each with its declaration.
+
+    Args:
+      kind: the kind of part, a key of `CONTRACTS`.
+      part: the class to check.
+      named: the beginning of the message, which names the part.
+
+    Raises:
+      Refused: with the declaration to write.
+    """
+    annotated = vars(contract_of(kind)).get("__annotations__", {})
+    constants = {name for name, of in annotated.items() if "ClassVar" in str(of)}
+    for name in sorted(part.model_fields.keys() & (part.__class_vars__ | constants)):
+        of = getattr(part.model_fields[name].annotation, "__name__", "...")
+        raise Refused(
+            f"{named}, whose {name} is a key of the run file, but every {kind} declares {name} "
+            f"for the class; write {name}: ClassVar[{of}] = ..."
+        )
+    listed = [(each, *pair) for each in part.__mro__ for pair in vars(each).get(_IF, {}).items()]
+    for base, hook, switch in listed:
+        if not getattr(part, switch) and getattr(part, hook) is not getattr(base, hook):
+            raise Refused(
+                f"{named}, whose method {hook} is never called, since {switch} is "
+                f"{getattr(part, switch)!r}; declare another {switch}, or remove {hook}"
+            )
+
+
 def _meant(name: str, known: list[str]) -> str:
     """Returns "did you mean" with the nearest of the `known` names, or ""."""
     close = nearest(name, known)
@@ -150,7 +186,7 @@ def names_read(defined: Any) -> set[str]:
             if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and before not in others:
                 names.add(step.argval)
             loaded = step.argval if step.opname.startswith("LOAD_FAST") else None
-            before = loaded[-1] if isinstance(loaded, tuple) else loaded  # of two at once
+            before = loaded[-1] if isinstance(loaded, tuple) else loaded  # the later of two
     return names
 
 
@@ -168,7 +204,7 @@ def hooks_of(kind: str, part: type[BaseModel]) -> set[str]:
 
 
 def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
-    """Wraps the hooks of a part from outside, which then refuse results that violate the contract.
+    """Wraps the hooks of a part from outside, so they refuse results that violate the contract.
 
     Args:
       kind: the kind of part, a key of `CONTRACTS`.
@@ -235,17 +271,21 @@ def _contracted(promised: Any) -> tuple[Any, inspect.Signature]:
     return hints["return"], inspect.signature(promised)
 
 
-def refuse_shape(tensor: Any, shape: tuple[int, ...], part: object, hook: Any) -> None:
+def refuse_shape(tensor: Any, shape: tuple[Any, ...], part: object, hook: Any) -> None:
     """Raises `Refused` if the result of `hook` does not have the expected shape.
 
     Args:
       tensor: the tensor that the hook returned.
-      shape: the expected shape.
+      shape: the expected shape; one that begins with `...` is that of the last axes.
       part: the part that owns the hook, named in the message.
       hook: the contract's function, whose first sentence is quoted.
     """
-    if tuple(tensor.shape) != tuple(shape):
-        raise _misfit(part, hook, f"{_in_words(tensor)}, but one of shape {tuple(shape)}")
+    returned, expected = tuple(tensor.shape), tuple(shape)
+    if expected[:1] == (...,):
+        returned, expected = returned[1 - len(expected) :], expected[1:]
+    if returned != expected:
+        wanted = str(tuple(shape)).replace("Ellipsis", "...")
+        raise _misfit(part, hook, f"{_in_words(tensor)}, but one of shape {wanted}")
 
 
 def _misfit(part: object, promised: Any, what: str) -> Refused:

@@ -56,7 +56,7 @@ def _as_call(command: re.Match[str]) -> str:
 
 
 class PrivfedError(Exception):
-    """Base of every error that is not a bug; the message says what to change.
+    """Base of every error that is not a bug; the message states a remedy.
 
     The message is public: it names files, rows and declarations, and quotes no private data. Text
     that may quote data, such as values or a library's message, belongs in `private`. It is not part
@@ -132,8 +132,8 @@ def private_text(error: BaseException) -> str:
     if isinstance(error, AccountingError):
         return ""
     words = _system_words(error)
-    told_already = words and isinstance(error, OSError) and error.strerror in (words, None)
-    return "" if told_already else " ".join(str(error).split())
+    already_stated = words and isinstance(error, OSError) and error.strerror in (words, None)
+    return "" if already_stated else " ".join(str(error).split())
 
 
 def _system_words(error: BaseException) -> str:
@@ -185,8 +185,8 @@ _OF_A_THREAD = 40 << 20
 def refuse_little_memory(library: str) -> None:
     """Raises `Refused` if the process's memory limit is below what loading `library` needs.
 
-    With less memory NumPy's linear algebra requests buffers without end, and PyTorch's loader
-    terminates the process.
+    With less memory, NumPy's linear algebra requests buffers in an endless loop, and PyTorch's
+    loader terminates the process.
     """
     if library not in _NEEDED:
         return

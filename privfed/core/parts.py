@@ -22,10 +22,17 @@ from typing import (
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from privfed.core.answers import check_answers, contract_of, declared, is_part, refuse_uncalled
+from privfed.core.answers import (
+    check_answers,
+    contract_of,
+    declared,
+    is_part,
+    refuse_misdeclared,
+    refuse_uncalled,
+)
 from privfed.core.errors import Refused
 from privfed.core.own_code import in_own_code
-from privfed.core.registry import ADAPTERS, BUILT_IN, CONTRACTS, GIVEN, OTHER_NAMES, RETURNED
+from privfed.core.registry import ADAPTERS, BUILT_IN, CONTRACTS, GIVEN, OTHER_PARTS, RETURNED
 from privfed.core.text import nearest
 
 P = TypeVar("P", bound=BaseModel)
@@ -76,7 +83,7 @@ def find(kind: str, name: str, key: str) -> type[Any]:
         target = outside.get(name) or (name if ":" in name else None)
         if target is None:
             plain = re.sub("[^a-z0-9]", "", name.casefold())
-            others = OTHER_NAMES.get(kind, {}).items()
+            others = OTHER_PARTS.get(kind, {}).items()
             meant = [part for part, names in others if plain in names.split()]
             known = expected(name, [*BUILT_IN[kind], *outside], *meant)
             raise Refused(f"{key} is {name!r}; {known}, or your own as module:Name", key=key)
@@ -136,6 +143,7 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
             f"{named}, which does not declare {', '.join(missing)}; expected all that {base} "
             "says: extend a built-in part, or add these"
         )
+    refuse_misdeclared(kind, part, named)
     refuse_uncalled(kind, part, named, Part)
     check_answers(kind, part)
 

@@ -119,7 +119,7 @@ class Together:
         if self.rank == 0:
             try:
                 outcome = act(), None
-            except Exception as error:  # of any kind: the other ranks wait for the outcome
+            except Exception as error:  # of any type, since the other ranks wait for the outcome
                 outcome = None, error
         result: T
         result, raised = pickle.loads(self._broadcast(pickle.dumps(outcome)))

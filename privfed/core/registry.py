@@ -12,7 +12,7 @@ _SCHEDULES = {
     "cosine": "privfed.core.schedules:Cosine",
 }
 
-OTHER_NAMES = {
+OTHER_PARTS = {
     "source": {
         "table": "csv parquet pandas",
         "huggingface": "hf datasets",
@@ -268,6 +268,7 @@ LISTS = {
 GIVEN: dict[str, dict[str, str]] = {
     "source": {
         "given_table": "privfed.data.sources.table:GivenTable",
+        "given_arrays": "privfed.data.sources.table:GivenArrays",
         "described_table": "privfed.analytics.described_table:DescribedTable",
     },
     "model": {

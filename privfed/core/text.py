@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def about_groups(name: str) -> bool:
-    """Whether the measure `name` is that of a declared group, or a difference between groups."""
+    """Whether the measure `name` concerns one declared group, or a difference between groups."""
     apart = ("worst_group_", "group_gap_", "opportunity_gap")
     return name.endswith("]") or name.startswith(apart)
 
@@ -60,11 +60,12 @@ def measure(name: str, value: float) -> str:
 
 _KEPT_AS_THEY_ARE = "\n\t"
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Control and format characters, undecodable bytes, and line separators."""
+"""Characters that are escaped: control and format characters, undecodable bytes, line
+separators."""
 
 
 def visible(text: str) -> str:
-    r"""Returns `text` with such characters escaped as in Python; newlines and tabs are kept.
+    r"""Returns `text` with invisible characters escaped as in Python; newlines and tabs are kept.
 
     >>> print(visible("runs/a\x1b[31m\u202e"))
     runs/a\x1b[31m\u202e
@@ -73,7 +74,7 @@ def visible(text: str) -> str:
 
 
 def visible_toml(text: str) -> str:
-    r"""Returns equivalent TOML: such characters occur in strings only, and are escaped there.
+    r"""Returns equivalent TOML: invisible characters occur in strings only, and are escaped there.
 
     >>> print(visible_toml('name = "a\x9b"'))
     name = "a\u009b"

@@ -22,7 +22,10 @@ NO_LABEL = -1
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of labels: names of classes or of label columns; value = y * scale + shift."""
+    """The meaning of labels: names of classes or of label columns.
+
+    A number to predict is y * scale + shift in the label's own unit.
+    """
 
     names: tuple[str, ...] = ()
     scale: float = 1.0
@@ -42,13 +45,13 @@ class Examples:
       owners: The client `[N]` of each example, if the source knows it (the natural partition).
       clients: Names of the owners.
       meaning: Meaning of the labels.
-      counts: Observations of the loader, for simulations only.
+      counts: Counts that the loader observed, by name; for simulations only.
       preprocessing: Preprocessing of raw columns by the source.
-      labelled: Whether labels are known; otherwise y holds labels of the right form.
+      labelled: Whether labels are known; otherwise y holds placeholders of the same form.
       typical: Expected number of examples per client, if the source synthesises them.
       sites: The site `[N]` of each example, an index into `site_names`, if the source knows it.
       site_names: Names of the sites.
-      outside: Numbers beyond their declared bounds, by column; of a public table only.
+      outside: Columns with numbers beyond their declared bounds, for a public table only.
       inputs: Inputs of the model by name, if the source declares them.
     """
 
@@ -108,12 +111,13 @@ class Federation:
       examples: Examples of all clients, client by client.
       offsets: Start of each client's rows, and the end of the last.
       test: The test set.
-      identities: Numbers `[clients]` that depend on each client alone (its index, if None), so that
-        its randomness does not depend on the other clients.
-      public: Names of the clients that own the test set, if it is theirs: no guarantee covers them.
+      identities: A number `[clients]` for each client, which keys its random streams and does not
+        depend on the other clients (None: its index).
+      public: Names of the clients that were declared public, whose examples are the test set: no
+        guarantee covers them.
       typical: Estimate of a client's number of examples from public facts; None if unknown.
-      relabelled: Pairs of a round and labels `[classes]`, in order: from that round on class c is
-        labelled `[c]`.
+      relabelled: Pairs of a round and labels `[classes]`, in order of rounds: from that round on,
+        examples of class c have the label at index c.
       root: Public examples that the server trains on.
       shared: Whether the test set belongs to clients that also train.
       stands_for: Total number of clients, if these are only some of them (else 0).
@@ -186,7 +190,7 @@ class Federation:
 
     @property
     def test_is_few(self) -> bool:
-        """Whether this test set represents a larger one, so that missing classes mean nothing."""
+        """Whether this test set is part of a larger one, which may contain further classes."""
         return self.test_scale > 1.0
 
     def sizes(self, ids: Indices) -> Indices:
@@ -212,7 +216,7 @@ class Federation:
     def first_entries(self) -> Indices:
         """Returns, for each entry, the first entry `[entries]` of the same client.
 
-        A draw keyed by its identity is the same for all of a client's entries.
+        A random draw that is keyed by the first entry is the same for all of a client's entries.
         """
         if self.persons is None:
             return np.arange(self.clients)
@@ -246,21 +250,22 @@ class Federation:
         )
 
     def with_root_set(self, count: int) -> Federation:
-        """The population with `count` evenly spaced test examples as root set, no longer scored.
+        """The population with `count` evenly spaced test examples moved to the server's root set.
 
-        Raises `Refused` if that leaves none to score.
+        Raises:
+          Refused: if no test example would remain, or the test set is of clients that train.
         """
         if count == 0:
             return self
         if self.shared:
             raise Refused(
-                f"aggregation.root is {count}, which gives the server that many test examples, but "
-                "the test set has examples of clients that train; use a test set of other clients"
+                f"aggregation.root is {count}, but the server's test examples are of clients that "
+                "train; use a test set of other clients, or set aggregation.root = 0"
             )
         if count >= len(self.test) * self.test_scale:
             raise Refused(
                 f"aggregation.root is {count}, but there are {len(self.test)} public test "
-                f"examples; expected fewer than {len(self.test)}, so that some remain for scoring"
+                "examples, and at least one must remain for scoring; lower aggregation.root"
             )
         count = min(count, len(self.test) - 1)  # if the test set stands for a larger one
         rows = np.arange(len(self.test))

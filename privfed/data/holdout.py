@@ -3,9 +3,9 @@
 Measures on the test set are published after every round, so under privacy its examples must not
 belong to any client that the guarantee covers.
 
-A test set that is declared public is checked for rows of training clients. Without a column of
-clients, its owners are unknown. But if nearly every training row is unique, and most rows of the
-test set are among them, the test set belongs to training clients.
+A test set that is declared public is checked for training clients. If it has no column of clients,
+rows are compared: if nearly all training rows are distinct, and most rows of the test set are among
+them, the test set is refused.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
     rows, public = _distinct_rows(pool), _distinct_rows(test)
     if len(rows) >= _DISTINCT * len(pool) and len(public & rows) > _SHARED * len(public):
         raise Refused(
-            "most rows of the test set are rows of clients that train, so that the test set is not "
-            "public and its scores would be released unprotected; expected a public table of "
-            'clients that do not train, or data.holdout = "clients"'
+            "most rows of the test set are also rows of training clients, but its scores are "
+            "released without noise; use a public table of clients that do not train, or set "
+            'data.holdout = "clients"'
         )
 
 
 def bounds_warning(test: Examples) -> str:
     """Warns of a public test set with numbers beyond their declared bounds; "" if there are few."""
     outside = test.outside
-    if isinstance(test.x, Mapped):
+    if isinstance(test.x, Mapped) and len(test):
         declared = test.preprocessing.numbers if test.preprocessing else ()
         outside = (
             Outside(declared[0].column if declared else "x", test.x.bounds, *test.x.outside()),
@@ -78,11 +78,11 @@ def _distinct_rows(examples: Examples) -> set[int]:
 
 
 def with_held_back(federation: Federation, fraction: float) -> tuple[Federation, Federation]:
-    """The population for training, and for evaluation: the same clients, with other examples.
+    """Two populations of the same clients, for training and for evaluation.
 
-    Each client holds out `fraction` of its examples, rounded, evenly spread over them. The
-    selection depends only on the client's number of examples, not on other clients. With 0, all
-    examples serve both purposes; a client with a single example may evaluate on none.
+    Each client holds out `fraction` of its examples for evaluation, rounded and evenly spaced. The
+    choice depends only on the client's number of examples. A client with a single example may have
+    none to evaluate on. If `fraction` is 0, all examples serve both purposes.
     """
     if not fraction:
         return federation, federation
@@ -104,8 +104,8 @@ def _only(federation: Federation, chosen: np.ndarray) -> Federation:
 class HoldoutSplit:
     """The examples left for training, the test set, and the clients declared public for it.
 
-    `typical` is a client's likely number of examples, computed from public facts only. `shared`
-    states that clients of the test set also train.
+    `typical` is an estimate of a client's number of examples from public facts; None if unknown.
+    `shared` states whether clients of the test set also train.
     """
 
     pool: Examples
@@ -126,9 +126,9 @@ def held_out(
 ) -> HoldoutSplit:
     """Splits `pool` into training examples and a test set.
 
-    With "none" the test set is empty, and all clients are protected. A `declared` test set of
-    clients that also train (a published split by example) is accepted with "examples", a
-    simulation, or if no client is `protected`.
+    With "none" the test set is empty. A `declared` test set of clients that also train, as in a
+    published split by example, is accepted only if `holdout` is "examples" (a simulation) or no
+    client is `protected`.
 
     Args:
       pool: all examples of the source.
@@ -165,10 +165,9 @@ def held_out(
 def _refuse_overlap(overlap: list[str]) -> None:
     if overlap:
         raise Refused(
-            f"{len(overlap)} clients of the test set also train, so that the test set is not "
-            "public and its scores would be released unprotected; split the files by client, "
-            'declare some clients public with data.holdout = "clients", or, for a simulation, use '
-            '"examples"',
+            f"{len(overlap)} clients of the test set also train, but its scores are released "
+            "without noise; split the files by client, declare some clients public with "
+            'data.holdout = "clients", or, for a simulation, use "examples"',
             private=f"the first of them is {overlap[0]!r}",
         )
 
@@ -187,7 +186,7 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
     train = len(pool) - test
     if not (test and train):
         raise Refused(
-            f"data.holdout_fraction is {fraction}, which of {len(pool)} examples leaves {test} to "
+            f"data.holdout_fraction is {fraction}, but of {len(pool)} examples it leaves {test} to "
             f"test and {train} to train; choose a fraction that leaves at least one for each"
         )
     return HoldoutSplit(
@@ -198,7 +197,7 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
 
 
 def _split_clients(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Declares clients public by independent draws that follow from their name and the seed."""
+    """Declares each client public by an independent draw, which its name and the seed determine."""
     if pool.owners is None or not pool.clients:
         raise Refused(
             'data.holdout is "clients", but this source does not state the owner of each '
@@ -210,7 +209,7 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
     if public.all() or not public.any():
         raise Refused(
             f"data.holdout_fraction is {fraction}, which declares {int(public.sum())} of "
-            f"{len(pool.clients)} clients public, but at least one has to test and one to train; "
+            f"{len(pool.clients)} clients public, but one has to be public and one to train; "
             "change data.holdout_fraction or run.seed"
         )
     test, train = _of_clients(pool, public), _of_clients(pool, ~public)
@@ -218,13 +217,13 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
         raise Refused(
             f"data.holdout_fraction is {fraction}, but the {int(public.sum())} clients declared "
             f"public hold {len(test)} examples, and the others {len(train)}; change "
-            "data.holdout_fraction or run.seed so that both hold at least one"
+            "data.holdout_fraction or run.seed until both have at least one"
         )
     return HoldoutSplit(train, test, public=test.clients, typical=_mean_size(test))
 
 
 def _uniform(name: str, root: int) -> float:
-    """A number in [0, 1) that follows from a client's name and the common `root`."""
+    """A uniform number in [0, 1), determined by a client's name and the common `root`."""
     return client_number(f"{root}/{name}") / 2.0**63
 
 
@@ -243,7 +242,7 @@ def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> Hol
     held_out = streams.at("holdout").generator().random(len(pool)) < fraction
     if held_out.all() or not held_out.any():
         raise Refused(
-            f"data.holdout_fraction is {fraction}, which of {len(pool)} examples leaves none to "
+            f"data.holdout_fraction is {fraction}, but of {len(pool)} examples it leaves none to "
             "test or none to train; choose a fraction that leaves at least one for each"
         )
     return HoldoutSplit(pool.take(np.flatnonzero(~held_out)), pool.take(np.flatnonzero(held_out)))

@@ -1,8 +1,8 @@
 """Declared inputs of a model by name: numbers, token ids, or a mask.
 
-Examples hold all inputs side by side in one tensor, in the order of their names, from which
-`by_name` takes them apart. A model receives each by the name of an argument of its `forward`; a
-single input called `X` by position.
+Examples hold all inputs side by side in one tensor, in the order of their names; `by_name` splits
+the tensor. A model receives each input as the argument of that name of its `forward`, except that a
+single input named "x" is passed by position.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Input(Part):
     def _consistent(self) -> Self:
         if (bool(self.bounds), bool(self.tokens), self.mask).count(True) != 1:
             raise ValueError(
-                "declare an input by exactly one of bounds (numbers), tokens (the size of a "
-                "vocabulary) and mask = true: public constants, never read from private data"
+                f"bounds is {self.bounds}, tokens is {self.tokens} and mask is "
+                f"{str(self.mask).lower()}, but an input has exactly one of them, as a public "
+                "constant; set bounds (numbers), tokens (size of a vocabulary) or mask = true"
             )
         if self.bounds and (len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]):
             raise ValueError(f"bounds is {self.bounds}; expected [low, high]")
@@ -71,11 +72,11 @@ class Input(Part):
 
         Args:
           array: values as passed.
-          called: the input in messages.
-          refuse: whether numbers beyond their bounds are refused, else they are clipped.
+          called: name of the input in messages.
+          refuse: whether numbers beyond their bounds, and ids to replace, are refused.
 
         Returns:
-          Float32 numbers or int64 integers, and the number of values that were replaced.
+          Float32 numbers or int64 integers, and the number of values that were clipped or replaced.
 
         Raises:
           Refused: for values that are not of the declared kind.
@@ -94,7 +95,7 @@ class Input(Part):
         return torch.from_numpy(out.reshape(array.shape)), outside
 
     def _valid(self, piece: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Masks of values as declared, and of those to clip or replace."""
+        """Two boolean masks: values as declared, and values to clip or replace."""
         finite = np.isfinite(piece)
         low, high = self.bounds or (0, (self.tokens or 2) - 1)
         usual = finite & (piece >= low) & (piece <= high)
@@ -116,10 +117,11 @@ class Input(Part):
             return
         row, column = np.argwhere(wrong)[0]
         if self.tokens:
-            kind = f"no id from 0 to {self.tokens - 1}; declare the vocabulary's size, or unknown="
-            kind += "an id that replaces others"
+            kind = f"not an id from 0 to {self.tokens - 1}; set tokens to the vocabulary's size, "
+            kind += "or unknown to an id that replaces others"
         else:
-            kind = "neither 0 nor 1" if self.mask else f"no number in {self.bounds}; correct it"
+            kind = "neither 0 nor 1" if self.mask else f"not a number in {self.bounds}"
+            kind += "; correct it"
         raise Refused(
             f"data: {called}, example {start + row + 1}: a value is {kind}",
             private=f"it is {piece[row, column]}",

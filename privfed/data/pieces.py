@@ -1,4 +1,4 @@
-"""An array in pieces, as files hold it: it is never joined, and never copied as a whole."""
+"""An array in pieces, as files store it; the pieces are never joined or copied as a whole."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Builds the population from a source and a partition: the clients, and the test set.
 
-The order matters for privacy: the public test set is held out first, so that it belongs to no
-client; only then is the rest partitioned. A simulated partition is frozen before training and
-depends only on the run's seed.
+The order matters for privacy: the public test set is held out before the rest is partitioned, so
+none of its examples belongs to a client. A simulated partition is fixed before training and depends
+only on the run's seed.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ def populate(
 
     The test set is the source's declared one, or, by `holdout`, a random fraction of the examples
     ("test", if owners are simulated), of the clients ("clients"), or of each client's examples
-    ("examples", a simulation). It never holds an example of a client that trains, except with
-    "examples", and if no client is `protected`.
+    ("examples", a simulation). It contains examples of clients that train only with "examples", or
+    if no client is `protected`.
 
-    If `sites` are declared, each client is at one or several of them: as the source knows, or
-    simulated. Then `clients` of the result are entries, one for each client at each of its sites.
+    If `sites` are declared, each client is at one or several of them, which the source states or
+    which are simulated. The clients of the result are then entries: one for each client at each of
+    its sites.
 
     Args:
       source: the source of examples.
@@ -55,17 +56,17 @@ def populate(
       clients: declared number of clients; a natural population may differ.
       holdout_fraction: fraction to hold out.
       streams: random streams of the run.
-      holdout: the rule of the test set.
+      holdout: the rule of the test set: "test", "clients", "examples" or "none".
       protected: whether a guarantee covers the clients.
-      few: number of synthetic clients that stand for all, if fewer.
+      few: number of clients to build instead of all, for a rehearsal; None builds all.
       sites: the declared sites.
 
     Returns:
       The population.
 
     Raises:
-      Refused: if nothing would be left, the test set would not be public, or sites differ from
-        their declaration.
+      Refused: if no example would be left to train or to test, the test set would not be public,
+        the partition contradicts its declaration, or sites differ from theirs.
     """
     built = min(few or clients, clients)
     made_up = source.natural_partition and not source.holds_real_clients
@@ -104,7 +105,7 @@ def _refuse_undeclared_partition(
 
 
 def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
-    """Number of clients of a natural population: of named clients, or else of owners."""
+    """Number of clients of a natural population, which may exceed the clients with examples."""
     return len(split.pool.clients) or max(built, int(owners.max(initial=-1)) + 1)
 
 
@@ -143,9 +144,9 @@ def _store(
 def _of_an_entry(
     typical: float | None, pool: Examples, split: HoldoutSplit, sites: Sites
 ) -> float | None:
-    """Divides a client's `typical` number of examples among its entries.
+    """The `typical` number of examples of an entry: a client's, divided by its number of sites.
 
-    If the source knows sites, the divisor is the mean number of sites per client in the test set.
+    If the source states sites, it is the mean over the entries of the test set.
     """
     if typical is None or sites.per_client == 1:
         return typical

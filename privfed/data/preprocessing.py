@@ -19,7 +19,8 @@ from privfed.data.pieces import Mapped
 class Numbers(Part):
     """`count` adjacent columns of numbers, declared by one name or pattern.
 
-    They are clipped to `bounds`; an empty cell counts as `missing` (None: such a row is refused).
+    They are clipped to `bounds`. `missing` replaces an empty cell; if it is None, empty cells are
+    refused.
     `days` marks dates, in days since 1970-01-01 (UTC).
     """
 
@@ -33,8 +34,7 @@ class Numbers(Part):
 class Category(Part):
     """A column of words, encoded as one 0/1 feature for each of its `values`.
 
-    If the column `lacks` words, an empty cell counts as none of the values; otherwise an empty cell
-    is refused.
+    If `lacks` is true, an empty cell counts as none of the values; otherwise it is refused.
     """
 
     column: str
@@ -45,7 +45,7 @@ class Category(Part):
 class Outside(NamedTuple):
     """Numbers of a public test set beyond their declared bounds.
 
-    `share` is their fraction, and `seen` are the smallest and the largest number.
+    `share` is their fraction among all numbers; `seen` is the smallest and largest number.
     """
 
     column: str
@@ -77,7 +77,7 @@ class Preprocessing(Part):
     def inputs(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """The raw columns by name, each with its type and the shape of one row.
 
-        Tables have numbers of double precision (a date has many digits), arrays of single.
+        Numbers of tables are float64, since dates have many digits; numbers of arrays are float32.
         """
         inputs: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         if self.numbers:

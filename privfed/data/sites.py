@@ -1,8 +1,8 @@
-"""The sites that hold clients' rows: as in the source, or simulated before training.
+"""The sites that hold clients' rows: stated by the source, or simulated before training.
 
-A site holds clients, as a hospital holds patients. The number of sites, and the maximum number of
-sites per client, are declared. Simulated sites follow from the run's seed, and a client's simulated
-sites from its own identity, except that sites of even size are assigned over all clients.
+A site holds clients, as a hospital holds patients. The number of sites, and the largest number of
+sites per client, are declared. Simulated sites are determined by the run's seed. They depend on
+their own client only, except with "even", which assigns all clients in turn.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ from privfed.core.vector import Indices
 from privfed.data.federation import Examples, client_number
 
 _CONCENTRATION = 0.5
-"""Dirichlet concentration of the shares in which sites hold clients of a label."""
+"""Dirichlet concentration of a label's distribution over sites."""
 _APART = np.int64(0x1E3779B97F4A7C15)
 """Multiplier that gives the examples of different clients different numbers."""
 
 
 @dataclass(frozen=True)
 class Sites:
-    """Declares `count` sites, and that a client has rows at `per_client` of them at most.
+    """The declaration of sites.
 
-    `partition` is the assignment of clients to sites, if the source does not know it: "even" (in
-    random order, in turn), "size" (each by shares 1, 1/2, 1/3, …), or "label" (each by Dirichlet
-    shares of its most frequent label).
+    Attributes:
+      count: number of sites; 0 if there are none.
+      per_client: largest number of sites at which a client has rows.
+      partition: assignment of clients to sites that the source does not state: "even" (clients in
+        random order, sites in turn), "size" (sites drawn with probabilities proportional to 1, 1/2,
+        1/3, …), "label" (drawn by a Dirichlet distribution of the client's most frequent label), or
+        "elsewhere" (sites on machines of their own).
     """
 
     count: int
@@ -55,9 +59,12 @@ class Entries:
 
 
 def refuse_undeclared(pool: Examples, assigns: bool, sites: Sites) -> None:
-    """Raises `Refused` if the source knows sites, and their declaration differs.
+    """Raises `Refused` if the source states sites, and the configuration contradicts it.
 
-    The partition must not be one that `assigns` rows to clients other than their owners.
+    Args:
+      pool: all examples of the source.
+      assigns: whether the partition assigns examples to clients other than their owners.
+      sites: the declared sites.
     """
     if pool.sites is None:
         return
@@ -85,7 +92,7 @@ def refuse_undeclared(pool: Examples, assigns: bool, sites: Sites) -> None:
 def known_entries(
     pool: Examples, train: Examples, owners: Indices, clients: int, sites: Sites
 ) -> Entries:
-    """The entries of `train`, the training part of `pool`, at the sites of the rows.
+    """The entries of `train`, the training part of `pool`, at the sites that the source states.
 
     A client whose rows are all held out keeps its sites.
 
@@ -111,7 +118,7 @@ def known_entries(
         number = np.array([left.get(name, -1) for name in pool.clients], dtype=np.int64)
         trains = number[persons] >= 0
         persons, places = number[persons[trains]], places[trains]
-    nowhere = np.setdiff1d(np.arange(clients), persons)  # of a client without rows; any will do
+    nowhere = np.setdiff1d(np.arange(clients), persons)  # a client without rows is put at site 0
     held = np.sort(np.concatenate([persons * sites.count + places, nowhere * sites.count]))
     entry = np.searchsorted(held, owners * sites.count + train.sites)
     return Entries(entry, held % sites.count, held // sites.count)
@@ -151,9 +158,11 @@ def made_up_entries(
 ) -> Entries:
     """The entries of clients `identities` `[clients]`, each at `per_client` simulated sites.
 
-    The first site is drawn by the rule of `sites`, further ones uniformly. The examples of a
-    client, by `owners` `[N]`, are assigned to its sites at random; an entry may hold none. Raises
-    `Refused` if clients are to be assigned by labels that `examples` do not have.
+    The first site is drawn by the rule of `sites`, further sites uniformly. Each example of a
+    client, by `owners` `[N]`, is assigned to one of its sites at random; an entry may have none.
+
+    Raises:
+      Refused: if the rule is "label", but `examples` have no class labels.
     """
     words = streams.at("sites", 0, identities).per_client(sites.per_client)
     at = _homes(examples, owners, words[:, 0], sites, streams)[:, None]
@@ -169,7 +178,7 @@ def made_up_entries(
 def _homes(
     examples: Examples, owners: Indices, words: Words, sites: Sites, streams: Streams
 ) -> Indices:
-    """The first site of each client `[clients]`, by each client's random word in `words`."""
+    """The first site of each client `[clients]`, from its random word in `words` `[clients]`."""
     if sites.partition == "even":
         turn = np.empty(len(words), dtype=np.int64)
         turn[np.argsort(words, kind="stable")] = np.arange(len(words))
@@ -185,7 +194,7 @@ def _homes(
 
 
 def _drawn(shares: Reals, words: Words) -> Indices:
-    """A site for each of the random `words` `[n]`, by the `shares` `[sites]`."""
+    """A site `[n]` for each of the random `words`, with probabilities proportional to `shares`."""
     ends = np.cumsum(shares) / shares.sum()
     return np.minimum(np.searchsorted(ends, uniforms(words), side="right"), len(shares) - 1)
 
@@ -202,7 +211,7 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
             'most frequent class, but these examples have no class labels; use "even" or "size"'
         )
     held, counts = np.unique(owners * classes + y.numpy(), return_counts=True)
-    order = np.lexsort((held, -counts))[::-1]  # so that the most frequent is written last
+    order = np.lexsort((held, -counts))[::-1]  # the most frequent label is written last
     labels = np.zeros(clients, dtype=np.int64)
     labels[held[order] // classes] = held[order] % classes
     return labels
@@ -214,18 +223,19 @@ def _assigned_by_chance(
     """Assigns each example `[N]` to a random entry of the example's owner."""
     if sites.per_client == 1:
         return owners
-    numbers = identities[owners] + places_among_owners(owners) * _APART
+    numbers = identities[owners] + earlier_sums(np.ones_like(owners), owners) * _APART
     words = streams.at("sites/examples", 0, numbers).per_client(1)[:, 0]
     return owners * sites.per_client + np.floor(uniforms(words) * sites.per_client).astype(np.int64)
 
 
-def places_among_owners(owners: Indices) -> Indices:
-    """For each example `[N]`, the number of earlier examples of its owner."""
+def earlier_sums(amounts: Indices, owners: Indices) -> Indices:
+    """For each example `[N]`, the sum of `amounts` `[N]` over earlier examples of its owner."""
     order = np.argsort(owners, kind="stable")
-    counts = np.bincount(owners)
-    places = np.empty(len(owners), dtype=np.int64)
-    places[order] = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return places
+    earlier = np.cumsum(amounts[order]) - amounts[order]
+    _, first, counts = np.unique(owners[order], return_index=True, return_counts=True)
+    sums = np.empty_like(earlier)
+    sums[order] = earlier - np.repeat(earlier[first], counts)
+    return sums
 
 
 def entry_identities(

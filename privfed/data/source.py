@@ -21,21 +21,24 @@ class Source(Protocol):
     """
 
     natural_partition: ClassVar[bool]
-    """Whether the source may know the owner of each example; then that is the default partition."""
+    """Whether the source may state the owner of each example; "natural" is then the default."""
     holds_real_clients: ClassVar[bool]
-    """Whether it holds a given population (e.g. a file), whose size has to be declared."""
+    """Whether the clients exist, as in a file; their number then has to be declared."""
 
     @property
     def squared_norm(self) -> float | None:
-        """A bound on |x|^2 of every example that follows from the configuration alone, if any."""
+        """Upper bound on the squared L2 norm of every example, from the configuration alone.
+
+        None if the configuration determines no bound.
+        """
         ...
 
     def sources(self, seed: int) -> tuple[str, ...]:
         """Returns the origins of its examples: sources that share one may share clients.
 
-        An origin that ends in "*" stands for all names with that prefix. The first identifies the
-        clients, if clients are the source's own. Origins do not depend on the assignment of
-        examples to clients, and do not change with a copy of the data.
+        An origin that ends in "*" stands for all names with that prefix. If the source states
+        owners, the first origin identifies its clients. Origins do not depend on the assignment of
+        examples to clients, and a copy of the data has the same origins.
         """
         ...
 
@@ -49,9 +52,11 @@ class Source(Protocol):
         ...
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        """Returns public examples, none of them from `load`, possibly of `clients` other clients.
+        """Returns public test examples, none of which `load` returns; None if there are none.
 
-        Returns None if the source has no such examples.
+        Args:
+          clients: number of test clients, for sources that synthesise them.
+          streams: random streams of the run.
         """
         ...
 
@@ -61,7 +66,7 @@ class LabelFree(Protocol):
     """A source whose examples may come without labels, for a model to predict."""
 
     def load_inputs(self) -> Examples:
-        """Returns all examples in the order of the file, possibly unlabelled (`labelled`)."""
+        """Returns all examples in the order of the file, with or without labels (`labelled`)."""
         ...
 
 
@@ -88,7 +93,7 @@ class Prepares(Protocol):
         """Returns the features `[N, features]` of raw numbers `[N, *]` and category codes `[N, *]`.
 
         A code is the index of a value in its category. Columns are in the order of `how`, which
-        declares their preprocessing. Nothing is refused: numbers beyond their bounds and other
-        categories are treated as if clipping were declared.
+        declares their preprocessing. Nothing is refused: numbers beyond their bounds are clipped,
+        and other codes count as no category.
         """
         ...

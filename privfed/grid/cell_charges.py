@@ -30,18 +30,18 @@ class CellCharges:
     """The charges of one run of a cell, actual or planned.
 
     Attributes:
-      cell: the cell.
-      key: identifies the run: entries with one key are its planned and its actual charges. Of
-        several keys planned for one cell, one will be chosen.
+      cell: name of the cell. A tuned cell may have planned entries of several runs, of which only
+        one will be chosen.
+      key: identifies the run: its planned and its actual charges have the same key.
       population: identifies the population.
       about: describes the population.
       run: the charges.
-      terms: their meaning, as the ledger states it.
-      prior: the earlier runs that it counts.
-      public: the public clients, which it does not cover; None if they are not known yet.
-      ledger: the run's ledger; None before the first charge.
-      unread: the reason why the charges are not known, if they are not.
-      sources: entries that share a source may concern the same population.
+      terms: the terms of the charges (unit, delta, ...), as the first line of a ledger states them.
+      prior: the earlier runs that this run counts.
+      public: the public clients, which the guarantee does not cover; None if not known yet.
+      ledger: the run's ledger; None for planned or unknown charges.
+      unread: the reason why the charges are not known; None if they are known.
+      sources: identities of the data; entries that share one may concern the same population.
     """
 
     cell: str
@@ -75,7 +75,7 @@ class CellCharges:
         )
 
     def meaning(self, term: str) -> Any:
-        """Returns the ledger's value of `term`, from its first line or under "assumes"."""
+        """Returns the value of a term, which ledgers state in the first line or under "assumes"."""
         assumed = Assumed.stated(self.terms) or Assumed()
         stated = assumed.to_json().get(term, self.terms.get(term))
         return tuple(stated) if isinstance(stated, list) else stated
@@ -93,14 +93,14 @@ def _lacks_noise(spending: Spending) -> bool:
 
 
 def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
-    """Yields the charges of a cell's run, and of its broken runs that were set aside.
+    """Yields the charges of a cell's run, and of its broken runs, which were set aside.
 
-    A seeded run that is trained again repeats its releases, and is one run with the first.
+    A seeded run that is trained again repeats its releases, so both count as one run.
 
     Args:
       cell: the cell.
       folder: the folder of its runs.
-      slot: the name of the cell for the entries; by default that of `cell`.
+      slot: the name of the cell in the entries; by default that of `cell`.
     """
     if cell.config is None:
         return
@@ -130,7 +130,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
 def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
     """Counts the runs under `folder` that belong to none of `cells`, by population.
 
-    They belong to other grids, or to this one before it was edited.
+    Such runs are cells of other grids, or of this grid before it was edited.
     """
     population: Counter[str] = Counter()
     for path in folder.glob("*/run*/ledger.jsonl"):
@@ -142,9 +142,14 @@ def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
 
 
 def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
-    """Returns the charges of all planned rounds of a cell, as an entry of the cell `slot`.
+    """Returns the charges of all planned rounds of a cell.
 
-    Raises `Refused` as `train` would.
+    Args:
+      cell: the cell, which must have a configuration.
+      slot: the name of the cell in the entry; by default that of `cell`.
+
+    Raises:
+      Refused: if `train` would refuse the configuration.
     """
     assert cell.config is not None
     config, slot = cell.config, slot or cell.name
@@ -171,7 +176,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
 
 
 def _sources(config: Config) -> frozenset[str]:
-    """The sources of real data, for any unit of privacy; simulated data have none."""
+    """Returns the identities of the sources of real data; empty for synthetic clients."""
     return frozenset(
         population_identity(config)["sources"] if config.source.holds_real_clients else ()
     )
@@ -180,8 +185,8 @@ def _sources(config: Config) -> frozenset[str]:
 def population_of(cell: Cell, config: Config) -> tuple[str, str]:
     """Returns the population of a cell's releases: its identity, and a description.
 
-    Clients that a file names are the same population for any seed and any name of the population: a
-    seed only determines which of them are declared public.
+    Clients that are named in a file are the same population for every seed, and for every
+    `data.population`: a seed only determines which of them are public.
     """
     source, column = config.names["source"], config.values()["data"].get("client", "")
     population = str(population_identity(config)["unit"])

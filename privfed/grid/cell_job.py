@@ -25,12 +25,12 @@ _NO_ROOM = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE,
     errno.EACCES, errno.EPERM,
 }  # fmt: skip
-"""Errors caused by the machine instead of the cell, except for a lack of memory."""
+"""Numbers of errors that the machine causes, not the cell; a lack of memory is not included."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell for another process: its resolved configuration `raw`, and its folder."""
+    """A cell for a worker process: its name, its resolved configuration `raw`, and its folder."""
 
     name: str
     raw: Raw
@@ -38,16 +38,17 @@ class Job:
     afresh: bool
     """Whether a broken run directory is set aside, and the cell trained again."""
     chosen: Chosen | None = None
-    """The charge of the choice among this run and others; None for a run that is not
-    a candidate."""
+    """The charge of a private choice among candidates; None if the cell is no candidate."""
 
 
 def run_cell(job: Job) -> Result:
-    """Runs one cell, in any process: trains it, or resumes it after an interruption.
+    """Trains one cell, or resumes it after an interruption; may run in any process.
+
+    No exception is raised: a failure is a result with a reason, which quotes no private data.
 
     Returns:
-      The result, which is also written to the cell's folder, unless the cell has to wait or the
-      machine has a problem. No reason quotes private data.
+      The result. It is also written to the cell's folder, unless its status is "waiting" (another
+      process runs the cell) or "stopped" (the machine has a problem).
     """
     began = time.monotonic()
     folder = Path(job.folder)
@@ -94,10 +95,11 @@ def _trained(job: Job, path: Path) -> Outcome:
 
 
 def _machines_trouble(job: Job, error: Exception) -> bool:
-    """Whether the machine caused the error, in which case the cell is run again.
+    """Whether the machine caused the error, so that the cell has to be run again.
 
-    In a table, a lack of memory is the cell's own problem. In a tuning it is the machine's: the
-    candidate would get the worst score, which would affect the choice.
+    In a plain grid, a cell that lacks memory has failed. In a private tuning, the lack of memory
+    counts as a problem of the machine: as a failure, it would give the candidate the worst score,
+    and so affect the choice.
     """
     number = error.errno if isinstance(error, OSError) else None
     no_memory = number == errno.ENOMEM or ran_out_of_memory(error)

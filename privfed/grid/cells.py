@@ -1,11 +1,11 @@
-"""The cells of a grid: the product of its lists without exclusions, times seeds.
+"""The cells of a grid: the product of its lists, without excluded combinations, for each seed.
 
-A cell is identified by its resolved configuration, never by its name: after an edit of the base or
-a reordering of the grid, exactly the completed cells are found. The content of files (data, a
-starting model) is not part of the identity.
+A hash of its resolved configuration identifies a cell. After the run file or the grid was edited,
+the cells with unchanged configurations are therefore found again. The content of files (data, an
+initial model) is not part of the identity.
 
-The folder of a cell is named by its identity and holds its run directory and, once it ended, its
-result.
+The folder of a cell is named by its identity. It contains the run directory and, once the cell
+ended, its result.
 """
 
 from __future__ import annotations
@@ -34,10 +34,15 @@ from privfed.models.loss import Loss
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid: the varied keys' `values`, and the seed.
+    """One run of a grid.
 
-    `config` is None if the configuration is refused, and `refusal` is the reason. `tuned` are the
-    keys that tuning chose, and those at the edge of their options.
+    Attributes:
+      values: the values of the varied keys.
+      seed: the seed.
+      config: the configuration; None if it is refused.
+      refusal: the reason for the refusal; None if there is a configuration.
+      tuned: the values that tuning chose, by key; the value of "at_edge" lists the keys whose
+        chosen value is the smallest or largest option.
     """
 
     values: Values
@@ -55,7 +60,7 @@ class Cell:
 
 
 def grid_points(path: Path, grid: Grid) -> list[dict[str, Any]]:
-    """Returns every combination of values without exclusions. Raises `Refused` if none is left."""
+    """Returns every combination of values that is not excluded. Raises `Refused` if none is."""
     included = [values for values in grid.product() if not grid.excludes(values)]
     if not included:
         raise Refused(f"{path}: the exclusions leave no cell; remove some of them")
@@ -63,9 +68,18 @@ def grid_points(path: Path, grid: Grid) -> list[dict[str, Any]]:
 
 
 def cells(path: Path, grid: Grid) -> list[Cell]:
-    """Returns all cells of the grid at `path`, seeds innermost; for a tuning, those to choose from.
+    """Returns the cells of a grid; if the grid tunes, the cells among which tuning chooses.
 
-    Raises `Refused` if no cell is left, or every one is refused for its configuration.
+    Args:
+      path: the grid file.
+      grid: its content.
+
+    Returns:
+      The cells of one combination after another, each for all seeds.
+
+    Raises:
+      Refused: if the exclusions leave no cell, every configuration is refused, or two cells have
+        the same configuration.
     """
     base = _base(path, grid)
     on_others = grid.tune is not None and not grid.tune.private
@@ -82,12 +96,16 @@ def cells(path: Path, grid: Grid) -> list[Cell]:
 
 
 def tuned_cells(path: Path, grid: Grid, choose: Callable[[Values], Values | str]) -> list[Cell]:
-    """Returns the cells of a tuned grid.
+    """Returns the cells that are measured after tuning, with the chosen values.
 
     Args:
       path: the grid file.
-      grid: the grid.
-      choose: returns the tuned keys of a cell's values, or the reason why there are none.
+      grid: its content.
+      choose: returns the chosen values of the tuned keys for the values of a cell, or else the
+        reason why there are none.
+
+    Raises:
+      Refused: as `cells` does.
     """
     base, planned = _base(path, grid), []
     for values in grid_points(path, grid):
@@ -105,7 +123,7 @@ def tuned_cells(path: Path, grid: Grid, choose: Callable[[Values], Values | str]
 
 
 def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
-    """Returns, for each cell of a tuned grid, all cells that tuning may choose."""
+    """Returns, for each combination and seed of a tuned grid, the cells that tuning may choose."""
     if grid.tune is None:
         return []
     base = _base(path, grid)
@@ -118,7 +136,15 @@ def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
 
 
 def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Values, Loss]]:
-    """Returns the loss of each cell that is not refused, with its values as in tables."""
+    """Returns the values of each cell, in the form that tables have, and its loss.
+
+    Cells whose loss is not known, since their configuration is refused, are left out.
+
+    Args:
+      path: the grid file.
+      grid: its content.
+      cells: the values of each cell.
+    """
     base = _base(path, grid)
     losses = ((values, loss_of(_raw(base, grid, values))) for values in cells)
     return [
@@ -129,21 +155,24 @@ def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Val
 
 
 def _base(path: Path, grid: Grid) -> Raw:
-    """The run file that the grid names, as written; empty for the default run."""
+    """Returns the content of the grid's run file, as written; empty for the default run."""
     return read_raw(path.parent / grid.base) if grid.base else {}
 
 
 def _at_edge(value: Any, options: list[Any]) -> bool:
-    """Whether a better number may exist beyond the options; a switch has none."""
+    """Whether `value` is the smallest or largest of several numbers, and not 0.
+
+    A better value may then exist beyond the options; 0 usually switches a feature off.
+    """
     numbers = [option for option in options if type(option) in (int, float)]
     return len(numbers) > 1 and value != 0 and value in (min(numbers), max(numbers))
 
 
 def _distinct(path: Path, planned: list[Cell]) -> list[Cell]:
-    """Returns `planned` if a cell is runnable and none occurs twice. Raises `Refused`."""
+    """Returns `planned`. Raises `Refused` if no cell is runnable, or a cell occurs twice."""
     if all(cell.config is None for cell in planned):
         raise Refused(
-            f"{path}: every cell is refused; correct the keys of the first: {planned[0].refusal}"
+            f"{path}: every cell is refused; correct the keys; the first cell: {planned[0].refusal}"
         )
     by_name: dict[str, Cell] = {}
     for cell in planned:
@@ -157,7 +186,7 @@ def _distinct(path: Path, planned: list[Cell]) -> list[Cell]:
 
 
 def _cell(base: Raw, grid: Grid, values: Values, seed: int) -> Cell:
-    """The run of `values` and `seed`, or the reason why it is refused."""
+    """Returns the cell of `values` and `seed`, with the reason if it is refused."""
     try:
         raw = _raw(base, grid, values)
         assign(raw, "run.seed", seed)
@@ -173,7 +202,7 @@ def _cell(base: Raw, grid: Grid, values: Values, seed: int) -> Cell:
 
 
 def _raw(base: Raw, grid: Grid, values: Values) -> Raw:
-    """The keys of the cell `values`. Raises `Refused`."""
+    """Returns the run file of the cell `values`. Raises `Refused` for an unknown key."""
     raw: Raw = {section: dict(keys) for section, keys in base.items()}
     settings = grid.settings(values)
     # Keys that name parts first: a new name removes the keys that only the former part defines.
@@ -188,9 +217,9 @@ def _names_a_part(key: str) -> bool:
 
 
 STOPPED, WAITING = "stopped", "waiting"
-"""A cell that has not ended: the machine has a problem, or another process runs it."""
+"""Statuses of a cell that has not ended: the machine has a problem; another process runs it."""
 Result = dict[str, Any]
-"""Result of a cell: its "status", and its run's "outcome" or the "reason" for having none."""
+"""Result of a cell: its "status", and the "outcome" of its run or the "reason" why it has none."""
 
 
 def cells_folder(files: Files) -> Path:
@@ -204,7 +233,10 @@ def folder_of(files: Files, cell: Cell) -> Path:
 
 
 def result_of(files: Files, cell: Cell, retry: bool) -> Result | None:
-    """Returns the result of a cell; None if it has still to run, or to run again (`retry`)."""
+    """Returns the result of a cell; None if the cell has still to run.
+
+    With `retry`, a cell that failed or was refused when it ran has to run again.
+    """
     if cell.config is None:
         return {"status": REFUSED, "reason": cell.refusal, "version": __version__}
     path = folder_of(files, cell) / "result.json"

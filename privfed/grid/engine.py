@@ -1,8 +1,7 @@
 """The grid engine: runs every cell once, in parallel, across interruptions.
 
-The folder of a cell is named by its identity and holds its run directory and, once it ended, its
-result, written atomically by the process that ran it. Completed cells are therefore never repeated
-or lost, and interrupted ones are resumed from their own ledgers.
+The process that runs a cell writes its result to the cell's folder, atomically. Completed cells are
+therefore never repeated or lost, and interrupted cells are resumed from their run directories.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class CellObserver(Protocol):
     """An observer of an experiment's progress."""
 
     def begin(self, total: int, done: int, processes: int) -> None:
-        """Called once: `done` of `total` cells ended before; the rest is run."""
+        """Called before cells run: `done` of `total` cells have already ended."""
         ...
 
     def started(self, cell: Cell) -> None:
@@ -56,12 +55,13 @@ class CellObserver(Protocol):
 
 @dataclass(frozen=True)
 class Experiment:
-    """All cells of a grid and their progress.
+    """The state of a grid after a call of `run_grid`.
 
     Attributes:
-      files: the tables of the cells that ran last: those of the tuning, if it is incomplete.
-      counts: numbers of cells by status; "waiting" is the rest.
-      joint: the joint guarantee by population, from the ledgers, including cells of the tuning.
+      files: the tables of the grid, or those of its tuning if the tuning is incomplete.
+      counts: number of cells by status, and of all "cells"; "waiting" counts those without result.
+      joint: the joint guarantee for each population, from the ledgers, cells of the tuning
+        included.
     """
 
     files: Files
@@ -81,7 +81,7 @@ class Experiment:
 def run_grid(
     files: Files, grid: Grid, processes: int, retry: bool, observer: CellObserver
 ) -> Experiment:
-    """Runs the remaining cells of `grid` and writes its tables, also after an interruption.
+    """Runs the remaining cells of `grid` and writes its tables, even if it is interrupted.
 
     Args:
       files: the tables of the grid.
@@ -94,7 +94,8 @@ def run_grid(
       The cells and their progress.
 
     Raises:
-      Refused: if another process runs this grid, or the disk is full.
+      Refused: if another process runs this grid, no cell can be run, the machine has a problem (as
+        a full disk), or completed runs lack the metric of the tuning.
     """
     make_folder(cells_folder(files))
     with _alone(files):
@@ -116,7 +117,7 @@ def run_grid(
 
 
 def _joint(files: Files, cells: Sequence[Cell]) -> tuple[Joint, ...]:
-    """The joint guarantee of `cells` from their ledgers, for any result."""
+    """Returns the joint guarantees of `cells` from their ledgers, whatever the cells' results."""
     charges = (charge for cell in cells for charge in charged(cell, folder_of(files, cell)))
     return joints(charges, uncounted(cells_folder(files), {cell.name for cell in cells}))
 
@@ -131,10 +132,10 @@ def _complete(
     check: Callable[[Result], None] = lambda result: None,
     joint_guarantees: Callable[[], Sequence[Joint]] = tuple,
 ) -> dict[str, Result | None]:
-    """Runs the remaining cells and writes their tables, also after an interruption.
+    """Runs the remaining cells and writes their tables, even if it is interrupted.
 
-    `check` receives each result at once, and may refuse to continue. `joint_guarantees` returns the
-    joint guarantees for the table, after all cells ended.
+    `check` receives each result as soon as it is known, and may raise `Refused`.
+    `joint_guarantees` computes the joint guarantees for the table when it is written.
     """
     results = {cell.name: result_of(files, cell, retry) for cell in cells}
     todo = {cell.name: cell for cell in cells if results[cell.name] is None}
@@ -174,13 +175,12 @@ def _run(
             continue
         result = event.result
         if isinstance(result, Died):
-            # Not stored; a result written before the death of the process counts: a repeated
-            # command finds it.
+            # A result that the process wrote before it died counts; otherwise nothing is stored.
             died = {"status": FAILED, "reason": str(result), "version": __version__}
             result = result_of(files, cell, retry=True) or died
         if result["status"] == STOPPED:
             raise Refused(
-                f"{result['reason']}; nothing is lost: correct the cause, and repeat the command "
+                f"{result['reason']}; no result is lost: correct the cause, and repeat the command "
                 "to resume"
             )
         observer.ended(cell, result)
@@ -196,7 +196,7 @@ def _counts(cells: Sequence[Cell], results: Mapping[str, Result | None]) -> dict
 
 
 def _alone(files: Files) -> contextlib.AbstractContextManager[None]:
-    """A lock on the folder of cells. Raises `Refused` if another process holds it."""
+    """Returns a context that locks the folder of cells. Raises `Refused` if it is locked."""
     taken = Refused(
         f"the cells of {files.folder} are being run by another process; wait for that process to "
         "end"

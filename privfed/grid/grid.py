@@ -1,4 +1,4 @@
-"""A grid file as it is written: its variation, exclusions, tuning and figures."""
+"""The content of a grid file: varied keys, exclusions, tuning and figures."""
 
 from __future__ import annotations
 
@@ -18,61 +18,62 @@ METHOD, AT_EDGE = "method", "at_edge"
 
 
 class Method(Part):
-    """A named bundle of keys to compare; its `tune` adds to `tune.over` or replaces it."""
+    """A named set of keys of the run file, to be compared with other methods."""
 
     name: str = Field(min_length=1)
     """Its name in tables and figures."""
     set: dict[str, Any] = {}
     """Its keys of the run file."""
     tune: dict[str, list[Any]] = {}
-    """Its own options, in addition to or instead of those of `tune.over`."""
+    """Options of keys to tune for this method only; they replace those of `tune.over` by key."""
 
 
 class Tuning(Part):
-    """Keys to choose before the seeds are run: the best mean of `by` over separate seeds.
+    """The choice of keys before the grid's seeds are run, by the best mean metric over other seeds.
 
-    Without `by`, the metric is that of each cell's loss, in that loss's direction.
+    Without `by`, the metric is the first measure of the cell's loss, in the loss's direction.
     """
 
     over: dict[str, list[Any]] = {}
-    """Key -> the values to choose from; every combination is tried."""
+    """The values to choose from, by key; every combination is tried."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([1000], min_length=1)
-    """The seeds for the choice, none of them the grid's own."""
+    """The seeds for the choice; none may be one of the grid's seeds."""
     by: str = ""
-    """The metric of the choice; empty: the loss's own."""
+    """The metric of the choice; empty: the first measure of the loss."""
     lower_is_better: bool | None = None
     """Whether lower values are better; by default as the metric defines it."""
     private: bool = False
-    """Whether the choice is charged: of a secret, random number of runs only the best is released
-    (`privfed.grid.private_tuning`). `privacy.epsilon` then covers all of them."""
+    """Whether to choose privately: a secret, random number of runs is trained, only the best is
+    released (`privfed.grid.private_tuning`), and `privacy.epsilon` covers the choice."""
     candidates: float = Field(0.0, ge=0.0, le=MOST_EXPECTED)
-    """The expected number of runs; 0: three for each combination of `over`."""
+    """With `private`: the expected number of runs; 0: three for each combination of `over`."""
     shape: float = Field(1.0, ge=0.0, le=10.0)
-    """The shape of the distribution of their number: 1 geometric, 0 logarithmic, otherwise
-    truncated negative binomial."""
+    """With `private`: the shape of the distribution of the number of runs: 1 geometric, 0
+    logarithmic, otherwise truncated negative binomial."""
 
 
 class Grid(Part):
-    """A grid file; an empty `base` is the default run."""
+    """The content of a grid file."""
 
     base: str = ""
     """A run file in the same folder; empty: the default run."""
     method: list[Method] = []
-    """Named bundles of keys, compared with each other."""
+    """Named sets of keys, which are compared with each other."""
     tune: Tuning | None = None
     """The keys that are chosen for every cell before its seeds are run."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field([0], min_length=1)
     """The seeds of every cell."""
     grid: dict[str, list[Any]] = {}
-    """Key of the run file, as "privacy.epsilon" -> its values: cells are their product."""
+    """Values by key of the run file, as "privacy.epsilon"; every combination is a cell."""
     exclude: list[dict[str, Any]] = []
-    """Cells that are left out: those with all of these values, or one of a list."""
+    """Cells that are left out: those with all of the given values; a list means any of its
+    values."""
     figure: list[Figure] = []
     """The figures to draw."""
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """The varied values by key: the methods, if there are any, and the lists."""
+        """The varied values by key: the names of methods, if there are any, and `grid`."""
         methods = {METHOD: [method.name for method in self.method]} if self.method else {}
         return {**methods, **self.grid}
 
@@ -83,7 +84,7 @@ class Grid(Part):
 
     @property
     def tuned_keys(self) -> list[str]:
-        """The keys that tuning chooses, for any method."""
+        """The keys that tuning chooses, for all methods together."""
         if self.tune is None:
             return []
         return list(dict.fromkeys([*self.tune.over, *(k for m in self.method for k in m.tune)]))
@@ -95,11 +96,11 @@ class Grid(Part):
 
     @property
     def columns(self) -> list[str]:
-        """The key columns of the table: varied, tuned, and whether at the edge."""
+        """The key columns of the table: varied keys, tuned keys, and "at_edge"."""
         return [*self.keys, *self.tuned_keys, *([AT_EDGE] if self.tune else [])]
 
     def settings(self, values: Values) -> Values:
-        """Returns the keys of a run file for `values`, with a method's keys for its name."""
+        """Returns `values` as keys of a run file: a method's name is replaced by its keys."""
         bundle = next((m.set for m in self.method if m.name == values.get(METHOD)), {})
         return {**bundle, **{key: value for key, value in values.items() if key != METHOD}}
 
@@ -118,13 +119,13 @@ class Grid(Part):
 
 
 def key_combinations(lists: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yields the product of `lists`: one value of each, the last varying fastest."""
+    """Yields every combination of one value of each list; the last key varies fastest."""
     for choice in itertools.product(*lists.values()):
         yield dict(zip(lists, choice, strict=True))
 
 
 def matches(values: Values, exclusion: Values) -> bool:
-    """Whether every key of `exclusion` holds; a list there means any of its values."""
+    """Whether `values` have every value in `exclusion`; a list there means any of its values."""
     return all(
         values[key] in excluded if isinstance(excluded, list) else values[key] == excluded
         for key, excluded in exclusion.items()

@@ -1,8 +1,8 @@
 """The joint guarantee of cells over the same population.
 
-Publishing the models of a grid releases all of them, including, by the choice, those of its tuning.
-Their charges are therefore composed, once for each population: one accounting of the number of
-occurrences of each distinct event, in any cell.
+The results of a grid release something about every run, including the runs of its tuning, from
+which the choice was computed. The charges of all runs over one population are therefore composed:
+the occurrences of each distinct event are counted over all cells, and accounted for together.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from privfed.plan.prior_spending import Prior, Priors
 def composition(charges: Sequence[CellCharges]) -> Priors:
     """Returns the runs to compose: those of `charges` and the earlier runs, each once.
 
-    Actual charges count for every run of a cell, whichever is chosen. Of planned charges for a
-    cell, the maximum over all choices counts.
+    The actual charges of every run count, whether or not tuning chooses it. Of the planned charges
+    of a cell, the maximum over the runs that tuning may choose counts.
     """
     ahead = [reduce(_either, left.values()) for left in still_to_charge(charges).values()]
     earlier = {
@@ -42,7 +42,7 @@ def composition(charges: Sequence[CellCharges]) -> Priors:
 
 
 def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
-    """Every charged run, by its key."""
+    """Returns every charged run by its key."""
     runs: dict[str, Prior] = {}
     for entry in charges:
         if not entry.planned:
@@ -62,7 +62,7 @@ def still_to_charge(charges: Sequence[CellCharges]) -> dict[str, dict[str, Prior
 
 
 def _rest(end: Prior, spent: Prior | None) -> Prior:
-    """The charges of `end` beyond those of `spent`."""
+    """Returns the charges of `end` beyond those of `spent`."""
     if spent is None:
         return end
     rest = Counter(end.spending) - Counter(spent.spending)
@@ -72,7 +72,7 @@ def _rest(end: Prior, spent: Prior | None) -> Prior:
 
 
 def _either(left: Prior, right: Prior) -> Prior:
-    """The maximum count of each event in either run, with the starting models of both."""
+    """Returns a run with the larger count of each event, and the lineage of both runs."""
     return replace(
         left,
         spending=_most(left.spending, right.spending),
@@ -82,7 +82,7 @@ def _either(left: Prior, right: Prior) -> Prior:
 
 
 def _most(left: Spending, right: Spending) -> Spending:
-    """The maximum count of each event."""
+    """Returns the larger count of each event."""
     return Counter[Event](left) | Counter[Event](right)
 
 
@@ -92,12 +92,12 @@ def _most_examples(left: Spending | None, right: Spending | None) -> Spending | 
 
 
 NOT_CHOSEN = (
-    "a cell's own ε does not cover its choice among these: state the joint one, or choose with "
-    "tune.private = true"
+    "the ε of a single cell does not cover the choice of the best among these: state the joint ε, "
+    "or choose with tune.private = true"
 )
-"""A note on cells over real data, from which a reader may select the best."""
+"""A note on cells over real data, among which a reader may choose the best."""
 _UNIT = "unit (client column)"
-"""The term that differs between cells with other units over the same data."""
+"""The name of the term that differs if cells divide the same data into different clients."""
 _MEANING = {
     "unit": "unit",
     "relation": "adjacency relation",
@@ -105,7 +105,7 @@ _MEANING = {
     "delta": "δ",
     **ASSUMED,
 }
-"""The terms of an epsilon, by key: runs that differ in one of them are not composed."""
+"""Names of the terms of an epsilon by key; runs that differ in a term are not composed."""
 
 
 @dataclass(frozen=True)
@@ -125,18 +125,18 @@ class Joint:
     """The joint guarantee of the cells over one population.
 
     Attributes:
-      identity: the population; if cells divide the same data into different clients, all of these.
-      about: a description of the population.
-      cells: the cells.
-      groups: the guarantees by group; no epsilon covers two groups, since they differ in the terms
-        `differ`.
-      differ: the terms in which groups differ.
-      void: reasons why some cells, and so all together, have no guarantee; `groups` are then those
-        of the other cells.
+      identity: identifies the population, or the populations if cells divide the same data into
+        different clients.
+      about: describes the population.
+      cells: names of the cells.
+      groups: the guarantees of cells with equal terms; no epsilon covers two groups.
+      differ: names of the terms in which groups differ.
+      void: reasons why some cells have no guarantee. All cells together then have none either, and
+        `groups` are those of the other cells.
       examples: the guarantee for one example of a silo, if all cells use DP-SGD.
       nominal: whether some of the cells are simulations.
-      at_most: whether the choice of a tuning is still open; no choice exceeds the bound.
-      notes: the limits of the guarantee.
+      at_most: whether the choice of a tuning is still open, so epsilon is an upper bound.
+      notes: limits of the guarantee for readers.
     """
 
     identity: str
@@ -152,7 +152,7 @@ class Joint:
 
     @property
     def epsilon(self) -> float | None:
-        """The epsilon over all cells; None if there is no single composition."""
+        """The epsilon over all cells: infinite if some have none, None if there are two groups."""
         if self.void:
             return math.inf
         return self.groups[0].bound.epsilon if len(self.groups) == 1 else None
@@ -174,7 +174,7 @@ class Joint:
         }
 
     def columns(self, cell: str) -> Mapping[str, Any]:
-        """Returns the columns of the table for the row of `cell`, from its group."""
+        """Returns the joint columns of the row of `cell`, for the cells of its group."""
         apart = f"these cells differ in {', '.join(self.differ)}" if self.differ else ""
         group = next((group for group in self.groups if cell in group.cells), None)
         epsilon = math.inf if self.void or group is None else group.bound.epsilon
@@ -198,7 +198,7 @@ def joints(charges: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tupl
 
 
 def _populations(charges: Sequence[CellCharges]) -> list[list[CellCharges]]:
-    """`charges` by population; those that may concern the same population are merged."""
+    """Groups `charges` by population; populations that may be the same are merged."""
     names: dict[str, set[str]] = {}
     for entry in charges:
         names.setdefault(entry.population, {entry.population}).update(entry.sources)
@@ -214,7 +214,7 @@ def _populations(charges: Sequence[CellCharges]) -> list[list[CellCharges]]:
 
 
 def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Joint:
-    """The joint guarantee of the runs `charges` over one population."""
+    """Returns the joint guarantee of the runs `charges` over one population."""
     whose = {entry.population: entry.about for entry in charges}
     cells = frozenset(entry.cell for entry in charges)
     void = [*_void(charges, cells)]
@@ -247,7 +247,7 @@ def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Join
 
 
 def _void(charges: Sequence[CellCharges], cells: frozenset[str]) -> Iterator[str]:
-    """The reasons why some of the cells have no guarantee, with their number."""
+    """Yields the reasons why some of the cells have no guarantee, with the number of cells."""
     reasons: dict[str, set[str]] = {}
     for entry in charges:
         if entry.void is not None:
@@ -261,9 +261,9 @@ def _share(part: Collection[str], cells: Collection[str]) -> str:
 
 
 def _group(charges: Sequence[CellCharges]) -> Group:
-    """The guarantee of cells with equal terms.
+    """Returns the guarantee of cells with equal terms.
 
-    It uses the accountant of all of them, or the tightest if they differ.
+    The accountant is that of the cells, or "tightest" if their accountants differ.
     """
     terms = charges[0].terms
     accountants = {entry.terms.get("accountant") for entry in charges}
@@ -280,7 +280,7 @@ def _group(charges: Sequence[CellCharges]) -> Group:
 
 
 def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
-    """The guarantee for one example of a silo, which requires DP-SGD in every cell."""
+    """Returns the guarantee for one example of a silo; None unless every cell uses DP-SGD."""
     deltas = [entry.terms["examples"]["delta"] for entry in charges if entry.terms.get("examples")]
     hidden = any(entry.unread or entry.terms.get("guarantee") for entry in charges)
     if hidden or len(deltas) < len(charges):
@@ -304,7 +304,7 @@ def _undecided(charges: Sequence[CellCharges]) -> bool:
 
 
 def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
-    """Notes on the limits of the guarantee, and on `uncounted` runs in the folder."""
+    """Yields notes on the limits of the guarantee, and on `uncounted` runs in the folder."""
     cells = {entry.cell for entry in charges}
     dp = {entry.cell for entry in charges if entry.terms.get("examples")}
     if dp and dp != cells:
@@ -318,11 +318,11 @@ def _notes(charges: Sequence[CellCharges], uncounted: int) -> Iterator[str]:
         yield NOT_CHOSEN
     if uncovered := composition(charges).uncovered:
         yield (
-            "the influence of the same population on the starting model is not covered (it is "
-            f"{uncovered})"
+            "the influence of the same population on the initial model is not covered (the model "
+            f"is {uncovered})"
         )
     if uncounted:
         yield (
-            f"{uncounted} runs under cells/ about the same population are not cells of this "
-            "grid, and not counted (privfed audit composes runs that you name)"
+            f"{uncounted} runs under cells/ over the same population are not cells of this grid, "
+            "and are not counted (privfed audit composes runs that you name)"
         )

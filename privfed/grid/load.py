@@ -56,7 +56,7 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
     _refuse_lists(path, "tune.over", tuning.over)
     if both := sorted(set(grid.tuned_keys) & set(grid.grid)):
         raise Refused(
-            f"{path}: {both} is both varied by the grid and tuned; list the key in one place"
+            f"{path}: {both} is both varied by the grid and tuned; list each key in one place"
         )
     if not grid.tuned_keys:
         raise Refused(f"{path}: [tune] names no key to tune; set tune.over, or remove [tune]")
@@ -70,27 +70,27 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
         )
     if again := sorted(set(tuning.seeds) & set(grid.seeds)):
         raise Refused(
-            f"{path}: seeds {again} are used for both tuning and measurement, but that favours the "
-            "methods with the most tuning; use other seeds in tune.seeds"
+            f"{path}: tune.seeds has {again}, which are also seeds of the grid, but this favours "
+            "methods with more tuned keys; use other seeds in tune.seeds"
         )
 
 
 def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
-    """Refuses other varied keys in a grid with a private choice, which releases one run."""
+    """Raises `Refused` if a grid with a private choice asks for more than one released run."""
     other_keys = {
         "[grid]": grid.grid, "[[method]]": grid.method, "[[exclude]]": grid.exclude,
         "[[figure]]": grid.figure,
     }  # fmt: skip
     if others := [name for name, keys in other_keys.items() if keys]:
         raise Refused(
-            f"{path}: tune.private = true releases only the best run, but {', '.join(others)} "
-            "needs several runs; list the keys to choose in tune.over, and remove "
-            f"{', '.join(others)}"
+            f"{path}: tune.private is true, which releases only the best run, but "
+            f"{', '.join(others)} needs several runs; list the keys to choose in tune.over, and "
+            f"remove {', '.join(others)}"
         )
     if len(grid.seeds) != 1 or "seeds" in tuning.model_fields_set:
         raise Refused(
-            f"{path}: tune.private = true chooses one run over the population of a single seed; "
-            "name one seed in seeds = [...], and leave tune.seeds out"
+            f"{path}: tune.private is true, but the choice is over the population of a single "
+            "seed; name one seed in seeds = [...], and leave tune.seeds out"
         )
     if 0.0 < tuning.candidates < 1.0:
         raise Refused(f"{path}: tune.candidates is {tuning.candidates:g}; expected 1 or more")
@@ -115,17 +115,18 @@ def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> Non
         if not is_key(key):
             section = key.rpartition(".")[0]
             raise Refused(
-                f"{path}: {where}.{key!r} is no section.key; {expected(section, list(SECTIONS))}"
+                f"{path}: {where}.{key!r} is not a key of the form section.key; "
+                f"{expected(section, list(SECTIONS))}"
             )
         if key == "run.seed":
             raise Refused(
-                f"{path}: {where} varies 'run.seed', but seeds are listed apart; use seeds = "
-                "[...] instead"
+                f"{path}: {where} varies 'run.seed', but seeds have a key of their own; use seeds "
+                "= [...] instead"
             )
         if not values:
             raise Refused(
-                f"{path}: {where}.{key!r} is an empty list, so there is no cell; list one or more "
-                "values"
+                f"{path}: {where}.{key!r} is an empty list, so there would be no cell; list one or "
+                "more values"
             )
         if any(values.count(value) > 1 for value in values):
             raise Refused(
@@ -135,7 +136,17 @@ def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> Non
 
 
 def load_grid(path: Path) -> Grid:
-    """Reads a grid file. Raises `Refused` with every mistake in it."""
+    """Reads a grid file.
+
+    Args:
+      path: the grid file.
+
+    Returns:
+      The grid, with the metrics and directions that its figures leave out.
+
+    Raises:
+      Refused: with every unknown or malformed key, or with the first contradiction between keys.
+    """
     document = read_toml(path, "grid")
     try:
         grid = Grid.model_validate(document)
@@ -148,9 +159,12 @@ def load_grid(path: Path) -> Grid:
 
 
 def _with_measures(path: Path, grid: Grid) -> Grid:
-    """`grid` with the metric and direction of its figures. Raises `Refused`."""
+    """Returns `grid` with the metric and direction of its figures.
+
+    Raises `Refused` if the cells' losses have several metrics and the grid chooses none.
+    """
     if grid.base and not _is_there(path.parent / grid.base):
-        return grid  # figures then take the table's first metric, the loss's own
+        return grid  # figures then show the table's first metric, that of the loss
     if grid.tune is not None and not grid.tune.by:
         for values in grid_points(path, grid):
             tried = [{**values, **options} for options in key_combinations(grid.options(values))]
@@ -164,7 +178,7 @@ def _with_measures(path: Path, grid: Grid) -> Grid:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file at `path`; False for an impossible name."""
+    """Whether there is a file at `path`; False for an invalid name."""
     try:
         return path.exists()
     except OSError:

@@ -30,13 +30,13 @@ from privfed.grid.tables import tuning_measure
 from privfed.run.check import check
 
 _FINAL = (DONE, REFUSED)
-"""Results of tuned cells that allow a choice among all of them."""
+"""Statuses that all runs of a tuning must have before a choice is made."""
 
 
 def cells_after_tuning(
     files: Files, grid: Grid, tried: Sequence[Cell], results: Mapping[str, Result | None]
 ) -> list[Cell] | None:
-    """Returns the cells of a tuned grid once all tried cells ended; None before.
+    """Returns the cells of a tuned grid with the chosen values; None before the tuning ended.
 
     Args:
       files: the tables of the grid.
@@ -53,9 +53,9 @@ def cells_after_tuning(
 def best_options(
     grid: Grid, tried: Sequence[Cell], results: Mapping[str, Result | None], values: Values
 ) -> Values | str:
-    """Returns the tuned keys with the best mean over seeds, or the reason why there are none.
+    """Returns the values of tuned keys with the best mean metric, or the reason why none is.
 
-    A run without the metric counts as the worst.
+    The mean is over seeds; a run without the metric counts as infinitely bad.
 
     Args:
       grid: the grid.
@@ -98,13 +98,20 @@ def refuse_unmeasured(by: str, result: Result) -> None:
 
 
 _SAMPLED = 6
-"""Number of measured cells."""
+"""Number of cells whose time is measured for an estimate."""
 _OVERHEAD = 0.5
 """Seconds of a cell in addition to training: loading, calibration, the ledger."""
 
 
 def estimate(path: Path, planned: Sequence[Cell], grid: Grid, processes: int) -> str:
-    """Estimates the time of the grid from a few of its cells, evenly chosen. Writes nothing."""
+    """Returns a sentence with the estimated time of a grid, and writes nothing.
+
+    Args:
+      path: the grid file.
+      planned: the cells; some of them, evenly spaced, are measured.
+      grid: the grid.
+      processes: the number of processes.
+    """
     runnable = [cell for cell in planned if cell.config is not None]
     step = max(len(runnable) // _SAMPLED, 1)
     seconds: list[float] = []
@@ -116,7 +123,7 @@ def estimate(path: Path, planned: Sequence[Cell], grid: Grid, processes: int) ->
         except Refused as refusal:
             refused.append(str(refusal))
     if not seconds:
-        return f"{len(planned)} cells; none of {len(refused)} tried would run: {refused[0]}"
+        return f"{len(planned)} cells; all {len(refused)} that were tried are refused: {refused[0]}"
     measured = len(grid_points(path, grid)) * len(grid.seeds) if grid.tune else 0
     total = sum(seconds) / len(seconds) * (len(runnable) + measured) / processes
     tuning = (
@@ -126,16 +133,18 @@ def estimate(path: Path, planned: Sequence[Cell], grid: Grid, processes: int) ->
     )
     where = "1 process" if processes == 1 else f"{processes} processes"
     return (
-        f"{tuning}, {len(grid.seeds)} seeds included: about {duration(total)} on {where} "
-        f"(measured on {len(seconds)} of them)"
+        f"{tuning}, with {len(grid.seeds)} seeds: about {duration(total)} on {where} "
+        f"(estimated from {len(seconds)} of them)"
     )
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """The joint guarantee of a grid's cells by population, if each planned cell is completed.
+    """The joint guarantees of a grid if each planned cell is completed.
 
-    `excluded` maps names of cells that will not run to the reasons.
+    Attributes:
+      joint: the joint guarantee for each population.
+      excluded: the reasons why cells will not run, by name of the cell.
     """
 
     joint: tuple[Joint, ...]
@@ -149,16 +158,16 @@ class Outlook:
 
 
 def outlook(files: Files, grid: Grid, cells: Sequence[Cell], retry: bool) -> Outlook:
-    """Computes the joint guarantee of `cells` and, for a tuning, of the cells measured afterwards.
+    """Computes the joint guarantees of `cells` and, for a tuning, of the cells measured afterwards.
 
-    A planned cell counts with all its rounds, a completed one with its actual charges. Until tuning
-    has chosen, the actual charges of all options count, and of the planned charges the maximum
-    count of each event over the options.
+    A planned cell counts with all its rounds, and a completed cell with its actual charges. Before
+    tuning has chosen the values of a cell, all its options count with their actual charges, and
+    their planned charges count with the maximum number of each event over the options.
 
     Args:
       files: the tables of the grid.
       grid: the grid.
-      cells: its cells; for a tuning, those to choose from.
+      cells: its cells; for a tuning, the cells among which tuning chooses.
       retry: whether cells that failed or were refused are repeated.
     """
     excluded: dict[str, str] = {}

@@ -7,17 +7,17 @@ train      each of them under GRID/private/ (0700), in any order, resumed after 
 release    GRID/best: the run with the best score, and nothing of the others    release.py
 ```
 
-A candidate that fails has the worst score, and is never tried again: trying until it works would
-the distribution of the choice. A problem of the machine ends no candidate: the same command resumes
-with the same candidates.
+A candidate that fails has the worst score and is never tried again, since trying until it works
+would change the distribution of the choice. A problem of the machine is not a failure of a
+candidate: the same command resumes with the same candidates.
 
-The number of candidates is secret, and each is a combination drawn uniformly. Both are drawn once,
-from the operating system's CSPRNG by way of a key under private/, so that an interrupted tuning
-resumes with the same candidates. In a seeded simulation they derive from the seed; a combination
-drawn twice would repeat the same run, and is tried once.
+The number of candidates is secret, and each candidate is a combination drawn uniformly. The draws
+derive from a key under private/, which the operating system's CSPRNG generates once, so an
+interrupted tuning resumes with the same candidates. In a seeded simulation they derive from the
+seed; a combination that is drawn twice would repeat the same run, and is therefore trained once.
 
-The release is the best run's directory, and reveals nothing about the others. It is a new copy:
-its files are dated after the end of all candidates, and its path names none of them.
+The release is the directory of the best run, which reveals nothing about the other candidates. It
+is a new copy, so its files are dated after the end of all candidates, and its path names none.
 """
 
 from __future__ import annotations
@@ -57,14 +57,22 @@ _WORD = 64
 
 @dataclass(frozen=True)
 class Candidate:
-    """One candidate run: its combination, and the name of its folder under private/."""
+    """A candidate run: its combination, and the name of its folder under private/candidates/."""
 
     cell: Cell
     folder: str
 
 
 def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
-    """Returns all candidates in the order of the draws; `key` is None for a simulation."""
+    """Draws the number of candidates and their combinations.
+
+    Args:
+      proposal: the accepted tuning.
+      key: the secret from which the draws derive; None in a seeded simulation.
+
+    Returns:
+      The candidates in the order of the draws.
+    """
     streams = Streams(proposal.config.run.seed, simulated=proposal.seeded, key=key)
     count = proposal.repetitions.number(_whole_number(streams.at("candidates"), BITS))
     drawn = []
@@ -77,15 +85,18 @@ def candidates(proposal: Proposal, key: bytes | None) -> list[Candidate]:
 
 
 def _whole_number(keys: Keys, bits: int) -> int:
-    """A uniform integer of `bits` bits."""
+    """Returns a uniform random integer of `bits` bits, a multiple of 64."""
     words = keys.bits(bits // _WORD)
     return sum(int(word) << (_WORD * place) for place, word in enumerate(words))
 
 
 def release(run: Path, to: Path, by_way_of: Path) -> None:
-    """Copies the directory `run` to `to` atomically, by way of the temporary place `by_way_of`.
+    """Copies a run directory atomically; hidden files (locks, temporary files) are not copied.
 
-    Hidden files (locks, incomplete files of a crash) are not copied.
+    Args:
+      run: the directory of the run.
+      to: the new directory.
+      by_way_of: a temporary path on the same file system; anything there is removed.
     """
     shutil.rmtree(by_way_of, ignore_errors=True)
     _copy(run, by_way_of)
@@ -110,7 +121,7 @@ def _copy(folder: Path, to: Path) -> None:
 
 @dataclass(frozen=True)
 class Redirected:
-    """`run_cell` with its standard output and error appended to the file `log`."""
+    """Calls `run_cell` with standard output and standard error appended to the file `log`."""
 
     log: Path
 
@@ -127,7 +138,10 @@ def note(log: Path, line: str) -> None:
 
 @contextlib.contextmanager
 def _into(log: Path) -> Iterator[None]:
-    """Redirects both streams to `log`; in a worker permanently, and also outside of Python."""
+    """Returns a context that appends standard output and standard error to `log`.
+
+    In a worker process, the redirection is permanent and includes output of native code.
+    """
     with log.open("a", encoding="utf-8") as file:
         if multiprocessing.parent_process() is not None:
             os.dup2(file.fileno(), 1)
@@ -174,9 +188,10 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
       The released run and its guarantee.
 
     Raises:
-      Refused: if another process tunes here, the machine has a problem, or no candidate has a
-        score.
+      Refused: if another process tunes in this folder, runs or the ledger of another tuning exist
+        there, the machine has a problem, or no candidate has a score.
       BudgetExceeded: if earlier runs left too little of the budget.
+      Broken: if the secret or the candidates of a charged tuning are lost.
     """
     places = Places(files.folder)
     make_folder(places.private, 0o700)
@@ -194,14 +209,14 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
             run = places.candidates / best.folder / "run"
             refuse_unpaid(run, ledger)
             release(run, places.best, places.private / "best")
-        os.utime(places.ledger)  # its date relative to the best run's would reveal the duration
+        os.utime(places.ledger)  # its former date would reveal how long the candidates took
     return _tuned(places, proposal, ledger)
 
 
 def _trained(
     drawn: Sequence[Candidate], places: Places, chosen: Chosen, processes: int
 ) -> list[Result]:
-    """The result of each candidate. Raises `Refused` if the machine interrupted one."""
+    """Returns the result of each candidate. Raises `Refused` if the machine interrupted one."""
     results = {each.folder: _result(places.candidates / each.folder) for each in drawn}
     jobs = [
         Job(
@@ -218,7 +233,7 @@ def _trained(
 
 
 def _result(folder: Path) -> Result | None:
-    """The result of a candidate; None if it has still to run."""
+    """Returns the stored result of a candidate; None if the candidate has still to run."""
     try:
         result = from_json(regular.read_text(folder / "result.json"))
     except (OSError, ValueError):
@@ -228,36 +243,37 @@ def _result(folder: Path) -> Result | None:
 
 
 def _ended(event: Ended[Job], log: Path) -> Result:
-    """The result of a candidate that ended by itself.
+    """Returns the result of a candidate that was not interrupted.
 
-    Raises `Refused` with a fixed message, since the reason may reveal the candidate: `log` has it.
+    Raises `Refused` for an interrupted one. The reason, which may reveal the candidate, is only
+    written to `log`.
     """
     result = event.result
     if isinstance(result, Died) or result["status"] in (STOPPED, WAITING):
         note(log, f"{event.job.name}: {result if isinstance(result, Died) else result['reason']}")
         raise Refused(
-            f"a candidate was interrupted ({log} has the cause); nothing is lost or released: "
+            f"a candidate was interrupted ({log} states the cause); nothing is lost or released: "
             "correct the cause, and repeat the command to resume"
         )
     return dict(result)
 
 
 def _best(proposal: Proposal, results: Sequence[Result]) -> int:
-    """The index of the best result; one without a score is the worst. Raises `Refused`."""
+    """Returns the index of the best result. Raises `Refused` if no result has a score."""
     worst = math.inf if proposal.lower else -math.inf
     scores = [score_of(each.get("outcome", {}), proposal.measure) for each in results]
     filled = [worst if score is None else score for score in scores]
     best = proposal.better(filled)
     if filled[best] == worst:
         raise Refused(
-            "no candidate ended with a score, so nothing is released; the charge remains. See the "
-            "causes under private/, which may reveal private data"
+            "no candidate ended with a score, so nothing is released, but the charge remains; see "
+            "the causes under private/, which may reveal private data"
         )
     return best
 
 
 def _tuned(places: Places, proposal: Proposal, ledger: Ledger) -> Tuned:
-    """The release, read from its files."""
+    """Reads the released run from its files."""
     directory, privacy = RunDirectory.open(places.best), proposal.config.privacy
     outcome = from_json(regular.read_text(directory.summary))
     stored = directory.config.read().values()

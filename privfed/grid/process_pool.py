@@ -1,4 +1,4 @@
-"""Worker processes for jobs; the death of one affects only its job."""
+"""Worker processes for jobs; the death of a process affects only its current job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Died:
     def __str__(self) -> str:
         if self.exit_code is not None and self.exit_code < 0:
             name = signal.Signals(-self.exit_code).name
-            return f"its process was killed ({name}), by a user or for lack of memory"
+            return f"its process was killed ({name}), by a user or because memory ran out"
         return f"its process ended with exit code {self.exit_code}"
 
 
@@ -52,9 +52,10 @@ class Ended(Generic[Job]):
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """A context in which a spawned process does not run this one's script again.
+    """Returns a context in which spawned processes do not import the script of this process.
 
-    Jobs are defined in modules; otherwise a user's script or notebook would need a guard.
+    A user's script or notebook therefore needs no `if __name__ == "__main__"` guard. Jobs do not
+    need the script, since they are defined in modules.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -74,7 +75,7 @@ class _Worker(Generic[Job]):
         self.job: Job | None = None
 
     def give(self, job: Job) -> None:
-        """Hands `job` over; if the process died idle, to a new one."""
+        """Hands `job` over to the process, or to a new one if there is none or it has died."""
         if self._process is None or not self._process.is_alive():
             self.stop()
             self.pipe, workers_end = _SPAWN.Pipe()
@@ -87,7 +88,7 @@ class _Worker(Generic[Job]):
                 signal.signal(signal.SIGINT, before)
             workers_end.close()
         self.job = job
-        with contextlib.suppress(OSError):  # it just died: `take` reports it
+        with contextlib.suppress(OSError):  # the process just died, which `take` will report
             self._open_pipe().send(job)
 
     def take(self) -> Ended[Job]:
@@ -119,10 +120,10 @@ class _Worker(Generic[Job]):
 def work(
     do: Callable[[Job], Any], jobs: Iterable[Job], count: int
 ) -> Iterator[Started[Job] | Ended[Job]]:
-    """Runs `do` on each of `jobs` in one of several processes, in order; yields each start and end.
+    """Runs jobs in several processes; yields when each job starts and ends.
 
-    If the caller stops iterating (an exception, an interrupt), all processes are ended at once; if
-    the caller is killed, they end themselves.
+    Jobs are started in order. If the caller stops iterating (an exception, an interrupt), all
+    processes are ended at once; if the caller is killed, they end themselves.
 
     Args:
       do: an importable function with picklable arguments and results.

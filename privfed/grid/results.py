@@ -1,4 +1,4 @@
-"""The results of a grid's cells as rows of tidy tables: a row per cell and seed, or per round."""
+"""The results of a grid as rows of tables: a row per cell and seed, or also per round."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _NO_MEASURE = {
 
 @dataclass(frozen=True)
 class Files:
-    """The tables of the grid file `grid`, in `folder`, under its own name."""
+    """The tables of the grid file `grid`, in `folder`, named after the grid file."""
 
     grid: Path
     folder: Path
 
     def named(self, ending: str) -> Path:
-        """Returns the file of this grid with `ending`."""
+        """Returns the path of the file of this grid whose name ends in `ending`."""
         return self.folder / f"{self.grid.stem}{ending}"
 
     @property
@@ -67,17 +67,17 @@ class Files:
 
     @property
     def table(self) -> Path:
-        """A row per cell and seed."""
+        """The table with a row per cell and seed."""
         return self.named(".csv")
 
     @property
     def rounds(self) -> Path:
-        """A row per cell, seed and evaluated round."""
+        """The table with a row per cell, seed and evaluated round."""
         return self.named(".rounds.csv")
 
     @property
     def summary(self) -> Path:
-        """A row per cell, over its seeds."""
+        """The table with a row per cell, over its seeds."""
         return self.named(".summary.csv")
 
 
@@ -132,7 +132,7 @@ def round_row(values: Mapping[str, Any], seed: int, cell: str, measured: Mapping
 
 
 def cell_of(value: Any) -> Any:
-    """Returns a configuration's value as a table holds it."""
+    """Returns a configuration's value in the form that tables have; lists and tables as JSON."""
     if isinstance(value, bool | str | float):
         return value
     if isinstance(value, int) and abs(value) < 2**63:
@@ -146,22 +146,23 @@ def _number(value: Any) -> Any:
 
 
 def number_or_none(value: Any) -> float | None:
-    """Returns `value` if it is a number; None for NaN, which JSON holds as null."""
+    """Returns `value` as a float; None if it is not a number, or is NaN."""
     numeric = isinstance(value, int | float) and not math.isnan(value)
     return float(value) if numeric else None
 
 
 def measures_of(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Returns the columns that are metrics: neither keys nor facts nor book-keeping."""
+    """Returns the columns of `rows` that are metrics; `keys` are the key columns."""
     names = dict.fromkeys(name for row in rows for name in row)
     others = {*keys, *_STATUS, *_FACTS, *JOINT, *_BOOKS}
     return [n for n in names if n not in others and not n.startswith("epsilon_")]
 
 
 def ordered_columns(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """Returns the columns in order: keys, status, metrics, facts, bounds, book-keeping.
+    """Returns the columns of a table in order.
 
-    A column is included if any row has it.
+    The order is: keys, status, metrics, facts of the run, bounds by accountant, joint guarantee,
+    and seconds, version and cell. Keys are always included, other columns if any row has them.
     """
     names = dict.fromkeys(name for row in rows for name in row)
     bounds = [name for name in names if name.startswith("epsilon_")]

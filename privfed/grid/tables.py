@@ -1,9 +1,9 @@
 """A grid's tables on disk: of its cells, of evaluated rounds, and of the cells over their seeds.
 
-All figures are drawn from these tables alone, so that a study needs no run directories. `summary`
-has a row per cell over its seeds. If a grid names no metric, figures and tuning use that of its
-loss. A loss names its first metric and its direction. For all other metrics higher is better,
-except for losses.
+All figures are drawn from these tables alone, without the run directories. If a grid names no
+metric, figures and tuning use the first metric of the loss. A loss declares the name of its first
+metric and whether lower values are better. Of all other metrics, higher values are better, except
+those whose name ends in "loss".
 """
 
 from __future__ import annotations
@@ -46,18 +46,26 @@ if TYPE_CHECKING:
 
 
 Losses = Sequence[tuple[Mapping[str, Any], Loss]]
-"""Pairs of a cell's loss and its varied keys, as a table holds them."""
+"""Pairs of a cell's values, in the form that tables have, and its loss."""
 
 
 def less_is_better(loss: Loss, measure: str) -> bool:
-    """Whether lower values of `measure` are better: the loss's own, its best or late one."""
+    """Whether lower values of `measure` are better.
+
+    The loss declares it for its own metric, and for columns derived from that metric.
+    """
     return loss.lower_is_better if measure.startswith(loss.measure) else measure.endswith("loss")
 
 
 def figure_with_measure(figure: Figure, losses: Losses) -> Figure:
     """Returns `figure` with the metric and the direction that it leaves out.
 
-    Raises `Refused` if the cells that it shows have several.
+    Args:
+      figure: the figure.
+      losses: the values and the losses of all cells.
+
+    Raises:
+      Refused: if the figure names no metric, and the losses of its cells have several.
     """
     losses_shown = [loss for values, loss in losses if holds(values, figure.where)]
     if not losses_shown:
@@ -70,10 +78,10 @@ def figure_with_measure(figure: Figure, losses: Losses) -> Figure:
 
 
 def tuning_measure(by: str, lower_is_better: bool | None, loss: Loss | None) -> tuple[str, bool]:
-    """Default tuning metric for a cell, and whether lower is better.
+    """Returns the tuning metric for a cell, and whether lower values are better.
 
     Args:
-      by: the configured metric; "": the loss's own.
+      by: the configured metric; "": the first metric of the loss.
       lower_is_better: the configured direction, if any.
       loss: the loss of the cell; None if the cell is refused.
     """
@@ -89,17 +97,20 @@ def _direction(stated: bool | None, losses: Sequence[Loss], measure: str) -> boo
 
 
 def refuse_several_measures(losses: Sequence[Loss]) -> None:
-    """Raises `Refused` if the options for one cell have metrics that are not comparable."""
+    """Raises `Refused` if the losses of the options for one cell have different metrics."""
     _only(losses, "tune.by", "vary the loss in [grid]")
 
 
 def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
-    """The one metric of `losses`. Raises `Refused`, with the alternative `instead`, for several."""
+    """Returns the metric of all `losses`. Raises `Refused` if there are several.
+
+    The message names the missing `key`, and the alternative `instead`.
+    """
     measures = list(dict.fromkeys(loss.measure for loss in losses))
     if len(measures) > 1:
         raise Refused(
             f"{key} is missing, but the losses of these cells have several measures: "
-            f"{', '.join(measures)}; name one that all cells have, or {instead}"
+            f"{', '.join(measures)}; name a measure that all cells have, or {instead}"
         )
     return measures[0]
 
@@ -117,7 +128,7 @@ def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
 
 
 def _over_seeds(seeds: Sequence[Row], measures: Sequence[str]) -> Row:
-    """One row over the `seeds` of a cell."""
+    """Returns the row of a cell, over its `seeds`."""
     done = [row for row in seeds if row["status"] == DONE]
     line: Row = {"seeds": len(done), "not_done": len(seeds) - len(done)}
     for name in TERMS:
@@ -129,7 +140,7 @@ def _over_seeds(seeds: Sequence[Row], measures: Sequence[str]) -> Row:
 
 
 def _joint_of(seeds: Sequence[Row]) -> Row:
-    """The joint columns of the seed with the largest joint ε; empty if there is none."""
+    """Returns the joint columns of the seed with the largest joint ε; empty if there is none."""
     stated = [row for row in seeds if row.get("joint_epsilon") is not None]
     if not stated:
         return {}
@@ -139,10 +150,10 @@ def _joint_of(seeds: Sequence[Row]) -> Row:
 
 @dataclass(frozen=True)
 class Spread:
-    """The mean of `count` numbers, their standard deviation, smallest and largest.
+    """The mean of `count` numbers, their standard deviation, minimum and maximum.
 
-    The range is stated because an interval from two to five seeds depends on the assumed normal
-    distribution more than on the seeds.
+    The range is given instead of a confidence interval: for two to five seeds, an interval depends
+    more on the assumed normal distribution than on the seeds.
     """
 
     mean: float
@@ -164,7 +175,11 @@ class Spread:
 
 
 def spread(numbers: Sequence[float]) -> Spread:
-    """Returns the `Spread` of `numbers`; standard deviation 0 for one or infinite ones."""
+    """Returns the `Spread` of `numbers`.
+
+    The standard deviation is 0 for a single number, or if the mean is infinite. Without numbers,
+    all values are NaN.
+    """
     if not numbers:
         return Spread(math.nan, math.nan, math.nan, math.nan, 0)
     mean = math.inf if math.inf in numbers else statistics.fmean(numbers)
@@ -197,7 +212,7 @@ def write_tables(files: Files, keys: Sequence[str], rows: list[Row], rounds: lis
 
 
 def _table(rows: list[Row], order: Sequence[str] = ()) -> pyarrow.Table:
-    """A table with columns in `order`, or in order of first appearance, each of one type."""
+    """Returns a table with columns in `order`, or in order of appearance, each of one type."""
     import pyarrow
 
     names = order or list(dict.fromkeys(name for row in rows for name in row))
@@ -206,7 +221,10 @@ def _table(rows: list[Row], order: Sequence[str] = ()) -> pyarrow.Table:
 
 
 def _one_type(column: list[Any]) -> list[Any]:
-    """`column` as integers, as real numbers, or unchanged; as text if it has several types."""
+    """Returns `column` with values of one type.
+
+    Integers mixed with floats become floats, and all other mixed types become texts.
+    """
     present = [value for value in column if value is not None]
     numbers = [value for value in present if not isinstance(value, bool | str)]
     if len(numbers) == len(present):
@@ -218,16 +236,21 @@ def _one_type(column: list[Any]) -> list[Any]:
 
 
 def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
-    """Reads the rows of a table that `write_tables` wrote; `words` are columns of text.
+    """Reads the rows of a table that `write_tables` wrote.
 
-    Raises `Refused` if there is none.
+    Args:
+      path: the table (CSV).
+      words: names of columns that are read as text, even if all values look like numbers.
+
+    Raises:
+      Refused: if the file is missing or cannot be read.
     """
     import pyarrow
     from pyarrow import csv
 
     if not path.is_file():
         raise Refused(
-            f"{path} does not exist: the experiment has no table yet; run the experiment first"
+            f"{path} does not exist, so the experiment has no table yet; run the experiment first"
         )
     try:
         as_text = dict.fromkeys([*words, "status", "reason", "cell"], pyarrow.string())
@@ -253,7 +276,15 @@ def write_cells(
     results: Mapping[str, Result | None],
     joint_guarantees: Sequence[Joint],
 ) -> None:
-    """Writes the tables of those of `cells` that ended, if any; `keys` are the varied columns."""
+    """Writes the tables of the cells that ended; writes nothing if none has.
+
+    Args:
+      files: the tables.
+      keys: the key columns.
+      cells: all cells.
+      results: their results by name; None for cells that have not ended.
+      joint_guarantees: the joint guarantee for each population.
+    """
     joint_of = {name: joint for joint in joint_guarantees for name in joint.cells}
     rows: list[Row] = []
     rounds: list[Row] = []
@@ -273,7 +304,7 @@ def write_cells(
 
 
 def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
-    """The metrics of a cell's run by round; an incomplete line is left out."""
+    """Yields the metrics of a cell's run by round; unreadable lines are left out."""
     path = folder_of(files, cell) / "run" / "metrics.jsonl"
     outcome = result["outcome"]
     lines = regular.read_text(path, errors="replace").splitlines() if path.exists() else []
@@ -291,10 +322,11 @@ def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
 
 
 def _with_measures_over_rounds(cell: Cell, rounds: Sequence[Row], result: Result) -> Result:
-    """`result` with the best and late average of its first metric, and last-round values.
+    """Returns `result` with the best value and the late average of its first metric.
 
-    The best value on a test set is optimistic; it is reported next to the final value and named
-    accordingly. The late average is over the last 100 rounds, if there are that many.
+    The best value on a test set is optimistic; it is reported in addition to the final value, in a
+    column of its own. The late average is over the last 100 rounds, if there were that many. Other
+    values of the last round are also added.
     """
     if not rounds or cell.config is None:
         return result

@@ -1,7 +1,8 @@
 """The single charge of a tuning, made before its first candidate, for any number of candidates.
 
-The ledger commits to the secret from which all draws derive. The secret is durable before the
-charge and never drawn again, so that one charge releases the best of one set of candidates only.
+The ledger contains a commitment to the secret from which all draws derive. The secret is durable
+before the charge and is never drawn again, so one charge can release the best of only one set of
+candidates.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Places:
 
     @property
     def ledger(self) -> Path:
-        """The ledger with the one charge; not named like a run's, as this is no run."""
+        """The ledger with the single charge; it has another name than the ledger of a run."""
         return self.grid / "tuning.jsonl"
 
     @property
@@ -50,7 +51,7 @@ class Places:
 
     @property
     def candidates(self) -> Path:
-        """A folder for each candidate."""
+        """The folder that has a folder for each candidate."""
         return self.private / "candidates"
 
     @property
@@ -60,20 +61,20 @@ class Places:
 
     @property
     def log(self) -> Path:
-        """The output of candidates and reasons of interruptions, which reveal their number."""
+        """The output of candidates and the causes of interruptions; it reveals their number."""
         return self.private / "log.txt"
 
 
 def charge_tuning(proposal: Proposal, places: Places) -> Ledger:
-    """Returns the ledger with the charge of this tuning, which is made now if it is missing.
+    """Returns the ledger with the charge of this tuning; the charge is made if it is missing.
 
     Args:
       proposal: the accepted tuning.
       places: its files.
 
     Raises:
-      Refused: if runs or a ledger of another tuning exist there.
-      BudgetExceeded: as for a run.
+      Refused: if runs that this ledger did not charge, or a ledger of another tuning, exist there.
+      BudgetExceeded: if earlier runs left too little of the budget.
     """
     ledger = Ledger.recover(places.ledger) if places.ledger.exists() else None
     if ledger is None or not ledger.charges:
@@ -89,22 +90,22 @@ def charge_tuning(proposal: Proposal, places: Places) -> Ledger:
 
 
 def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
-    """Returns the 32 bytes from which all draws derive, committed to by `ledger`; None when seeded.
+    """Returns the 32 secret bytes from which all draws derive; None in a seeded simulation.
 
     Args:
       proposal: the accepted tuning.
       places: its files.
-      ledger: the ledger with the charge.
+      ledger: the ledger with the charge and the commitment to the bytes.
 
     Raises:
-      Broken: if the bytes, or the candidates drawn from them, are lost: new draws would release the
-        best of more runs than were charged.
+      Broken: if the bytes, or the folder of candidates, are lost or differ from the commitment. New
+        draws would release the best of more runs than were charged.
     """
     if proposal.seeded:
         return None
     spent = (
-        f"the charge in {ledger.path} is spent, but its random draws are lost, and "
-        f"new ones would have to be charged. Restore {places.private}, or name another --out"
+        f"the charge in {ledger.path} is spent, but its random draws are lost, and new draws would "
+        f"need a new charge; restore {places.private}, or name another --out"
     )
     try:
         key = places.key.read_or_draw(str(ledger.terms["id"]), fresh=False)
@@ -124,15 +125,16 @@ def refuse_unpaid(run: Path, ledger: Ledger) -> None:
     chosen = terms_at(run / "ledger.jsonl").get("chosen", {})
     if not ledger.charges or chosen.get("charge") != ledger.charges[0].hash:
         raise Refused(
-            f"{run} is not the best run of this tuning, so that the charge in {ledger.path} does "
-            f"not cover it; move {run} away, or name another --out"
+            f"{run} is not a run of this tuning, so the charge in {ledger.path} does not cover it; "
+            f"move {run} away, or name another --out"
         )
 
 
 def _opened(proposal: Proposal, places: Places) -> Ledger:
-    """A new ledger, after the secret that it commits to; an uncharged one has no draws.
+    """Draws a new secret and creates the ledger that commits to it, without a charge.
 
-    Raises `Refused` if there are runs that it would have charged.
+    Remains of a tuning that was interrupted before its charge are replaced. Raises `Refused` if
+    runs exist although there is no charge.
     """
     for place in (places.best, places.candidates):
         if place.exists() and any(place.iterdir()):
@@ -152,28 +154,28 @@ def _opened(proposal: Proposal, places: Places) -> Ledger:
 
 
 def _commitment(key: bytes) -> str:
-    """The ledger's commitment to the secret `key`, which reveals none of its 256 bits."""
+    """Returns the commitment to the secret `key`: a hash, which does not reveal the key."""
     return hashlib.sha256(b"privfed tuning secret " + key).hexdigest()
 
 
 def _refuse_another(proposal: Proposal, ledger: Ledger) -> None:
     """Raises `Refused` if `ledger` is not that of this tuning."""
     if ledger.terms.get("config") != proposal.digest:
-        differs = "combinations, law or score"
+        differs = "the combinations, the expected number of candidates, or the score"
     elif Priors.stated(ledger.terms).runs != proposal.before.runs:
         differs = "the runs in privacy.prior"
     elif ledger.charges[0].event != proposal.event:
-        differs = "rounds, cohort or noise of a candidate"
+        differs = "the rounds, cohort or noise of a candidate"
     else:
         return
     raise Refused(
-        f"{ledger.path} belongs to another tuning, in which {differs} differed when it was "
-        "charged. Restore the grid and run files and earlier runs, or name another --out"
+        f"{ledger.path} belongs to another tuning: since its charge, {differs} changed; restore "
+        "the grid file, the run file and the earlier runs, or name another --out"
     )
 
 
 def _terms(proposal: Proposal, identity: str, stated: dict[str, str]) -> dict[str, Any]:
-    """The ledger's first line: all terms of its epsilon."""
+    """Returns the ledger's first line: all terms of its epsilon."""
     plan, config, event = proposal.plan, proposal.config, proposal.event
     combinations = [dict(cell.values) for cell in proposal.cells]
     return {

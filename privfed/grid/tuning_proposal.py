@@ -1,12 +1,12 @@
 """The plan and cost of a private tuning, computed before any candidate is drawn.
 
-*What is released*: the directory of the best run by a score that is fixed here, and one line in a
-ledger. *Mechanism*: K runs, with a secret K from a public distribution; each draws one combination
-of `tune.over` uniformly, with replacement, and trains it from the start. *Sensitivity, relation,
-unit and sampler*: those of a run. *Charged*: one event, `accounting.choosing.private_selection` of
-the spending of a run, which has to be the same for every combination: a bound on each is then a
-bound on their mixture. The score is post-processing (`privfed.grid.tuning_proposal`).
-(Papernot & Steinke 2022, Theorem 2; Koskela, Redberg & Wang 2024.)
+*Releases*: the directory of the best run by a score that is fixed here, and one line in a ledger.
+*Mechanism*: K runs, where the secret K has a public distribution; each run trains one combination
+of `tune.over`, drawn uniformly with replacement, from the start. *Sensitivity, relation, unit and
+sampler*: those of a run. *Charged*: one event, `accounting.choosing.private_selection` of the
+spending of a run. This spending has to be the same for every combination: a bound on each run is
+then a bound on the mixture. *Source*: Papernot & Steinke 2022, Theorem 2; Koskela, Redberg & Wang
+2024.
 
 The score is a charged metric of clients, or a metric on the public test set. Both are
 post-processing of a run's releases.
@@ -43,10 +43,17 @@ from privfed.run.setup import Setup
 
 
 def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
-    """Returns the metric to choose by, and whether lower is better.
+    """Returns the metric of the choice, and whether lower values are better.
 
-    Without `tune.by`, it is the first metric of clients, or the loss's own. Raises `Refused` for an
-    unknown metric.
+    Without `tune.by`, it is the first metric that clients evaluate, or else the first metric of the
+    loss.
+
+    Args:
+      tuning: the tuning.
+      setup: the setup of a candidate.
+
+    Raises:
+      Refused: if candidates have no such metric, or no examples to evaluate it on.
     """
     charged = _charged(setup)
     by = tuning.by or next(iter(charged), "")
@@ -55,9 +62,10 @@ def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
         return by, charged[by] if lower is None else lower
     if setup.plan.config.nothing_public and by not in charged:
         instead = f"tune.by = {next(iter(charged))!r}" if charged else 'evaluation.by = "clients"'
+        given = repr(by) if by else "missing"
         raise Refused(
-            'data.holdout = "none" leaves no example to score candidates '
-            f"by{f' ({by!r})' if by else ''}; let clients score, which is charged ({instead})"
+            f'tune.by is {given}, but data.holdout = "none" leaves no public examples to score '
+            f"candidates on; let clients score them, which is charged: set {instead}"
         )
     network = setup.network
     measure, lower = tuning_measure(by, tuning.lower_is_better, network.loss)
@@ -74,7 +82,7 @@ def score(tuning: Tuning, setup: Setup) -> tuple[str, bool]:
 
 
 def score_of(outcome: Mapping[str, Any], measure: str) -> float | None:
-    """Returns the `measure` of a completed run; None if it has no such number."""
+    """Returns the value of `measure` in a run's `outcome`; None if it has no such number."""
     if not measure.startswith(PREFIX):
         return number_or_none(outcome.get(measure))
     estimate = outcome.get("clients", {}).get(measure.removeprefix(PREFIX), {})
@@ -82,7 +90,7 @@ def score_of(outcome: Mapping[str, Any], measure: str) -> float | None:
 
 
 def _charged(setup: Setup) -> dict[str, bool]:
-    """The metrics of evaluation by clients, and whether lower is better."""
+    """Returns the metrics that clients evaluate, and for each whether lower values are better."""
     measures = setup.executor.measures
     if measures is None:
         return {}
@@ -98,13 +106,16 @@ _EACH = 3.0
 
 @dataclass(frozen=True)
 class Proposal:
-    """An accepted tuning: the combinations, and the cost of the choice.
+    """An accepted tuning: its combinations, and the cost of the choice.
 
     Attributes:
-      plan: that of a candidate, with noise at which the whole tuning spends the budget.
+      cells: the combinations to choose from.
+      repetitions: the distribution of the number of candidates.
+      plan: the plan of a candidate, with noise at which the whole tuning spends the budget.
+      before: the earlier runs that count.
       event: the single charge.
       measure: the metric of the choice.
-      lower: whether lower values of it are better.
+      lower: whether lower values of the metric are better.
       seconds: the estimated time of a candidate.
     """
 
@@ -119,7 +130,7 @@ class Proposal:
 
     @property
     def config(self) -> Config:
-        """The configuration of a candidate, for all keys that candidates share."""
+        """The configuration of one candidate; others differ in the keys of `tune.over`."""
         return self.plan.config
 
     @property
@@ -145,17 +156,17 @@ class Proposal:
 
     @property
     def seeded(self) -> bool:
-        """Whether it is a simulation, whose draws all derive from the seed."""
+        """Whether the tuning is a simulation in which all draws derive from the seed."""
         return self.config.run.randomness == "seeded"
 
     @property
     def tried(self) -> float:
-        """The probability that a given combination is tried at all."""
+        """The probability that a given combination is tried at least once."""
         return 1.0 - self.repetitions.generating(1.0 - 1.0 / len(self.cells))
 
     @property
     def digest(self) -> str:
-        """A digest of the values fixed before the first run: combinations, distribution, score."""
+        """A digest of the combinations, the distribution of their number, and the score."""
         stated = [
             sorted(cell.name for cell in self.cells),
             self.repetitions.to_json(),
@@ -164,7 +175,7 @@ class Proposal:
         return hashlib.sha256(json.dumps(stated).encode()).hexdigest()
 
     def better(self, scores: Sequence[float]) -> int:
-        """Returns the index of the best of `scores`, the first of equal ones."""
+        """Returns the index of the best of `scores`; among equal scores, the first."""
         return scores.index((min if self.lower else max)(scores))
 
     def to_json(self) -> dict[str, Any]:
@@ -189,10 +200,15 @@ class Proposal:
 
 
 def propose(files: Files, grid: Grid) -> Proposal:
-    """Returns the plan and cost of the tuning of `grid`; reads the data's form, and trains nothing.
+    """Returns the plan and cost of a private tuning. Only the form of the data is read.
 
-    Raises `Refused`, naming the combination, if one cannot run, spends more or less than the
-    others, or lacks the metric.
+    Args:
+      files: the tables of the grid.
+      grid: the grid, whose `tune.private` is true.
+
+    Raises:
+      Refused: if a combination cannot run, lacks the metric, or differs from the others in its
+        spending, its population or its metric.
     """
     assert grid.tune is not None
     combinations = tuple(cells(files.grid, grid))
@@ -212,7 +228,7 @@ def propose(files: Files, grid: Grid) -> Proposal:
         if (other.measure, other.lower) != (first.measure, first.lower):
             raise Refused(
                 "tune.by is missing, but the losses of these candidates have several measures: "
-                f"{first.measure}, {other.measure}; name one that all candidates have"
+                f"{first.measure}, {other.measure}; name a measure that all candidates have"
             )
     seconds = sum(each.seconds for each in proposals) / len(proposals)
     return replace(first, seconds=seconds)
@@ -221,7 +237,7 @@ def propose(files: Files, grid: Grid) -> Proposal:
 def _of_one(
     grid: Grid, cell: Cell, combinations: tuple[Cell, ...], repetitions: Repetitions
 ) -> Proposal:
-    """The proposal for one of its combinations, computed without client data."""
+    """Returns the proposal as computed from one of its combinations, without client data."""
     assert grid.tune is not None
     if cell.config is None:
         raise Refused(f"{dict(cell.values)}: {cell.refusal}")
@@ -232,13 +248,13 @@ def _of_one(
             'privacy.accountant is "pld", but its bound on a choice among runs cannot be composed '
             'with earlier runs (privacy.prior); use "rdp" or "tightest"'
         )
-    setup = prepare(config, before, load=load_representatives)
+    setup = prepare(config, before, load=load_representatives, begins=False)
     plan = setup.plan
     if plan.guarantee.epsilon == math.inf:
         raise Refused(
             f"{dict(cell.values)}: no accountant has a finite bound for a choice among such runs; "
-            "add noise or, with earlier runs, use a mechanism and a sampler for which RDP has a "
-            "bound"
+            "add noise; if there are earlier runs, use a mechanism and a sampler for which RDP has "
+            "a bound"
         )
     (event,) = plan.spent
     seconds = forecast(setup).seconds

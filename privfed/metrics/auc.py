@@ -12,10 +12,10 @@ from privfed.metrics.measure import Count, Estimate, Measure, NoisedSum, Scoring
 def haar(levels: int) -> Tensor:
     """Returns Haar's matrix: the sum of all cells, and the differences of halves.
 
-    Rows are orthogonal, and every column has levels + 1 entries of size 1. The sum of the first
-    cells of n noised cells has a noise variance of up to n. The sum of the corresponding wavelet
-    coefficients has about log n, times levels + 1 for the longer columns (Xiao, Wang and Gehrke
-    2011).
+    Rows are orthogonal, and every column has levels + 1 entries of size 1. If noise is added to
+    each of n cells, the sum of the first k cells has up to n times the noise variance of a cell. If
+    noise is added to the wavelet coefficients instead, the factor is of order log n, times
+    levels + 1 for the larger norm of the columns (Xiao, Wang and Gehrke 2011).
 
     Args:
       levels: base-2 logarithm of the number of cells n.
@@ -85,12 +85,16 @@ class AreaUnderCurve(Measure):
         return torch.cat([wavelets * ~positive, wavelets * positive], 1)
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """Returns sum_ij p_i n_j K_ij / (P N), K_ij = [j < i] + [j = i] / 2, of histograms p and n.
+        """Returns the area sum_ij p_i n_j K_ij / (P N) and its interval.
 
-        The interval is Fieller's interval of that ratio. With a = K n and b = K' p, the noise moves
-        the ratio by (a - r N) dp + (b - r P) dn to first order. Client sampling moves it by at most
-        as much as if each client's examples lay in one cell (Jensen). This bound is conservative if
-        a client's examples lie in many cells.
+        p and n are the noised histograms of the positive and the negative class, with sums P and N;
+        K_ij is 1 for j < i, 1/2 for j = i and else 0. If P or N is not positive, the estimate is
+        0.5 with the interval [0, 1].
+
+        The interval is Fieller's interval of that ratio r. With a = K n and b = K^T p, noise dp and
+        dn moves the numerator minus r P N by (a - r N) dp + (b - r P) dn to first order. Client
+        sampling adds at most the variance that it would add if each client's examples lay in one
+        cell (Jensen). This bound is conservative if a client's examples lie in many cells.
         """
         cells, longer = self.columns(scoring) // 2, (self.levels + 1) ** 0.5
         inverse = inverse_haar(self.levels) * longer

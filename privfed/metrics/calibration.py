@@ -12,7 +12,7 @@ from privfed.metrics.accuracy import per_position
 from privfed.metrics.measure import Estimate, Measure, NoisedSum, Scoring, with_slack
 
 _STEPS = 2001
-"""Number of candidate errors in [0, 1] among which an interval is sought."""
+"""Number of grid points in [0, 1] that are tested for membership in an interval."""
 
 
 class Calibration(Measure):
@@ -74,11 +74,11 @@ def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> E
     The absolute value |D + noise| exceeds |D| on average, and the more so the smaller D is. The
     estimate subtracts the noise variance from the squares, sqrt(max(D^2 - variance, 0)). It is
     consistent, and at most about a quarter of a standard deviation too large per bin where D is 0.
-    The interval inverts a test of T = sum |D_b|. Given the sum of the true |D_b|, the mean of T is
-    smallest if all bins are alike and largest if one bin holds the whole sum (the mean of a folded
-    normal is convex in |D|). An error is rejected only if T is too large for the first case or too
-    small for the second. The interval holds for any distribution of the gaps over bins, and is
-    wider than necessary.
+    The interval inverts a test of T, the sum of the noised |D_b|. Given the sum of the true |D_b|,
+    the mean of T is smallest if all bins have equal |D_b| and largest if one bin has the whole sum
+    (the mean of a folded normal is convex in |D|). An error is rejected only if T is too small for
+    the first case or too large for the second. The interval therefore holds for any distribution of
+    the gaps over bins, and is wider than necessary.
 
     Args:
       gaps: noised sums of gaps per bin, shape `[bins]`.
@@ -99,7 +99,7 @@ def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> E
     most = most + k * (lone_variance + (bins - 1) * none_variance + uncertain).sqrt()
     step = count / (_STEPS - 1)
     possible = total[(least - step <= observed) & (observed <= most + step)]
-    if not len(possible):  # T is smaller than is likely even if the error is 0
+    if not len(possible):  # T is too small even for an error of 0
         return Estimate(0.0, 0.0, 1 / (_STEPS - 1))
     value = float((gaps.square() - apart**2).clamp(min=0).sqrt().sum())
     low, high = float(possible[0]), float(possible[-1])

@@ -57,7 +57,7 @@ class ExampleGroups:
             start += len(category.values)
         raise Refused(
             f"{key} is {column!r}; expected the name of a declared column of categories"
-            + (f": one of {', '.join(known)}" if known else ", but these data have none"),
+            + (f": one of {', '.join(known)}" if known else ", but these data have none; unset it"),
             key=key,
         )
 
@@ -118,11 +118,11 @@ class ClientGroups:
             return cls(tuple(map(str, range(sites))), None)
         groups = ExampleGroups.by(column, form, _KEY)
         if not groups.names:
-            raise Refused(f"{_KEY} is empty; name the column of clients' groups", key=_KEY)
+            raise Refused(f"{_KEY} is empty; name the column to group clients by", key=_KEY)
         return cls(groups.names, groups)
 
     def of(self, population: Federation, ids: Indices) -> Indices:
-        """Returns the most frequent group of each client's examples; of equal ones the first.
+        """Returns each client's site, or the most frequent group of its examples (ties: the first).
 
         Args:
           population: the clients and their examples.

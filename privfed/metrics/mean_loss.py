@@ -40,9 +40,9 @@ class MeanAbsoluteError(MeanMeasure):
 class MeanLoss(MeanMeasure):
     """The mean loss of the model, with each example's loss clipped to a public bound.
 
-    Unless `clip` is set, the bound is twice the loss of the baseline (best constant prediction)
-    where all labels are equally frequent, e.g. 2 log(classes) for cross-entropy. Larger losses
-    count as the bound, so a model that is confident and wrong looks better than it is.
+    Unless `clip` is set, the bound is twice the loss of the baseline (best constant prediction) on
+    equally frequent labels, e.g. 2 log(classes) for cross-entropy. A larger loss counts as the
+    bound, so the estimate is too low for a model that is confident and wrong.
     """
 
     lower_is_better: ClassVar[bool] = True

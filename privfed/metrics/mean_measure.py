@@ -1,8 +1,8 @@
 """Measures that are the mean over clients of one bounded number per example.
 
 Their intervals are those of a ratio of two noised numbers (Fieller 1954). A ratio r = y / x of
-means is in the interval if y - r x differs from 0 by no more than its standard deviation explains.
-Unlike the delta method, this also holds where x may be 0: then every ratio is possible.
+means is in the interval if |y - r x| is at most a normal quantile times its standard deviation.
+Unlike the delta method, this also holds if x may be 0: then every ratio is possible.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def ratio_interval(y: float, x: float, variances: Variances, quantile: float) ->
       quantile: two-sided quantile of the standard normal.
 
     Returns:
-      The interval; `EVERY` if x is no larger than its variance explains; None if no ratio satisfies
-      the inequality.
+      The interval; `EVERY` if x is at most `quantile` times its standard deviation; None if no
+      ratio satisfies the inequality.
     """
     k = quantile**2
     a = x * x - k * variances.x
@@ -54,7 +54,7 @@ def ratio_interval(y: float, x: float, variances: Variances, quantile: float) ->
 
 
 def widest(intervals: Iterable[Interval | None]) -> Interval:
-    """Returns the interval from the smallest to the largest end; `EVERY` if there is none."""
+    """Returns the smallest interval that contains all of `intervals`; `EVERY` if all are None."""
     ends = [interval for interval in intervals if interval is not None]
     return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else EVERY
 
@@ -62,12 +62,12 @@ def widest(intervals: Iterable[Interval | None]) -> Interval:
 class MeanMeasure(Measure):
     """The base of measures that are a mean of one number per client within public bounds.
 
-    An example's value, scaled by the bounds, is v in [-1, 1]. A client with mean v sends (v, 1 -
-    v^2) (`with_slack`).
+    An example's value is clipped to the bounds and scaled to [-1, 1]. A client with mean v of its
+    scaled values sends (v, 1 - v^2) (`with_slack`).
     """
 
     def bounds(self, scoring: Scoring) -> tuple[float, float]:
-        """Returns the smallest and largest value, public constants to which values are clipped."""
+        """Returns the smallest and the largest value: public constants that bound each example."""
         raise NotImplementedError
 
     def values(self, outputs: Tensor, y: Tensor, scoring: Scoring) -> Tensor:
@@ -88,12 +88,12 @@ class MeanMeasure(Measure):
         return with_slack(means)
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """Returns V / S = sum s v / sum s, where s is a client's fraction of examples that count.
+        """Returns V / S = sum s v / sum s in the measure's units, and its interval.
 
-        The interval holds every ratio r for which (V - r S)^2 is at most quantile^2 times its
-        variance at r. This variance is the sum of the noise variance, std^2 + r^2
-        count_std^2, and the variance from client sampling. The interval is never narrower
-        than the one for the noise alone.
+        s is a client's fraction of examples that count, and v the client's mean. The interval
+        contains every ratio r for which (V - r S)^2 is at most quantile^2 times its variance at r:
+        the noise variance, std^2 + r^2 count_std^2, plus the variance from client sampling. The
+        interval is never narrower than the one for the noise alone.
         """
         total, slack = noised.values.tolist()
         noise = Variances(noised.std**2, noised.count_std**2)
@@ -114,14 +114,14 @@ def _with_draw(
     """Returns the variances of V and S, including the variance from client sampling.
 
     Sampling adds (1 - rate) sum s^2 (v - r)^2 to the variance of V - r S. This is at most the same
-    expression with s in place of s^2, with equality if each client's examples lie in one group. Two
-    estimates of that bound at r are known, with G = sum s (1 - v^2). The first is S (1 + r^2) - 2 r
-    V - G, which includes the noise of V. The second is S (1 - r^2) - G, as in a score interval
-    (Wilson 1927), which varies more as clients vary more. They agree at V / S. The first is
-    weighted by the fraction of the variance of V that sampling causes. Half a standard deviation of
-    the estimate's noise is added because the estimate is uncertain. Simulated coverage is then at
-    least 0.945 at nominal 0.95, and 0.935 where 50 clients of one example each are sampled and 7 of
-    them err.
+    expression with s in place of s^2, with equality if each client's examples lie in one group.
+    That bound has two estimates at r, with G = sum s (1 - v^2). The first, S (1 + r^2) - 2 r V - G,
+    includes the noise of V. The second, S (1 - r^2) - G, is that of a score interval (Wilson 1927);
+    its own variance grows with the differences between clients. They agree at r = V / S. The result
+    is their average, in which the first has as weight the fraction of the variance of V that
+    sampling causes. Half a standard deviation of the estimate's noise is added because the estimate
+    is uncertain. Simulated coverage is then at least 0.945 at nominal 0.95, except for 0.935 if 50
+    clients of one example each are sampled and 7 of them err.
     """
     count, unsampled, square = noised.count, noised.unsampled, ratio * ratio
     drawn = unsampled * max(count * (1 - square) - slack, 0.0)

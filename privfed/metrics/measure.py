@@ -35,7 +35,7 @@ class Scoring:
 
     @property
     def label_columns(self) -> bool:
-        """Whether an example has any number of labels, a column of 0/1 for each."""
+        """Whether labels are columns of 0/1, of which an example may have any number of ones."""
         return not self.form.classified and self.form.classes > 1
 
     @property
@@ -45,7 +45,7 @@ class Scoring:
 
     @property
     def labels(self) -> str:
-        """A description of the labels in words."""
+        """A description of the labels, for messages."""
         if self.label_columns:
             return f"{self.form.classes} columns of 0/1 labels"
         if self.numbers:
@@ -60,11 +60,11 @@ class Scoring:
         return (y != NO_LABEL).flatten(1).any(1)
 
     def guess(self) -> tuple[Tensor, Tensor]:
-        """Returns the baseline (best constant prediction) with labels that are equally frequent.
+        """Returns the baseline (best constant prediction) for equally frequent labels.
 
         Returns:
-          Outputs `[n, *positions, width]` and labels `[n, *]` of up to 64 synthetic examples;
-          sequences have one position.
+          The baseline's outputs `[n, *positions, width]`, and labels `[n, *]` of up to 64
+          synthetic examples to score them on; sequences have one position.
         """
         form, loss = self.form, self.loss
         width = loss.width(form.empty())
@@ -80,7 +80,7 @@ class Scoring:
         return outputs.expand(len(some), -1), some
 
     def guess_loss(self) -> float:
-        """Returns the mean loss of the baseline, `guess`."""
+        """Returns the mean loss of the baseline on the synthetic examples of `guess`."""
         return float(self.loss.losses(*self.guess()).double().mean())
 
 
@@ -94,7 +94,7 @@ class Estimate:
 
     @classmethod
     def within(cls, value: float, low: float, high: float, bounds: tuple[float, float]) -> Estimate:
-        """Returns the estimate, interval clipped to `bounds` and value to the interval.
+        """Returns an estimate with the interval clipped to `bounds`, and the value to the interval.
 
         Args:
           value: the estimate.
@@ -109,17 +109,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class NoisedSum:
-    """The noised sum over clients of their parts of one measure, in units of a client.
+    """The noised sum of clients' parts of one measure, scaled so that a client counts 1.
 
     Attributes:
-      values: noised sum of the parts, shape `[k]`.
+      values: noised sum of the parts, shape `[j]`.
       std: standard deviation of the noise on each entry of `values`.
       count: noised sum of each client's fraction of examples that the measure counts; NaN if the
         measure takes no count.
       count_std: standard deviation of the noise on `count`; NaN likewise.
-      rate: probability with which a client took part. At 1 the estimate is about the participants
-        only; below 1 they represent all clients; at 0 they are a sample of a much larger
-        population.
+      rate: probability with which each client was sampled. At 1 the estimate describes the sampled
+        clients only. Below 1 it describes all clients, and its interval also covers the sampling;
+        0 stands for a sample from a much larger population.
       quantile: two-sided quantile of the standard normal, for the interval.
     """
 
@@ -142,11 +142,11 @@ class NoisedSum:
 
 
 class Count(Enum):
-    """The count of examples by which the estimate of a measure is divided."""
+    """The count of examples that divides the estimate of a measure."""
 
-    SHARED = "that of all examples, which a row's measures have in common"
-    APART = "its own weight: that of the examples that the measure counts"
-    NONE = "none: its vectors state it"
+    SHARED = "all examples: one count for all measures of a row"
+    APART = "only the examples that the measure can score: a count of its own"
+    NONE = "none: the vectors of the measure contain the counts"
 
 
 class Measure(Part):
@@ -159,11 +159,14 @@ class Measure(Part):
         raise NotImplementedError
 
     def lacks(self, scoring: Scoring) -> str:
-        """Describes the labels that the measure needs and lacks; empty if the labels suit it."""
+        """Returns the form of labels that the measure needs; "" if the labels have this form."""
         raise NotImplementedError
 
     def count(self, scoring: Scoring) -> Count:
-        """Returns the divisor of the estimate: its own if some examples cannot be scored."""
+        """Returns the kind of count that divides the estimate.
+
+        It is `Count.APART` if some examples cannot be scored.
+        """
         return Count.APART if scoring.sequences else Count.SHARED
 
     def counted(self, y: Tensor, scoring: Scoring) -> Tensor:
@@ -222,7 +225,7 @@ def with_slack(means: Tensor) -> Tensor:
     """Returns (m, 1 - |m|^2) for clients' means m `[c, k]` of norm at most 1: `[c, k + 1]`.
 
     Its norm is sqrt(1 - |m|^2 + |m|^4) <= 1, so the last entry does not increase the sensitivity.
-    From that entry the server learns how much clients differ.
+    The sum of this entry over clients measures how much clients differ, for intervals.
     """
     return torch.cat([means, 1 - means.square().sum(1, keepdim=True)], 1)
 

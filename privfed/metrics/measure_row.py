@@ -2,7 +2,7 @@
 
 **Content of a row.** Each example belongs to one group (a single group if none are declared). For
 group g and measure j let s be the fraction of all the client's examples that lie in g and that j
-counts. Let m be the mean of j's vectors over these examples. The row joins
+counts. Let m be the mean of j's vectors over these examples. The row contains, for all g and j,
 
     s of all its examples in g, times the weight of the count, and
     s phi_j(m) times the weight w of a measure, phi_j = `Measure.parts` (and s times w, for a
@@ -142,7 +142,10 @@ class MeasureRow:
         return max(len(self.groups), 1) * self._group_length
 
     def of_examples(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Returns the vector of each example: 1, and per measure whether it counts, and its vector.
+        """Returns one vector per example, from which `of_clients` computes rows.
+
+        It has a 1 and then, for each measure, whether the measure counts the example (0 or 1) and
+        the example's vector times this number.
 
         Args:
           outputs: the model's outputs, shape `[n, *positions, width]`.
@@ -197,7 +200,7 @@ class MeasureRow:
           total: sum of rows with approximately normal noise, shape `[m]`.
           std: standard deviation of the noise on each entry.
           rate: probability with which a client took part, as in `NoisedSum`.
-          confidence: confidence of each interval alone, not of all jointly.
+          confidence: confidence of each single interval, not of all intervals jointly.
 
         Returns:
           Estimates by group and title of measure. The group "" is the whole population: the sum of
@@ -238,7 +241,7 @@ class MeasureRow:
     def _noised(
         self, numbers: Tensor, std: float, rate: float, quantile: float
     ) -> Iterator[tuple[Measure, NoisedSum]]:
-        """Yields each measure with its part of a group's noised sum, in units of a client."""
+        """Yields each measure with its part of a group's noised sum, divided by its weight."""
         weights, at = self.weights, int(self.weights.count > 0)
         for measure in self.measures:
             kind = measure.count(self.scoring)
@@ -267,11 +270,11 @@ _DRAWS = 20
 def half_widths(
     row: MeasureRow, clients: float, std: float, confidence: float = 0.95
 ) -> dict[str, float]:
-    """Returns half the width of each measure's interval that noise alone would cause.
+    """Returns half the width of each measure's interval if noise is the only uncertainty.
 
-    The width is a mean over simulated sums of a cohort whose model predicts no better than the
-    baseline. No data are used, and the simulated noise is always the same. With groups, the width
-    is that of the whole population. Client sampling adds to the width.
+    The width is a mean over simulated noise, for a cohort whose model predicts the baseline. No
+    data are used, and the simulated noise is always the same. With groups, the interval is that of
+    the whole population. Client sampling, which is not included, makes intervals wider.
 
     Args:
       row: the row of measures.

@@ -4,12 +4,12 @@ An adapted layer replaces W by W + s B A, under its original parameter names.
 
 The factors are stored in the layer next to its weight: `weight_lora_A` `[g, r, k]`, `weight_lora_B`
 `[g, n / g, r]`, and the scalar s, `weight_lora_scale`. A weight of n rows has g blocks, each with
-its own factors: the query, key and value in an attention's packed projection, the groups of a
-convolution, otherwise one. k is the product of the weight's remaining dimensions, so that s B A
-`[g, n / g, k]` is the weight's change.
+its own factors: three (query, key and value) in an attention's packed projection, the groups of a
+convolution, otherwise one. With k the product of the weight's other dimensions, the weight changes
+by s B A `[g, n / g, k]`.
 
-Code that reads `layer.weight`, such as attention, reads the sum. A call of a plain linear layer or
-convolution adds B (A x) to the output of W: no matrix of the weight's size is formed, and for c
+Code that reads `layer.weight`, such as attention, reads W + s B A. A call of a linear layer or
+convolution adds s B (A x) to the output of W: no matrix of the weight's size is formed, and for c
 stacked models the product with W is computed once for all.
 """
 
@@ -36,7 +36,7 @@ _NO_WEIGHTS: tuple[str, ...] = ()
 
 
 def adaptable(layer: nn.Module) -> dict[str, int]:
-    """The weights of `layer` that can be adapted, by name, with the number of blocks of each."""
+    """The number of blocks of each weight of `layer` that can be adapted, by the weight's name."""
     if isinstance(layer, nn.MultiheadAttention):
         packed = {"in_proj_weight": 3}
         apart = {"q_proj_weight": 1, "k_proj_weight": 1, "v_proj_weight": 1}
@@ -54,7 +54,12 @@ def adapted_weights(layer: nn.Module) -> tuple[str, ...]:
 def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> None:
     """Replaces the parameter W of `layer`, called `weight`, by W + `scale` B A.
 
-    `a` is `[g, r, k]` and `b` `[g, n / g, r]`.
+    Args:
+      layer: the layer, changed in place.
+      weight: name of the weight.
+      a: the factor A, shape [g, r, k].
+      b: the factor B, shape [g, n / g, r].
+      scale: the factor s.
     """
     names = factors(weight)
     layer.register_parameter(names.a, nn.Parameter(a))
@@ -65,7 +70,7 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 
 
 def merge(layer: nn.Module) -> None:
-    """Reverts `adapt` on `layer`, with the change merged into its weights, which are frozen."""
+    """Replaces the adapted weights of `layer` by their changed values, without factors, frozen."""
     changed = {each: getattr(layer, each).detach().clone() for each in adapted_weights(layer)}
     unadapt(layer)
     for weight, value in changed.items():
@@ -73,7 +78,7 @@ def merge(layer: nn.Module) -> None:
 
 
 def unadapt(layer: nn.Module) -> None:
-    """Reverts `adapt` on `layer`, without the change."""
+    """Reverts `adapt` on `layer`: removes the factors, and restores the original weights."""
     for weight in adapted_weights(layer):
         for factor in factors(weight):
             del layer._parameters[factor]
@@ -128,7 +133,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """Returns a convolution plus s B A: A maps to `r` channels per group, B mixes these."""
+    """Convolution of x by W + s B A: A maps to r channels per group, which B mixes."""
     base, (a, b, scale) = _parameter(layer, "weight"), _factors(layer, "weight")
     inner = layer._conv_forward(x, a.reshape(-1, *base.shape[1:]), None)
     change = functional.conv2d(inner, b.reshape(len(base), -1, 1, 1), groups=layer.groups)
@@ -147,7 +152,7 @@ Place = tuple[str, nn.Module, str, int]
 def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
     """Adds factors to `module`, and freezes all parameters except these and the `trained` ones.
 
-    Each A is drawn with variance 1 / k, so that A x is about as large as x; each B is zero.
+    Entries of A have variance 1 / k, so entries of A x are about as large as those of x. B is zero.
 
     Args:
       module: the model, changed in place.
@@ -155,7 +160,8 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
       keys: random stream, derived by the name of each weight.
 
     Raises:
-      Refused: for targets that cannot be adapted.
+      Refused: if a target cannot be adapted or is also trained, a pattern names nothing, or the
+        rank is too large.
     """
     _refuse_factors(module)
     places = _places(module, lora.targets)
@@ -166,8 +172,8 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
         full = _joined(name, weight)
         if full in trained:
             raise Refused(
-                f"model.lora.trained: {full!r} is adapted, but a weight is either adapted or "
-                f"trained; leave {full!r} out of model.lora.trained or of model.lora.targets"
+                f"model.lora.trained names {full!r}, but model.lora.targets names it, too; leave "
+                "it out of one of the two"
             )
         shape = layer.get_parameter(weight).shape
         _refuse_rank(full, lora.rank, shape[0] // blocks, math.prod(shape[1:]))
@@ -177,9 +183,9 @@ def adapt_model(module: nn.Module, lora: Lora, keys: Keys) -> None:
 
 
 def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
-    """Merges each change into its weight; returns the new names of the `trained` parameters.
+    """Merges each change into its weight; returns the names of the trained parameters afterwards.
 
-    A weight is unchanged if none of its factors was trained, as for local factors.
+    A merged weight counts as trained if one of its factors is in `trained`.
     """
     weights: list[str] = []
     for name, layer in list(module.named_modules()):
@@ -190,21 +196,21 @@ def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
 
 
 def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
-    """Raises `Refused` for a factor without any gradient although B is nonzero, by name.
+    """Raises `Refused` if the gradient of a factor is zero, at a B that is nonzero.
 
-    The model's output does not depend on that weight: its noise and bytes would be wasted.
+    The model's output then does not depend on the factor, which would be noised and sent in vain.
     """
     for name, gradient in gradients.items():
         if is_factor(name) and not bool(gradient.any()):
             raise Refused(
-                f"model.lora.targets: {name!r} is listed, but the model's output does not depend "
-                "on the module's weight, which is unused or held elsewhere in the module's code; "
-                f"leave {name!r} out"
+                f"model.lora.targets names {name!r}, but the model's output does not depend on "
+                "that weight: it is unused, or the code reads it from another place; leave the "
+                "module out"
             )
 
 
 def _places(module: nn.Module, targets: Collection[str]) -> list[Place]:
-    """The weights that `targets` name, each once. Raises `Refused`."""
+    """The weights that `targets` name. Raises `Refused` if a target names none."""
     places = list(_all_places(module))
     if not targets:
         _refuse_targets("no module is named", places)
@@ -236,9 +242,9 @@ def _refuse_targets(what: str, places: list[Place]) -> None:
     """Raises `Refused`, with the names of the modules that can be adapted."""
     names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
     raise Refused(
-        f"model.lora.targets: {what}; expected a linear layer, a two-dimensional convolution or an "
-        "attention, or a module that contains one; use "
-        f"{names or 'another model: this one has none'}"
+        f"model.lora.targets: {what}; name linear layers, two-dimensional convolutions, "
+        "attentions, or modules that contain these: use "
+        f"{names or 'another model, since this one has none'}"
     )
 
 
@@ -247,28 +253,28 @@ def _refuse_factors(module: nn.Module) -> None:
     for name, _ in module.named_parameters():
         if is_factor(name):
             raise Refused(
-                f"model.lora: the model has a parameter {name!r}, but that is the name of a "
-                "factor; rename the parameter"
+                f"model.lora is set, but the model already has a parameter {name!r}, which is the "
+                "name of a factor; rename the parameter"
             )
 
 
 def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
-    """Raises `Refused` for a weight that another layer also holds: a file could not hold both."""
+    """Raises `Refused` for a weight that is tied to another layer's."""
     parts = list(module.modules())
     holders = Counter(id(p) for part in parts for p in part._parameters.values() if p is not None)
     for name, layer, weight, _ in places:
         if holders[id(layer._parameters[weight])] > 1:
             raise Refused(
-                f"model.lora.targets: {_joined(name, weight)!r} is tied to another parameter, but "
-                "adapting one of the two would untie both; leave this module out"
+                f"model.lora.targets names {_joined(name, weight)!r}, but that weight is tied to "
+                "another parameter, and adapting one would untie both; leave this module out"
             )
 
 
 def _refuse_rank(name: str, rank: int, rows: int, columns: int) -> None:
     if rank > min(rows, columns):
         raise Refused(
-            f"model.lora.rank is {rank}, but {name!r} is {rows} by {columns}; expected at most "
-            f"{min(rows, columns)}, the largest rank of such a matrix"
+            f"model.lora.rank is {rank}, but {name!r} is {rows} by {columns}; lower the rank to at "
+            f"most {min(rows, columns)}"
         )
 
 
@@ -288,17 +294,17 @@ def _trained(module: nn.Module, patterns: Iterable[str]) -> set[str]:
         named = {name for name in names if is_named(name, pattern)}
         if not named:
             raise Refused(
-                f"model.lora.trained: nothing is called {pattern!r}; expected one of "
-                f"{', '.join(names[:20])}"
+                f"model.lora.trained names {pattern!r}, but the model has no such parameter or "
+                f"module; expected one of {', '.join(names[:20])}"
             )
         trained |= named
     return trained
 
 
 def _freeze(module: nn.Module, trained: Collection[str]) -> None:
-    """Freezes all parameters except those `trained`, by one of their names.
+    """Freezes all parameters except `trained`, which has one name of each.
 
-    Batch normalisations without trained parameters use their loaded statistics.
+    Batch normalisations without trained parameters then use their loaded statistics.
     """
     named = dict(module.named_parameters(remove_duplicate=False))
     left = {id(named[name]) for name in trained}

@@ -1,8 +1,8 @@
-"""Builds a network from a recipe: built, initialised, frozen, and tried on synthetic examples.
+"""Builds a network from a recipe, initialises it, and tries it on synthetic examples.
 
-Models that would break the guarantee or the arithmetic are refused by name. Everything that a
-client's training changes has to be part of the flat vector, or it would reach the next client
-unclipped.
+Models that would break the guarantee or the arithmetic are refused, with the name of the layer.
+All state that a client's training changes has to be in the flat vector: other state would reach the
+next client without being clipped.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ def build_network(
 
     Args:
       model: the recipe.
-      examples: examples of the population, of which only the form is read.
-      start: the keys of [model] about start and trained parameters.
+      examples: examples of the population; only their form is read.
+      start: the keys of [model] that determine initial and trained parameters.
       loss: the loss of the run.
-      keys: random stream of the initial parameters, unless `start.init` is set.
+      keys: random stream of the initial parameters.
       device: device of the network.
-      constants: frozen constants of a resumed run, whose parameters come from its checkpoint; the
-        file it started from is not read again.
-      averages: whether clients average the running statistics of batch normalisations, as they may
-        in a run without privacy; otherwise such models are refused.
+      constants: constants of a resumed run, whose parameters come from its checkpoint;
+        `start.init` is then not read.
+      averages: whether clients may average the running statistics of batch normalisations, as in
+        runs without privacy; otherwise such models are refused.
 
     Returns:
       The network.
 
     Raises:
-      Refused: for a model that cannot be trained here.
-      Broken: for constants of another model.
+      Refused: if the model cannot be built, does not suit the examples, or must not be trained.
+      Broken: if `constants` are of another model.
     """
     seed = keys.integer()
     module, made_up = _built(model, examples, start, loss, seed)
@@ -87,13 +87,13 @@ def build_network(
         _restore(module, shapes, constants)
     if not trained.names:
         raise Refused(
-            "model.name: the model has no trainable parameter that is sent; freeze fewer "
+            "model.name: the model has no trainable parameter that clients send; freeze fewer "
             "parameters (model.freeze), or keep fewer local (model.local)"
         )
     flat = shapes.flatten({**dict(module.named_parameters()), **dict(module.named_buffers())})
     if not bool(flat.isfinite().all()):
         raise Refused(
-            "model.name is a model whose initial parameters are not all finite; correct its "
+            "model.name: the model's initial parameters are not all finite; correct its "
             "initialisation, or model.init"
         )
     _reset_statistics(module, averaged)
@@ -133,12 +133,14 @@ def _built(
 
 
 def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
-    """Returns the number of outputs of `model` per example, when built for one; None if unknown.
+    """Returns the number of outputs per example of `model` if it is built for one output.
+
+    None if the outputs are not `[B, outputs]`.
 
     Args:
       model: the recipe.
-      examples: examples, of which only the form is read.
-      output: the key of the outputs in what the model returns.
+      examples: examples; only their form is read.
+      output: the key of the outputs in the model's result.
 
     Raises:
       Refused: if the model cannot be built, or called.
@@ -189,21 +191,21 @@ def _refuse_parameters(module: nn.Module) -> None:
 
 
 def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
-    """Raises `Refused` for weights that a run trained, in a module that does not declare it.
+    """Raises `Refused` if a function returns weights that an earlier run trained.
 
-    No ledger would record that start, and no earlier run would be counted for it.
+    The ledger would not record that start, and the earlier run would not be counted.
     """
     if not isinstance(model, Weighted) and origins_of(module):
         raise Refused(
-            "model.name: this function returns a network with weights that a run of privfed "
-            "trained, but they reveal information about that run's clients, so that the run has "
-            "to be counted; pass the network itself (model=net), or name the run in model.init",
+            "model.name: the function returns weights that a run of privfed trained, but that "
+            "run's privacy cost would not be counted; pass the network itself (model=net), or name "
+            "the run in model.init",
             key="model.name",
         )
 
 
 def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
-    """Removes parameters from the vector, by name or by the name of a module that holds them."""
+    """Freezes the parameters that `patterns` name, directly or by their module."""
     for pattern in patterns:
         for parameter in _named_so(module, pattern, "model.frozen").values():
             parameter.requires_grad_(False)
@@ -217,15 +219,16 @@ def _named_so(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Paramet
     if not (matching or inside):
         names = ", ".join(name for name, _ in itertools.islice(module.named_parameters(), 20))
         raise Refused(
-            f"{key}: no parameter or module is called {pattern!r}; expected one of {names}"
+            f"{key} names {pattern!r}, but the model has no such parameter or module; expected one "
+            f"of {names}"
         )
     return matching
 
 
 def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
-    """Removes local parameters from the sent vector; returns their places in the local one.
+    """Freezes the local parameters, which `patterns` name; returns the shapes of the local vector.
 
-    For batch normalisations that are entirely local, running statistics are local too.
+    If all parameters of a batch normalisation are local, its running statistics are local, too.
     """
     named = [_named_so(module, pattern, "model.local") for pattern in patterns]
     staying = {id(p) for each in named for p in each.values() if p.requires_grad}
@@ -233,8 +236,8 @@ def _keep_local(module: nn.Module, patterns: Sequence[str]) -> Shapes:
     for parameter in local.values():
         parameter.requires_grad_(False)
     if patterns and not local:
-        raise Refused("model.local names only frozen parameters; name trainable parameters")
-    norms = [name for name, part in _batch_norms(module) if _is_whole(name, part, patterns)]
+        raise Refused("model.local is set, but names only frozen parameters; name trainable ones")
+    norms = [name for name, part in _batch_norms(module) if _names_all_of(name, part, patterns)]
     return held_shapes(module, local, norms)
 
 
@@ -242,7 +245,7 @@ def _batch_norms(module: nn.Module) -> list[tuple[str, _BatchNorm]]:
     return [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
 
 
-def _is_whole(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
+def _names_all_of(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
     """Whether `patterns` name all parameters of `part`, or `part` itself if it has none."""
     keys = [f"{name}.{key}" for key, _ in part.named_parameters(recurse=False)]
     return all(any(is_named(key, p) for p in patterns) for key in keys or [f"{name}."])
@@ -251,41 +254,41 @@ def _is_whole(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
 def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Shapes:
     """Puts all batch normalisations in evaluation mode; returns the statistics to average.
 
-    They use their loaded statistics unless a client trains them. Raises `Refused` for one that is
-    neither frozen nor local, unless clients may average its statistics.
+    Raises `Refused` for a batch normalisation that is neither frozen nor local, unless clients may
+    average its statistics (`averages`).
     """
     averaged = []
     for name, part in _batch_norms(module):
-        if _is_whole(name, part, start.frozen) or _is_whole(name, part, start.local):
+        if _names_all_of(name, part, start.frozen) or _names_all_of(name, part, start.local):
             part.eval()
-        known = part.running_mean is not None
-        if part.training and known and averages:
+        has_statistics = part.running_mean is not None
+        if part.training and has_statistics and averages:
             averaged.append(name)
             part.eval()
-        if part.training or not known:
+        if part.training or not has_statistics:
+            averaging = (
+                '; without privacy (privacy.mechanism = "none"), its statistics are averaged'
+            )
             refuse_part(
                 name,
-                "is a batch normalisation: it mixes a batch's examples and keeps statistics "
-                "outside the vector that is clipped and noised. Use group normalisation or a "
-                'model of privfed (as model.name = "cnn"), freeze it with the statistics it came '
-                "with (model.frozen), or keep it local to returning clients (model.local)"
-                + (_ITS_AVERAGE if known else ""),
+                "is a batch normalisation, which mixes a batch's examples and keeps statistics "
+                "outside of the vector that is clipped and noised; use group normalisation or a "
+                'built-in model (for example model.name = "cnn"), freeze it with its statistics '
+                "(model.frozen), or keep it local to returning clients (model.local)"
+                + (averaging if has_statistics else ""),
             )
     return held_shapes(module, {}, averaged)
 
 
 def _reset_statistics(module: nn.Module, averaged: Shapes) -> None:
-    """Resets the statistics that the vector holds, so that a trial does not depend on the start."""
+    """Resets the averaged statistics: the trial's fingerprint must not depend on `model.init`."""
     for name, part in _batch_norms(module):
         if f"{name}.running_mean".lstrip(".") in averaged.names:
             part.reset_running_stats()
 
 
-_ITS_AVERAGE = '; without privacy (privacy.mechanism = "none"), its statistics are averaged'
-
-
 def _constants(module: nn.Module, shapes: Shapes) -> dict[str, Tensor]:
-    """Tensors that the module computes with outside of the flat vector."""
+    """The parameters and buffers of `module` that are not in the flat vector."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: tensor.detach() for name, tensor in tensors.items() if name not in shapes.names}
 

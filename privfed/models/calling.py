@@ -1,9 +1,9 @@
 """Calls of modules: named inputs and outputs, evaluation mode, memory order, errors as refusals.
 
-A module takes a tensor, or several by name, and returns a tensor, or a structure that holds it
-under a key or at an index. Hooks at the module itself hand over the inputs and extract the outputs,
-so that parameters keep their names and every caller of the module (one model, many under `vmap`,
-per-example gradients) passes and receives one tensor.
+A module takes a tensor, or several by name, and returns a tensor, or a structure that contains it
+under a key or at an index. Hooks at the module convert inputs and outputs. Parameters therefore
+keep their names, and every caller of the module (one model, many under `vmap`, per-example
+gradients) passes and receives one tensor.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from privfed.core.errors import Refused
 from privfed.core.own_code import in_own_code
 from privfed.data.inputs import Inputs, by_name, by_position
+from privfed.models.peft_format import of_transformers
 
 
 @contextlib.contextmanager
@@ -37,7 +38,7 @@ def scoring(module: nn.Module) -> Iterator[None]:
 def channels_last(x: Tensor) -> Tensor:
     """Images `[B, C, H, W]` in the memory order in which convolutions are fastest on CPUs."""
     channels, height, width = x.shape[1:]
-    if channels == 1:  # both orders at once, which its strides must show
+    if channels == 1:  # both orders are the same in memory; only strides differ
         return x.contiguous().as_strided(x.shape, (height * width, 1, width, 1))
     return x.contiguous(memory_format=torch.channels_last)
 
@@ -66,8 +67,8 @@ def errors_as_refusals(x: Tensor, module: nn.Module) -> Iterator[None]:
         layer = failed_layer(error, module)
         where = f", in its layer {layer}" if layer else ""
         raise Refused(
-            f"model.name: the model does not take these examples, {kind} of shape "
-            f"{tuple(x.shape[1:])}{where}: {type(error).__name__}: {reason}. For {kind}, use "
+            f"model.name: the model cannot process these examples, {kind} of shape "
+            f"{tuple(x.shape[1:])}{where}: {type(error).__name__}: {reason}; for {kind}, use "
             f"{fitting}{in_own_code(error)}",
             key="model.name",
         ) from error
@@ -84,8 +85,6 @@ def refuse_model(why: str) -> NoReturn:
 
 
 Key = str | int
-WHOLE = ""
-"""The key of a module that returns only its outputs."""
 
 
 @dataclass(frozen=True)
@@ -111,22 +110,16 @@ class _PassByName:
 
 
 def name_inputs(module: nn.Module, inputs: Inputs) -> None:
-    """Makes `module` take all its `inputs` as one tensor, by a hook at the module."""
+    """Adds a hook to `module` by which it takes all its `inputs` as one tensor."""
     if not by_position(inputs):
         module.register_forward_pre_hook(_PassByName(inputs), with_kwargs=True)
 
 
-def is_of_transformers(module: nn.Module) -> bool:
-    """Whether `module` is a model of the library transformers."""
-    return any(
-        base.__name__ == "PreTrainedModel" and base.__module__.startswith("transformers.")
-        for base in type(module).__mro__
-    )
-
-
 def with_own_calls(module: nn.Module) -> nn.Module:
-    """Removes the hooks of `name_inputs`, and of a model of transformers those of its outputs."""
-    ours = (_PassByName, _TakeOutput) if is_of_transformers(module) else (_PassByName,)
+    """Removes the hooks of `name_inputs`, and of `select_output` from models of transformers."""
+    ours = (
+        (_PassByName, _TakeOutput) if of_transformers(module, "PreTrainedModel") else (_PassByName,)
+    )
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
         for number in [number for number, hook in hooks.items() if isinstance(hook, ours)]:
             del hooks[number]
@@ -135,26 +128,27 @@ def with_own_calls(module: nn.Module) -> nn.Module:
 
 
 def select_output(module: nn.Module, key: Key) -> None:
-    """Makes `module` return the tensor under `key` of its result, by a hook at the module.
+    """Adds a hook to `module` by which it returns only the tensor under `key` of its result.
 
-    `key` is a key of a mapping, an index of a tuple, or the name of an attribute. Models of
-    transformers return their "logits" by default, and keep no keys and values of earlier tokens.
+    `key` is a key of a mapping, an index of a tuple, or the name of an attribute; "" is the result
+    itself. Models of transformers return their "logits" by default; their cache of earlier tokens
+    is disabled.
     """
-    if is_of_transformers(module):
+    if of_transformers(module, "PreTrainedModel"):
         config: Any = module.config
         config.use_cache = False
-        key = "logits" if key == WHOLE else key
-    if key != WHOLE:
+        key = "logits" if key == "" else key
+    if key != "":
         module.register_forward_hook(_TakeOutput(key))
 
 
 def output_under(returned: Any, key: Key) -> Tensor:
-    """The tensor under `key` in `returned`. Raises `Refused`, naming the tensors it holds."""
+    """The tensor under `key` in a module's result. Raises `Refused` if there is none."""
     tensors = _tensors_in(returned)
     if key in tensors:
         return tensors[key]
     named = None if isinstance(returned, Tensor) else getattr(returned, str(key), None)
-    if isinstance(named, Tensor):  # a field of a named tuple, a property
+    if isinstance(named, Tensor):  # a field of a named tuple, or a property
         return named
     raise Refused(
         f"model.output is {key!r}, but the model returns {described(returned)}; "
@@ -163,13 +157,13 @@ def output_under(returned: Any, key: Key) -> Tensor:
 
 
 def refuse_structured(returned: Any) -> None:
-    """Raises `Refused` for a structure of tensors without a key in `model.output`."""
+    """Raises `Refused` if the module's result is a structure, without `model.output`."""
     if not isinstance(returned, Tensor) and (advice := _advice(returned)):
         raise Refused(f"model.name: the model returns {described(returned)}; {advice}")
 
 
 def described(returned: Any) -> str:
-    """Description of the type of `returned` and the tensors it holds."""
+    """Describes the type of `returned`, and the tensors in it, for messages."""
     kind = type(returned).__name__
     tensors = _tensors_in(returned)
     if isinstance(returned, Tensor):
@@ -178,14 +172,14 @@ def described(returned: Any) -> str:
 
 
 def _advice(returned: Any) -> str:
-    """Suggests the key of the outputs; empty if there are no tensors."""
+    """Advice on the key of the outputs; empty if `returned` contains no tensors."""
     tensors = _tensors_in(returned)
     likely = next((key for key in tensors if key in ("logits", "outputs", "output")), None)
     key = next(iter(tensors), None) if likely is None else likely
     if key is None:
         return ""
     written = f'"{key}"' if isinstance(key, str) else key
-    return f"say which of them are the outputs, e.g. model.output = {written}"
+    return f"set model.output to the key of the outputs, for example model.output = {written}"
 
 
 def _tensors_in(returned: Any) -> dict[Key, Tensor]:

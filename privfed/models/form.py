@@ -1,6 +1,6 @@
-"""The form of a run's examples, without any example: enough to rebuild its model.
+"""The form of a run's examples (shapes, types, labels), from which its model can be rebuilt.
 
-A checkpoint contains it, so that a run directory describes the inputs and outputs of its model.
+Checkpoints contain the form: a run directory therefore describes its model's inputs and outputs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from privfed.data.preprocessing import Preprocessing
 class Task:
     """Public constants of a task.
 
-    `squared_norm` bounds |x|^2 of every example (None: no declared bound), and `cohort` is the
-    expected number of clients in a round.
+    `squared_norm` bounds the squared L2 norm of every example (None if no bound is declared), and
+    `cohort` is the expected number of clients in a round.
     """
 
     squared_norm: float | None
@@ -27,17 +27,17 @@ class Task:
 
 
 class Form(Part):
-    """The form of examples: `features` and `labels` are the shapes of one example's x and y.
+    """The form of examples.
 
     Attributes:
       features: Shape of one example's x.
       labels: Shape of one example's y.
       tokens: Whether x are integers.
       classified: Whether labels are classes.
-      classes: Number of classes, or else of label values.
+      classes: Number of classes or, if labels are not classes, of label columns.
       names: Names of the classes.
-      scale: Factor from labels to their own units.
-      shift: Offset from labels to their own units.
+      scale: Factor that converts labels to their own units.
+      shift: Offset that converts labels to their own units.
       preprocessing: Preprocessing of raw columns; None if the model takes the source's values.
       inputs: Inputs of the model by name, if the source declares them.
     """

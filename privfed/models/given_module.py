@@ -1,7 +1,8 @@
 """A network passed in Python as an object, with its current weights.
 
-Its weights are assumed to be public. Their origin is unknown, unless a run of privfed trained them,
-which `privfed.models.pretrained` recognises. The ledger and the guarantee state this.
+Its weights are assumed to be public, since their origin is unknown; the ledger and the guarantee
+state this assumption. Weights that a run of privfed trained are recognised
+(`privfed.models.pretrained`).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from privfed.models.pretrained import Origins, is_lazy, origins_of, tensor_bytes
 class GivenModule(Part):
     """A `torch.nn.Module` that was passed in Python, and starts from its current weights.
 
-    `layout` is the SHA-256 of its structure, with names, shapes and types of its tensors, and
-    `code` that of the sources of its classes. The module itself is not stored.
+    `layout` is the SHA-256 digest of its structure (with names, shapes and types of its tensors),
+    and `code` the digest of the sources of its classes. The module itself is not stored.
     """
 
     layout: str = ""
@@ -33,7 +34,8 @@ class GivenModule(Part):
         """The part that builds copies of `module`."""
         if any(tensor.is_meta for tensor in module.state_dict().values()):
             raise Refused(
-                "model is a network without values (device meta); pass a network on a device",
+                'model is a network on the device "meta", but training needs its values; pass a '
+                "network on the CPU or a GPU",
                 key="model.name",
             )
         return part_around(cls, cls, module=module)
@@ -58,7 +60,7 @@ class GivenModule(Part):
                 )
         try:
             return copy.deepcopy(module)
-        except Exception as error:  # whatever a user's module holds
+        except Exception as error:  # a user's module may raise any exception
             raise Refused(
                 f"model is a network that cannot be copied ({public_text(error)}), but every "
                 "client trains a copy; pass a function that makes the network: model=make_net",

@@ -1,8 +1,8 @@
-"""The local part of a network, which stays with each client: its names, and the full network.
+"""The local part of a network, which stays with each client, and the full network that it trains.
 
-To the server these parameters are constants, like frozen ones: they are outside of the vector that
-is sent, at a public start. A client trains a network with a longer vector, `[d + p]`: the shared
-parameters first, then the local ones.
+For the server, local parameters are constants at their public initial values, like frozen ones:
+they are not in the vector that is sent. A client trains a network with a longer vector `[d + p]`:
+the shared parameters first, then the local ones.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from privfed.models.sequence import Factor
 
 @dataclass(frozen=True)
 class FullNetwork(Network):
-    """A network as a client trains it: shared parameters and statistics, and local ones.
+    """A network as a client trains it: shared and local parameters and statistics.
 
-    Trained batch normalisations (`norms`, by name) use the statistics of the batch: local ones, as
-    in FedBN (Li, Jiang, Zhang, Kamp & Dou 2021), and averaged ones. For a single example they use
-    their running `statistics`. These are entries of the vector without a gradient: each call with a
-    batch updates them in place, in the memory of the leaves.
+    Trained batch normalisations (`norms`, by name) use batch statistics, whether they are local, as
+    in FedBN (Li, Jiang, Zhang, Kamp & Dou 2021), or averaged. For a single example they use their
+    running `statistics`. Running statistics are entries of the vector without a gradient; each call
+    with a batch updates them in place.
     """
 
     norms: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class FullNetwork(Network):
 
 
 def full_network(network: Network) -> Network:
-    """`network` with its local part, and with batch normalisations as clients train them."""
+    """`network` extended by its local part, with batch normalisations as clients train them."""
     local = network.local
     if not (local.names or network.averaged.names):
         return network
@@ -74,7 +74,7 @@ def local_start(network: Network) -> Tensor:
 def held_shapes(
     module: nn.Module, parameters: Mapping[str, Tensor], norms: Sequence[str]
 ) -> Shapes:
-    """The places of these `parameters`, and of the running statistics of `norms`."""
+    """The names and shapes of `parameters`, and of the running statistics of `norms`."""
     held = dict(parameters)
     for name in norms:
         part = module.get_submodule(name)
@@ -103,13 +103,13 @@ def _by_batch(module: nn.Module, norms: tuple[str, ...]) -> Iterator[None]:
 
 
 def missing_part(network: Network) -> str:
-    """Describes the local part of `network`, which only clients train; empty if there is none."""
+    """A warning about the untrained local part of `network`; empty if it has none."""
     local = network.local
     if not local.names:
         return ""
     named = ", ".join(local.names[:4]) + (", …" if len(local.names) > 4 else "")
     return (
-        f"{local.length} of the numbers of this model ({named}) are local to each client "
-        "(model.local) and untrained here, as for a new client: the model is useful only with "
-        "a client's own"
+        f"{local.length} parameters of this model ({named}) are local to each client (model.local) "
+        "and have their initial values here, as for a new client: the model is useful only with a "
+        "client's own values"
     )

@@ -1,9 +1,9 @@
 """The contract of losses: the loss that clients minimise, and the measures of a model.
 
 Outputs are `[B, *positions, width]` and labels `[B, *positions]` or `[B, width]`; every loss gives
-one number per example. A measure is a mean over all scored examples, so scoring proceeds in pieces:
-`scores` computes the terms of each example, `measures` combines all of them. A loss also knows
-which keys suit its task, and the best constant prediction (`privfed.run.evaluation.divergence`).
+one number per example. Examples are scored in pieces: `scores` computes the terms of each example,
+and `measures` combines the terms of all examples. A loss also has defaults for its task, and
+computes the best constant prediction (`privfed.run.evaluation.divergence`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from privfed.data.federation import Examples, Meaning
 from privfed.models.form import Task
 
 TINY_SHARE = 1e-12
-"""Smallest share with a finite logarithm."""
+"""Lower bound on frequencies, which keeps their logarithms finite."""
 _CLIP, _COHORT = 0.4, 150
 """Clipping norm and cohort of the default run."""
 _LEAST_CLIP = 0.01
 
 
 class ScoredLoss(Part):
-    """The base of losses that score each example separately.
+    """Defaults for losses that score each example separately.
 
-    The losses of stacked models are computed as those of one long batch, the outputs with the least
-    loss also serve as the outputs with the best measure, and one client's measure is the first of
+    Losses of stacked models are computed as those of one long batch; the constant outputs with the
+    least loss are taken as those with the best measure; and a client's measure is the first of
     `measures`.
     """
 
@@ -37,10 +37,11 @@ class ScoredLoss(Part):
     softmax: ClassVar[bool] = False
 
     def defaults(self, task: Task) -> Mapping[str, Any]:
-        """A clipping norm in proportion to the cohort, up to that of the default run.
+        """A clipping norm proportional to the cohort, from 0.01 to that of the default run.
 
-        The noise on the average update has standard deviation z clip / cohort, so that it is at any
-        cohort at most that of the default run. `experiments/first_run` tried others.
+        The noise on the average update has standard deviation z * clip / cohort. It is then about
+        the same for cohorts of 4 to 150 clients, and lower for larger ones. `experiments/first_run`
+        compares other norms.
         """
         clip = _CLIP * min(task.cohort / _COHORT, 1.0)
         return {"privacy.clip": max(float(f"{clip:.2g}"), _LEAST_CLIP)}
@@ -71,12 +72,19 @@ def class_probabilities(probabilities: Tensor, meaning: Meaning) -> dict[str, Te
 
 
 def log_odds(shares: Tensor) -> Tensor:
-    """The log-odds of `shares`, finite also for shares of 0 or 1."""
+    """The log-odds of the probabilities `shares`, finite also for 0 and 1."""
     return torch.logit(shares, eps=TINY_SHARE)
 
 
 def refuse_labels_unless(fit: bool, loss: str, needed: str, examples: Examples) -> None:
-    """Raises `Refused` unless the labels `fit`; the message names a loss that suits them."""
+    """Raises `Refused` unless `fit`, with a loss that suits the labels.
+
+    Args:
+      fit: whether the labels suit the loss.
+      loss: name of the loss.
+      needed: labels that the loss needs, for the message.
+      examples: examples with the labels.
+    """
     if fit:
         return
     if examples.y.dtype == torch.int64:
@@ -142,7 +150,7 @@ class Loss(Protocol):
         ...
 
     def scores(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
-        """Returns the scores `[B, j]` of each example, from which `measures` follow.
+        """Returns the scores `[B, j]` of each example, from which `measures` are computed.
 
         Args:
           outputs: model outputs, shape [B, *positions, width].
@@ -152,13 +160,13 @@ class Loss(Protocol):
         ...
 
     def measures(self, scores: Tensor) -> dict[str, float]:
-        """Returns measures by name, from the scores `[N, j]` of all examples, main one first."""
+        """Returns measures by name from scores `[N, j]` of all examples; the main one is first."""
         ...
 
     def client_measure(self, scores: Tensor) -> tuple[str, float]:
         """Returns the name and value of one client's measure, from its scores `[n, j]`.
 
-        A client's examples are few, and perhaps all of one class.
+        It must be defined also if all examples of the client have one class.
         """
         ...
 

@@ -32,19 +32,18 @@ Leaves = dict[str, Tensor]
 Losses = Callable[[Tensor, Tensor | None], Tensor]
 """Maps outputs `[c, B, ...]` and representations `[c, B, h]` to losses `[c, B]`."""
 _BATCH_SIZE, _OUTPUTS = 1024, 2**25
-"""Largest number of examples, and about that of outputs, scored at once."""
+"""Largest number of examples that are scored at once, and approximately of their outputs."""
 
 
 @dataclass(frozen=True)
 class Network:
     """A module's architecture, the shapes of its flat parameter vector `[d]`, and its loss.
 
-    The vector contains the trainable parameters, and then `averaged` statistics; `constants` are
-    the frozen parameters and the other buffers, which are public and do not change.
-
-    `random` marks models that draw random numbers in training (dropout). `fingerprint` is the
-    module's output on synthetic examples: a different one means that its code has changed.
-    `channels_last` marks models that take images in that memory order, which is faster on CPUs.
+    The vector contains the trainable parameters, followed by the `averaged` statistics. `constants`
+    are the frozen parameters and other buffers, which are public and do not change. `random` is
+    true for models that draw random numbers in training (dropout). `fingerprint` is the module's
+    output on synthetic examples, by which a change of its code is detected. `channels_last` is true
+    for models that take images in that memory order, which is faster on CPUs.
     """
 
     module: nn.Module
@@ -58,10 +57,10 @@ class Network:
     form: Form | None = None
     """The form of its examples."""
     local: Shapes = field(default_factory=lambda: Shapes((), ()))
-    """The places of the constants that each client trains locally: see `local_part`."""
+    """Names and shapes of the constants that each client trains locally: see `local_part`."""
     averaged: Shapes = field(default_factory=lambda: Shapes((), ()))
-    """The last entries of the vector: running statistics of batch normalisations, which clients
-    average without privacy; see `privfed.client.partial.Averaging`.
+    """Names and shapes of the last entries of the vector: running statistics of batch
+    normalisations, which clients average in runs without privacy (`privfed.client.partial`).
     """
     mixed: int = 0
     """The size of a full batch if gradients are computed in mixed precision
@@ -76,7 +75,7 @@ class Network:
 
     @property
     def linear(self) -> bool:
-        """Whether stacked models are a few batched products: linear, elementwise layers."""
+        """Whether all layers are linear or elementwise, so models stack by batched products."""
         return self._layers is not None and not self.mixed
 
     @property
@@ -84,8 +83,8 @@ class Network:
         """Reason why models cannot be stacked, if known in advance; otherwise empty."""
         if self.random:
             return (
-                "this model draws random numbers while it trains (dropout), which a stack of "
-                "models cannot repeat"
+                "this model draws random numbers in training (dropout), and stacked models would "
+                "not draw the same numbers"
             )
         if any(getattr(part, "padding_idx", None) is not None for part in self.module.modules()):
             return (
@@ -95,7 +94,7 @@ class Network:
         return ""
 
     def hold(self, flat: Tensor) -> tuple[str, ...]:
-        """Copies `flat` `[d]` into the module; returns the names of its trained parameters."""
+        """Copies `flat` `[d]` into the module; returns the names of the trained parameters."""
         tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         with torch.no_grad():
             for name, view in self.shapes.views(flat).items():
@@ -110,7 +109,7 @@ class Network:
         return digest.hexdigest()
 
     def same_code(self, fingerprint: Sequence[float]) -> bool:
-        """Whether a module with this fingerprint computes the same, up to rounding."""
+        """Whether a module with this fingerprint computes the same outputs, up to rounding."""
         computed, stated = torch.tensor([*self.fingerprint]), torch.tensor([*fingerprint])
         return computed.shape == stated.shape and torch.allclose(
             computed, stated, rtol=1e-2, atol=1e-4
@@ -170,11 +169,11 @@ class Network:
         return torch.cat([part.reshape(-1) for part in parts])
 
     def gradient_parts(self, leaves: Leaves, x: Tensor, y: Tensor) -> list[Tensor]:
-        """`gradient`, with respect to each of one model's leaves."""
+        """The gradient of one model's mean loss, with respect to each of its leaves."""
         return _gradients(self._mean_loss(leaves, x, y), leaves)
 
     def descend(self, leaves: Leaves, x: Tensor, y: Tensor, lr: float) -> None:
-        """Takes one step from one model's leaves along its `gradient`, in their memory."""
+        """Takes one step of gradient descent on one model's leaves, in place, at rate `lr`."""
         factors: dict[str, Factor] = {}
         mean = self._mean_loss(leaves, x, y, factors)
         dense = {name: leaf for name, leaf in leaves.items() if name not in factors}
@@ -190,7 +189,7 @@ class Network:
     def _mean_loss(
         self, leaves: Leaves, x: Tensor, y: Tensor, factors: dict[str, Factor] | None = None
     ) -> Tensor:
-        """One model's mean loss; with `factors`, as in `sequence_forward`."""
+        """One model's mean loss; `factors` as for `sequence_forward`."""
         x = channels_last(x) if self.channels_last and not x.is_cuda else x
         with torch.enable_grad():
             outputs = self._call(leaves, x, self.mixed, factors)
@@ -204,7 +203,7 @@ class Network:
     def stacked_gradient_parts(
         self, leaves: Leaves, x: Tensor, y: Tensor, shares: Tensor
     ) -> list[Tensor]:
-        """`stacked_gradient`, with respect to each of c models' leaves."""
+        """As `stacked_gradient`, with respect to each of the c models' leaves."""
         with torch.enable_grad():
             outputs = self._stacked_call(leaves, x, self.mixed)
             total = (self.loss.stacked(self._in_full_precision(outputs), y) * shares).sum()
@@ -243,11 +242,11 @@ class Network:
     def features(self, rows: Tensor, x: Tensor, stacked: bool = True) -> Tensor:
         """The representations `[c, B, h]` of x under c models `[c, d]`.
 
-        They are the inputs of the last layer that has parameters of its own, flattened.
+        A representation is the flattened input of the last layer that has parameters of its own.
         """
         inputs = self._with_features(self.shapes.views(rows), x, stacked, True)[1]
         if inputs is None:
-            raise RuntimeError("representations were asked for and not computed")
+            raise RuntimeError("representations were requested, but not computed")
         return inputs
 
     def _with_features(
@@ -279,10 +278,10 @@ class Network:
         return outputs, taken[-1].flatten(1)
 
     def leaves(self, flat: Tensor) -> Leaves:
-        """The parameters in `flat` `[..., d]`, whose memory they share, each as a separate leaf.
+        """The parameters in `flat` `[..., d]` as separate leaves, which share its memory.
 
-        A gradient with respect to the flat vector would add up one mostly zero vector `[d]` per
-        parameter.
+        A gradient with respect to the flat vector would be slower: autograd would add up one vector
+        `[d]`, mostly zeros, per parameter.
         """
         views = self.shapes.views(flat)
         return {name: view.detach().requires_grad_() for name, view in views.items()}
@@ -290,14 +289,16 @@ class Network:
     def evaluate(self, flat: Tensor, examples: Examples) -> dict[str, float]:
         """Returns the measures on `examples` by name, and the mean loss as "loss".
 
-        Raises `ValueError` for examples without labels.
-
         Args:
           flat: parameters of the model, shape [d].
           examples: labelled examples.
+
+        Raises:
+          ValueError: if the examples have no labels.
+          Refused: if the measure is undefined on these examples.
         """
         if not examples.labelled:
-            raise ValueError("examples without labels cannot be scored")
+            raise ValueError("the examples have no labels, so they cannot be scored")
         scores, losses = [], []
         for outputs, y in self.scored(flat, examples):
             scores.append(self.loss.scores(outputs, y, examples.meaning))
@@ -307,8 +308,8 @@ class Network:
 
     @torch.no_grad()
     def scored(self, flat: Tensor, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-        """Outputs and labels of `examples` in pieces, in evaluation mode."""
-        flat = flat.clone()  # protects it from changes by the module
+        """Yields outputs and labels of `examples` in pieces; the module is in evaluation mode."""
+        flat = flat.clone()  # the module may change it in place
         outputs = math.prod(examples.y.shape[1:]) * examples.classes
         count = max(1, min(_BATCH_SIZE, _OUTPUTS // max(outputs, 1)))
         with scoring(self.module):

@@ -1,7 +1,7 @@
-"""Networks with recipes of their own: a small CNN with group normalisation, and an LSTM for text.
+"""A small CNN with group normalisation, and an LSTM for text.
 
-They have no batch normalisation: it mixes a batch's examples, keeps statistics outside the flat
-vector, and performs badly for clients with few examples (Hsieh et al. 2020, "The Non-IID Data
+Neither has batch normalisation, which mixes a batch's examples, keeps statistics outside of the
+flat vector, and performs badly for clients with few examples (Hsieh et al. 2020, "The Non-IID Data
 Quagmire").
 """
 
@@ -17,9 +17,9 @@ from privfed.core.parts import Part
 
 
 class Lstm(Part):
-    """Embedding, LSTM layers, one linear layer: the next character at every position.
+    """Embedding, LSTM layers and a linear layer, which predict the next character per position.
 
-    x is `[B, T]` int64 tokens below the number of classes; outputs are `[B, T, classes]`. Defaults
+    x `[B, T]` are int64 tokens below the number of classes; outputs are `[B, T, classes]`. Defaults
     are the Shakespeare model of Reddi et al. 2021 (appendix C): embedding 8, two layers of 256.
     """
 
@@ -33,7 +33,7 @@ class Lstm(Part):
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if len(features) != 1:
             raise Refused(
-                f"model.name is 'lstm', but an example has shape {features}; expected a sequence "
+                f"model.name is 'lstm', but an example has shape {features} instead of a sequence "
                 'of tokens [T]; use data.source = "text" or "leaf", or another model'
             )
         return _NextCharacter(width, self.embedding, self.hidden, self.layers)
@@ -55,32 +55,32 @@ class _NextCharacter(nn.Module):
 
 
 _SMALLEST = 2
-"""Height and width below which images are not pooled."""
+"""Smallest height and width to which images are pooled."""
 
 
 class Cnn(Part):
-    """Per width c: 3 x 3 convolution, GroupNorm, ReLU, 2 x 2 max-pooling; then one linear layer.
+    """Blocks of 3 x 3 convolution, GroupNorm, ReLU and 2 x 2 max-pooling, then one linear layer.
 
-    The widths are `channels`. x is `[B, channels, height, width]`. `groups` divides each width, and
-    pooling stops before an image becomes smaller than 2 x 2.
+    `channels` has the number of output channels of each block, which `groups` must divide. x is
+    `[B, channels, height, width]`. Pooling stops before an image becomes smaller than 2 x 2.
     """
 
     channels: list[Annotated[int, Field(ge=1, le=4096)]] = Field([16, 32], min_length=1)
-    """Width of each convolution."""
+    """Number of output channels of each convolution."""
     groups: int = Field(4, ge=1)
-    """Groups of each GroupNorm; divides every width."""
+    """Number of groups of each GroupNorm; it must divide each number of channels."""
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if len(features) != 3:
             raise Refused(
-                f"model.name is 'cnn', but an example has shape {features}; expected images "
-                "[channels, height, width]; use logistic or mlp for flat features"
+                f"model.name is 'cnn', but an example has shape {features} instead of [channels, "
+                'height, width]; use "logistic" or "mlp" for flat features'
             )
         indivisible = [out for out in self.channels if out % self.groups]
         if indivisible:
             raise Refused(
-                f"model.channels has {indivisible}, but model.groups = {self.groups} does not "
-                "divide that number; change one of the two"
+                f"model.groups is {self.groups}, but does not divide {indivisible} in "
+                "model.channels; change one of the two"
             )
         depth, height, breadth = features
         layers: list[nn.Module] = []

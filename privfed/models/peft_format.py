@@ -1,8 +1,8 @@
 """Low-rank adapters in the format of the library peft: a folder with weights and a configuration.
 
-peft writes the change of a linear layer's weight `[n, k]` as s B A, `lora_B` `[n, r]` and `lora_A`
-`[r, k]`, under the layer's name; `Conv1D` of transformers holds its weight transposed. Modules that
-were trained as they are keep their own tensors (`modules_to_save`).
+peft stores the change s B A of a linear layer's weight `[n, k]` as `lora_B` `[n, r]` and `lora_A`
+`[r, k]`, under the layer's name; the weight of `Conv1D` of transformers is transposed. Modules that
+were trained without adapters are stored with their tensors (`modules_to_save`).
 """
 
 from __future__ import annotations
@@ -28,20 +28,27 @@ _TASKS = {
     "LMHeadModel": "CAUSAL_LM",
     "ForConditionalGeneration": "SEQ_2_SEQ_LM",
 }
-"""The end of the name of a model's class, and peft's name of its task."""
-_KNOWN = frozenset(
-    {"alpha_pattern", "lora_bias", "rank_pattern", "target_parameters", "trainable_token_indices"}
-    | {"alora_invocation_tokens", "layer_replication", "use_bdlora", "use_dora", "use_qalora"}
+"""peft's name of a task, by the end of the name of a model's class."""
+_HARMLESS = frozenset(
+    {"base_model_name_or_path", "bias", "exclude_modules", "fan_in_fan_out", "inference_mode"}
+    | {"layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core"}
+    | {"auto_mapping", "modules_to_save", "peft_type", "peft_version", "qalora_group_size", "r"}
+    | {"revision", "target_modules", "task_type", "use_rslora"}
 )
-"""Keys that would change what the adapters compute."""
+"""Keys that are read, or that do not change what the adapters compute."""
+
+
+def of_transformers(module: nn.Module, name: str) -> bool:
+    """Whether `module` is of the class `name` of the library transformers."""
+    return any(
+        kind.__name__ == name and kind.__module__.startswith("transformers.")
+        for kind in type(module).__mro__
+    )
 
 
 def is_conv1d(layer: nn.Module) -> bool:
     """Whether `layer` is the linear layer of transformers whose weight is `[in, out]`."""
-    return any(
-        kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
-        for kind in type(layer).__mro__
-    )
+    return of_transformers(layer, "Conv1D")
 
 
 def is_adapter_folder(init: str) -> bool:
@@ -60,7 +67,7 @@ def peft_tensors(
       trained: names of the trained parameters.
 
     Raises:
-      Refused: for adapters that peft does not express in this form.
+      Refused: if a weight is not of a linear layer, or a trained parameter is tied or in no module.
     """
     tensors: dict[str, Tensor] = {}
     targets, scales, ranks = [], set(), set()
@@ -72,8 +79,8 @@ def peft_tensors(
         a, b = values[factors(name).a], values[factors(name).b]
         if not (path and (isinstance(layer, nn.Linear) or is_conv1d(layer))):
             raise Refused(
-                f"--adapters: {name!r} is no weight of a linear layer, which peft's format "
-                "expresses; export the adapters to .safetensors, or the whole model"
+                f"--adapters is set, but {name!r} is not a weight of a linear layer, and peft's "
+                "format has only those; export the adapters to .safetensors, or the whole model"
             )
         rows, columns = (b[0], a[0]) if not is_conv1d(layer) else (a[0].t(), b[0].t())
         tensors[f"{_PREFIX}{path}{_A}"] = columns.contiguous()
@@ -104,20 +111,22 @@ def peft_tensors(
 
 
 def _refuse_tied(module: nn.Module, names: Collection[str]) -> None:
-    """Raises `Refused` for trained parameters without a module's name, and for tied ones."""
+    """Raises `Refused` for a trained parameter that is in no submodule, or is tied."""
     shared = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
     for name in names:
         if "." not in name or shared[id(module.get_parameter(name))] > 1:
             raise Refused(
-                f"--adapters: {name!r} is tied to another parameter, or is of no module, so peft's "
-                "format cannot hold it; export the adapters to .safetensors, or the whole model"
+                f"--adapters is set, but {name!r} is tied to another parameter or is in no "
+                "submodule, which peft's format cannot store; export the adapters to .safetensors, "
+                "or the whole model"
             )
 
 
 def add_adapters(module: nn.Module, folder: str) -> None:
     """Adds the adapters in `folder` to the weights of `module`, in place.
 
-    Raises `Refused` for files that cannot be read, of another model, or of another kind.
+    Raises `Refused` if a file cannot be read, or the adapters are of another model or not plain
+    LoRA.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load
@@ -130,15 +139,15 @@ def add_adapters(module: nn.Module, folder: str) -> None:
         modules = {
             key.removesuffix(_B).removeprefix(_PREFIX) for key in tensors if key.endswith(_B)
         }
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, SafetensorError) as error:
         raise Refused(
-            f"model.init: {folder} cannot be read as adapters of peft ({public_text(error)}); "
-            f"expected {CONFIGURATION} and {WEIGHTS}"
+            f"model.init is {folder}, but cannot be read as adapters of peft "
+            f"({public_text(error)}); expected a folder with {CONFIGURATION} and {WEIGHTS}"
         ) from error
     parameters = dict(module.named_parameters(remove_duplicate=False))
     shared = Counter(id(parameter) for parameter in parameters.values())
     changes: dict[str, Tensor] = {}
-    for name in modules:
+    for name in sorted(modules):
         a, b = (tensors.pop(f"{_PREFIX}{name}{end}", None) for end in (_A, _B))
         weight = parameters.get(f"{name}.weight")
         if a is None or b is None or weight is None or shared[id(weight)] > 1:
@@ -157,11 +166,14 @@ def add_adapters(module: nn.Module, folder: str) -> None:
 
 
 def _scale(stated: Any, folder: str) -> float:
-    """The factor of B A. Raises `Refused` for adapters of another kind."""
-    other = sorted(key for key in _KNOWN if stated.get(key))
-    if stated["peft_type"] != "LORA" or stated.get("bias", "none") != "none" or other:
+    """The factor s of B A. Raises `Refused` for adapters that are not plain LoRA."""
+    kind, plain = stated["peft_type"], _HARMLESS
+    if stated.get("init_lora_weights") in (True, "gaussian"):  # others change the base weights
+        plain = plain | {"init_lora_weights"}
+    other = sorted(key for key, value in stated.items() if value and key not in plain)
+    if kind != "LORA" or stated.get("bias", "none") != "none" or other:
         raise Refused(
-            f"model.init: {folder} holds adapters of another kind than plain LoRA"
+            f"model.init is {folder}, but its adapters are not plain LoRA"
             f"{' (' + ', '.join(other) + ')' if other else ''}; merge them with peft "
             "(merge_and_unload) and start from the whole model"
         )
@@ -171,6 +183,6 @@ def _scale(stated: Any, folder: str) -> float:
 
 def _another_model(folder: str, name: str) -> Refused:
     return Refused(
-        f"model.init: {folder} holds adapters of another model, which has {name!r} of another "
-        "shape, tied, or not at all; expected the model that they were trained on"
+        f"model.init is {folder}, but its adapters are of another model: {name!r} is missing here, "
+        "tied, or of another shape; use the model on which they were trained"
     )

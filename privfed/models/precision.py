@@ -1,9 +1,9 @@
 """Mixed precision: local steps in bfloat16, if that is accurate and faster.
 
-In a sequence of plain layers, the convolutions and wide products use bfloat16
+In a sequence of plain layers, convolutions and products with many rows use bfloat16
 (`privfed.models.sequence`); in other modules, the operations that PyTorch's autocast selects.
-Parameters, losses, updates, clips, sums and noise stay in full precision, and so does scoring. No
-proof depends on it: clipping bounds any local computation.
+Parameters, losses, updates, clips, sums, noise and scores are in full precision. No proof depends
+on the precision: clipping bounds any local computation.
 """
 
 from __future__ import annotations
@@ -19,24 +19,33 @@ from privfed.models.calling import scoring
 from privfed.models.network import Network
 
 TOLERANCE = 0.05
-"""Accepted relative error of a gradient in mixed precision, in norm."""
+"""Largest accepted relative error, in L2 norm, of a gradient in mixed precision."""
 FASTER = 1.1
 """Smallest speed-up at which mixed precision is chosen automatically."""
 _EXAMPLES = 8
 
 
 def mixed(network: Network, examples: Examples, batch_size: int) -> Network:
-    """The same network, with gradients in mixed precision. Raises `Refused` if `unsound`."""
+    """Returns the same network, with gradients in mixed precision.
+
+    Args:
+      network: the network.
+      examples: examples of the population, of which only the form is read.
+      batch_size: size of a full batch.
+
+    Raises:
+      Refused: if mixed precision is not accurate for this network, or not supported.
+    """
     if reason := unsound(network, examples, batch_size):
-        raise Refused(f'run.precision is "mixed", which {reason}; use "full"')
+        raise Refused(f'run.precision is "mixed", but it {reason}; use "full"')
     return replace(network, mixed=batch_size)
 
 
 def unsound(network: Network, examples: Examples, batch_size: int) -> str:
     """Reason why `network` cannot be trained in mixed precision; empty if it can.
 
-    Its gradient on synthetic examples, without dropout, must not be off by more than 5 % of its
-    norm, and PyTorch has to support the computation.
+    PyTorch must support the computation, and the relative error of the gradient on synthetic
+    examples, without dropout, must be at most 5 %.
     """
     exact = _gradient(network, examples)
     try:
@@ -46,18 +55,18 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
     if distance <= TOLERANCE:
         return ""
     return (
-        f"changes this model's gradient by {distance:.0%} of its norm on synthetic examples; "
-        f"expected at most {TOLERANCE:.0%}"
+        f"changes this model's gradient on synthetic examples by {distance:.0%} of its norm, more "
+        f"than {TOLERANCE:.0%}"
     )
 
 
 def as_asked_for(network: Network, examples: Examples) -> str:
-    """Description of a requested precision in a plan; empty for full precision."""
+    """Describes the precision of `network` in a plan; empty for full precision."""
     if not network.mixed:
         return ""
     exact = _gradient(replace(network, mixed=0), examples)
     if torch.equal(_gradient(network, examples), exact):  # no layer has enough rows
-        return "in mixed precision (it changes nothing: batches are too small)"
+        return "in mixed precision (without effect: batches are too small)"
     return "in mixed precision"
 
 
@@ -68,6 +77,6 @@ def _gradient(network: Network, examples: Examples) -> Tensor:
 
 
 def _off(rounded: Tensor, exact: Tensor) -> float:
-    """Relative error of a gradient, in norm."""
+    """Relative error of the gradient `rounded`, in L2 norm."""
     norm = float(torch.linalg.vector_norm(exact))
     return float(torch.linalg.vector_norm(rounded - exact)) / max(norm, 1e-30)

@@ -1,10 +1,10 @@
 """A public start: parameters and buffers from a safetensors file, or from an earlier run.
 
-*Origin.* The runs that trained a module's weights (`run.model`) are recognised. A model that a run
-trained reveals information about its population, wherever its weights are used. An exported module
-is therefore marked (the mark survives copies, pickling and further training), and this process
-remembers the digests of trained tensors, in case they are loaded into another module. Weights from
-other sources are of unknown origin, which is reported.
+*Origin.* A model that a run trained reveals information about the run's population, wherever its
+weights are used. Weights that a run of privfed exported (`run.model`) are therefore recognised: the
+exported module is marked (the mark survives copies, pickling and further training), and this
+process stores the digests of trained tensors, by which they are recognised in other modules. The
+origin of other weights is unknown, which is reported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MARK = "privfed_origin"
 _HANDED_OUT: dict[str, Origins] = {}
 """The origin of each trained tensor exported in this process, by the tensor's digest."""
 _UNTRAINED: set[str] = set()
-"""Digests of other exported tensors, which training left unchanged."""
+"""Digests of the exported tensors that were not trained."""
 
 
 def mark(module: nn.Module, trained: Iterable[str], origins: Origins) -> None:
@@ -99,7 +99,7 @@ _PROGRAMS = {".pt2", ".onnx"}
 
 
 def start_files(init: str) -> list[Path]:
-    """The files that `model.init` names: one, or those of a run directory or of adapters."""
+    """The files to load for `model.init`: a file, or those in a run directory or adapter folder."""
     path = Path(init)
     if is_adapter_folder(init):
         return [path / WEIGHTS]
@@ -109,11 +109,17 @@ def start_files(init: str) -> list[Path]:
 
 
 def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
-    """Copies the start into `module`, by name; tensors that match `fresh` are unchanged.
+    """Copies the tensors of a file or run into `module`, by name.
 
     Adapters in peft's format are added to the module's own weights.
 
-    Raises `Refused` for a file that cannot be read, and for names and shapes that do not match.
+    Args:
+      module: the module, changed in place.
+      init: a `.safetensors` file, a run directory, or a folder of adapters.
+      fresh: names or patterns of tensors that are not copied.
+
+    Raises:
+      Refused: if a file cannot be read, or names or shapes do not match.
     """
     if is_adapter_folder(init):
         add_adapters(module, init)
@@ -128,10 +134,10 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
         )
         first = differ[0]
         raise Refused(
-            f"model.init: {init} holds another model: {len(differ)} names or shapes differ, first "
-            f"{first!r}, which is {shapes.get(first, 'missing')} there and "
-            f"{expected.get(first, 'missing')} in the model. List in model.fresh the parameters to "
-            "initialise afresh"
+            f"model.init is {init}, but contains another model: {len(differ)} names or shapes "
+            f"differ, first {first!r}, which is {shapes.get(first, 'missing')} there and "
+            f"{expected.get(first, 'missing')} in the model; list parameters that are not to be "
+            "loaded in model.fresh"
         )
     with torch.no_grad():
         for name, tensor in targets.items():
@@ -139,10 +145,10 @@ def load_start(module: nn.Module, init: str, fresh: Iterable[str]) -> None:
 
 
 def _targets(module: nn.Module, stored: Collection[str], fresh: Iterable[str]) -> dict[str, Tensor]:
-    """The tensors of `module` that a file with the names `stored` has to fill.
+    """The tensors of `module` that a file with tensors named `stored` must contain.
 
-    The file may contain a tied parameter under one of its names only, and may omit buffers that are
-    not part of the module's state.
+    The file may contain a tied parameter under only one of its names, and may omit buffers that are
+    not in the module's `state_dict`.
     """
     tensors: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     tensors |= dict(module.named_buffers())
@@ -161,9 +167,9 @@ def _is_fresh(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _read(init: str) -> dict[str, Tensor]:
-    """The tensors by name in the files that `init` names, adapted weights with their change.
+    """The tensors in the files of `init`, by name; changes of adapters are merged into weights.
 
-    Raises `Refused`.
+    Raises `Refused` if a file cannot be read, or lacks an adapted weight.
     """
     from safetensors.torch import load_file  # imports torch
 
@@ -171,24 +177,24 @@ def _read(init: str) -> dict[str, Tensor]:
     for path in start_files(init):
         if path.suffix.lower() in _PROGRAMS:
             raise Refused(
-                f"model.init: {path} is a program, but a model starts from weights by name; use an "
-                "export to .safetensors"
+                f"model.init is {path}, but such a file contains a program, not weights by name; "
+                "use an export to .safetensors"
             )
         try:
             regular.refuse_irregular(path)
             tensors = load_file(path)
         except (OSError, SafetensorError) as error:
             raise Refused(
-                f"model.init: {path} cannot be read as a safetensors file: {error}; write the "
-                "weights again"
+                f"model.init is {path}, but it cannot be read as a safetensors file ({error}); "
+                "name a readable file, or write the weights again"
             ) from error
-        # A run's own files hold the model under this prefix, next to other state.
+        # Checkpoints of runs contain the model under this prefix, next to other state.
         of_run = {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")}
         stored |= of_run or tensors
     try:
         return with_changes(stored)
     except KeyError as missing:
         raise Refused(
-            f"model.init: {init} holds factors of a weight, but not {missing}; start from the run "
-            "or from an export of the whole model"
+            f"model.init is {init}, but it contains only adapters, without the weight {missing}; "
+            "start from the run directory, or from an export of the whole model"
         ) from missing

@@ -1,4 +1,4 @@
-"""Models by name: recipes for a module, and any `torch.nn.Module` of the user's own."""
+"""Recipes of models: the contract, linear and fully connected models, and users' own functions."""
 
 from __future__ import annotations
 
@@ -24,30 +24,43 @@ class Model(Protocol):
 
         Args:
           features: shape of one example's x.
-          width: number of outputs, as the loss needs them.
+          width: number of outputs that the loss needs.
         """
         ...
 
 
 @runtime_checkable
+class LinearModel(Protocol):
+    """A recipe of linear models, to which the recommendations of the loss apply.
+
+    For others, learning rate and clipping norm are chosen when the run starts
+    (`privfed.run.rates`).
+    """
+
+    linear: ClassVar[bool]
+
+
+@runtime_checkable
 class Weighted(Protocol):
-    """A recipe whose module has weights of its own, which are a start like `model.init`."""
+    """A recipe whose module brings its own weights, from which training starts."""
 
     def weights(self) -> str:
         """SHA-256 of the weights that training starts from."""
         ...
 
     def origins(self) -> tuple[Origins, ...]:
-        """The known origins of these weights."""
+        """The runs of privfed that are known to have trained these weights."""
         ...
 
     def known(self) -> bool:
-        """Whether these origins are complete."""
+        """Whether `origins` accounts for all of these weights."""
         ...
 
 
 class Logistic(Part):
     """One linear layer, starting at zero: multinomial logistic (or linear) regression."""
+
+    linear: ClassVar[bool] = True
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         layer = nn.Linear(math.prod(features), width)
@@ -72,10 +85,10 @@ class Mlp(Part):
 
 
 class Foreign(Part):
-    """A user's own `module:function` that returns a `torch.nn.Module` (or is a class of modules).
+    """A user's `module:function` that returns a `torch.nn.Module`, or a class of modules.
 
-    The function is called with `features` (the shape of one example) and `width` (or `classes`: the
-    number of outputs), as far as it has these parameters, and with `arguments`.
+    The function is called with `arguments`, and with those of these that are its parameters:
+    `features` (the shape of one example), and `width` or `classes` (both the number of outputs).
     """
 
     arguments: dict[str, Any] = {}
@@ -89,8 +102,8 @@ class Foreign(Part):
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if isinstance(self.function, nn.Module):
             raise Refused(
-                "model.name names a module, but every run needs a new one; name a function that "
-                "makes the module anew at each call"
+                "model.name names a torch.nn.Module object, but every run needs a new one; name a "
+                "function that returns a new module"
             )
         known = {"features": features, "width": width, "classes": width}
         name = _name(self.function)
@@ -100,12 +113,12 @@ class Foreign(Part):
             module = self.function(**{**accepted, **self.arguments})
         except Refused:
             raise
-        except (Exception, SystemExit) as error:  # it is the user's own code
+        except (Exception, SystemExit) as error:  # users' code may raise anything
             reason = " ".join(str(error).split())
             raise Refused(
-                f"model.name: {name} failed: {type(error).__name__}: {reason}; privfed calls the "
-                "function with those of features, width and classes that its parameters name, and "
-                f"with model.arguments{in_own_code(error)}",
+                f"model.name: {name} failed ({type(error).__name__}: {reason}); correct the "
+                "function, which is called with model.arguments, and with features, width and "
+                f"classes if it has these parameters{in_own_code(error)}",
                 key="model.name",
             ) from error
         if not isinstance(module, nn.Module):

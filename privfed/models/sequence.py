@@ -1,23 +1,23 @@
 """A sequence of plain layers as a function of its parameters, for one model or stacked models.
 
-`torch.func.functional_call` accepts any module. If each layer is of a known type, the same values
+`torch.func.functional_call` accepts any module. If all layers are of known types, the same values
 are computed faster:
 
-- *a ReLU before a max-pooling is exchanged with it*: it then processes a quarter of the numbers,
-  and outputs and gradients are the same to the bit, because ReLU is monotone and so commutes with
-  the maximum;
-- *the gradient for the weight of a linear layer is kept as two factors*, the layer's input and the
+- *a ReLU before a max-pooling is moved after it*: it then processes a quarter of the numbers.
+  Outputs and gradients are the same to the bit, because ReLU is monotone and commutes with the
+  maximum;
+- *the gradient of a linear layer's weight is kept as two factors*, the layer's input and the
   gradient of its output: a step adds their product to the weight in one pass.
 
 In mixed precision, convolutions are computed in bfloat16, and linear layers if they have enough
-rows: thin products wait for their weight, which would have to be converted first. Normalisations
-keep their parameters, and PyTorch their statistics, in float32. Rows are counted in a full batch,
-which is public, and not in the current batch, whose width depends on the other clients.
+rows: with few rows, converting the weight takes longer than the product. Normalisations are
+computed in float32. Rows are counted for a full batch, whose size is public, not for the current
+batch, whose padded size depends on the other clients.
 
-Stacked models of a common kind are one batched computation, each with its own parameters.
-`torch.func.vmap` accepts any module, at a cost per call that exceeds the arithmetic of a small
-model, and with products in an order that is slow on CPUs. A sequence of linear and elementwise
-layers needs no tracing: it is a few batched products.
+Stacked models, each with its own parameters, are one batched computation. `torch.func.vmap` accepts
+any module, but its cost per call exceeds the arithmetic of a small model, and the order of its
+products is slow on CPUs. A sequence of linear and elementwise layers is computed by a few batched
+products instead.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ ELEMENTWISE = frozenset(
     {nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Softplus, nn.Identity}
 )
 FEWEST_ROWS = 32
-"""Number of rows below which a linear layer is faster in float32, as measured."""
+"""Smallest number of rows for which a linear layer is faster in bfloat16, as measured."""
 _PARAMETRISED = (nn.Linear, nn.Conv2d, nn.GroupNorm)
 _OTHERS = ELEMENTWISE | {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Dropout}
 
 
 @dataclass(frozen=True)
 class Factor:
-    """A linear layer's input `[..., i]` and output `[..., o]`, for its weight's gradient."""
+    """A linear layer's input `[..., i]` and output `[..., o]`, which give its weight's gradient."""
 
     input: Tensor
     output: Tensor
 
 
 def sequence_of(module: nn.Module, trained: frozenset[str]) -> Layers | None:
-    """The layers of `module` in their fastest order; None if one is not supported.
+    """The layers of `module` in their fastest order; None if a layer is not supported.
 
-    Supported are exact types without hooks, with every parameter among those `trained`, by that
-    name. Subclasses, parametrisations and shared or frozen parameters are left to PyTorch.
+    A layer is supported if it is of a known type (not of a subclass), has no hooks, and all of its
+    parameters are in `trained`, the names of trained parameters.
     """
     layers = tuple(leaf_layers(module, ""))
     known = all(_is_known(name, layer, trained) for name, layer in layers)
@@ -69,15 +69,15 @@ def sequence_forward(
     mixed: int = 0,
     factors: dict[str, Factor] | None = None,
 ) -> Tensor:
-    """The outputs on x `[B, *features]`.
+    """Returns the outputs `[B, ...]` of a sequence of layers.
 
     Args:
       layers: the layers in order.
       parameters: parameters by name.
       x: examples, shape [B, *features].
       mixed: the size of a full batch in mixed precision; 0 in full precision.
-      factors: if given, receives the factors of each weight, by name, to which no gradient then
-        flows.
+      factors: if given, it receives the factors of each linear layer's weight by name; autograd
+        then computes no gradient for these weights.
     """
     for prefix, layer in layers:
         weight, bias = (parameters.get(f"{prefix}{key}") for key in ("weight", "bias"))
@@ -104,7 +104,15 @@ def sequence_forward(
 def operands(
     x: Tensor, weight: Tensor, bias: Tensor | None, positions: int, mixed: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The operands of a linear layer with `positions` positions per example."""
+    """The operands of a linear layer, in bfloat16 if a full batch has enough rows.
+
+    Args:
+      x: input of the layer.
+      weight: weight of the layer.
+      bias: bias of the layer, if any.
+      positions: number of rows per example.
+      mixed: the size of a full batch in mixed precision; 0 in full precision.
+    """
     if not mixed:
         return x, weight, bias
     wide = mixed * positions >= FEWEST_ROWS
@@ -121,7 +129,7 @@ def leaf_layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module
 
 
 def ordinary(layer: nn.Module) -> bool:
-    """Whether a call only calls the method `forward` of its class."""
+    """Whether a call of `layer` only calls its class's `forward`: there are no hooks."""
     attributes = vars(layer)
     hooked = any(value for key, value in attributes.items() if "hooks" in key)
     return "forward" not in attributes and not hooked
@@ -158,11 +166,10 @@ def _factor(x: Tensor, weight: Tensor, bias: Tensor | None) -> Factor:
 
 
 def stackable_layers(module: nn.Module, trained: frozenset[str]) -> Layers | None:
-    """The layers of `module` by name, in order; None if one cannot be stacked here.
+    """The layers of `module` in order; None if `stacked_forward` does not support one.
 
-    `stacked_forward` supports exact types only, without hooks, and with every parameter among those
-    `trained`, by that name. Subclasses, parametrisations and shared or frozen parameters are left
-    to PyTorch.
+    A layer is supported if it is of a known type (not of a subclass), has no hooks, and all of its
+    parameters are in `trained`, the names of trained parameters.
     """
     layers = tuple(leaf_layers(module, ""))
     known = all(_is_stackable(name, layer, trained) for name, layer in layers)
@@ -172,9 +179,13 @@ def stackable_layers(module: nn.Module, trained: frozenset[str]) -> Layers | Non
 def stacked_forward(
     layers: Layers, leaves: Mapping[str, Tensor], x: Tensor, mixed: int = 0
 ) -> Tensor:
-    """The outputs of c models, each on its own x `[c, B, *features]`; leaves are `[c, *shape]`.
+    """Returns the outputs `[c, B, ...]` of c models, each on its own examples.
 
-    In mixed precision `mixed` is the size of a full batch, in full precision 0.
+    Args:
+      layers: the layers in order.
+      leaves: parameters by name, shape [c, *shape].
+      x: examples of each model, shape [c, B, *features].
+      mixed: the size of a full batch in mixed precision; 0 in full precision.
     """
     for name, layer in layers:
         if isinstance(layer, nn.Linear):
@@ -200,9 +211,10 @@ def _is_stackable(name: str, layer: nn.Module, trained: frozenset[str]) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """The products x W^T + b of c layers: `[c, B, i]`, `[c, o, i]`, `[c, o]` to `[c, B, o]`.
+    """c linear layers: x `[c, B, i]`, W `[c, o, i]` and b `[c, o]` to x W^T + b `[c, B, o]`.
 
-    PyTorch's own gradient for W is the transposed product, which takes up to four times as long.
+    PyTorch computes the gradient of W as a transposed product, which takes up to four times as long
+    as here.
     """
 
     @staticmethod

@@ -1,10 +1,10 @@
 """Tries a module on synthetic examples before it processes client data.
 
 The guarantee requires a client's row to be a function of that client's examples, the broadcast
-model and its own randomness. Everything that training changes therefore has to be part of the flat
-vector, a call must not change later calls, and an example's output must not depend on other
-examples of its batch (whose number depends on the clients trained at the same time). A trial cannot
-prove this for arbitrary code; it refuses common violations, by name.
+model and its own randomness. All state that training changes must therefore be in the flat vector,
+a call must not change later calls, and an example's output must not depend on other examples of its
+batch (whose number depends on the clients trained at the same time). A trial cannot prove this for
+arbitrary code, but it refuses common violations.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from privfed.models.calling import (
 
 _FINGERPRINT_LENGTH = 8
 _MERGED = 1e-3
-"""Largest change of outputs by merging adapters, relative to their norm."""
+"""Largest accepted change of outputs when adapters are merged, relative to their norm."""
 _CLOSE: dict[str, float] = {"rtol": 1e-3, "atol": 1e-5}
 
 
@@ -44,9 +44,9 @@ _CLOSE: dict[str, float] = {"rtol": 1e-3, "atol": 1e-5}
 class Trial:
     """The result of a module's trial.
 
-    `random` marks modules that draw random numbers in training (dropout). `fingerprint` is a few
-    outputs at fixed parameters. `channels_last` marks modules that accept images in that memory
-    order; a module that flattens by `view`, for example, does not.
+    `random` is true for modules that draw random numbers in training (dropout). `fingerprint` is a
+    few outputs at fixed parameters. `channels_last` is true for modules that accept images in that
+    memory order; a module that flattens by `view`, for example, does not.
     """
 
     random: bool
@@ -56,7 +56,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A module on trial, and parameters `[d]` of `ordinary` size at which it is tried."""
+    """A module on trial, and random parameters `ordinary` `[d]` of typical size for the trial."""
 
     module: nn.Module
     shapes: Shapes
@@ -99,7 +99,7 @@ def try_module(
 ) -> Trial:
     """Tries `module` on synthetic examples, at its initial and at other parameters.
 
-    Other parameters are needed because a layer that starts at zero hides the layers before it.
+    Initial parameters alone do not suffice: a layer that starts at zero hides the layers before it.
 
     Args:
       module: the module.
@@ -114,7 +114,7 @@ def try_module(
 
     Raises:
       Refused: if the module violates a condition of the guarantee, has outputs of another shape,
-        gradients that are zero or not finite, an input that it ignores, or another output once its
+        gradients that are zero or not finite, an input that it ignores, or other outputs after its
         adapters are merged.
     """
     start = shapes.flatten(dict(module.named_parameters()))
@@ -123,12 +123,18 @@ def try_module(
     _refuse_outputs(candidate.outputs(x, seed, start), x, expected)
     gradient = _gradient(candidate, x, seed, start)
     if not bool(gradient.isfinite().all()):
-        refuse_model("has a gradient that is not finite, for three examples of ordinary size")
+        refuse_model(
+            "has a gradient that is not finite on three random examples; correct its forward or "
+            "its initialisation"
+        )
     moves = bool(gradient.any())
     gradient = _gradient(candidate, x, seed, candidate.ordinary)
     refuse_unused(shapes.views(gradient))
     if not (moves or bool(gradient.any())):
-        refuse_model("has a gradient of zero at all tried parameters: nothing would be learned")
+        refuse_model(
+            "has a gradient of zero at all tried parameters, so nothing would be learned; let its "
+            "outputs depend on its parameters"
+        )
     del gradient
     outputs = candidate.outputs(x, seed).detach()
     _refuse_memory(candidate, before, x, seed, outputs)
@@ -141,7 +147,7 @@ def try_module(
     if mixes or not (random or _same(outputs[:2], candidate.outputs(x[:2], seed).detach())):
         refuse_model(
             "mixes the examples of a batch: the output for one example depends on the others, "
-            "as in batch normalisation. Use a normalisation within each example"
+            "as in batch normalisation; use a normalisation within each example"
         )
     with scoring(module):
         _refuse_other_merge(candidate, x, seed, scored)
@@ -151,21 +157,24 @@ def try_module(
 
 
 def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> None:
-    """Raises `Refused` for outputs of another shape or type, and for non-finite ones."""
+    """Raises `Refused` if outputs have another shape or type, or are not finite."""
     refuse_structured(outputs)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if shape != expected:
         raise Refused(
-            f"model.name: for {len(x)} examples of shape {tuple(x.shape[1:])} the model gives "
-            f"{shape}; expected {expected}, since these data and model.loss need {expected[-1]} "
+            f"model.name: for {len(x)} examples of shape {tuple(x.shape[1:])} the model's output "
+            f"is {shape}, but must be {expected}: these data and model.loss need {expected[-1]} "
             f"outputs{_of_two_classes(shape, expected)}"
         )
     if not bool(outputs.isfinite().all()):
-        refuse_model("gives numbers that are not finite, for three examples of ordinary size")
+        refuse_model(
+            "has outputs that are not finite on three random examples; correct its forward or its "
+            "initialisation"
+        )
 
 
 def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
-    """Returns the other loss if the model has one output or two, and this loss needs the other."""
+    """A hint at the other loss, if a model for two classes has one output more or fewer."""
     if expected[-1] == 1 and shape == (*expected[:-1], 2):
         return ' (one for two classes: model.loss = "cross_entropy" takes one for each)'
     if expected[-1] == 2 and shape == (*expected[:-1], 1):
@@ -195,12 +204,15 @@ def _refuse_memory(
     candidate.outputs(x.flip(0), seed + 1)
     _refuse_changes(candidate.module, before)
     if not torch.equal(candidate.ordinary, _ordinary(candidate.shapes)):
-        refuse_model("changes the parameters it is given (an embedding with max_norm, say)")
+        refuse_model(
+            "changes its parameters when it is called, as an embedding with max_norm does; remove "
+            "that layer or option"
+        )
     if not _same(outputs, candidate.outputs(x, seed).detach()):
         refuse_model(
-            "keeps state from one call to the next: one client's examples would reach the next "
-            "client outside the vector that is clipped and noised. Make its output a function "
-            "of its parameters and its input"
+            "keeps state between calls, by which one client's examples would reach the next "
+            "client without being clipped and noised; make its output a function of its "
+            "parameters and its input"
         )
 
 
@@ -211,16 +223,16 @@ def _refuse_changes(module: nn.Module, before: dict[str, Tensor]) -> None:
         if known is None or known.shape != tensor.shape or not torch.equal(known, tensor):
             refuse_part(
                 name,
-                "is a buffer that training changes (or a parameter that it changes by itself): one "
-                "client's examples would reach the next client and the model outside the vector "
-                "that is clipped and noised. Remove it, or keep its module in eval mode",
+                "is a buffer (or a parameter) that a call changes, by which one client's examples "
+                "would reach the next client and the model without being clipped and noised; "
+                "remove it, or keep its module in eval mode",
             )
 
 
 def _refuse_parameters_held_twice(
     candidate: _Candidate, start: Tensor, x: Tensor, seed: int, outputs: Tensor
 ) -> None:
-    """Raises `Refused` for a parameter also held elsewhere, which ignores the vector."""
+    """Raises `Refused` if the module reads a parameter from another place than its name."""
     candidate.hold(candidate.ordinary)
     try:
         own_outputs = candidate.own_outputs(x, seed)
@@ -228,8 +240,8 @@ def _refuse_parameters_held_twice(
         candidate.hold(start)
     if not _same(outputs, own_outputs):
         refuse_model(
-            "uses a parameter that it holds twice (in a list, say) and not by its name, so it "
-            "would never train; hold it in a ModuleList or ParameterList"
+            "reads a parameter from another place than its name, for example from a list, so it "
+            "would never be trained; store it in a ModuleList or ParameterList"
         )
 
 
@@ -243,16 +255,16 @@ def _refuse_other_merge(candidate: _Candidate, x: Tensor, seed: int, outputs: Te
     after = replace(candidate, module=merged).own_outputs(x, seed)
     if float((after - outputs).norm()) > _MERGED * float(outputs.norm()):
         raise Refused(
-            "model.lora.targets: the model gives other outputs once its adapters are merged into "
-            "their weights, as exports hold it; its code depends on the type of an adapted layer. "
-            "Leave that module out"
+            "model.lora.targets is set, but the model has other outputs after its adapters are "
+            "merged into the weights, as in exports: its code depends on the type of an adapted "
+            "layer; leave that module out"
         )
 
 
 def _refuse_ignored_inputs(
     candidate: _Candidate, x: Tensor, seed: int, outputs: Tensor, inputs: Inputs
 ) -> None:
-    """Raises `Refused` for a named input on which the outputs do not depend, as a mask."""
+    """Raises `Refused` if the outputs do not depend on a named input, such as a mask."""
     if by_position(inputs):
         return
     values, others = by_name(x, inputs), by_name(made_up_inputs(inputs, len(x), 1), inputs)
@@ -260,13 +272,13 @@ def _refuse_ignored_inputs(
         changed = side_by_side({**values, name: other}, inputs)
         if not torch.equal(changed, x) and torch.equal(outputs, candidate.outputs(changed, seed)):
             raise Refused(
-                f"model.name: the model ignores its input {name!r}: its outputs are the same "
-                "whatever the input holds. Use it in forward, or leave it out of the inputs"
+                f"model.name: the model's outputs do not depend on its input {name!r}; use it in "
+                "forward, or leave it out of the inputs"
             )
 
 
 def _takes_channels_last(candidate: _Candidate, x: Tensor, seed: int, outputs: Tensor) -> bool:
-    """Whether the module gives the same `outputs` for images in that memory order."""
+    """Whether the module has the same `outputs` for images in the memory order channels_last."""
     if x.dim() != 4 or not x.is_floating_point():
         return False
     with contextlib.suppress(Refused):
@@ -293,7 +305,7 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _ordinary(shapes: Shapes) -> Tensor:
-    """Fixed parameters `[d]` of ordinary size, whatever the model starts from."""
+    """Fixed random parameters `[d]` of typical size, independent of the initial ones."""
     generator = torch.Generator().manual_seed(1)
     return torch.cat(
         [

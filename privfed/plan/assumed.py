@@ -1,7 +1,8 @@
 """The adversary model of a guarantee, as ledgers state it.
 
-Trusted parties, conditions on the server, numbers of colluding and Byzantine clients or sites, and
-sites per client. Runs that differ in it are composed by `privfed.plan.assumptions`.
+It consists of the trusted parties, the conditions on parties of secure sums, the numbers of
+colluding and of Byzantine clients or sites, and the number of sites per client.
+`privfed.plan.assumptions` composes runs whose adversaries differ.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from privfed.privacy.counted_noise import (
 from privfed.secure.limits import Limits
 
 _EXACT = 1e-9
-"""Tolerance that protects floor and ceil against rounding errors of a product."""
+"""Tolerance of floor and ceil for the rounding error of a product."""
 SERVER = "the server"
 UNSTATED = (
     "its ledger does not state the numbers of colluding and Byzantine parties, the trusted "
@@ -48,7 +49,7 @@ _COUNTS = {"colluders", "byzantine", "byzantine_share", "sites_per_client"}
 
 
 def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, object]) -> None:
-    """Raises `TypeError` unless `lists` hold words, and `counts` finite numbers or None."""
+    """Raises `TypeError` unless `lists` hold texts, and `counts` finite numbers from 0 or None."""
     for words in lists:
         if not all(isinstance(word, str) for word in words):
             raise TypeError("expected words")
@@ -59,7 +60,7 @@ def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, 
 
 @contextlib.contextmanager
 def terms_are_whole() -> Iterator[None]:
-    """A context that raises `LedgerBroken` if the terms of a ledger are malformed."""
+    """Returns a context that raises `LedgerBroken` if the terms of a ledger are malformed."""
     try:
         yield
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -72,18 +73,18 @@ class Assumed:
     """The adversary that a run's epsilon holds against, as its ledger states it.
 
     Attributes:
-      trusts: parties that see less processed data than the adversary.
-      relies_on: how parties of the secure sums have to behave, beyond a bounded part of them.
-      colluders: clients or sites that may work with the server: a fraction of each cohort where
-        clients add noise in secure sums, else a number. None: any number, as no noise of others
-        counts.
-      byzantine: Byzantine clients of a cohort, beyond `colluders`. None: any number of clients at
-        honest sites; where pairs of clients share noise, none beyond the colluders.
-      byzantine_share: the same as a fraction of the expected cohort.
-      sites_per_client: the largest number of sites at which one client has rows. None: no sites are
-        declared, and a client is all rows of one person.
-      noise: how the noise that the guarantee relies on is divided among parties, in rounds that
-        train and in those that evaluate; empty if no noise of others counts.
+      trusts: parties that the guarantee trusts, since they see less processed data.
+      relies_on: required behaviour of the parties of secure sums, for example of the server.
+      colluders: largest number of clients or sites that may collude with the server; if clients add
+        the noise in secure sums, a fraction of each cohort. None: any number, since the guarantee
+        does not depend on noise of other parties.
+      byzantine: largest number of Byzantine clients in a cohort, in addition to `colluders`. None:
+        any number; but if pairs of clients share noise, Byzantine clients count as colluders.
+      byzantine_share: `byzantine` as a fraction of the expected cohort.
+      sites_per_client: largest number of sites at which one client has rows. None: no sites are
+        declared, so a client has all rows of one person.
+      noise: how the noise on which the guarantee depends is divided among parties, for each kind of
+        round (training, evaluation); empty if it does not depend on noise of other parties.
     """
 
     trusts: tuple[str, ...] = ()
@@ -108,7 +109,7 @@ class Assumed:
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any] | None) -> Self | None:
-        """Reads an object of `to_json`; None if a ledger states none.
+        """Parses the result of `to_json`; returns None for None.
 
         Raises `KeyError`, `TypeError` or `ValueError` for an object of another form.
         """
@@ -122,11 +123,11 @@ class Assumed:
     @classmethod
     @terms_are_whole()
     def stated(cls, terms: Mapping[str, Any]) -> Self | None:
-        """Reads the assumptions of a ledger's terms.
+        """Returns the assumptions in a ledger's `terms`.
 
-        Older ledgers without "assumes" state the trusted server and the sites under other keys,
-        which is enough if noise is not distributed. Returns None if the number of colluders matters
-        but is not stated. Raises `LedgerBroken` for assumptions of another form.
+        Older ledgers have no "assumes", but state the trusted server and the sites under other
+        keys. This is enough unless noise is distributed: then the number of colluders is not known,
+        and None is returned. Raises `LedgerBroken` for assumptions of another form.
         """
         if "assumes" in terms:
             return cls.from_json(terms["assumes"])
@@ -144,8 +145,8 @@ class Assumed:
 
         Args:
           config: the run.
-          sums: for each kind of round the limits of its sums, and the probability of aborts that
-            its event is charged for.
+          sums: for each kind of round, the limits of its sums, and the abort probability that its
+            charge includes.
         """
         data = config.data
         assumed = cls(
@@ -177,7 +178,7 @@ class Assumed:
         return "; ".join(parts)
 
     def byzantine_of(self, size: int) -> int:
-        """The largest number of Byzantine clients in a cohort of an expected `size`."""
+        """Returns the largest number of Byzantine clients in a cohort of an expected `size`."""
         return max(self.byzantine or 0, math.ceil(self.byzantine_share * size - _EXACT))
 
     def with_proved(self, culprits: int) -> Self:
@@ -187,9 +188,9 @@ class Assumed:
         return replace(self, colluders=max(self.colluders or 0, culprits))
 
     def under(self, now: Assumed) -> Self:
-        """Returns the assumptions after the charges were recomputed for the adversary of `now`.
+        """Returns the assumptions that hold after charges were recomputed for the adversary `now`.
 
-        Assumptions that allow any number of parties, or of sites, remain as they are.
+        Numbers become the larger one of both. None, which allows any number, remains None.
         """
         size = max((noise.size for noise in self.noise), default=1)
         byzantine, share = None, 0.0
@@ -206,10 +207,10 @@ class Assumed:
         )
 
     def __or__(self, other: Assumed) -> Assumed:
-        """Returns the assumptions of a guarantee over both runs.
+        """Returns the assumptions of a guarantee over two runs.
 
-        The larger number of colluders, Byzantine clients and sites per client of the two, and every
-        party that either trusts or relies on.
+        It trusts and relies on every party that either run trusts or relies on, and has the larger
+        number of colluders, of Byzantine clients and of sites per client.
         """
         return Assumed(
             tuple(sorted({*self.trusts, *other.trusts})),
@@ -227,21 +228,21 @@ def most(*numbers: Any) -> Any:
 
 
 def _trusted(config: Config) -> tuple[str, ...]:
-    """The parties that a run's epsilon trusts, in the field's terms, sorted."""
+    """Returns the parties that a run's epsilon trusts, sorted."""
     if config.mechanism.trust != "server":
         return (OWN_SITE,) if config.by_sites else ()
-    opener = config.protocol.opener  # and a site that holds a client's data
+    opener = config.protocol.opener  # also trusted: the site that holds a client's data
     return (OWN_SITE, opener) if config.data.sites else (opener,)
 
 
 def _relied_on(config: Config) -> tuple[str, ...]:
-    """The required behaviour of parties of the secure sums, if clients or sites add the noise."""
+    """Returns the required behaviour of parties of secure sums, if clients or sites add noise."""
     protocol = config.row_hiding
     return protocol.relies_on if protocol and config.mechanism.trust == "sum" else ()
 
 
 def _colluders(config: Config) -> float:
-    """Number (or fraction) of parties that may collude with the server."""
+    """Returns the number (or fraction) of parties that may collude with the server."""
     protocol = config.row_hiding
     if config.colluding is not None:
         return config.colluding
@@ -252,7 +253,7 @@ def _colluders(config: Config) -> float:
 
 
 def _counted_noise(config: Config, limits: Limits, aborts: float) -> CountedNoise:
-    """Describes how the counted noise is divided among the parties of sums within `limits`."""
+    """Returns how the noise that counts is divided among the parties of sums within `limits`."""
     protocol, size = config.row_hiding, config.sampler.size
     if config.joint_noise is not None:
         return NoiseOfPairs(size, config.joint_noise.pair_noise)

@@ -1,9 +1,9 @@
 """Composition of runs whose epsilons assume different adversaries.
 
-A run that counts an earlier one guarantees its epsilon over both. The earlier run is therefore
-charged for what it releases to the later run's adversary (`privfed.plan.assumed`) if that can be
-computed, and refused otherwise. `ASSUMPTIONS` declares every assumption of a stated epsilon,
-including those that other modules compare and those in which runs may differ freely.
+The epsilon of a run that counts an earlier run holds for both. The charges of the earlier run are
+therefore recomputed for the adversary of the later run (`privfed.plan.assumed`); if no bound is
+known, the earlier run is refused. `ASSUMPTIONS` declares every assumption of a stated epsilon,
+including assumptions that other modules compare, and those in which runs may differ freely.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from privfed.plan.assumed import OWN_SITE, Assumed, most
 from privfed.privacy.counted_noise import CountedNoise
 
 _EXACT = 1e-9
-"""Tolerance that protects floor and ceil against rounding errors of a product."""
+"""Tolerance of floor and ceil for the rounding error of a product."""
 
 
 class Incomposable(Exception):
@@ -34,12 +34,12 @@ def charged_against(
 
     Args:
       spending: events of an earlier run, as `accounting.events.apart` leaves them.
-      against: the party that they are charged against; None: all that the run does not trust.
-      assumed: the earlier run's assumptions.
-      now: those of the run that counts it.
+      against: the party that they are charged against; None: all parties that it does not trust.
+      assumed: the assumptions of the earlier run.
+      now: the assumptions of the run that counts it.
 
     Returns:
-      The events that bound what the earlier run releases to the adversary of `now`.
+      Events that bound the privacy loss of the earlier run against the adversary of `now`.
 
     Raises:
       Incomposable: if no bound is known.
@@ -52,7 +52,7 @@ def charged_against(
 def _trusted_as_well(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Refuses an earlier run that trusts, or relies on, a party which the later run does not."""
+    """Raises `Incomposable` if only the earlier run trusts, or relies on, some party."""
     if more := sorted({*assumed.trusts} - {*now.trusts}):
         mend = "privacy.mechanism and secure.protocol"
         if more == [OWN_SITE] and now.sites_per_client is None:
@@ -72,7 +72,10 @@ def _trusted_as_well(
 def _against_as_many(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Reduces the charged noise to the part that counts against more colluders."""
+    """Reduces the charged noise to the part that remains with more colluders or Byzantine clients.
+
+    Raises `Incomposable` if no noise remains, or no bound is known.
+    """
     if against is None or not assumed.noise:
         return spending
     ratio = min(_ratio(noise, against, assumed, now) for noise in assumed.noise)
@@ -87,9 +90,10 @@ def _against_as_many(
 
 
 def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) -> float:
-    """Fraction of the counted variance left by the colluders and Byzantine clients of `now`.
+    """Returns the fraction of the counted variance that remains with the adversary of `now`.
 
-    It is 1 if there are no more of them than before.
+    It is 1 if `now` has no more colluders and Byzantine clients than `assumed`. Raises
+    `Incomposable` if nothing remains.
     """
     before = (assumed.colluders or 0, assumed.byzantine or 0)
     more = most(assumed.colluders, now.colluders) or 0
@@ -99,7 +103,7 @@ def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) ->
     if against not in ("readers", "others") and more > noise.withstood:
         raise Incomposable(
             f"secure.colluders is {more:.4g} in this run, but the earlier run's secure sums hide "
-            f"rows only while at most {noise.withstood:.4g} collude; lower secure.colluders"
+            f"rows only if at most {noise.withstood:.4g} collude; lower secure.colluders"
         )
     part = noise.part(against, more, byzantine)
     if part <= 0:
@@ -114,9 +118,10 @@ def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) ->
 def _with_less_noise(event: Event, ratio: float, aborts: float | None) -> Event:
     """Returns the event with the variance of its noise multiplied by `ratio`.
 
-    `aborts` is the slack of visible aborts, against readers only. Against readers, sampling does
-    not amplify privacy if there are Byzantine clients, because the noise reveals the number of
-    survivors; aborts then cost nothing.
+    `aborts` is the slack (delta) charged for visible aborts; None unless the event is against
+    readers. Against readers, sampling does not amplify privacy if there are Byzantine clients,
+    because the noise reveals the number of survivors. The event then has no amplification, and
+    aborts cost nothing.
     """
     match event.release:
         case Unprotected():
@@ -152,10 +157,10 @@ def _less(noise: Noise, ratio: float) -> Noise:
 def _at_as_many_sites(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Charges a client that has rows at more sites than the earlier run declared.
+    """Charges a client with rows at more sites than the earlier run declared.
 
-    Rules of proof, section 9.4: each row's norm stays bounded by C / s, so that at s' > s sites
-    only the event of s' sites holds.
+    In the earlier run each row's norm is at most C / s, for s declared sites. With rows at s' > s
+    sites, only the event for s' such rows holds (rules of proof, section 9.4).
     """
     sites, most = assumed.sites_per_client, now.sites_per_client
     if sites is None or (most is not None and most <= sites):
@@ -163,8 +168,8 @@ def _at_as_many_sites(
     if most is None:
         raise Incomposable(
             f"the earlier run's epsilon covers clients with rows at {sites} sites at most "
-            "(data.sites_per_client), but this run declares no sites; set data.sites and "
-            "data.sites_per_client in this run, too"
+            "(data.sites_per_client), but this run declares no sites; also set data.sites and "
+            "data.sites_per_client in this run"
         )
     by_itself = against is None and assumed.trusts == (OWN_SITE,)
     charged: Counter[Event] = Counter()
@@ -175,9 +180,10 @@ def _at_as_many_sites(
 
 
 def _at_more_sites(event: Event, sites: int, most: int, by_itself: bool) -> tuple[Event, float]:
-    """Returns the event for a client at `most` sites instead of `sites`, and a factor of counts.
+    """Returns the event for a client at `most` sites instead of `sites`.
 
-    If each site adds noise `by_itself`, to its own sum, each site of a client is a separate event.
+    Also returns a factor for the number of events: if each site adds noise to its own sum
+    (`by_itself`), each site of a client is a separate event.
     """
     factor = most / sites
     match event.release:
@@ -211,10 +217,10 @@ class Assumption:
     """An assumption of a stated epsilon, and the composition of two runs that differ in it.
 
     Attributes:
-      name: the field's term.
-      keys: the keys that configure or state it.
+      name: name of the assumption.
+      keys: keys of run files or ledgers that determine it.
       differing: the treatment of two runs that differ in it.
-      charged: recomputes an earlier run's spending under a later run's value, or raises
+      charged: recomputes an earlier run's spending for the later run's assumption, or raises
         `Incomposable`.
     """
 
@@ -243,52 +249,52 @@ ASSUMPTIONS = (
     Assumption(
         "public clients",
         'data.holdout = "clients"',
-        "refused where a client that one run published is covered by another",
+        "refused if a client that one run declared public is covered by the other",
     ),
     Assumption(
         "party",
         "privacy.against, secure.parties",
-        "charged against the later run's party where the earlier ledger states that charge, else "
+        "charged against the later run's party if the earlier ledger states that charge, else "
         "refused",
     ),
     Assumption(
         "trusted parties",
         "privacy.mechanism, secure.protocol, secure.threat, secure.parties",
-        "refused where the earlier run trusts, or relies on, a party that the later run does not",
+        "refused if the earlier run trusts, or relies on, a party that the later run does not",
         _trusted_as_well,
     ),
     Assumption(
         "colluding and Byzantine parties",
         "secure.colluders, privacy.colluders, aggregation.byzantine, attack.fraction; parties "
         "proved to be Byzantine",
-        "the earlier run is charged for the larger numbers of both where its noise and its "
+        "the earlier run is charged for the larger number in either run if its noise and its "
         "protocol allow that to be computed, else refused; secure.colluders is a fraction of each "
-        "cohort, whatever its size",
+        "cohort of any size",
         _against_as_many,
     ),
     Assumption(
         "sites per client",
         "data.sites_per_client",
-        "the earlier run is charged for a client at the larger number of sites where its sampler "
+        "the earlier run is charged for a client at the larger number of sites if its sampler "
         "allows that to be computed, else refused",
         _at_as_many_sites,
     ),
     Assumption(
         "simulation",
-        "run.randomness, secure.simulate, attack.fraction, …: note",
-        "a run that is no simulation refuses one that is; a joint audit is marked",
+        "note (by run.randomness, secure.simulate, attack.fraction, …)",
+        "a simulation is refused as an earlier run of a run that is none; a joint audit is marked",
     ),
-    Assumption("void guarantee", "attack.name: guarantee", "refused"),
+    Assumption("void guarantee", "guarantee (by attack.name)", "refused"),
     Assumption(
         "starting model",
         "model.init",
-        "refused unless the run that made it is counted, or declared disjoint and then stated as "
-        "not covered",
+        "refused unless the run that trained it is counted, or is declared disjoint; it is then "
+        "stated that the model is not covered",
     ),
     Assumption(
         "later charges of a counted run",
         "the head of the counted ledger",
-        "refused where a counted run was charged more since",
+        "refused if a counted run was charged since it was counted",
     ),
     Assumption(
         "dropout and survivors",
@@ -304,31 +310,31 @@ ASSUMPTIONS = (
     Assumption(
         "declared population size, sampling",
         "data.clients, [cohort]",
-        "may differ: each run's events hold its own sampling rate, and its sampler refuses a "
-        "population that its proof is not about",
+        "may differ: each run's events contain its own sampling rate, and its sampler refuses a "
+        "population for which it has no proof",
     ),
     Assumption(
         "groups of clients",
         "cohort.groups, cohort.slots",
-        "may differ: a client is charged the rounds of any group, in each run by itself",
+        "may differ: in each run, the charges hold for a client of any group",
     ),
     Assumption(
         "weights",
         "[aggregation]",
-        "may differ: public constants, and the events are those of weighted and clipped rows",
+        "may differ: weights are public constants, and the events are those of weighted rows",
     ),
     Assumption(
         "rows per client",
-        "bounds of privfed describe",
-        "may differ: the client enforces the bound of each release before it sends",
+        "--rows-per-client of privfed describe",
+        "may differ: a client enforces the bound of each release before it sends",
     ),
     Assumption(
         "independent noise",
         "run.randomness",
-        "holds: noise comes from the operating system in each run; runs of one seed are "
-        "simulations",
+        "always holds: each run's noise derives from the operating system's random numbers; runs "
+        "with a seed are simulations",
     ),
 )
 """Every assumption of a stated epsilon."""
 COMPARED = tuple(each for each in ASSUMPTIONS if each.charged is not _unchanged)
-"""The assumptions that a ledger states under "assumes"."""
+"""The assumptions whose differences change an earlier run's charges."""

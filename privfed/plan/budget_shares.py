@@ -1,4 +1,4 @@
-"""The epsilon of each part of a run alone; a budget applies to their composition."""
+"""The epsilon of each part of a run alone, and the unspent budget of their composition."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from privfed.sampling.cohort import draws_of
 _WORTH_SAYING = 0.05
 """Fraction of the budget from which unspent budget is reported."""
 _LESS = 0.99
-"""Ratio of noise multipliers below which one counts as smaller than the other."""
+"""A noise multiplier counts as smaller than another one if their ratio is below this."""
 
 
 @dataclass(frozen=True)
 class Unspent(Encoded):
-    """Unused budget: its `epsilon`, the reason `why`, and an `instead` that would use it."""
+    """The unspent budget: its `epsilon`, the reason `why`, and advice `instead` to use it."""
 
     epsilon: float
     why: str
@@ -35,9 +35,9 @@ class Unspent(Encoded):
 
 
 def unspent(plan: Plan) -> Unspent | None:
-    """Returns the budget that the configured rounds leave; None if it is at most a twentieth.
+    """Returns the budget that the planned rounds leave unspent; None if it is at most a twentieth.
 
-    Unspent budget has no benefit: the same guarantee would have allowed less noise or more rounds.
+    Unspent budget has no benefit: the same budget would allow less noise or more rounds.
     """
     budget = plan.budget
     if budget is None or budget == math.inf:
@@ -50,23 +50,23 @@ def unspent(plan: Plan) -> Unspent | None:
     if plan.cost.aborts and _solved_noise(plan, without_aborts) < _LESS * enough:
         return Unspent(left, _cost_of_aborts(plan), _fewer_aborts())
     if enough < _LESS * noise:
-        why = f"the noise multiplier remains {noise:.4g}, although {enough:.4g} would do"
+        why = f"the noise multiplier remains {noise:.4g}, although {enough:.4g} would suffice"
         return Unspent(left, why, f"{_more_rounds(plan)}, or start a new run")
     finer = ", or raise secure.bits" if plan.mechanism.trust == "sum" else ""
-    why = f"less noise than {noise:.4g} has no proof here"
+    why = f"a noise multiplier below {noise:.4g} has no proof here"
     return Unspent(left, why, _more_rounds(plan) + finer)
 
 
 def _cost_of_aborts(plan: Plan) -> str:
     """Describes the cost of visible aborts."""
     return (
-        f"a round aborts visibly with a probability of at most {plan.cost.aborts:.2g}, which "
-        "costs (1 + e^ε) times that of δ, whatever the noise"
+        f"a round aborts visibly with a probability of at most {plan.cost.aborts:.2g}, and "
+        "(1 + e^ε) times this probability is charged to δ for any noise"
     )
 
 
 def _solved_noise(plan: Plan, cost: RoundCost) -> float:
-    """Returns the noise multiplier that the budget needs at this cost; infinite if none."""
+    """Returns the smallest noise multiplier within the budget at this cost; infinite if none."""
     privacy, before = plan.config.privacy, plan.before.spending
     rounds, budget = plan.training_rounds, privacy.epsilon or 0.0
     evaluating = plan.evaluation_cost.spending if plan.evaluation_cost else None
@@ -87,14 +87,16 @@ def _more_rounds(plan: Plan) -> str:
         )
     except AccountingError:
         return "raise run.rounds"
-    return f"raise run.rounds from {rounds} to up to {most}" if most > rounds else "no round fits"
+    if most <= rounds:
+        return "no further round fits"
+    return f"raise run.rounds from {rounds} to up to {most}"
 
 
 @dataclass(frozen=True)
 class BudgetShare(Encoded):
-    """A part of a run: `rounds` of this `event`, and their `epsilon` alone.
+    """A part of a run: `rounds` rounds, each charged as `event`, and their `epsilon` alone.
 
-    `noise_multiplier` is None if nothing is protected.
+    `noise_multiplier` is None for a mechanism without noise.
     """
 
     part: str = field(metadata=UNSTATED)
@@ -105,7 +107,7 @@ class BudgetShare(Encoded):
 
 
 def budget_shares(plan: Plan) -> tuple[BudgetShare, ...]:
-    """Returns training and evaluation as parts of a run; empty if clients do not evaluate."""
+    """Returns the shares of training and of evaluation; empty if clients do not evaluate."""
     if plan.evaluation is None:
         return ()
     evaluations = plan.config.evaluation_rounds.among(plan.config.run.rounds)
@@ -122,7 +124,7 @@ def _alone(part: str, plan: Plan, rounds: int) -> BudgetShare:
 
 
 def _fewer_aborts() -> str:
-    """Advice on making aborts less frequent, or uninformative."""
+    """Returns advice that makes aborts less frequent, or independent of who was sampled."""
     return (
         "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, "
         "secure.minimum or cohort.dropout, or use a sampler without a secret cohort: "

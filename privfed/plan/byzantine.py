@@ -16,12 +16,15 @@ from privfed.secure.aborts import reveals_cohort
 from privfed.secure.summation import Culprit
 
 COUNTS_ON_OTHERS = frozenset({"server", "readers", "sites"})
-"""Adversaries against which ε of shared noise depends on the noise of other parties of a sum."""
+"""Adversaries against which the ε of distributed noise depends on the noise of other parties."""
 
 
 @dataclass(frozen=True)
 class ByzantineLimit:
-    """The limit, set by `key`, that at most `most` `parties` (clients or sites) are Byzantine."""
+    """A limit of guarantees: at most `most` of the `parties` are Byzantine, as `key` states.
+
+    `parties` is "clients" (of a cohort) or "sites".
+    """
 
     most: int
     parties: str
@@ -37,12 +40,13 @@ class ByzantineLimit:
 def byzantine_limit(plan: Plan) -> ByzantineLimit | None:
     """Returns the limit on Byzantine parties on which guarantees depend; None if there is none.
 
-    If the parties of a sum contribute shares of its noise, the shares of Byzantine parties may be
-    missing and are not counted (rules of proof, sections 5 and 9.1). Noise of the server or a key
-    holder, and of each client on its own row, does not depend on other parties. A number of clients
-    refers to one cohort. Most samplers keep no record of which clients were sampled together, so
-    all culprits of a run count against the limit: before they were identified, they may have been
-    in one cohort, and each may have left out its noise.
+    If the parties of a sum add shares of its noise, Byzantine parties may leave out their shares,
+    which are therefore not counted (rules of proof, sections 5 and 9.1). There is no limit if the
+    server or a key holder adds the noise, or each client adds all noise of its own row.
+
+    A limit on clients refers to one cohort. Most samplers keep no record of which clients were
+    sampled together, so all Byzantine clients of a run count against the limit: before they were
+    identified, they may have been in one cohort.
     """
     if not shares_noise(plan.mechanism) or not plan.noise_multiplier:
         return None
@@ -53,12 +57,16 @@ def byzantine_limit(plan: Plan) -> ByzantineLimit | None:
 
 
 def refuse_more_culprits(plan: Plan, round: int, culprits: int) -> None:
-    """Raises `ByzantineProved` before a round whose charge would not hold with these culprits.
+    """Checks that the charge of the next round holds, given the parties proved to be Byzantine.
 
     Args:
       plan: the plan of the run.
       round: the next round.
       culprits: the number of parties proved to be Byzantine.
+
+    Raises:
+      ByzantineProved: if there are more than the guarantee tolerates, or their absence makes aborts
+        reveal who was sampled.
     """
     refuse_uncharged_aborts(plan, culprits, (plan.event_in(round), plan.other_in(round)))
     limit = byzantine_limit(plan)
@@ -72,45 +80,54 @@ def refuse_more_culprits(plan: Plan, round: int, culprits: int) -> None:
 
 
 def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | None]) -> None:
-    """Raises `ByzantineProved` if excluded `culprits` make aborts reveal who was sampled.
+    """Checks that aborts of secure sums are charged, given the excluded clients.
 
     Aborts are charged for clients that drop out independently at random. An excluded client is
-    missing whenever it is sampled, so sums abort more often than the `events`, of a round of the
-    plan, are charged for.
+    missing whenever it is sampled, so sums abort more often than is charged.
+
+    Args:
+      plan: the plan of the run.
+      culprits: the number of excluded parties.
+      events: the charges of a round.
+
+    Raises:
+      ByzantineProved: if there are excluded clients, and an event needs a secret cohort.
     """
     if culprits and _telling(plan, events):
         raise ByzantineProved(
-            "clients proved to be Byzantine in secure sums, and excluded since "
-            f"(excluded.jsonl): {culprits}. Without them sums abort more often than was "
-            "charged, which reveals who was sampled, but epsilon requires that the cohort stays "
-            "secret. The guarantee of the last checkpoint's model holds; begin a new run "
-            "without these clients, or with a sampler without a secret cohort: cohort.sampler = "
+            f"the number of clients that were proved to be Byzantine in secure sums is {culprits} "
+            "(excluded.jsonl), but without them sums abort more often than was charged, which "
+            "reveals who was sampled, and epsilon requires that the cohort stays secret. The "
+            "guarantee of the last checkpoint's model holds; begin a new run without these "
+            "clients, or with a sampler without a secret cohort: cohort.sampler = "
             f"{draws_of(Gaussian, Separated)}"
         )
 
 
 def _raised(limit: ByzantineLimit, culprits: int) -> str:
-    """Advice on allowing this number of Byzantine parties in a new run."""
+    """Returns the key and value that allow this number of Byzantine parties in a new run."""
     if limit.parties == "sites":
-        return f"{limit.key} raised to {culprits} of all sites, or more"
+        return f"{limit.key} raised to {culprits} sites or more"
     return f"{limit.key} = {culprits} or more, whose noise is then not counted"
 
 
 def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
-    """Returns sentences about the guarantees of the plan that do not hold with these `culprits`."""
+    """Returns a sentence for each guarantee of the plan that does not hold with these `culprits`.
+
+    There is none if the guarantees hold.
+    """
     limit = byzantine_limit(plan)
     if limit is None or len(culprits) <= limit.most:
         return ()
     proved = f"it needs that {limit}, but {_proved(len(culprits), limit.parties)}"
     if limit.parties == "sites":
         return (
-            f"ε against {PARTY_WORDS['sites']} does not hold as it is stated: {proved}. ε "
-            f"against {PARTY_WORDS['others']} does not depend on other parties' noise, and "
-            "holds.",
+            f"ε against {PARTY_WORDS['sites']} does not hold: {proved}. ε against "
+            f"{PARTY_WORDS['others']} holds, since it does not depend on other parties' noise.",
         )
     return (
-        f"Neither ε, against {PARTY_WORDS['server']} or against {PARTY_WORDS['readers']}, holds "
-        f"as it is stated: {proved}.",
+        f"Neither ε against {PARTY_WORDS['server']} nor ε against {PARTY_WORDS['readers']} holds: "
+        f"{proved}.",
     )
 
 
@@ -121,9 +138,10 @@ def _proved(culprits: int, parties: str) -> str:
 
 
 def exclusion_text(plan: Plan) -> str:
-    """Describes the consequence of a proved Byzantine party; empty if proof is impossible.
+    """Describes the consequence of a party that is proved to be Byzantine.
 
-    That is the case if no party sends a message of its own, or the protocol identifies none.
+    The text is empty if this cannot happen: the run has no secure sum with messages, or its
+    protocol identifies no party.
     """
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None or limits.arithmetic or not protocol.names_culprits:
@@ -152,15 +170,15 @@ def exclusion_text(plan: Plan) -> str:
 
 
 def rests_on_a_secret_draw(plan: Plan) -> bool:
-    """Whether an ε of the plan needs secret sampling that a client's absence reveals."""
+    """Whether an ε of the plan needs a secret cohort, about which dropouts reveal something."""
     plans = filter(None, (plan, plan.evaluation))
     return _telling(plan, (event for each in plans for event in (each.event, each.other)))
 
 
 def _telling(plan: Plan, events: Iterable[Event | None]) -> bool:
-    """Whether dropouts reveal who was sampled, while one of `events` needs that to be secret.
+    """Whether one of `events` needs a secret cohort, and dropouts reveal who was sampled.
 
-    Dropouts of sites do not depend on the sampling of clients.
+    If sites are the parties, dropouts do not depend on the sampling of clients.
     """
     if plan.cost.limits.sites:
         return False

@@ -1,7 +1,7 @@
 """The guarantees of a run composed over the earlier runs that it counts.
 
-They hold against the party of the budget (`ledger_guarantee`), against the other party of noise
-that clients share, for examples of silos, and for all planned rounds.
+There is one against the party of the budget (`ledger_guarantee`), one against the other party of
+distributed noise, one for the examples of silos, and one for all planned rounds.
 """
 
 from __future__ import annotations
@@ -28,10 +28,17 @@ from privfed.privacy.shared_noise import PARTY_WORDS
 
 
 def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
-    """Returns the earlier runs that a ledger counts, and a reason if their charges are invalid.
+    """Returns the earlier runs that a ledger counts, and the reason why their charges are invalid.
 
-    The reason is empty if each was charged under the ledger's own assumptions, as privfed does. A
-    charge against the other party is removed if it was made under other assumptions.
+    The reason is "" if each run was charged under the ledger's own assumptions, as privfed does. A
+    charge against the other party of distributed noise is removed if it was made under other
+    assumptions.
+
+    Args:
+      terms: the terms of the ledger.
+
+    Raises:
+      LedgerBroken: for terms of another form.
     """
     before, now = Priors.stated(terms), Assumed.stated(terms) or Assumed()
     why, runs = "", []
@@ -47,9 +54,9 @@ def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
 
 
 def ledger_guarantee(ledger: Ledger, accountant: str) -> Guarantee:
-    """Returns the guarantee of a ledger's run and of all earlier runs that it counts.
+    """Returns the guarantee of a ledger's run together with all earlier runs that it counts.
 
-    It is infinite if the earlier runs were not charged under the ledger's own assumptions.
+    Its epsilon is infinite if the earlier runs were not charged under the ledger's assumptions.
     """
     terms = ledger.terms
     before, why = counted_priors(terms)
@@ -65,7 +72,7 @@ def ledger_guarantee(ledger: Ledger, accountant: str) -> Guarantee:
 
 
 def clients_of(terms: Mapping[str, Any]) -> int:
-    """The declared number of clients in a ledger's `terms`; 0 in older ledgers without it."""
+    """Returns the declared number of clients in a ledger's `terms`; 0 if an old ledger lacks it."""
     return int(terms.get("clients", 0))
 
 
@@ -235,8 +242,8 @@ def other_guarantee(
 ) -> Guarantee:
     """Returns the guarantee of distributed noise against the party that the budget does not limit.
 
-    If a ledger of `runs` does not state the charge against that party, or uses another adjacency
-    relation, no joint bound exists, and the guarantee states the reason.
+    If an earlier run's ledger does not state its charges against that party, or has another
+    adjacency relation, epsilon is infinite, and the guarantee states the reason.
 
     Args:
       spending: the run's charges against that party.
@@ -256,10 +263,16 @@ def other_guarantee(
 def examples_guarantee(
     spending: Spending, runs: Sequence[Prior], delta: float, uncovered: str = ""
 ) -> Guarantee:
-    """Returns the guarantee of DP-SGD in silos for one example, over `spending` and earlier `runs`.
+    """Returns the guarantee of DP-SGD in silos for one example.
 
-    A run without DP-SGD bounds no single example, whatever it guarantees for clients. No joint
-    bound exists then, and the guarantee states the reason.
+    A run without DP-SGD has no guarantee for single examples, even if it has one for clients. If
+    there is such an earlier run, epsilon is infinite, and the guarantee states the reason.
+
+    Args:
+      spending: the run's charges for each example.
+      runs: the earlier runs that count.
+      delta: the delta of the guarantee.
+      uncovered: the reason why a starting model is not covered, if it is not.
     """
     together = [spending, *(prior.examples or {} for prior in runs)]
     bare = [prior.path for prior in runs if prior.spending and prior.examples is None]
@@ -269,7 +282,10 @@ def examples_guarantee(
 
 
 def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
-    """Joint guarantee; none if a part is `missing`, or has another adjacency relation."""
+    """Returns the joint guarantee.
+
+    Epsilon is infinite if there is a reason `missing`, or parts have different adjacency relations.
+    """
     if missing:
         return unbounded(together, delta, missing)
     try:

@@ -1,4 +1,4 @@
-"""The cost of rounds in which clients evaluate: a run of its own, whose rows are metrics."""
+"""The cost of rounds in which clients evaluate: like a round of a run whose rows are metrics."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ ROW_NORM = 1.0
 
 @dataclass(frozen=True)
 class EvaluationCost:
-    """`count` rounds of a run that evaluate, each at the cost of a round of `config`.
+    """The cost of a run's evaluation rounds.
 
-    Their noise multiplier is `ratio` times that of training: they take the share of the variance
-    budget that `budget.evaluation` states.
+    Attributes:
+      config: the configuration of an evaluation round.
+      cost: the cost of an evaluation round, as a function of its noise.
+      count: the number of evaluation rounds.
+      ratio: their noise multiplier, divided by that of training rounds. At this ratio they take the
+        share of the variance budget that `budget.evaluation` states.
     """
 
     config: Config
@@ -53,9 +57,14 @@ class EvaluationCost:
 
 
 def evaluation_cost(config: Config, length: int = 0) -> EvaluationCost | None:
-    """Returns the cost of evaluations with rows of `length` metrics; None without any.
+    """Returns the cost of evaluations by clients; None if clients do not evaluate.
 
-    Raises `Refused`.
+    Args:
+      config: the run.
+      length: the number of entries in a row of metrics; needed only for distributed noise.
+
+    Raises:
+      Refused: if the evaluation rounds have no proof.
     """
     rounds = config.evaluation_rounds
     count = rounds.among(config.run.rounds)
@@ -68,18 +77,25 @@ def evaluation_cost(config: Config, length: int = 0) -> EvaluationCost | None:
 
 
 def measure_row_of(config: Config, form: Form) -> MeasureRow:
-    """Returns the layout of a client's row of metrics. Raises `Refused`."""
+    """Returns the layout of a client's row of metrics for examples of this `form`.
+
+    Raises `Refused` if a metric or the groups do not fit the examples.
+    """
     groups = ExampleGroups.by(config.evaluation.group, form).names
     return MeasureRow.of(config.measures, Scoring(form, config.loss), groups)
 
 
 def as_evaluation(config: Config, length: int = 0) -> Config:
-    """Returns the configuration of the rounds of `config` that evaluate.
+    """Returns the configuration of the evaluation rounds of a run.
 
-    A client sends a row of metrics instead of an update. The same parts clip, sum, noise and sample
-    rows. However, the aggregation rule is the mean, no clipping norm adapts, and sampling and noise
-    of different rounds are independent. The `length` of a row matters for noise that clients share.
-    Attackers are honest here: whatever a client measures, its row is bounded. Raises `Refused`.
+    A client sends a row of metrics instead of an update. The same parts sample, clip, sum and noise
+    rows, except that the aggregation rule is the mean, the clipping norm is fixed, and the sampling
+    and the noise of different rounds are independent. Attackers are not simulated in evaluation
+    rounds.
+
+    Args:
+      config: the run.
+      length: the number of entries in a row of metrics; needed only for distributed noise.
     """
     evaluation = config.evaluation
     return replace(
@@ -102,15 +118,16 @@ def as_evaluation(config: Config, length: int = 0) -> Config:
 
 
 def _ratio(config: Config, evaluating: Config) -> float:
-    """Ratio of the noise multipliers of evaluation and training.
+    """Returns the noise multiplier of evaluation rounds divided by that of training rounds.
 
-    A round takes about w / z² of the variance budget. Here w = q² if secret sampling with rate q
-    amplifies privacy (Bu et al. 2020, "Deep learning with Gaussian differential privacy", section
-    4.1, the limit of many rounds); otherwise w is the fraction of rounds in which a client takes
-    part. One evaluation per k rounds therefore takes the share s next to k - 1 training rounds at
-    z_E / z = sqrt(w_E (1 - s) / (w s (k - 1))). This does not depend on the number of rounds, so a
-    resumed run has the same noise. The estimate does not affect the accounting: each round is
-    charged its own event.
+    A round with noise multiplier z takes about w / z² of the variance budget. The weight w is q² if
+    secret sampling with rate q amplifies privacy (Bu et al. 2020, "Deep learning with Gaussian
+    differential privacy", section 4.1, the limit of many rounds); otherwise w is the fraction of
+    rounds in which a client takes part. Let each k rounds consist of one evaluation (w_E, z_E) and
+    k - 1 training rounds (w, z). The evaluation takes the share s of the variance budget if
+    z_E / z = sqrt(w_E (1 - s) / (w s (k - 1))). This ratio does not depend on the number of rounds,
+    so a resumed run has the same noise. The approximation does not affect the accounting, in which
+    each round is charged its own event.
     """
     share, training = config.budget.evaluation, config.evaluation_rounds.every - 1
     witnesses = [each.sampler.witness(1, each.data.clients) for each in (evaluating, config)]
@@ -119,9 +136,11 @@ def _ratio(config: Config, evaluating: Config) -> float:
 
 
 def variance_weight(witness: Witness) -> float:
-    """The share of the variance budget that a round takes at a noise multiplier of one.
+    """Returns the weight w of a round, which takes about w / z^2 of the variance budget.
 
-    For one secret, freshly drawn slot among B, the likelihood ratio has variance about 1 / (B z^2).
+    It is q^2 for secret sampling with rate q, and q if a client takes part in a fixed schedule. For
+    a secret slot among B, drawn anew in each epoch, the log-likelihood ratio of an epoch has
+    variance about 1 / (B z^2).
     """
     if isinstance(witness.release, RandomAllocation):
         return witness.rate**2 * witness.separation

@@ -1,7 +1,7 @@
-"""The matrix of combinations of parts: each proved or refused, from the parts' declarations.
+"""The matrix of combinations of parts: whether each has a proof, or why it is refused.
 
-Only the keys that a part requires are written by hand. A combination is a configuration, and its
-proof is that of the plan which a run has to pass.
+Each combination is completed to a configuration by the keys that its parts require. It has a proof
+if the plan of a run with this configuration is not refused.
 """
 
 from __future__ import annotations
@@ -30,23 +30,28 @@ AXES = {
     "compression": "compression.name",
     "attack": "attack.name",
 }
-"""The combined kinds of parts -> the keys that name them."""
+"""The keys of a run file that name the combined parts, by kind."""
 _LENGTH = 1000
-"""The length of a message, for distributed noise."""
+"""The assumed length of a message, on which distributed noise depends."""
 _NOISE = 4.0
-"""The noise multiplier of combinations without a given one; the existence of a proof depends on
-epsilon only through the cost of aborts."""
+"""The noise multiplier unless one is configured; its value affects the existence of a proof only
+through the cost of aborts."""
 
 
 _PLAIN_SERVER = {"optimizer": "fedavg", "lr": 1.0}
-"""The server of objectives that refuse any other."""
+"""The keys of [server] for objectives that refuse any other server optimizer."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """A combination of parts: the event of a round that has a proof, or the reasons for a refusal.
+    """A combination of parts.
 
-    `void`: it runs without a guarantee, because attackers read the data to be protected.
+    Attributes:
+      choice: the names of the parts, by kind.
+      config: the configuration; None if refused.
+      event: the charge of a round; None if refused.
+      reasons: the reasons for the refusal; empty if there is none.
+      void: whether there is no guarantee because the simulated attackers read protected data.
     """
 
     choice: Mapping[str, str]
@@ -57,7 +62,7 @@ class Combination:
 
     @property
     def verdict(self) -> str:
-        """The result in a word or two."""
+        """The result: "proved", "void", "no privacy" or "refused"."""
         if self.event is None:
             return "refused"
         if not self.private:
@@ -76,18 +81,18 @@ class Combination:
 
 
 def combinations(written: Raw, axes: Mapping[str, Sequence[str]]) -> Iterator[Combination]:
-    """Yields each combination of `axes` (kind -> names), with all other keys as `written`."""
+    """Yields each combination of parts in `axes` (names by kind); other keys are as `written`."""
     for names in itertools.product(*axes.values()):
         yield combination(written, dict(zip(axes, names, strict=True)))
 
 
 def built_in(*kinds: str) -> dict[str, list[str]]:
-    """Returns all built-in parts of these kinds."""
+    """Returns the names of all built-in parts, by kind, for these `kinds`."""
     return {kind: list(BUILT_IN[kind]) for kind in kinds}
 
 
 def combination(written: Raw, choice: Mapping[str, str]) -> Combination:
-    """Returns the combination of these parts (kind -> name), with all other keys as `written`."""
+    """Returns the combination of parts in `choice` (name by kind); other keys are as `written`."""
     raw: Raw = copy.deepcopy(written)
     try:
         for kind, name in choice.items():
@@ -120,7 +125,10 @@ def _complete(raw: Raw) -> None:
 
 
 def _complete_rule(aggregation: dict[str, Any], parts: Mapping[str, type[Any]]) -> None:
-    """Sets keys that follow from the clipping norm only without one, and a root set if required."""
+    """Sets a rule's bounds, and a root set if the rule requires one.
+
+    Bounds that follow from the clipping norm of a mechanism are removed.
+    """
     rule, mechanism = parts["rule"], parts["mechanism"]
     bounded_by_clip = mechanism.private and not (mechanism.joint or aggregation.get("before"))
     for key, usual in rule.follows_clip.items():
@@ -133,7 +141,7 @@ def _complete_rule(aggregation: dict[str, Any], parts: Mapping[str, type[Any]]) 
 
 
 def _complete_attack(attack: dict[str, Any], parts: Mapping[str, type[Any]]) -> None:
-    """Gives an attack its attackers, and removes the keys if there is no attack."""
+    """Sets the fraction of attackers; removes all keys if there is no attack."""
     if parts["attack"].model_construct().acts:
         attack["fraction"] = attack.get("fraction") or 0.2
     else:
@@ -141,7 +149,7 @@ def _complete_attack(attack: dict[str, Any], parts: Mapping[str, type[Any]]) -> 
 
 
 def _complete_cohort(cohort: dict[str, Any], parts: Mapping[str, type[Any]]) -> None:
-    """Removes the size for samplers that derive it."""
+    """Sets the cohort size to 0 for samplers that derive it, and removes a 0 for all others."""
     if parts["sampler"].derives_size:
         cohort["size"] = 0
     elif not cohort.get("size", 1):
@@ -149,13 +157,13 @@ def _complete_cohort(cohort: dict[str, Any], parts: Mapping[str, type[Any]]) -> 
 
 
 def numbered_reasons(matrix: Sequence[Combination]) -> dict[str, int]:
-    """Numbers the general reasons of refused combinations."""
+    """Returns a number for each distinct general reason of refused combinations, from 1."""
     refused = (general_reason(combined) for combined in matrix if combined.event is None)
     return {reason: number for number, reason in enumerate(dict.fromkeys(refused), start=1)}
 
 
 def general_reason(refused: Combination) -> str:
-    """Returns the first reason of a refusal without the names of its parts."""
+    """Returns the first reason of a refusal, with the names of its parts replaced by "…"."""
     reason = refused.reasons[0]
     for name in refused.choice.values():
         reason = reason.replace(repr(name), "…")

@@ -1,7 +1,7 @@
 """The plan of a run: its event, its noise, and the cost of all rounds.
 
-`train`'s header, the ledger's terms and `calibrate` all use this plan, so they cannot disagree.
-Configurations without a proof are refused before any client trains, with an alternative.
+`check`, `train`, the ledger's terms and `calibrate` all use this plan, so they cannot disagree. A
+configuration without a proof is refused before any client trains, with an alternative.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ from privfed.secure.aborts import refuse_aborts, refuse_sites_that_stop
 from privfed.secure.summation import RowHiding
 
 ON_TRAINED = "simulation: scored on examples of clients that train"
-"""The label of a run whose data.holdout is "examples"."""
+"""The note of a run whose data.holdout is "examples"."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration with its noise solved for, and its cost over all rounds.
+    """A configuration whose noise was solved for, with its cost over all rounds.
 
-    `guarantee` also covers `before`: earlier runs over the same population.
+    `cost`, `mechanism`, `event` (the charge of a round) and `noise_multiplier` are of training
+    rounds. `guarantee` holds over all rounds and over the earlier runs in `before`. `by_examples`
+    is true if rows are weighted by numbers of examples.
     """
 
     config: Config
@@ -56,9 +58,9 @@ class Plan:
     noise_multiplier: float | None
     by_examples: bool
     other: Event | None = None
-    """Event of the guarantee that the budget does not limit; only distributed noise has one."""
+    """Charge of a round against the party that the budget does not limit; None if none."""
     evaluation: Plan | None = None
-    """The rounds in which clients evaluate, as a plan of their own; None if they do not."""
+    """The plan of the rounds in which clients evaluate; None if clients do not evaluate."""
     evaluation_cost: EvaluationCost | None = None
     """The cost of these rounds as a function of the noise of training."""
     before: Priors = field(default_factory=Priors, hash=False)
@@ -67,7 +69,7 @@ class Plan:
 
     @property
     def budget(self) -> float | None:
-        """The epsilon that the run must not exceed; None for fixed noise or no noise."""
+        """The epsilon that the run must not exceed; None if there is no noise or no budget."""
         return self.config.privacy.epsilon if self.mechanism.private else None
 
     def algorithm(self, evaluates: bool = False, shapes: ShapesByName | None = None) -> Algorithm:
@@ -104,11 +106,11 @@ class Plan:
 
     @property
     def spent(self) -> Spending:
-        """The charges of all rounds together, or of a choice that covers them."""
+        """The charges of all rounds; for a candidate of a tuning, the charge of the choice."""
         return spending_of(self.config, self.spending(self.config.run.rounds))
 
     def spending_of_any(self, rounds: int) -> Spending:
-        """Returns an upper bound on the charges of any `rounds` rounds of the run."""
+        """Returns charges that bound those of any `rounds` of the run's rounds."""
         most = self.spending(self.config.run.rounds)
         return {event: min(rounds, count) for event, count in most.items()}
 
@@ -133,7 +135,7 @@ class Plan:
         return self
 
     def examples(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee for one example of a silo; None without DP in silos."""
+        """Returns the guarantee of `rounds` for one example of a silo; None without DP-SGD."""
         dp = self.config.example_privacy
         if dp is None:
             return None
@@ -141,7 +143,7 @@ class Plan:
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
     def other_party(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee that the budget does not limit; None without one."""
+        """Returns the guarantee against the party that the budget does not limit; None if none."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
@@ -152,7 +154,7 @@ class Plan:
         return other_guarantee(spending, against, before.runs, delta, before.uncovered, clients)
 
     def further_guarantees(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
-        """Returns the guarantees other than the headline."""
+        """Returns the results of `examples` and `other_party`, the guarantees other than ε's."""
         return self.examples(rounds), self.other_party(rounds)
 
     @property
@@ -163,12 +165,12 @@ class Plan:
 
     @property
     def void(self) -> str | None:
-        """The reason for no guarantee, whatever was charged (rules of proof, section 7)."""
+        """The reason why charges give no guarantee (rules of proof, section 7); None otherwise."""
         return "void (the attacker read raw updates)" if self.config.void else None
 
     @property
     def simulation(self) -> str | None:
-        """The reason why this run's epsilon is nominal: it is a simulation."""
+        """The reason why this run is a simulation, so epsilon is nominal; None if it is none."""
         attack, name = self.config.attackers, self.config.names["attack"]
         if not self.config.attacked:
             return self._simulated
@@ -179,7 +181,7 @@ class Plan:
 
     @property
     def _simulated(self) -> str | None:
-        """Returns the same reason for a run without attackers; empty if there is none."""
+        """The reason other than simulated attackers; None if there is none."""
         config, run = self.config, self.config.run
         measured = run.simulation_metrics or run.client_measures
         uncovered = "measures that epsilon does not cover were written" if measured else ""
@@ -201,7 +203,7 @@ class Plan:
 
 
 def refuse(config: Config) -> None:
-    """Raises `Refused`, with every reason, for an unproved or impossible run; reads no data."""
+    """Raises `Refused`, with every reason, if a run has no proof or is impossible."""
     reasons = list(refusals(config))
     if not reasons and config.evaluation_rounds.every:
         reasons = [f"rounds that evaluate: {reason}" for reason in refusals(as_evaluation(config))]
@@ -210,7 +212,7 @@ def refuse(config: Config) -> None:
 
 
 def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0) -> Plan:
-    """Refuses runs without a proof, and solves for the noise: see `solve_plan`."""
+    """Checks a configuration (`refuse`), and solves for its noise (`solve_plan`)."""
     refuse(config)
     return solve_plan(config, before, length, measures)
 
@@ -218,10 +220,16 @@ def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: in
 def solve_plan(
     config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0
 ) -> Plan:
-    """Solves for the noise and computes all costs of a configuration that was not refused.
+    """Solves for the noise, and computes all costs of a configuration that `refuse` accepted.
 
-    The spending of the runs `before` counts. Noise that clients share depends on the `length` of a
-    message, and on that of a row of `measures`. Raises `Refused` if no noise is enough.
+    Args:
+      config: the run.
+      before: the earlier runs, whose spending counts.
+      length: number of entries of a client's message; distributed noise needs it.
+      measures: number of entries of a client's row of metrics; distributed noise needs it.
+
+    Raises:
+      Refused: if no noise keeps the budget, or aborts of secure sums would be too frequent.
     """
     config = with_solved_parts(config, before.spending)
     cost, privacy = round_cost(config, length), config.privacy
@@ -253,7 +261,7 @@ def solve_plan(
 
 
 def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Priors) -> Plan:
-    """The plan of rounds of this `cost` at multiplier `noise`, without a guarantee; may refuse."""
+    """Returns the plan of rounds at multiplier `noise`, with a placeholder as its guarantee."""
     mechanism, event = cost.mechanism.at(noise), cost.event(noise)
     _refuse_unsound(config, mechanism, event)
     refuse_unaccountable(event, config.privacy.accountant)
@@ -271,14 +279,14 @@ def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Prior
 
 
 def _goes_on(config: Config) -> bool:
-    """Whether the run was planned before; it then stops at its budget, whatever its rounds."""
+    """Whether a run with a budget was planned before; it keeps its noise, and that budget."""
     return config.noise_multiplier is not None and config.privacy.epsilon is not None
 
 
 def _noise(
     config: Config, cost: RoundCost, evaluations: EvaluationCost | None, earlier: Spending
 ) -> float | None:
-    """The noise multiplier: as fixed, as solved for before, or as the budget requires."""
+    """Returns the noise multiplier: the configured one, a known one, or the budget's."""
     privacy, rounds = config.privacy, config.run.rounds
     if not _goes_on(config):
         if cost.limits.sites:
@@ -297,7 +305,7 @@ def _noise(
 
 @contextlib.contextmanager
 def _accounted(cost: RoundCost) -> Iterator[None]:
-    """Converts errors of accountants to `Refused`."""
+    """Returns a context that converts errors of accountants to `Refused`."""
     try:
         yield
     except AccountingError as error:
@@ -307,13 +315,13 @@ def _accounted(cost: RoundCost) -> Iterator[None]:
 
 
 def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
-    """Raises `Refused` for noise that cannot be split or summed, and for contradictory events."""
+    """Raises `Refused` if parties cannot add their shares of noise, or the event contradicts it."""
     if mechanism.private:
         mechanism.noise_on_update(config.sampler.size)  # raises if noise cannot be split
     elif not isinstance(event.release, Unprotected):
         raise Refused(
             f"privacy.mechanism is {config.names['mechanism']!r}, which declares private = False, "
-            "but its event states a guarantee; declare private = True, or release Unprotected"
+            "but its event is not Unprotected; declare private = True, or return Unprotected"
         )
     if config.row_hiding and mechanism.trust == "client":
         _refuse_range(config.row_hiding, mechanism)
@@ -324,21 +332,21 @@ def _refuse_range(protocol: RowHiding, mechanism: Mechanism) -> None:
     std = mechanism.noise_on_update(1) * mechanism.clip
     if std and mechanism.clip + 40 * std > protocol.range:
         raise Refused(
-            f"secure.range is {protocol.range:g}, but clients' own noise has a standard "
-            f"deviation of {std:g}; expected at least 40 times that: raise secure.range "
-            "and secure.bits, or lower privacy.clip"
+            f"secure.range is {protocol.range:g}, but each client adds noise with a standard "
+            f"deviation of {std:g}; expected at least the clip plus 40 times that: raise "
+            "secure.range and secure.bits, or lower privacy.clip"
         )
 
 
 def _refuse_nothing_left(total: Spending, spent: Guarantee, accountant: str) -> None:
-    """Raises `Refused` if visible aborts, at the spent epsilon, use up delta."""
+    """Raises `Refused` if epsilon is infinite only because aborts or inexact noise use up delta."""
     if spent.epsilon < math.inf or not any(event.slack for event in total):
         return
     without = Counter({replace(event, slack=0.0): count for event, count in total.items()})
     if guarantee(without, spent.delta, accountant).epsilon < math.inf:
         raise Refused(
             f"privacy.delta is {spent.delta:g}, but visible aborts of secure sums, or the inexact "
-            "sampling of noise, use it up, so that no finite epsilon was found; raise the noise or "
+            "sampling of noise, use it up, so no finite epsilon was found; raise the noise or "
             "cohort.size, lower secure.admitted, secure.threshold, secure.minimum or "
             f"cohort.dropout, or use cohort.sampler = {draws_of(Gaussian, Separated)}"
         )

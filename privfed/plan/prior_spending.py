@@ -1,9 +1,10 @@
 """The spending of earlier runs over the same population, composed with a run's own charges.
 
-Each guarantee of a run composes over the same earlier runs: against the server and against readers
-if noise is distributed, and for examples of silos. Plans, summaries and audits all use this module.
-The events of all runs are counted together and accounted for at once, like those of one run: no
-epsilons are added. The unit is the client, or one example of a silo under DP-SGD.
+Every guarantee of a run composes over the same earlier runs: the guarantees against the server and
+against readers if noise is distributed, and the guarantee for examples of silos. Plans, summaries
+and audits all use this module. Epsilons are not added: the events of all runs are counted together
+and accounted for like those of one run. The unit is the client, or one example of a silo under
+DP-SGD.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ from privfed.store.lineage import FRESH, Lineage
 
 @dataclass(frozen=True)
 class Prior:
-    """An earlier run at the time when it was counted, and its own charges.
+    """An earlier run at the time when it was counted, with its own charges.
 
     Attributes:
-      run: the id of the run.
-      head: the head of its ledger when it was counted.
-      spending: its charges against the party `against` (None: all parties except a trusted server).
+      path: directory of the run.
+      run: id of the run.
+      head: head of its ledger when it was counted.
+      spending: its charges against the party `against`.
+      against: the party of `spending`; None: all parties that the run does not trust.
       other: its charges against the other party of distributed noise; None if no ledger states
         them.
+      lineage: the runs that trained its initial model.
     """
 
     path: str
@@ -44,14 +48,12 @@ class Prior:
     head: str
     spending: Spending
     examples: Spending | None = None
-    """Charges of DP-SGD for each example of a silo; None if no ledger states such a bound, which
-    does not mean that nothing was released."""
+    """Charges of DP-SGD for each example of a silo; None if single examples have no guarantee."""
     against: str | None = None
     other: Spending | None = None
     lineage: Lineage = FRESH
-    """The runs that made its starting model."""
     passed: frozenset[str] = frozenset()
-    """Earlier heads of its ledger, at which its model was taken as a starting model."""
+    """Earlier heads of its ledger, at which other runs took its model as their initial model."""
     assumed: Assumed | None = None
     """The assumptions under which `spending` and `other` hold; None if no ledger states them."""
     planned: Spending | None = None
@@ -60,7 +62,7 @@ class Prior:
     """Whether no planned number of rounds bounds its charges: some were added after releases."""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the entry of the new run's ledger."""
+        """Returns the entry in the ledger of a run that counts this one."""
         charges = _listed(self.spending)
         facts: dict[str, Any] = {"run": self.path, "id": self.run, "head": self.head}
         facts["charges"] = charges
@@ -82,7 +84,7 @@ class Prior:
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any], against: str | None = None) -> Prior:
-        """Reads an entry of a ledger whose own charges are `against` that party."""
+        """Parses an entry of a ledger; `against` is the party of that ledger's own charges."""
         spending = _counted(stated.get("charges", []))
         examples, other, planned = (
             _counted(stated[key]) if key in stated else None
@@ -130,14 +132,16 @@ class Prior:
 
     @property
     def heads(self) -> frozenset[str]:
-        """The known heads of its ledger, up to the counted one."""
+        """The known heads that its ledger had, up to and including the counted one."""
         return self.passed | {self.head}
 
     def went_through(self, heads: Iterable[str], folder: Path | None = None) -> Prior:
-        """Returns this run with more `passed` heads: those of `heads` that its ledger had by then.
+        """Returns this run with more `passed` heads: those of its ledger before it was counted.
 
-        The ledger is read at the run's path or in the folder `folder`. Only the run's own
-        ledger contains the head at which the run was counted.
+        Args:
+          heads: the heads to look for.
+          folder: a further folder with a copy of the run's ledger, which is also read at `path`. A
+            ledger without the head at which the run was counted is not that of the run.
         """
         unknown = {*heads} - self.heads
         ledgers = self.ledgers(folder) if unknown else []
@@ -150,7 +154,7 @@ class Prior:
         return replace(self, passed=self.passed | passed) if passed else self
 
     def ledgers(self, folder: Path | None = None) -> list[Ledger]:
-        """Returns the run's ledger, and copies of it that were continued, where available."""
+        """Returns the ledgers at `path` and in `folder` that contain the counted head."""
         ledgers = []
         for path in filter(None, (Path(self.path), folder)):
             with contextlib.suppress(OSError, AccountingError):
@@ -158,10 +162,7 @@ class Prior:
         return [ledger for ledger in ledgers if ledger.holds(bytes.fromhex(self.head))]
 
     def toward(self, against: str | None) -> Prior | None:
-        """Returns the same run with `spending` against the party `against`.
-
-        Returns None if the ledger does not state that spending.
-        """
+        """Returns this run with charges against `against` as `spending`; None if not stated."""
         if against == self.against:
             return self
         if self.other is None or OTHER_PARTY.get(str(self.against)) != against:
@@ -171,15 +172,15 @@ class Prior:
         return replace(other, planned=None, odometer=self.odometer or self.planned is not None)
 
     def under(self, now: Assumed) -> Prior:
-        """Returns this run with its spending recomputed under the assumptions `now` of a later run.
+        """Returns this run with its charges recomputed under the assumptions `now` of a later run.
 
-        `other` becomes None if it cannot be recomputed. Raises `Incomposable` if `spending` cannot
-        be.
+        `other` becomes None if it cannot be recomputed. Raises `Incomposable` if `spending` or
+        `planned` cannot be recomputed.
         """
         assumed = self.assumed
         if assumed is None:
             if self.against or now.sites_per_client not in (None, 1) or SERVER not in now.trusts:
-                raise Incomposable(f"{UNSTATED}, so that its epsilon is infinite for this run")
+                raise Incomposable(f"{UNSTATED}, so its epsilon is infinite for this run")
             return self
         spending = charged_against(self.spending, self.against, assumed, now)
         other, party = self.other, OTHER_PARTY.get(self.against or "")
@@ -198,11 +199,13 @@ class Prior:
 
 @dataclass(frozen=True)
 class Priors:
-    """All runs that count before a new one, each once, and the clients that they declared public.
+    """The earlier runs that a new run counts.
 
     Attributes:
-      lineage: the runs that made the new run's starting model.
-      disjoint: runs (path and id) that are declared to share no client with the new one.
+      runs: the earlier runs, each once.
+      public: the clients that they declared public.
+      lineage: the runs that trained the new run's initial model.
+      disjoint: id by path of runs that are declared to share no client with the new run.
     """
 
     runs: tuple[Prior, ...] = ()
@@ -212,19 +215,19 @@ class Priors:
 
     @property
     def spending(self) -> Spending:
-        """The spending of all of them together."""
+        """The charges of all runs together."""
         return total(prior.spending for prior in self.runs)
 
     @property
     def planned(self) -> Spending:
-        """The spending of all of them together if none had ended before its last round."""
+        """The charges of all planned rounds of all runs together."""
         return total(prior.planned or prior.spending for prior in self.runs)
 
     @property
     def uncovered(self) -> str:
-        """The reason why no guarantee over these runs covers the starting model; else empty.
+        """The reason why guarantees over these runs do not cover an initial model; "" otherwise.
 
-        Starting models of earlier runs count as well, since their releases may depend on them.
+        This includes the initial models of the earlier runs, whose releases depend on them.
         """
         heads: dict[str, set[str]] = {}
         for prior in self.runs:
@@ -233,11 +236,11 @@ class Priors:
 
     @property
     def _starts(self) -> Lineage:
-        """The runs that made the starting models of these runs and of the new run."""
+        """The runs that trained the initial models of these runs and of the new run."""
         return reduce(or_, (prior.lineage for prior in self.runs), self.lineage)
 
     def traced(self, folder: Path | None = None) -> Priors:
-        """Returns the same runs; each `passed` includes heads of starting models, where known."""
+        """Returns the same runs, with the heads of known initial models among their `passed`."""
         heads: dict[str, set[str]] = {}
         for origin in self._starts.runs:
             heads.setdefault(origin.id, set()).add(origin.head)
@@ -245,7 +248,7 @@ class Priors:
         return replace(self, runs=runs)
 
     def under(self, now: Assumed) -> Priors:
-        """Returns the same runs, charged under the assumptions `now`. Raises `Incomposable`."""
+        """Returns the same runs, charged under `now`. Raises `Incomposable` if not possible."""
         return replace(self, runs=tuple(prior.under(now) for prior in self.runs))
 
     @classmethod
@@ -270,10 +273,10 @@ NOTHING = Priors()
 def charged_under(
     ledger: Ledger, key: str, charges: int | None = None, rounds: int = 0
 ) -> Spending:
-    """Returns the charges of a run other than its headline, by the events stated under `key`.
+    """Returns a run's charges for a guarantee other than that of the budget.
 
-    Rounds in which clients evaluate have an event of their own, stated with their event in the
-    headline.
+    The ledger's terms state under `key` the event of a training round for that guarantee. They also
+    map the charged event of an evaluation round to its event for that guarantee.
 
     Args:
       ledger: the run's ledger.
@@ -282,7 +285,7 @@ def charged_under(
       rounds: counts this number of planned rounds instead of charges; 0: no.
 
     Raises:
-      LedgerBroken: if the ledger has other events.
+      LedgerBroken: if the terms do not state an event for every charge.
     """
     stated = ledger.terms.get(key)
     if stated is None:
@@ -299,9 +302,10 @@ def charged_under(
 
 
 def planned_by(rounds: int, ledger: Ledger) -> Spending:
-    """Returns the charges of a run after all its planned `rounds`, from its ledger's first line.
+    """Returns the charges of a run if it completes all its planned `rounds`.
 
-    Further charges, for example of later evaluations, are added as they are.
+    The ledger's first line states their events. Further charges in the ledger, for example of later
+    evaluations, are included.
     """
     return _planned(rounds, ledger) | Counter(_charged(ledger))
 
@@ -337,10 +341,10 @@ def total(spendings: Iterable[Spending]) -> Spending:
 
 
 def _listed(spending: Spending) -> list[list[Any]]:
-    """`spending` in the form of a ledger: pairs of an event and its count."""
+    """Returns `spending` in the form of a ledger: pairs of an event and its count."""
     return [[event.to_json(), count] for event, count in spending.items()]
 
 
 def _counted(pairs: Iterable[Sequence[Any]]) -> Spending:
-    """Reads an output of `_listed`."""
+    """Parses the result of `_listed`."""
     return {Event.from_json(event): count for event, count in pairs}

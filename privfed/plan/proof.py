@@ -1,4 +1,4 @@
-"""The proof of a run in words, derived from the declarations of its parts."""
+"""A summary of the proof of a run, from the declarations of its parts."""
 
 from __future__ import annotations
 
@@ -13,27 +13,31 @@ from privfed.round.algorithm import releases_per_round
 
 
 def proof_text(plan: Plan) -> str:
-    """Explains why noise covers the releases of a round; for plans of private runs."""
+    """Returns a sentence that states why noise protects the releases of a round.
+
+    `plan` must be the plan of a private run.
+    """
     config, mechanism = plan.config, plan.mechanism
     rule, name = rule_of(config), config.names["rule"]
     if mechanism.trust == "client" and config.by_sites:
         return (
-            "each site's own noise covers the sum of its sampled clients' rows, clipped to "
-            f"{mechanism.clip:g}, and its sampling is secret, so that {name} and every other "
-            "use of these sums is post-processing"
+            "each site's own noise protects the sum of its sampled clients' rows, which are "
+            f"clipped to {mechanism.clip:g}, and its sampling is secret, so {name} and every other "
+            "use of these sums are post-processing"
         )
     memory = ", its memory of clients" if numbers_per_history(config, 1) else ""
+    use = f"{name}{memory} and every other use of rows"
     if noised_jointly(mechanism):
         return (
             f"each client's own noise, and the noise that it shares with {mechanism.honest - 1} "
-            "more honest clients, cover its clipped row against the server and "
-            f"{mechanism.noise().clients - mechanism.honest} clients that collude with it, so "
-            f"that {name}{memory} and every other use of rows is post-processing"
+            "other honest clients, protect its clipped row against the server and "
+            f"{mechanism.noise().clients - mechanism.honest} colluding clients, so {use} are "
+            "post-processing"
         )
     if mechanism.trust == "client":
         return (
-            f"each client's own noise covers its clipped row, so that {name}{memory} and every "
-            "other use of rows or sums is post-processing"
+            f"each client's own noise protects its clipped row, so {use} or sums are "
+            "post-processing"
         )
     assert isinstance(rule, SumRule)
     bounded = rule.sensitivity(CHANGE[plan.event.relation]) < math.inf
@@ -43,29 +47,34 @@ def proof_text(plan: Plan) -> str:
     proof = f"{name} needs only sums, to which noise can be added: {clip}"
     releases = releases_per_round(config.messages(), rule)
     if releases > 1:
-        proof += f"; {releases} sums over one cohort are one event, of noise z / sqrt({releases})"
+        proof += (
+            f"; {releases} sums over one cohort are one event, with noise multiplier z / "
+            f"sqrt({releases})"
+        )
     if config.by_sites:
         return proof + _of_sites(plan)
     if config.secured:
-        proof += f"; {config.names['protocol']} carry sums, and the norm is that of encoded rows"
+        proof += (
+            f"; the secure sum {config.names['protocol']} adds up encoded rows, whose norm is "
+            "charged"
+        )
     return proof
 
 
 def _of_sites(plan: Plan) -> str:
-    """Explains why noise of sites covers their sums, and who must not know the sampling."""
+    """Returns the part of the proof on sites: their sampling, and whose noise protects sums."""
     limits, protocol = plan.cost.limits, plan.config.names["protocol"]
     sampling = (
-        f"; each of {limits.sites} sites samples its own clients in secret, and adds up rows "
-        f"that it encodes one by one, whose norm is that of encoded rows; {protocol} carry "
-        "these sums"
+        f"; each of {limits.sites} sites samples its own clients in secret, and adds up their "
+        f"encoded rows, whose norm is charged; the secure sum {protocol} adds up the sites' sums"
     )
     if plan.mechanism.trust != "sum":
         return sampling
     opener = plan.config.protocol.opener
     apart = f"{opener} does not collude with the server, and if " if opener != "the server" else ""
     return (
-        f"{sampling}, and the noise of at least {limits.minimum - limits.colluders} honest sites "
-        "is in each, so that subsampling amplifies privacy against the server, readers and any "
-        f"{limits.colluders} of the sites together, if {apart}a site's other messages and their "
-        "timing do not depend on any client's data"
+        f"{sampling}, and each total has the noise of at least "
+        f"{limits.minimum - limits.colluders} honest sites, so subsampling amplifies privacy "
+        f"against the server, readers and any {limits.colluders} of the sites together, if "
+        f"{apart}a site's other messages and their timing do not depend on any client's data"
     )

@@ -29,15 +29,21 @@ from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain_sum import PlainSum
 from privfed.secure.summation import RowHiding, Summation
 
-_NO_LENGTH = "shared noise depends on the length of a message, but none is given"
+_NO_LENGTH = "distributed noise depends on the length of a message, but no length is given"
 
 
 @dataclass(frozen=True)
 class RoundCost:
-    """A mechanism with all constants of its run except the noise, and a sampling rule.
+    """The cost of a round as a function of its noise.
 
-    Each round makes `exchanges` releases of the sums of `rule` over one cohort, by `summation`
-    within `limits`, and aborts with probability at most `aborts`.
+    Attributes:
+      mechanism: the mechanism, with all constants of the run except the noise.
+      witness: the sampling rule.
+      rule: the aggregation rule, whose sums are released.
+      exchanges: number of releases over one cohort.
+      summation: how sums are computed.
+      limits: the size limits of sums.
+      aborts: upper bound on the probability that a round aborts.
     """
 
     mechanism: Mechanism
@@ -61,7 +67,7 @@ class RoundCost:
     def other(self, noise: float | None) -> Event | None:
         """Returns the charge of a round against the party that the budget does not limit.
 
-        None if there is only one guarantee; noise that clients share has two.
+        None unless noise is distributed, which has two guarantees.
         """
         mechanism = self.mechanism.at(noise)
         if not shares_noise(mechanism):
@@ -78,7 +84,7 @@ class RoundCost:
         prior: Spending | None = None,
         extra_spending: Callable[[float], Spending] | None = None,
     ) -> float:
-        """Returns the smallest noise multiplier at which rounds stay within a budget.
+        """Returns the smallest noise multiplier at which all rounds together keep a budget.
 
         Args:
           rounds: the number of rounds.
@@ -99,11 +105,18 @@ class RoundCost:
 
 
 def round_cost(config: Config, length: int = 0) -> RoundCost:
-    """Returns the cost of a round with messages of `length` entries.
+    """Returns the cost of a round.
 
-    Only noise that clients share depends on the length. If aborts would reveal who was sampled,
-    secure sums begin with the smallest cohort that makes aborts rare. A resume keeps the size that
-    its plan solved for. Raises `Refused`.
+    If aborts would reveal who was sampled, the smallest admitted cohort of secure sums is chosen so
+    that aborts are rare. A resumed run keeps the size that its first plan chose.
+
+    Args:
+      config: the run.
+      length: number of entries of a message; needed only for distributed noise.
+
+    Raises:
+      Refused: if the rule, the sampling or the secure sum is not possible.
+      ValueError: if distributed noise lacks a length.
     """
     rule = rule_of(config)
     drawn = config.sampler.witness(0, config.data.clients)
@@ -125,7 +138,10 @@ def round_cost(config: Config, length: int = 0) -> RoundCost:
 
 
 def _epsilon_of_all_rounds(config: Config, cost: RoundCost) -> float:
-    """The budget, or the epsilon of fixed noise without aborts; infinite if there is none."""
+    """Returns the budget, or the epsilon of the configured noise without aborts.
+
+    It is infinite if the noise has no bound.
+    """
     privacy = config.privacy
     if privacy.epsilon is not None:
         return privacy.epsilon
@@ -139,7 +155,7 @@ def _epsilon_of_all_rounds(config: Config, cost: RoundCost) -> float:
 def _cost_within(
     limits: Limits, config: Config, rule: SumRule | RowRule, witness: Witness, length: int
 ) -> RoundCost:
-    """The cost of a round whose sums are within `limits`."""
+    """Returns the cost of a round whose sums are within `limits`."""
     mechanism, dropout = config.mechanism, config.cohort.dropout
     if mechanism.private:
         parts = config.data.sites_per_client
@@ -155,7 +171,7 @@ def _cost_within(
 
 
 def _setting(config: Config, limits: Limits, length: int) -> Setting:
-    """The public constants that a mechanism may depend on."""
+    """Returns the public constants that a mechanism may depend on."""
     protocol = config.row_hiding
     expected, canaries = config.sampler.size, _canaries_expected(config)
     setting = Setting(
@@ -177,7 +193,7 @@ def _setting(config: Config, limits: Limits, length: int) -> Setting:
 
 
 def _canaries_expected(config: Config) -> int:
-    """Upper bound on the expected number of canaries in addition to declared clients."""
+    """Returns an upper bound on the expected number of canaries in a cohort."""
     sampler, clients = config.sampler, config.data.clients
     if sampler.witness(0, clients).shares_places:
         return 0
@@ -185,9 +201,10 @@ def _canaries_expected(config: Config) -> int:
 
 
 def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setting:
-    """The constants for noise of sites, against an adversary that sees all data of colluding sites.
+    """Returns the constants for noise that sites add.
 
-    Rows are sampled: for each client as many as the sites at which it may have rows.
+    The adversary sees all data of colluding sites. Sizes count rows, of which a client may have one
+    at each of its sites.
     """
     protocol = config.row_hiding
     noise = SiteNoise(limits.sites, limits.minimum, limits.colluders)
@@ -204,15 +221,14 @@ def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setti
 
 
 def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
-    """Raises `Refused` if all counted noise may be left out, or be known to colluders."""
+    """Raises `Refused` if Byzantine clients and colluders may leave out or know all the noise."""
     if protocol.honest(limits) <= 0.0:
         raise Refused(
             f"as few as {_clients(protocol.sharing(limits))} may add the noise of a sum, but "
             f"{_clients(limits.byzantine)} of a cohort may be Byzantine, and colluders may know "
-            f"{min(protocol.colluding(limits), 1.0):.0%} of it: every client whose noise is "
-            "counted might add none; lower aggregation.byzantine, attack.fraction or "
-            "secure.colluders, or raise secure.minimum (or secure.threshold, of masks); or "
-            "lower privacy.tolerance"
+            f"{min(protocol.colluding(limits), 1.0):.0%} of the noise, so no secret noise may "
+            "remain; lower aggregation.byzantine, attack.fraction, secure.colluders or "
+            "privacy.tolerance, or raise secure.minimum (or, for masks, secure.threshold)"
         )
 
 

@@ -1,4 +1,4 @@
-"""The form of the aggregation rule: over rows, or in passes over sums."""
+"""The aggregation rule of a run: a function of rows, or one or more passes over sums."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from privfed.core.registry import BUILT_IN
 
 
 def rule_of(config: Config) -> SumRule | RowRule:
-    """Returns the rule, bounded by the clipping norm if noise is added to its terms.
+    """Returns the aggregation rule in the form that a run uses.
 
-    Pre-aggregators mix rows. A robust rule with both forms runs on rows if the server may see them,
-    which needs one upload; so does every rule if clients share the noise of their rows. Raises
-    `Refused`.
+    The terms of a rule by sums are bounded by the clipping norm if noise is added to them. A rule
+    is applied to rows if it has pre-aggregators, if pairs of clients share noise, or if it is a
+    robust rule that has both forms and the server receives rows: it then needs only one upload.
+
+    Raises:
+      Refused: if the configured rule is not an aggregation rule, or its keys are invalid.
     """
     rule = config.rule
     mechanism, before = config.mechanism, config.before
     if not isinstance(rule, SumRule | RowRule):
         raise Refused(
-            f"aggregation.rule = {config.names['rule']!r} is no aggregation rule; expected a "
-            "subclass of defenses.types.RowRule or SumRule"
+            f"aggregation.rule is {config.names['rule']!r}, which is not an aggregation rule; "
+            "expected a subclass of defenses.types.RowRule or SumRule"
         )
     _refuse_answers_for_sums(rule, config.names["rule"])
     has_both_forms = isinstance(rule, SumRule) and isinstance(rule, WeightRule) and rule.robust
@@ -40,7 +43,7 @@ _ANSWERS_FOR_SUMS = ("uploads", "extra", "remembers", "center_after")
 
 
 def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
-    """Raises `Refused` if a rule on rows defines a name that rules by sums use."""
+    """Raises `Refused` if a rule on rows defines an attribute that only rules by sums have."""
     if isinstance(rule, SumRule):
         return
     kind = type(rule)
@@ -51,30 +54,33 @@ def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
     ]
     if taken:
         raise Refused(
-            f"aggregation.rule = {name!r} is a rule on rows, but defines {', '.join(taken)}, a "
-            "name that is reserved for rules by sums; rename that attribute"
+            f"aggregation.rule is {name!r}, a rule on rows, but defines {', '.join(taken)}, which "
+            "is reserved for rules by sums; rename that attribute"
         )
 
 
 def _sums_only(config: Config) -> bool:
-    """Whether the server sees only sums, or its noise covers only sums."""
+    """Whether the server receives only sums, or noise is added only to sums."""
     mechanism = config.mechanism
     central = mechanism.private and mechanism.trust != "client"
     return bool(config.secured or central or config.by_sites)
 
 
 def _bounded(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
-    """`rule`, with its terms bounded by `clip` if it is by sums. Raises `ValueError`."""
+    """Returns `rule`; if it is by sums, with terms bounded by `clip`.
+
+    Raises `ValueError` if the rule cannot have this bound.
+    """
     return rule.within(clip) if isinstance(rule, SumRule) else rule
 
 
 def tolerates(rule: Rule, n: int) -> int:
-    """Returns the number of Byzantine clients among n that `rule` tolerates."""
+    """Returns the largest number of Byzantine clients among n that `rule` tolerates."""
     return max(0, min(n, rule.most(n)))
 
 
 def weighs_by_examples(config: Config, rule: SumRule | RowRule) -> bool:
-    """Whether rows are weighted by numbers of examples, which privacy and robustness exclude."""
+    """Whether rows are weighted by numbers of examples; never under privacy or a robust rule."""
     alike = (
         config.mechanism.private
         or config.client_mechanism.private
@@ -100,7 +106,7 @@ def rules_by_sums() -> tuple[str, ...]:
 
 
 def rule_text(config: Config) -> str:
-    """Describes the data that the rule sees, and the Byzantine clients that it tolerates."""
+    """Describes the input of the rule, and the number of Byzantine clients that it tolerates."""
     rule, name = rule_of(config), config.names["rule"]
     sees = "on every client's row"
     if isinstance(rule, SumRule):

@@ -1,4 +1,4 @@
-"""The guarantee for a site's own clients by the site's own count, from public facts alone."""
+"""The guarantee for a site's own clients if the site limits the number of its answers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from privfed.plan.plan import Plan
 class SiteGuarantee:
     """The guarantee for the clients of a site that answers at most `answers` rounds.
 
-    `bound` holds against the server with colluding sites; `alone` trusts only the site itself.
-    `alone` is None if the site adds all of the noise to its own sum, so that both are the same.
+    Attributes:
+      answers: the largest number of rounds that the site answers.
+      bound: the guarantee against the server with colluding sites.
+      alone: the guarantee against all other parties, which trusts only this site; None if it is
+        the same as `bound`, since the site adds all of the noise to its own sum.
     """
 
     answers: int
@@ -31,25 +34,26 @@ class SiteGuarantee:
 def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
     """Returns the guarantee for the clients of a site that answers at most `answers` rounds.
 
-    A site charges an answer before sending it: the event of one round, which follows from the
-    agreed constants (rate, norms, share of noise, colluders, minimum of surviving sites), and from
-    no data. An invitation that it declines before sampling is free. The guarantee is therefore the
-    composition of a *fixed* maximum of answers, which the site enforces, with all rounds of earlier
-    runs (rules of proof, section 9.6). For clients at several sites every round of the run counts,
-    since other sites may have answered the rounds that this one did not.
+    A site charges the event of a round before it answers. The event depends only on agreed
+    constants (rate, norms, share of noise, colluders, minimum of surviving sites), and not on data.
+    An invitation that the site declines before sampling is not charged. The guarantee is therefore
+    the composition of a *fixed* maximum of answers, which the site enforces, with all rounds of
+    earlier runs (rules of proof, section 9.6). For clients at several sites, every round of the run
+    counts, since other sites may have answered the rounds that this site did not.
 
     Args:
       plan: the plan of the run.
       answers: the largest number of rounds that the site answers.
 
     Raises:
-      Refused: if sites are not parties, or the run has fewer rounds.
+      Refused: if sites are not the parties, `answers` is not between 1 and the number of rounds, or
+        clients at several sites are charged fewer than all rounds.
     """
     config = plan.config
     if not config.by_sites or not plan.mechanism.private:
         raise Refused(
             f"--answers is {answers}, the number of rounds that a site answers, but no site adds "
-            "noise; declare data.sites, and use secure.parties with a protocol, or "
+            'noise; set data.sites and secure.parties = "sites", with a secure.protocol or '
             'privacy.mechanism = "local_gaussian"'
         )
     rounds = config.run.rounds
@@ -59,13 +63,13 @@ def site_guarantee(plan: Plan, answers: int) -> SiteGuarantee:
         raise Refused(
             f"--answers is {answers}, but clients may be at {config.data.sites_per_client} sites "
             "(data.sites_per_client), and another site may have answered the rounds that this site "
-            f"did not, so that every round counts; expected run.rounds = {rounds}"
+            f"did not, so every round counts; expected run.rounds = {rounds}"
         )
     return SiteGuarantee(answers, _bound(plan, answers), plan.other_party(answers))
 
 
 def _bound(plan: Plan, answers: int) -> Guarantee:
-    """The composition of `answers` rounds with the spending of earlier runs."""
+    """Returns the composition of `answers` rounds with the spending of earlier runs."""
     privacy, before = plan.config.privacy, plan.before
     spending = Counter(before.spending) + Counter(plan.spending_of_any(answers))
     spent = guarantee(spending, privacy.delta, privacy.accountant)

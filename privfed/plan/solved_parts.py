@@ -17,9 +17,9 @@ from privfed.sampling.cohort import InGroups, Sampler
 
 
 def spending_of(config: Config, alone: Spending) -> Spending:
-    """Returns the spending of a run whose rounds together are charged `alone`.
+    """Returns the spending of a run whose rounds have the charges `alone`.
 
-    For a candidate, it is one event: the choice among the candidates.
+    For a candidate of a private tuning, it is one event: the choice among all candidates.
     """
     return {best_of(alone, config.chosen.repetitions): 1} if config.chosen else alone
 
@@ -27,12 +27,12 @@ def spending_of(config: Config, alone: Spending) -> Spending:
 def solved_noise(
     config: Config, cost: RoundCost, evaluation: EvaluationCost | None, earlier: Spending
 ) -> float:
-    """Returns the smallest noise at which the run spends its budget.
+    """Returns the smallest noise multiplier of training rounds at which a run keeps its budget.
 
     Args:
       config: the run.
       cost: the cost of a training round.
-      evaluation: the cost of its evaluations, if clients evaluate.
+      evaluation: the cost of its evaluation rounds; None if clients do not evaluate.
       earlier: the charges of earlier runs.
 
     Raises:
@@ -58,7 +58,7 @@ def with_solved_parts(config: Config, earlier: Spending) -> Config:
     """Returns `config` with the constants that its sampler and mechanism solve for.
 
     Args:
-      config: the run; returned unchanged if it was planned before.
+      config: the run; returned unchanged if its noise was already solved for.
       earlier: the charges of earlier runs.
 
     Raises:
@@ -87,9 +87,9 @@ def _solved(config: Config) -> Config:
 
 
 def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
-    """Returns `config` with its numbers of groups and (if the mechanism has any) bands.
+    """Returns `config` with the number of groups and, if the mechanism has bands, of bands.
 
-    If both are left open, they minimise the noise on the model.
+    If both numbers are left open, they minimise the noise on the model.
     """
     mechanism, possible = config.mechanism, sampler.possible_groups()
     if not isinstance(mechanism, InBands):
@@ -109,15 +109,14 @@ def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
 def _with_least_noise(
     config: Config, sampler: InGroups, possible: tuple[int, ...], earlier: Spending
 ) -> Config:
-    """Returns `config` with those `possible` groups, and bands, that minimise the noise.
+    """Returns `config` with the `possible` number of groups and bands that minimises the noise.
 
-    The noise on the model is assumed to be unimodal in this number, so that few values are tried.
+    The noise on the model is assumed to be unimodal in this number, so not all values are tried.
     """
     if len(possible) > 1 and config.privacy.epsilon is None:
         raise Refused(
-            "privacy.bands is 0 (the number of bands that needs the least noise at a budget), but "
-            "no budget is set; set privacy.bands, or set privacy.epsilon instead of "
-            "privacy.noise_multiplier"
+            "privacy.bands is 0 (the number that needs the least noise at a budget), but no budget "
+            "is set; set privacy.bands, or set privacy.epsilon instead of privacy.noise_multiplier"
         )
     choices = [groups for groups in possible if groups > 1 or len(possible) == 1]
     noise: dict[int, float] = {}
@@ -135,7 +134,7 @@ def _with_least_noise(
 
 
 def _in_groups(config: Config, sampler: InGroups, groups: int) -> Config:
-    """Returns `config` with this number of groups and of bands."""
+    """Returns `config` with `groups` groups and as many bands."""
     grouped: Sampler = sampler.in_groups(groups)
     assert isinstance(config.mechanism, InBands)
     return replace(config, sampler=grouped, mechanism=config.mechanism.in_bands(groups))

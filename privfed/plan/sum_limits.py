@@ -1,4 +1,4 @@
-"""The size limits of a run's secure sums: as configured, and solved for if aborts cost privacy."""
+"""The size limits of a run's secure sums: as configured, or chosen if aborts cost privacy."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from privfed.secure.limits import Limits
 from privfed.secure.summation import RowHiding
 
 _NEXT_TO_NOTHING = 1e-3
-"""The fraction of delta for aborts, if it can be achieved."""
+"""The fraction of delta that aborts may cost, if the protocol permits such a limit."""
 _LARGEST_EPSILON = 40.0
-"""Upper limit on epsilon in the cost of aborts, so that e^epsilon stays finite."""
+"""Largest epsilon in the cost of aborts, so that e^epsilon stays finite."""
 
 
 def configured_limits(config: Config) -> Limits:
-    """Returns the configured limits; by default, sums hold the largest cohort and all its canaries.
+    """Returns the configured limits of a run's sums.
 
-    A guaranteed number of clients contributes to shared noise: all except the `tolerance` of a
-    beginning cohort if noise comes in layers, otherwise all except that fraction of an expected
-    cohort.
+    By default, the capacity of a sum is the largest possible cohort, canaries included. Distributed
+    noise needs a minimum number of survivors. If noise is added in layers, all except a fraction
+    `privacy.tolerance` of the clients that began the sum must survive. Otherwise, all except this
+    fraction of the expected cohort must survive.
     """
     secure, sampler, shared = config.secure, config.sampler, config.shared_noise
     if config.by_sites:
@@ -44,10 +45,10 @@ def configured_limits(config: Config) -> Limits:
 
 
 def _limits_of_sites(config: Config) -> Limits:
-    """Limits for sites, which all take part; their sums hold the rows of all declared clients.
+    """Returns the limits if sites are the parties, all of which take part in each sum.
 
-    The configured number of sites has to survive. By default, all except the `tolerance` of the
-    shared noise, and at least the number that can reconstruct a secret.
+    The default of the minimum number of surviving sites is the number of shares that reconstruct a
+    secret; for distributed noise it is at least all sites except a fraction `privacy.tolerance`.
     """
     secure, data, shared = config.secure, config.data, config.shared_noise
     protocol, sites = config.row_hiding, config.data.sites
@@ -76,12 +77,12 @@ def limits_of_rare_aborts(
 ) -> Limits:
     """Returns `limits` whose smallest admitted cohort makes the cost of aborts negligible.
 
-    A cohort that is too small aborts visibly, and so reveals part of the secret sampling. This
-    costs (1 + e^epsilon) times its probability of delta in every exchange (rules of proof, section
-    4), with the `epsilon` of all rounds. The smallest admitted cohort is the largest size below
-    which sampling falls so rarely that the total cost is a thousandth of delta. It is at least what
-    the protocol's guarantee needs, and at most what its own threshold requires. A configured number
-    is kept.
+    A cohort that is too small aborts visibly, and so reveals something about the secret sampling.
+    In every exchange, this adds (1 + e^epsilon) times its probability to delta (rules of proof,
+    section 4), with the `epsilon` of all rounds. The smallest admitted cohort is the largest size
+    for which the total over all rounds is at most a thousandth of delta. It is at least the size
+    that the protocol's guarantee needs, and at most the size that its own threshold requires. A
+    configured size is kept.
 
     Args:
       config: the run.

@@ -1,20 +1,22 @@
 """Clipping: the only place where a client's influence is bounded.
 
-*Adaptive clipping.* The clip follows a quantile of clients' norms, for a small part of the noise.
+*Adaptive clipping.* The clip follows a quantile of clients' norms, estimated with a small part of
+the privacy budget.
 
-Andrew, Thakkar, McMahan & Ramaswamy 2021, "Differentially private learning with adaptive
-clipping", Algorithm 1. With its clipped update, each client reports whether its *unclipped* norm
-is within the clip C, as b - 1/2 with b in {0, 1}. From the noised sum of these, over the divisor m,
+Andrew, Thakkar, McMahan & Ramaswamy 2021, "Differentially private learning with adaptive clipping",
+Algorithm 1. With its clipped update, each client reports whether its *unclipped* norm is within the
+clip C, as b - 1/2 with b in {0, 1}. From the noised sum of these numbers, with the divisor m,
 
     b~ = 1/2 + (sum (b_k - 1/2) + N(0, sigma_b^2)) / m,     C <- C exp(-rate (b~ - quantile)).
 
-One release, one event. Noise z_delta C on the update and sigma_b on the count is one Gaussian of
-multiplier z, z^-2 = z_delta^-2 + (2 sigma_b)^-2 (theorem 1): they are coordinates of one vector,
-the count weighted so that both have one standard deviation, with the joint sensitivity
+One release, one event. Noise of standard deviation z_delta C on the update and sigma_b on the count
+is one Gaussian mechanism of multiplier z, z^-2 = z_delta^-2 + (2 sigma_b)^-2 (theorem 1 there):
+update and count are coordinates of one vector, in which the count is weighted so that both have the
+same noise standard deviation. The joint sensitivity is S:
 
     S = sqrt(C^2 + weight^2 / 4),   weight = z_delta C / sigma_b,   z S = z_delta C.
 
-C follows from earlier releases, and z does not depend on it: every round is the same event.
+C follows from earlier releases, and z does not depend on C, so every round is the same event.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Split:
     def of(cls, noise_multiplier: float, count: float) -> Split:
         """Returns the split of the noise multiplier z, given `count` = sigma_b.
 
-        Raises `Refused` if the count alone would need more than z allows.
+        Raises `Refused` if the noise on the count alone gives less privacy than z.
         """
         if noise_multiplier == 0.0:
             return cls(0.0, count)
@@ -73,7 +75,7 @@ class Split:
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """The factor on the count's coordinate that gives both parts one standard deviation."""
+        """The factor on the count's coordinate that gives both parts the same noise."""
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:
@@ -133,12 +135,12 @@ class AdaptiveClip(NoisedMechanism):
     def _split(self) -> Split:
         if self.count_noise is None:
             raise ValueError("adaptive clipping has no count noise yet; plan the run first")
-        mechanism: Any = self  # whose own class declares the noise multiplier
+        mechanism: Any = self  # its class declares the noise multiplier
         return Split.of(mechanism._noise(), self.count_noise)
 
 
 def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
-    """Returns the next clip after about a fraction `share` of the cohort was within the last."""
+    """Returns the clip that follows `clip`, which a fraction `share` of the cohort was within."""
     step = rate * (share - quantile)
     return min(max(clip * math.exp(-step), 1e-6), 1e20)
 
@@ -300,7 +302,7 @@ def clip_rows_and_report(rows: Tensor, clip: float, weight: float) -> BoundedRow
 
 
 def count_turned(bounded: BoundedRows, who: Tensor, within: bool) -> BoundedRows:
-    """Sets the last column of rows of `clip_rows_and_report` to one answer for `who` `[c]`.
+    """Sets the last column of rows of `clip_rows_and_report` to one answer, for `who` `[c]`.
 
     It simulates attackers that report a false answer. Guarantee: the magnitude of the last column
     is unchanged, so no norm changes and the bound remains valid.

@@ -1,10 +1,10 @@
 """Encoding of real rows as integers modulo 2^b, with a proven norm bound on the encoded rows.
 
-A row x of L2 norm at most C is divided by a public `step`, a power of two, and rounded to integers
-at random, up with the probability of the fraction, so that rounding is unbiased.
-Rounding may lengthen a row; it is repeated until the norm is within `bound`, which follows
-from public constants alone and to which noise is calibrated, never to C / step (Kairouz, Liu &
-Steinke 2021, Proposition 22: a try succeeds with probability at least 1 - beta).
+A row x of L2 norm at most C is divided by a public `step`, a power of two. Each number is then
+rounded to an integer at random: up with a probability equal to its fractional part, so rounding is
+unbiased. Rounding may lengthen a row, so it is repeated until the norm is within `bound`. The bound
+follows from public constants alone, and noise is calibrated to it, never to C / step (Kairouz, Liu
+& Steinke 2021, Proposition 22: a try succeeds with probability at least 1 - beta).
 
 A row without a proven norm (no privacy, or noise that its client added) has a largest coordinate
 instead, `reach`, and no bound.
@@ -23,11 +23,7 @@ bits are the largest without a carry, 53 more bits are compared with the rest.
 The bits come from a fast generator, keyed freshly for each row: no proof requires the rounding to
 be secret, as the bound of a row holds for every rounding.
 
-Random rotations, which spread a row evenly over its coordinates: H diag(+-1) / sqrt(d).
-
-H is Walsh and Hadamard's matrix of a power of two, so rows are padded with zeros to one. The signs
-are public and fresh each round. A rotation preserves norms, and is inverted exactly up to rounding
-in float64 (Kairouz, Liu & Steinke 2021, section 4.2; Suresh et al. 2017).
+Rows may have been rotated before (`privfed.privacy.rotation`).
 """
 
 from __future__ import annotations
@@ -166,7 +162,8 @@ class Codec:
             used, far below the precision of a float32 row.
 
         Raises:
-          Refused: if a row of that norm would be shorter than one step.
+          Refused: if even steps as large as a row leave sums that could wrap, or a bound above
+            `resolution` steps.
         """
         most = min(resolution, 2.0**30)
         size = clip if clip < math.inf else reach
@@ -179,9 +176,9 @@ class Codec:
             step *= 2
         least = math.floor(math.log2(capacity)) + 4
         raise Refused(
-            f"secure.bits is {bits}, but sums of {capacity} rows of size {size:g} need at least "
-            f"{least}, better {least + 8}; raise secure.bits, or lower secure.capacity (by default "
-            "the largest cohort that can be drawn)"
+            f"secure.bits is {bits}, but sums of {capacity} rows with numbers up to {size:g} need "
+            f"more bits: at least {least}, better {least + 8}; raise secure.bits, or lower "
+            "secure.capacity (by default the largest cohort that can be sampled)"
         )
 
     @property
@@ -204,13 +201,15 @@ class Codec:
 
     @property
     def single(self) -> bool:
-        """Whether rows may also be in single precision, which are rounded faster."""
+        """Whether float32 rows are accepted too; they are rounded faster."""
         return fits_single(self.clip, self.step)
 
     def encode(self, row: Row, keys: Keys) -> Integers:
         """Returns integers `[d]` of norm at most `bound`, rounded with randomness from `keys`.
 
-        Raises `ValueError` for a row that is not finite, not `[d]`, or longer than the clip.
+        Raises `ValueError` for a row that is not finite, not of shape `[d]`, or of a norm above
+        `clip` (above `reach` in a coordinate if `clip` is infinite), and if every rounding exceeds
+        the bound, which has negligible probability.
         """
         if row.shape != (self.length,):
             raise ValueError(f"a row of shape {row.shape}; expected ({self.length},)")
@@ -228,7 +227,8 @@ class Codec:
             if self.clip == math.inf or squared <= self.bound**2 * (1 - 1e-12):
                 return encoded
         raise ValueError(
-            "no rounding of this row was within its bound, which has negligible probability"
+            "no rounding of this row was within the bound, which has negligible probability; "
+            "repeat the round"
         )
 
     def saturated(self, row: NDArray[np.float64], byzantine: int, most: float) -> Integers:
@@ -248,7 +248,7 @@ class Codec:
         return numbers.astype(np.uint64) & np.uint64(2**self.bits - 1)
 
     def unwrap(self, summed: NDArray[np.unsignedinteger]) -> Integers:
-        """The numbers closest to zero with the residues `summed`; correct within the capacity."""
+        """Returns the integers nearest zero with residues `summed`: the sum, within capacity."""
         shift, numbers = 64 - self.bits, np.empty(len(summed), np.int64)
         for start in range(0, len(summed), _BATCH_SIZE):
             some = slice(start, start + _BATCH_SIZE)

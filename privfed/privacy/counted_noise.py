@@ -25,8 +25,10 @@ class NoiseOfClients:
       survivors: minimum number of clients that share the counted noise; each adds at most 1 /
         survivors of its variance.
       colluders: fraction of a cohort that the run itself assumes to collude.
-      known_at_least: upper bound on the fraction of the noise known to these.
-      known: upper bound on the fraction known to colluders, per unit of `secure.colluders`.
+      known_at_least: upper bound on the fraction of the noise known to the run's own colluders; it
+        is also charged against fewer colluders.
+      known: upper bound on the fraction of the noise known to colluders, divided by their fraction
+        of a cohort.
       withstood: largest `secure.colluders` for which the executed protocol hides rows.
       aborts: lower bound on the part of an event's slack that covers visible aborts.
     """
@@ -43,8 +45,8 @@ class NoiseOfClients:
     def part(self, against: str, colluders: float, byzantine: int) -> float:
         """A lower bound on the fraction of the noise's variance that counts against `against`.
 
-        Byzantine clients add none; against the server, colluders' shares are known as well. Readers
-        take no part in the sum, so they know no share. For the run's own parameters it is the
+        Byzantine clients add no noise; the server also knows colluders' shares. Readers take no
+        part in the sum, so they know no share. For the run's own parameters the result is the
         fraction that the run was charged for.
         """
         added = 1.0 - byzantine / self.survivors
@@ -61,7 +63,7 @@ class NoiseOfSites:
 
     Colluding and Byzantine sites are counted together, as integers. With layers of noise each of m
     survivors keeps at least 1 / (m - k) of (z C)^2, k the number of colluders that it was sized for
-    (`privfed.privacy.setting`), so that m = `minimum` is the worst case there as well.
+    (`privfed.privacy.setting`), so m = `minimum` is the worst case there as well.
 
     Attributes:
       size: number of sites.
@@ -98,7 +100,7 @@ class NoiseOfPairs:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """The precision of one row's noise, as independent noise, over that of unshared noise."""
+        """Precision of the equivalent independent noise on a row, over that of unshared noise."""
         honest = self.size - math.ceil(colluders)
         return part_alone(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
 

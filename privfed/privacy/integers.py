@@ -30,7 +30,7 @@ class Share(Protocol):
 
     @property
     def most(self) -> int:
-        """Largest possible number."""
+        """Largest absolute value that can be drawn."""
         ...
 
     def draw(self, keys: Keys, count: int) -> Integers:

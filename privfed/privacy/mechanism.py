@@ -142,15 +142,15 @@ class NoiseKind(Protocol):
     """Trust model: the party that sees un-noised data ("server": clipped updates; "sum": only the
     noised sum is seen; "client": none but the client; "nobody": no noise is added)."""
     arithmetic: ClassVar[str]
-    """Part of the noise's proof that holds in floating point."""
+    """Description of the arithmetic for which the privacy proof holds."""
     private: ClassVar[bool]
     """Whether the mechanism gives a privacy guarantee; if so, weights are uniform and the divisor
     is a constant of the configuration."""
     remembers: ClassVar[bool]
     """Whether its noise is correlated over rounds (`privfed.privacy.noise.correlated`)."""
     joint: ClassVar[bool]
-    """Whether clients share noise, so that `bound` receives all rows of a cohort at once, which a
-    rule on rows sees (`privfed.privacy.shared_noise`)."""
+    """Whether clients share noise (`privfed.privacy.shared_noise`). Then `bound` receives all rows
+    of a cohort at once, and a rule on rows sees the noised rows."""
 
     @property
     def clip(self) -> float:
@@ -176,9 +176,9 @@ class ChargedNoise(NoiseKind, Protocol):
         ...
 
     def in_parts(self, parts: int) -> Self:
-        """Returns the mechanism for clients with `parts` rows, each clipped to a part of the clip.
+        """Returns the mechanism for clients with `parts` rows, each clipped to clip / `parts`.
 
-        The noise multiplier is then relative to the clip of one part.
+        The noise multiplier is then relative to clip / `parts`.
         """
         ...
 
@@ -206,7 +206,7 @@ class ChargedNoise(NoiseKind, Protocol):
         ...
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise standard deviation per coordinate of `size` updates, in clips."""
+        """Noise standard deviation per coordinate of the sum of `size` updates, in clips."""
         ...
 
 
@@ -248,8 +248,8 @@ class ReleasedNoise(NoiseKind, Protocol):
         """Returns the sum with the noise of its numbers in `part`, if noise can be drawn in parts.
 
         If several processes add up their sums, each first adds the noise of a different part. The
-        total then contains all noise once, and is a `SumWithNoise`. Otherwise the noise is left to
-        `release`, as in classes that redefine only one of both (`draws_in_parts`).
+        total then contains all noise once, and is a `SumWithNoise`. Otherwise `release` adds the
+        noise, as in classes that redefine only one of the two methods (`draws_in_parts`).
         """
         ...
 
@@ -272,7 +272,7 @@ class ReleasedNoise(NoiseKind, Protocol):
 class Mechanism(ChargedNoise, ReleasedNoise, Protocol):
     """A user-level privacy mechanism: clip, encoding, noise and divisor of a round's sums.
 
-    It alone emits the round's event, so that the charged mechanism is the executed one.
+    It alone emits the round's event, so the charged mechanism is the executed one.
     """
 
 
@@ -288,8 +288,7 @@ class NoisedMechanism(MechanismPart):
     """
 
     clip: float = Field(0.4, ge=1e-6, le=1e20)
-    """Clipping norm: the largest L2 norm of a client's update; by
-    default a value that suits the loss."""
+    """Clipping norm: the largest L2 norm of a client's update, or "auto", as for `client.lr`."""
 
     private: ClassVar[bool] = True
 

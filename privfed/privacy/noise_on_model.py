@@ -15,9 +15,10 @@ class CorrelatedOverRounds(Protocol):
     """A mechanism whose noise in one round cancels part of the noise of earlier rounds."""
 
     def noise_on_model(self, rounds: int) -> float:
-        """Returns the noise on the sums of the first t releases, in the root mean square over t = 1
-        to `rounds`.\n\n The value is a ratio to the same mean for independent noise with a standard
-        deviation of\n one clipping norm.
+        """Returns the noise on sums of the first t releases, as the root mean square over all t.
+
+        t runs from 1 to `rounds`. The value is relative to independent noise with a standard
+        deviation of one clipping norm.
         """
         ...
 
@@ -46,8 +47,8 @@ def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None
 def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
     """Returns the fraction of each round's noise that remains on the final model; 1 if independent.
 
-    It is the root mean square over the rounds. It is also 1 if a mechanism does not state how its
-    noise is correlated.
+    The fraction is a root mean square over the rounds. It is also 1 if a mechanism does not state
+    how its noise is correlated.
     """
     if not isinstance(mechanism, CorrelatedOverRounds):
         return 1.0
@@ -89,10 +90,10 @@ class SolvedForRun(Protocol):
 
 @runtime_checkable
 class InBands(CorrelatedOverRounds, Protocol):
-    """A mechanism whose noise is correlated over as many bands as rounds are apart."""
+    """A mechanism whose noise is correlated over a configurable number of rounds, its bands."""
 
     bands: int
-    """Number of bands; 0: as many as the sampler allows, or the number with the least noise."""
+    """Number of bands; 0: the number is chosen (`Banded.bands`)."""
 
     def in_bands(self, bands: int) -> Self:
         """Returns the mechanism with `bands` bands."""

@@ -17,8 +17,7 @@ from privfed.core.streams import Keys
 from privfed.privacy.mechanism import BoundedRows
 
 _FACTOR = 16
-"""H is applied as a product of matrices of this size, the last
-of which is at most twice as large."""
+"""H is applied as a product of matrices of this size; the last one may be twice as large."""
 _ROTATION_BLOCK = 1 << 17
 """Numbers that are rotated together, to fit the cache; rows are processed a few at a time."""
 _SHRINK = 1 - 2.0**-40
@@ -57,7 +56,7 @@ def rotate(bounded: BoundedRows, flips: Tensor) -> BoundedRows:
 
 
 def unrotate(total: Tensor, flips: Tensor, length: int) -> Tensor:
-    """The sum `[length]` of the rows whose rotated rows sum to `total` `[padded(length)]`."""
+    """Returns the sum `[length]` of rows whose rotated sum is `total` `[padded(length)]`."""
     back = hadamard(total.double()[None])[0] * flips.to(total.device) / _SHRINK
     return back[:length]
 

@@ -12,10 +12,10 @@ _EXACT = 1e-9
 
 
 def whole_sites(part: float, sites: int) -> int:
-    """Returns k, the number of `sites` in the colluding fraction `part` of them; at least one.
+    """Returns k, the number of colluding sites: `part` times `sites`, rounded up, at least one.
 
-    Every site is honest but curious, so that at least one knows its own share of noise and its
-    clients.
+    The result is at least one, since every site is at least curious: it knows its own share of
+    noise and its clients.
     """
     return max(1, math.ceil(part * sites - _EXACT))
 
@@ -25,12 +25,12 @@ class SiteNoise:
     """Noise of `sites`, at least `minimum` of them surviving, not counting `colluders`.
 
     Colluders are Byzantine, or collude with the server. The theorem (rules of proof, section 9.1)
-    counts only the noise of H, the survivors without colluders, at least `counted` sites. Their
-    noise is (z C)^2 or more, so that z refers to the noise that the proof counts:
+    counts only the noise of H, the survivors without colluders, at least `counted` sites. The
+    variance of their noise is (z C)^2 or more, so z refers to the noise that the proof counts:
 
     *Minimum*: each site adds (z C)^2 / counted. *Layers*: a base of (z C)^2 / (sites - colluders),
-    and layers by the same number, so that m survivors together keep m / (m - colluders) times (z
-    C)^2, or 5 % more, and any m - colluders of them (z C)^2.
+    and layers sized for the same number of sites. So m survivors together keep m / (m - colluders)
+    times (z C)^2, or up to 5 % more, and any m - colluders of them keep at least (z C)^2.
     """
 
     sites: int

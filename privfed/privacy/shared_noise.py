@@ -39,7 +39,7 @@ class JointNoise(Mechanism, Protocol):
 
 
 def noised_jointly(mechanism: Mechanism) -> TypeGuard[JointNoise]:
-    """Whether clients share noise, so that the rows of a cohort are noised at once."""
+    """Whether clients share noise; then all rows of a cohort are noised at once."""
     return mechanism.joint
 
 
@@ -68,8 +68,8 @@ OTHER_PARTY = {
     "sites": "others",
     "others": "sites",
 }
-"""The second adversary of distributed noise, by the one that the budget bounds: "sites" are the
-server with colluding sites, and "others" all except a client's own site."""
+"""For each adversary whose guarantee the budget bounds, the second adversary of distributed noise:
+"sites" are the server with colluding sites, and "others" are all except a client's own site."""
 
 PARTY_WORDS = {
     "server": "the server",

@@ -1,1 +1,1 @@
-"""The output for users: tables and sentences on plans, runs, audits and attacks."""
+"""The output for users: tables, figures and pages about plans, runs, audits and attacks."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def mechanism_table(audit: MechanismAudit) -> Group:
-    """Returns the claim and the evidence of the releases for each scenario, and the verdict."""
+    """Returns the claimed ε and its lower bound for each scenario of a test, and the verdict."""
     table = _table("scene", "ε claimed", _bound(audit.confidence), "p-value")
     evaluation = audit.evaluation
     for kind, tests in (
@@ -58,7 +58,7 @@ def mechanism_table(audit: MechanismAudit) -> Group:
         {
             "noise": _noise(audit),
             **({"noise of evaluation": _noise(evaluation)} if evaluation else {}),
-            "releases": f"{audit.releases} of each neighbour and scene",
+            "releases": f"{audit.releases} of each neighbour in each scene",
             "adjacency": f"{event.relation}, {event.sampler} sampling",
             "verdict": _verdict(audit, "mechanism", "the ledger claims"),
         }
@@ -67,7 +67,7 @@ def mechanism_table(audit: MechanismAudit) -> Group:
 
 
 def function_table(audit: FunctionAudit) -> Group:
-    """Returns the evidence of a function's releases by score, its claim and the verdict."""
+    """Returns the lower bound on ε by each score of a function's releases, and the verdict."""
     table = _table("score", _bound(audit.confidence), "p-value", "against")
     for tested in audit.tested:
         bound = tested.verdict
@@ -87,7 +87,7 @@ def function_table(audit: FunctionAudit) -> Group:
 
 
 def _table(first: str, *others: str) -> Table:
-    """A table without rows, with a `first` column of words and `others` of numbers."""
+    """Returns an empty table, with a `first` column of words and `others` of numbers."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(first, justify="left")
     for name in others:
@@ -100,7 +100,7 @@ def _bound(confidence: float) -> str:
 
 
 def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> str:
-    """The verdict - refuted, doubtful, or not contradicted - with its p-value."""
+    """Returns the verdict (refuted, doubtful, or not contradicted) with its p-value."""
     verdict = "the releases do not contradict the claim"
     if audit.doubted:
         verdict = "DOUBTFUL: try again with more releases"
@@ -113,28 +113,35 @@ def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> st
 
 
 def _aborted(audit: FunctionAudit) -> str:
-    """Fractions of releases with a non-finite number."""
+    """Describes the fractions of releases with a number that is not finite."""
     without, with_member = (f"{share:.1%}" for share in audit.aborted)
     return f"{without} without the member, {with_member} with it: numbers that are not finite"
 
 
 def _noise(audit: MechanismAudit) -> str:
-    """The ratio of measured to charged noise."""
+    """Describes the ratio of measured to charged noise, with its p-value."""
     ratio, p_value = f"{audit.noise:.4f}", f"{audit.noise_p_value:.2g}"
-    return f"{ratio} of the charged noise (p = {p_value} that it is no less)"
+    return f"{ratio} of the charged noise (p = {p_value} under the hypothesis that it is not less)"
 
 
 KINDS = (".svg", ".png", ".pdf")
 
 
 def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
-    """Draws ε over rounds and over δ into `path`; returns the curves.
+    """Draws ε over rounds and over δ.
+
+    Args:
+      ledger: the ledger of the run.
+      path: the file to write: .svg, .png or .pdf.
+
+    Returns:
+      The curves "rounds" and "delta".
 
     Raises:
-      Refused: for another kind of file, or if no epsilon is finite.
+      Refused: if `path` has another suffix, or no epsilon is finite.
     """
     if path.suffix not in KINDS:
-        raise Refused(f"--plot {path}: expected a name that ends in {', '.join(KINDS)}")
+        raise Refused(f"--plot is {path}; expected a name that ends in {', '.join(KINDS)}")
     delta = float(ledger.terms["delta"])
     curves = {
         "rounds": over_rounds(ledger.prior, spent_by(ledger), delta),
@@ -143,15 +150,14 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
     finite = [e for curve in curves.values() for _, by in curve for e in by.values() if _finite(e)]
     if not finite:
         raise Refused(
-            f"{ledger.path} has no finite epsilon, so that there is nothing to draw; leave --plot "
-            "out"
+            f"{ledger.path} has no finite epsilon, so there is nothing to draw; leave --plot out"
         )
     write_atomically(path, _picture(curves, delta, path.suffix[1:]))
     return curves
 
 
 def _picture(curves: dict[str, Curve], delta: float, kind: str) -> bytes:
-    """Draws two panels side by side, as a file of `kind`."""
+    """Draws ε over rounds next to ε over δ; returns the file of this `kind`."""
     from privfed.report.canvas import canvas, image
 
     with canvas(1, 2, (7.6, 3.0)) as (figure, ((by_round, by_delta),)):
@@ -179,7 +185,7 @@ def _finite(epsilon: float | None) -> bool:
 
 
 def audit_table(audit: RunAudit) -> Table:
-    """Returns the spending of a run and its meaning, or the problems of its files."""
+    """Returns the ε that a run spent with all its terms, or the problems of its files."""
     facts = audit.to_json()
     if audit.problems:
         return _broken(audit.problems)
@@ -205,7 +211,7 @@ def audit_table(audit: RunAudit) -> Table:
     }
     if facts["prior"] and audit.alone:
         pairs["prior"] = (
-            f"of this, ε = {ceiling(audit.alone.epsilon)} is this run's own; earlier runs: "
+            f"included; this run alone spent ε = {ceiling(audit.alone.epsilon)}; earlier runs: "
             f"{', '.join(facts['prior'])}"
         )
     pairs |= chosen_row("chosen" in audit.terms)
@@ -221,28 +227,28 @@ def audit_table(audit: RunAudit) -> Table:
 
 
 def _trust_row(assumed: Assumed | None) -> dict[str, str]:
-    """The adversary that epsilon holds against, if the ledger states it."""
+    """Returns the assumptions about other parties, if the ledger states them."""
     return {} if assumed is None else {"trust model": str(assumed)}
 
 
 def _colluding(merged: JointAudit) -> int:
-    """The number of clients that may collude with the server or be Byzantine, over all runs."""
+    """Returns how many clients may collude with the server or be Byzantine; 0 if not stated."""
     assumed = merged.assumed
     return int(assumed.colluders or 0) + (assumed.byzantine or 0) if assumed else 0
 
 
 def _start(facts: Mapping[str, Any]) -> str:
-    """The ledger's statement about the starting model; "" if there is none."""
+    """Returns the digest of the initial model from the ledger; "" if there is none."""
     return f"SHA-256 {facts['start'][:16]}…" if facts["start"] else ""
 
 
 def _broken(problems: Sequence[str]) -> Table:
-    """Every problem with its number, and no epsilon."""
+    """Returns a table of the problems, numbered, without an epsilon."""
     return rows({"ledger": "BROKEN", **{f"{n}": why for n, why in enumerate(problems, 1)}})
 
 
 def _head_rows(audit: RunAudit) -> dict[str, str]:
-    """Comparison of the ledger with recorded heads."""
+    """Returns the results of comparing the ledger with recorded heads."""
     pairs = {}
     if audit.charges_since is not None:
         pairs["given head"] = (
@@ -252,37 +258,37 @@ def _head_rows(audit: RunAudit) -> dict[str, str]:
         pairs["heads"] = (
             f"ok: {audit.heads.path} agrees"
             if audit.heads.agrees
-            else f"not compared: {audit.heads.path} (run.heads) is not here"
+            else f"not compared: the file {audit.heads.path} (run.heads) is not available"
         )
     return pairs
 
 
 def _canary_rows(audit: RunAudit) -> dict[str, str]:
-    """Evidence of the run's canaries on its claim, if there is any."""
+    """Returns the evidence of the run's canaries on its claim; empty if it has no canaries."""
     if audit.canaries:
         return dict(evidence_rows(audit.canaries))
     if not audit.terms.get("canaries"):
         return {}
     return {
         "canaries": (
-            "no result: the run has not ended, too few of them entered, or their records (under "
-            "private/) are not here"
+            "no result: the run has not ended, too few canaries took part, or their records "
+            "(under private/) are not available"
         )
     }
 
 
 def _excluded_row(audit: RunAudit) -> dict[str, str]:
-    """The number of parties proved to be Byzantine, which the ledger does not contain."""
+    """Returns the number of parties proved to be Byzantine, if any."""
     if not audit.excluded:
         return {}
     return {
-        "excluded": f"{audit.excluded} proved to be Byzantine in its secure sums "
-        "(excluded.jsonl); whether ε depends on them: `privfed report RUN`"
+        "excluded": f"{audit.excluded} proved to be Byzantine in secure sums "
+        "(excluded.jsonl); `privfed report RUN` states whether ε depends on them"
     }
 
 
 def merged_table(merged: JointAudit) -> Table:
-    """Returns the spending of each run alone, and of all together."""
+    """Returns the ε of each run alone and of all runs together, or the problems of their files."""
     bound = merged.bound
     if bound is None:
         return _broken(merged.problems)
@@ -303,7 +309,7 @@ def merged_table(merged: JointAudit) -> Table:
             pairs[f"budgets of {run.path}"] = budget_rows(run.budgets)["budgets"]
     if merged.earlier:
         pairs["earlier"] = (
-            f"earlier runs that these count are included: {', '.join(merged.earlier)}"
+            f"the earlier runs that these runs count are included: {', '.join(merged.earlier)}"
         )
     if note := merged.to_json()["note"]:
         pairs["note"] = str(note)

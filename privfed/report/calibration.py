@@ -17,7 +17,7 @@ from privfed.report.tables import counted, overflow_text, party_rows, rows, two_
 
 
 def advice_report(advice: Advice) -> RenderableType:
-    """Returns a table of all alternatives, least noise first, and explanations of its terms."""
+    """Returns a table of alternatives, the smallest noise first, and explanations of its terms."""
     return Group(_table(advice), "", *(Text(line) for line in _notes(advice)))
 
 
@@ -55,18 +55,18 @@ def _name(each: Alternative) -> str:
 
 
 def _notes(advice: Advice) -> Iterator[str]:
-    """Explanations of the columns and assumptions, and the keys of the best alternative."""
+    """Yields explanations of columns and assumptions, and the keys of the best alternative."""
     reference = advice.reference
     if reference is not None:
         whose = "yours" if advice.yours else f"{reference.sampler} and {reference.mechanism} noise"
         yield (
-            "on the model: the noise on sums of releases over all rounds, relative to that of "
-            f"{whose}; rows kept: earlier noise, in messages"
+            "on the model: standard deviation of the noise in the sum of releases, relative to "
+            f"that of {whose}; rows kept: number of stored rows of earlier noise"
         )
     for promise in _promises(advice):
         yield f"{promise}: {PROMISES[promise]}"
     if any(each.relation == "zero-out" for each in advice.ranked):
-        yield "zero-out: the clients are a public list; the contribution of each is hidden"
+        yield "zero-out: the list of clients is public; a neighbouring dataset has zeros for one"
     yield from (
         f"{none.sampler}, {none.mechanism}: {none.reason}"
         for none in advice.unavailable
@@ -77,18 +77,18 @@ def _notes(advice: Advice) -> Iterator[str]:
         keys = ", ".join(
             f"{key} = {_written(value)}" for key, value in advice.ranked[0].keys.items()
         )
-        yield f"the least: {keys}"
+        yield f"smallest noise: {keys}"
 
 
 def _promises(advice: Advice) -> list[str]:
-    """The assumptions that the alternatives need, in their usual order."""
+    """Returns the names of the assumptions that alternatives need, in the order of `PROMISES`."""
     named = {name for each in (*advice.ranked, *advice.apart) for name in each.assumes}
     named |= {name for none in advice.unavailable for name in none.lacks}
     return [promise for promise in PROMISES if promise in named]
 
 
 def _where_buffers_pay(advice: Advice) -> Iterator[str]:
-    """States the memory that buffers save over bands with the same sampler, and the extra noise."""
+    """Yields how much memory a mechanism with buffers saves over bands, and its extra noise."""
     for buffers in advice.ranked:
         for bands in advice.ranked:
             same = buffers.sampler == bands.sampler and "privacy.bands" in bands.keys
@@ -96,8 +96,8 @@ def _where_buffers_pay(advice: Advice) -> Iterator[str]:
             if same and fewer and "privacy.bands" not in buffers.keys:
                 more = buffers.noise_on_model / bands.noise_on_model - 1
                 yield (
-                    f"{buffers.mechanism} keeps {buffers.remembers} rows where "
-                    f"{bands.mechanism} keeps {bands.remembers}, for {more:.0%} more noise"
+                    f"{buffers.mechanism} stores {buffers.remembers} rows instead of the "
+                    f"{bands.remembers} of {bands.mechanism}, for {more:.0%} more noise"
                 )
 
 
@@ -109,7 +109,7 @@ _HONEST = "added by honest clients"
 
 
 def calibration_table(answer: CalibrationAnswer) -> Table:
-    """Returns the four numbers, with a mark on the solved one, and their meaning."""
+    """Returns noise, ε, rounds and cohort, with the solved one marked, and their terms."""
     question, bound = answer.question, answer.bound
     numbers = {
         "noise multiplier": ("noise_multiplier", ceiling(question.noise_multiplier)),
@@ -135,7 +135,7 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
 
 
 def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """The rounds over which noise is correlated, the groups of clients, and the stored noise."""
+    """Returns how noise is correlated over rounds; empty if it is not."""
     question, mechanism = answer.question, answer.cost.mechanism
     if not isinstance(mechanism, SolvedForRun):
         return {}
@@ -146,13 +146,13 @@ def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _colluders_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """The adversary of ε, if pairs of clients share noise."""
+    """Returns the adversary of ε if pairs of clients share noise; else empty."""
     count = answer.colluders
     return {} if count is None else party_rows("clients", None, count)
 
 
 def _draw(answer: CalibrationAnswer) -> str:
-    """The expected cohort and the number of clients, or the period of participation."""
+    """Describes the expected cohort, or the number of rounds in which a client takes part once."""
     question, witness = answer.question, answer.cost.witness
     if witness.period > 1:
         return f"once in {witness.period} rounds"
@@ -162,7 +162,7 @@ def _draw(answer: CalibrationAnswer) -> str:
 
 
 def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
-    """The counted noise by adversary, each party's share and traffic, and the abort probability."""
+    """Returns the facts of a secure sum: guarantees, noise and bytes of each party, aborts."""
     sums, question = answer.sum_json(), answer.question
     aborts = sums.get("aborts", 0.0)
     abort = {"aborts": f"a round with a probability of at most {aborts:.2g}"} if aborts else {}
@@ -176,8 +176,8 @@ def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
         **counted,
         **_site_rows(answer),
         "grid": (
-            f"steps of {sums['step']:.3g} for a clip of {sums['clip']:g}; rounding makes rows up "
-            f"to {sums['encoded']:.4g} times as long"
+            f"steps of {sums['step']:.3g} for a clip of {sums['clip']:g}; rounding may increase "
+            f"the norm of a row by a factor of up to {sums['encoded']:.4g}"
         ),
         f"per {party}": (
             f"adds noise of standard deviation {sums['share_std']:.3g} and sends "
@@ -189,34 +189,38 @@ def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
-    """The numbers of surviving and colluding sites, and the noise of all sites."""
+    """Returns the numbers of surviving and colluding sites, and the noise of all sites."""
     sums, question = answer.sum_json(), answer.question
     if not question.sites:
         return {}
     if not question.by_sites:
-        return {"sites": f"{question.sites}; the server sees their clients' rows, and adds noise"}
+        return {
+            "sites": f"{question.sites}; the server sees their clients' rows and adds the noise"
+        }
     if not question.secured:
         loud = _all_noise(sums["noise_of_all_sites"])
         return {"sites": f"{question.sites}, each protected by its own noise alone; {loud}"}
     stay = f"{question.sites}; at least {sums['minimum']} have to survive"
     if not question.shares_noise:
         return {"sites": f"{stay}; the party that opens their sum is trusted to add the noise"}
-    counted = f"the noise of {sums['colluders']}, which may collude, is not counted"
+    counted = f"the noise of {sums['colluders']} that may collude is not counted"
     pairs = {"sites": f"{stay}; {_all_noise(sums['noise_of_all_sites'])}; {counted}"}
     if sums["minimum"] - sums["colluders"] == 1:
-        pairs["alone"] = "WARNING: as few as one site may survive, so that each adds all noise"
+        pairs["alone"] = (
+            "WARNING: the noise of a single site may have to suffice, so each site adds all of it"
+        )
     return pairs
 
 
 def _all_noise(clips: float) -> str:
-    """The noise if every site survives."""
-    return f"all of them add noise of {ceiling(clips)} clips"
+    """Describes the noise if every site survives."""
+    return f"together they add noise of standard deviation {ceiling(clips)} clips"
 
 
 def alternatives_table(
     answer: CalibrationAnswer, others: Iterable[tuple[str, CalibrationAnswer]]
 ) -> Table:
-    """Returns a table of answers with one changed constant each."""
+    """Returns a table of `others`, each with one number changed, below the `answer` itself."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("with", "noise multiplier", "ε", "δ", "rounds", "cohort"):
         table.add_column(name, justify="left" if name == "with" else "right")

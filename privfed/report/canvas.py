@@ -25,9 +25,9 @@ def canvas(
     sharey: bool = False,
     grid: bool = True,
 ) -> Iterator[tuple[Figure, Panels]]:
-    """A context with a figure of `size` inches, and its panels by row.
+    """Returns a context with a figure of `size` inches, and its panels by row.
 
-    The figure must be drawn and saved inside, where the style is in effect.
+    The figure must be drawn and saved within the context, where the style is in effect.
     """
     with matplotlib.rc_context({**STYLE, "axes.grid": grid}):
         figure = Figure(figsize=size)

@@ -1,4 +1,4 @@
-"""A console for closed pipes, limited encodings and untrusted names."""
+"""A console that copes with closed pipes, limited encodings and untrusted names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draws `values` in at most `width` blocks, scaled to the largest value.
+    """Draws `values` in at most `width` blocks, scaled to their finite range.
 
-    If there are more values, each block shows the last of its share. A value that is not finite is
-    a gap.
+    If there are more values, each block shows the last one of a part of them. A value that is not
+    finite is a space.
 
     >>> sparkline([0.1, 0.5, 0.9], 8)
     '▁▅█'
@@ -57,7 +57,7 @@ _HANDLER = "privfed"
 
 
 def console(json: bool) -> Console:
-    """Returns the console for users: standard output, or standard error if JSON uses the former."""
+    """Returns the console for users: standard output, or standard error if `json` is printed."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
@@ -70,18 +70,18 @@ def console(json: bool) -> Console:
 class SteadyConsole(Console):
     """A console that continues silently when its pipe is closed (`privfed train | head`).
 
-    All output, including tables and progress bars, is escaped: only the console itself controls the
-    terminal.
+    Control characters in all output, including tables and progress bars, are escaped, so only the
+    console itself controls the terminal.
     """
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """Renders `visible` text as `Console.render_str` does."""
+        """Renders `text` as `Console.render_str` does, with control characters escaped."""
         return super().render_str(visible(text), **how)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Renders as `Console.render` does; plain text is made `visible` before it is wrapped."""
+        """Renders as `Console.render` does, with control characters escaped before lines wrap."""
         if isinstance(renderable, Text) and visible(renderable.plain) != renderable.plain:
             renderable = renderable.blank_copy(visible(renderable.plain))
         for segment in super().render(renderable, options):
@@ -89,7 +89,7 @@ class SteadyConsole(Console):
             yield segment if control else Segment(visible(segment.text), segment.style, control)
 
     def on_broken_pipe(self) -> None:
-        """Discards further output; rich would end the process here."""
+        """Discards further output, instead of ending the process as rich does."""
         self.quiet = True
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, self.file.fileno())
@@ -97,12 +97,12 @@ class SteadyConsole(Console):
 
 
 def written(text: str, encoding: str) -> str:
-    """Returns `text` as a stream of `encoding` shows it, with missing characters spelled out."""
+    """Returns `text` as a stream of `encoding` shows it; missing characters are replaced."""
     return text.encode(encoding, _HANDLER).decode(encoding)
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
-    """Replaces characters that the stream's encoding lacks: an error handler of `codecs`."""
+    """Replaces characters that an encoding lacks; an error handler for `codecs`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]

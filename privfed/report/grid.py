@@ -1,4 +1,4 @@
-"""An experiment on the terminal: its cells, its progress, its tuning and its results."""
+"""The tables and the progress of an experiment on the terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from privfed.report.tables import counted, rows, start_row
 
 
 def proposal_table(proposal: Proposal, processes: int) -> Table:
-    """Returns the cost of choosing relative to one run, the candidates, and the time."""
+    """Returns the plan of a private tuning: its candidates, its ε next to one run's, its time."""
     bound, single = proposal.guarantee, proposal.single
     ratio = bound.epsilon / single.epsilon if single.epsilon else math.inf
     seconds = proposal.seconds * proposal.repetitions.mean / processes
@@ -47,8 +47,8 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
             "score": f"{proposal.measure} ({better} is better)",
             "ε": f"{bound.rows()['ε']}, in total{NOMINAL * bool(proposal.plan.simulation)}",
             "one run": (
-                f"ε = {ceiling(single.epsilon)} by itself at this noise: the choice makes it "
-                f"{ratio:.2f} times as much"
+                f"ε = {ceiling(single.epsilon)} alone at this noise; the choice costs {ratio:.2f} "
+                "times as much"
             ),
             "accountants": each_epsilon(bound.by_accountant),
             "unit": f"one {bound.unit}, {bound.relation}",
@@ -80,7 +80,7 @@ def tuned_table(tuned: Tuned) -> Table:
 
 
 class ExperimentProgress:
-    """The numbers of completed, running and failed cells, and the time left."""
+    """Shows the numbers of completed, running and failed cells, and the time left."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -104,9 +104,9 @@ class ExperimentProgress:
         self._progress.stop()
 
     def begin(self, total: int, done: int, processes: int) -> None:
-        """Prints the number of cells, `done` of them in earlier calls."""
+        """Prints the number of cells, of which `done` ended in earlier calls."""
         self._total, self._left, self._began = total, total - done, time.monotonic()
-        before = f", {done} of them before" if done else ""
+        before = f", {done} of them ended before" if done else ""
         cells = f"{counted(total, 'cell')}{before}, in {counted(processes, 'process', 'es')}"
         self._console.print(cells, highlight=False)
         if self._lively and self._left:
@@ -119,7 +119,7 @@ class ExperimentProgress:
         self._show()
 
     def ended(self, cell: Cell, result: dict[str, Any]) -> None:
-        """Counts a finished cell and prints its result; next to a bar, only failures."""
+        """Counts a finished cell and prints its result, or only a failure if there is a bar."""
         self._running -= 1
         self._ended[result["status"]] += 1
         self._left -= 1
@@ -146,7 +146,7 @@ class ExperimentProgress:
 
 
 def _result_line(cell: Cell, result: dict[str, Any]) -> str:
-    """A cell's values and seed, with its first metric or the reason for its failure."""
+    """Formats a cell's values and seed, with its first metric or the reason of its failure."""
     short = Counter(_last_part(key) for key in cell.values)
     values = ", ".join(
         f"{key if short[_last_part(key)] > 1 else _last_part(key)} {text(value)}"
@@ -160,16 +160,16 @@ def _result_line(cell: Cell, result: dict[str, Any]) -> str:
 
 
 def _last_part(key: str) -> str:
-    """`key` without its section."""
+    """Returns `key` without its section."""
     return key.rpartition(".")[2]
 
 
 _SHOWN = 6
-"""Number of populations whose joint ε is printed; the table and the JSON have all of them."""
+"""Largest number of populations that are printed; the table and the JSON have all of them."""
 
 
 def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) -> Table:
-    """Returns every combination of values once, with the number of the reason for an exclusion."""
+    """Returns a row per combination of values, with the number of the reason if it will not run."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     keys = [*grid.keys, *grid.tuned_keys]
     for key in (*keys, ""):
@@ -185,17 +185,17 @@ def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) 
 
 
 def excluded_table(excluded: Mapping[str, str]) -> Table:
-    """Returns each reason once, by its number."""
+    """Returns the reasons why cells will not run, by number."""
     return rows({f"[{n}]": why for why, n in _numbered(excluded).items()})
 
 
 def _numbered(excluded: Mapping[str, str]) -> dict[str, int]:
-    """Numbers the reasons that exclude cells."""
+    """Returns a number for each reason why cells will not run."""
     return {why: n for n, why in enumerate(dict.fromkeys(excluded.values()), start=1)}
 
 
 def outlook_table(ahead: Outlook) -> Table:
-    """Returns the joint spending of all planned cells, for each population."""
+    """Returns the joint ε of all cells for each population, if the planned ones are completed."""
     return rows(_joint_row(ahead.joint))
 
 
@@ -215,7 +215,7 @@ def experiment_table(outcome: Experiment) -> Table:
 
 
 def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
-    """The guarantee over each population; equal statements are merged."""
+    """Returns the joint guarantee of each population; equal guarantees are merged."""
     populations: dict[str, list[str]] = {}
     for joint in joints:
         populations.setdefault("\n".join(_joint_lines(joint)), []).append(joint.about)
@@ -244,13 +244,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _joint_lines(joint: Joint) -> Iterator[str]:
-    """The joint guarantee of the cells over one population, and its limits."""
+    """Yields the joint guarantee of the cells over one population, and its limits."""
     cells, apart = _all_cells(len(joint.cells)), ""
     if joint.void:
         apart = "the others: "
         yield f"∞ over {cells}: {'; '.join(joint.void)}"
     elif len(joint.groups) > 1:
-        yield f"no one ε is over {cells}: they differ in {', '.join(joint.differ)}"
+        yield f"there is no single ε over {cells}, which differ in {', '.join(joint.differ)}"
     for group in joint.groups:
         if group.bound.epsilon < math.inf:
             yield apart + _group_line(group, joint)
@@ -262,7 +262,7 @@ def _joint_lines(joint: Joint) -> Iterator[str]:
 
 
 def _group_line(group: Group, joint: Joint) -> str:
-    """The joint guarantee of cells that can be composed."""
+    """Formats the joint guarantee of one group of cells."""
     bound, count = group.bound, len(group.cells)
     over = _all_cells(count) if group.cells == joint.cells else counted(count, "cell")
     most = "at most " if joint.at_most else ""

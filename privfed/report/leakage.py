@@ -24,7 +24,7 @@ _EXACT = 99
 
 
 def inversion_table(inverted: Inverted, out: Path) -> Group:
-    """Returns the reconstruction quality by view, and the facts of the attack."""
+    """Returns the quality of reconstructions from each view, and the facts of the attack."""
     table = _view_table("view", "observer", "PSNR", "SSIM", "MSE", "labels found")
     for view in inverted.views:
         ssim = f"{np.median(view.ssim):.2f}" if view.ssim else "—"
@@ -52,18 +52,18 @@ def property_table(properties: Properties, out: Path) -> Group:
     facts = {
         "attack": f"label shares from the last layer's bias, on {_model(properties.target)}",
         "clients": f"{len(properties.clients)}, trained as in the run",
-        "distance": "total variation distance to the client's own labels: 0 is exact, 1 all wrong",
+        "distance": "total variation distance to the client's label shares, from 0 (exact) to 1",
     }
     return _with_facts(table, facts, properties.target, out)
 
 
 def decibels(psnr: float) -> str:
-    """Formats a PSNR."""
+    """Formats a PSNR in decibels."""
     return "exact" if psnr > _EXACT or math.isinf(psnr) else f"{psnr:.1f} dB"
 
 
 def _view_table(*columns: str) -> Table:
-    """An empty table for one row per view."""
+    """Returns an empty table for one row per view."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for place, name in enumerate(columns):
         table.add_column(Text(name), justify="left" if place < 2 else "right", no_wrap=place != 1)
@@ -76,20 +76,20 @@ def _with_facts(table: Table, facts: dict[str, str], target: Subject, out: Path)
 
 
 def _model(target: Subject) -> str:
-    """The attacked model, and its number of training rounds."""
+    """Describes the attacked model, with its number of training rounds."""
     name = target.config.names["model"]
     return f"the {name} model after {target.round} rounds" if target.round else f"a new {name}"
 
 
 def _meaning(target: Subject) -> dict[str, str]:
-    """The meaning of epsilon and the clipping norm for such an attack."""
+    """Returns the meaning of ε and of clipping for such an attack."""
     plan = target.setup.plan
     if not plan.mechanism.private:
         return {"note": SIMULATION}
     rounds, delta = plan.config.run.rounds, plan.config.privacy.delta
     return {
-        "ε": f"of all {rounds} rounds {at_delta(delta)}; the attacker sees one of them",
-        "clip": "only scales an update and hides nothing; noise and secure sums hide it",
+        "ε": f"over all {rounds} rounds {at_delta(delta)}; the attacker sees one round",
+        "clip": "clipping only scales an update; noise and secure sums hide its content",
         "note": SIMULATION,
     }
 
@@ -99,7 +99,7 @@ _MOST = 8
 
 
 def contact_sheet(inverted: Inverted) -> bytes | None:
-    """Returns a PNG; None if examples are not images."""
+    """Returns a PNG of the originals and their reconstructions; None if they are not images."""
     attack, views = inverted.attack, inverted.views
     shape, values = attack.picture, (attack.low, attack.high)
     if shape is None:
@@ -119,9 +119,9 @@ def contact_sheet(inverted: Inverted) -> bytes | None:
 def _draw_images(
     line: list[Axes], name: str, x: Tensor, shape: tuple[int, ...], values: tuple[float, float]
 ) -> None:
-    """Draws images x `[B, *]` of `shape` (channels, height, width) side by side, under a name.
+    """Draws images x `[B, *]` of `shape` (channels, height, width) in a row with a name.
 
-    `values` are the bounds of their pixels.
+    `values` are the smallest and the largest value of a pixel.
     """
     low, high = values
     for axes, example in zip(line, x, strict=False):

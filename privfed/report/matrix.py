@@ -1,4 +1,4 @@
-"""The matrix of combinations: a table for each secure protocol, and the reasons by number."""
+"""The tables of combinations of parts, and the numbered reasons why some are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from privfed.plan.matrix import (
 )
 
 MARKS = {"proved": "proof", "no privacy": "none", "void": "void"}
-"""Verdict of a combination that runs -> its word in a table."""
+"""The word in a table for each verdict of a combination that is not refused."""
 _LEGEND = (
     "proof: has a proven guarantee    none: runs without privacy    void: attackers read raw "
     "updates, so there is no guarantee    a number: refused for the reason with this number"
@@ -29,9 +29,13 @@ _LEGEND = (
 
 
 def matrix_tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
-    """Returns the combinations of parts, with all other keys as `written`, as tables and JSON.
+    """Returns the combinations of built-in parts as tables, and as objects for JSON.
 
-    Raises `Refused`.
+    Args:
+      written: the run file; all other keys of a combination are taken from it.
+
+    Raises:
+      Refused: if the run file itself is invalid.
     """
     names = assembled(written).names
     by_protocol = list(combinations(written, built_in("protocol", "rule", "mechanism")))
@@ -64,7 +68,7 @@ def matrix_tables(written: Raw) -> tuple[Group, list[dict[str, Any]]]:
 def _protocol_tables(
     matrix: Sequence[Combination], numbers: Mapping[str, int]
 ) -> Iterator[RenderableType]:
-    """Rules by mechanisms, one table for each protocol."""
+    """Yields a table of rules by mechanisms for each protocol."""
     for protocol in built_in("protocol")["protocol"]:
         chosen = [combined for combined in matrix if combined.choice["protocol"] == protocol]
         yield _table(f"{key_of('protocol')} = {protocol}", chosen, "rule", "mechanism", numbers)
@@ -73,7 +77,7 @@ def _protocol_tables(
 def _table(
     title: str, matrix: Sequence[Combination], down: str, across: str, numbers: Mapping[str, int]
 ) -> Table:
-    """The names of kind `down` by those of kind `across`."""
+    """Returns a table with parts of the kind `down` in rows and of the kind `across` in columns."""
     table = Table(title=title, title_justify="left")
     table.add_column(key_of(down))
     marks = {
@@ -89,7 +93,7 @@ def _table(
 
 
 def _mark(combined: Combination, numbers: Mapping[str, int]) -> str:
-    """The sign of a verdict, or the number of the reason for a refusal."""
+    """Returns the word of a verdict, or the number of the reason for a refusal."""
     if combined.event is None:
         return str(numbers[general_reason(combined)])
     return MARKS[combined.verdict]

@@ -30,23 +30,24 @@ ATTACK_NAMES = {"loss": "loss threshold", "lira": "LiRA", "lira_offline": "LiRA,
 
 
 def claim(exposure: Exposure) -> tuple[float, float, str]:
-    """Returns ε, δ and the protected unit in words, for targets of the attack's level.
+    """Returns the ε and δ that bound the attack, and a description of the protected unit.
 
-    If membership of a client is a Bernoulli draw, it is one step of each adjacency relation. In the
-    attack on a given run, the members took part and the others never did: one client replaces
-    another. Adding or removing one example also replaces a client's data: one step of replace-one,
-    two steps (removal and addition) of the other relations.
+    In an attack with shadow runs on a run file, membership of a client is a Bernoulli draw: the
+    datasets with and without the client are neighbours. In the attack on one trained run, a member
+    is compared with a client that never took part: one client replaces another. If membership of an
+    example is attacked, the data of its client change. A replacement or a change is one step of
+    replace-one, and two steps (removal and addition) of the other relations.
     """
     user = exposure.guarantee
     if exposure.level == "user":
         if exposure.attacked > 1 or user.relation == REPLACE_ONE:
             return user.epsilon, user.delta, f"one client, {user.relation}"
-        about = f"one client in another's place: two steps of {user.relation}"
+        about = f"one client that replaces another: two steps of {user.relation}"
         return (*two_steps_apart(user.epsilon, user.delta), about)
     if user.relation == REPLACE_ONE:
         ways = [(user.epsilon, user.delta, "one client's data, which include the example")]
     else:
-        about = "one client's data changed: two steps of the claim about a whole client"
+        about = "one client's data changed: two steps of the relation"
         ways = [(*two_steps_apart(user.epsilon, user.delta), about)]
     if silo := exposure.examples:
         ways.append((silo.epsilon, silo.delta, f"one example of a silo, {silo.relation}"))
@@ -79,15 +80,15 @@ def exposure_json(exposure: Exposure) -> dict[str, Any]:
 
 
 def _curve_json(curve: Roc, exposure: Exposure) -> dict[str, Any]:
-    """One attack's area under the curve, its advantage, and its true-positive rates at `RATES`."""
+    """Returns an attack's area under the curve, advantage, and true-positive rates at `RATES`."""
     rates = [_rate_json(fpr, curve, exposure) for fpr in RATES]
     return {"auc": curve.auc, "advantage": curve.advantage, "tpr_at_fpr": rates}
 
 
 def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
-    """The true-positive rate at `fpr`, its confidence interval, and the bound that ε implies.
+    """Returns the true-positive rate at `fpr`, its confidence interval, and the bound by ε.
 
-    The bound is taken at the upper confidence limit of the false-positive rate.
+    The bound is that at the upper confidence limit of the false-positive rate.
     """
     epsilon, delta, _ = claim(exposure)
     tpr = curve.tpr_at(fpr)
@@ -104,7 +105,7 @@ def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
 
 
 def exposure_table(exposure: Exposure, folder: Path) -> Group:
-    """Returns the success of each attack, the bound that ε implies, and the conditions of both."""
+    """Returns the success of each attack, the bound by ε, and the conditions of both."""
     epsilon, delta, about = claim(exposure)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("attack", "AUC", "advantage", *(f"TPR at {rate:.1%} FPR" for rate in RATES)):
@@ -119,7 +120,7 @@ def exposure_table(exposure: Exposure, folder: Path) -> Group:
 
 
 def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterator[tuple[str, str]]:
-    """The attacked runs, the number of trials, and the validity of the numbers."""
+    """Yields the attacked runs, the number of trials, and the limits of the numbers."""
     curve, several = next(iter(exposure.curves.values())), exposure.attacked > 1
     trained = f"{exposure.attacked} runs" if several else f"the run {exposure.path}"
     each = ", each in turn with the others as shadows" if several else ""
@@ -138,25 +139,30 @@ def _facts(exposure: Exposure, about: str, delta: float, folder: Path) -> Iterat
 
 
 def _rate(rate: dict[str, Any], curve: Roc) -> str:
-    """A true-positive rate with its interval, if there are enough non-members."""
+    """Formats a true-positive rate with its interval, if there are enough non-members."""
     if not rate["resolved"]:
         return f"not resolved ({curve.nonmembers} non-members)"
     return f"{rate['tpr']:.2%} [{rate['low']:.2%}, {rate['high']:.2%}]"
 
 
 _LEAST = 1e-4
-"""Lower end of both axes."""
+"""Smallest value on both axes of the figure."""
 
 
 def exposure_files(exposure: Exposure) -> dict[str, bytes]:
-    """Returns the figure and the numbers, by file name."""
+    """Returns the files of the attack's result by name: the figure and the numbers."""
     pictures = {f"roc.{kind}": roc_picture({"": exposure}, kind) for kind in ("svg", "png")}
     numbers = (dump(exposure_json(exposure), indent=1) + "\n").encode()
     return {**pictures, "membership.json": numbers}
 
 
 def roc_picture(exposures: Mapping[str, Exposure], kind: str) -> bytes:
-    """Draws ROC curves on logarithmic axes, one panel each, with chance and the bound of ε."""
+    """Draws ROC curves on logarithmic axes, with chance and the bound by ε.
+
+    Args:
+      exposures: the results of attacks by title, each in a panel of its own.
+      kind: "svg" or "png".
+    """
     size = (0.6 + 3.4 * len(exposures), 3.6)
     with canvas(1, len(exposures), size, sharey=True) as (figure, (panels,)):
         for axes, (title, exposure) in zip(panels, exposures.items(), strict=True):
@@ -171,7 +177,7 @@ def roc_picture(exposures: Mapping[str, Exposure], kind: str) -> bytes:
 
 
 def _draw_bound(axes: Axes, exposure: Exposure) -> None:
-    """Draws chance, and the largest true-positive rates that epsilon allows."""
+    """Draws chance, and the largest true-positive rates that ε allows."""
     epsilon, delta, _ = claim(exposure)
     fpr = np.geomspace(_LEAST, 1, 400)
     axes.plot(fpr, fpr, color="#888888", linewidth=0.8, label="chance")
@@ -182,7 +188,7 @@ def _draw_bound(axes: Axes, exposure: Exposure) -> None:
 
 
 def _draw_curves(axes: Axes, exposure: Exposure) -> None:
-    """Draws each attack's rates, from the smallest that its number of non-members resolves."""
+    """Draws each attack's rates, from the smallest false-positive rate that can be resolved."""
     grid = np.geomspace(_LEAST, 1, 400)
     styles = zip(exposure.curves.items(), COLOURS, DASHES, strict=False)
     for (name, curve), colour, dash in styles:

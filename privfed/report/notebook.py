@@ -1,4 +1,4 @@
-"""A run in a notebook: its plan, then a bar that is redrawn."""
+"""The progress of a run in a notebook: a bar that is redrawn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _kernel() -> bool:
 
 
 class NotebookProgress(PlainProgress):
-    """A bar with round, test accuracy and ε spent of the budget, in the output of a cell."""
+    """A bar in the output of a cell, with the round, the last metrics and the ε spent."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -49,18 +49,18 @@ class NotebookProgress(PlainProgress):
         self._display = notebook.display(notebook.HTML(self._drawn()), display_id=True)
 
     def after_round(self, round: int) -> None:
-        """Moves the bar, at most a hundred times."""
+        """Moves the bar, about a hundred times in a run."""
         self._done = round
         if round % max(self._rounds // 100, 1) == 0 or round == self._rounds:
             self._draw()
 
     def aborted(self, round: int, reason: str) -> None:
-        """Reports an aborted round, which was charged."""
+        """Shows that a round was aborted; it was charged."""
         self._notes.append(abort_line(round, reason))
         self._draw()
 
     def after(self, record: RoundRecord) -> None:
-        """Shows an evaluation and its warning."""
+        """Shows the results of an evaluation, and its warning."""
         self._measures = f"at {record.round}: {measures_line(record, self._budget)}"
         if record.warning:
             self._notes.append(f"round {record.round}: WARNING: {record.warning}")

@@ -26,12 +26,12 @@ from privfed.run.outcome import Outcome
 
 
 def with_baseline(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:
-    """Formats a metric next to its baseline, the best constant prediction.
+    """Formats a metric, with that of the baseline (best constant prediction) if it is known.
 
     Args:
       name: the metric.
       measures: the metrics of the model.
-      constant: those of the baseline.
+      constant: the metrics of the baseline.
     """
     score = measure(name, measures[name])
     if name not in constant:
@@ -40,7 +40,7 @@ def with_baseline(name: str, measures: Mapping[str, float], constant: Mapping[st
 
 
 def outcome_table(outcome: Outcome) -> Table:
-    """Returns the results of a run; every epsilon with its meaning."""
+    """Returns the results of a run, and every ε with its terms."""
     plan, bound = outcome.plan, outcome.guarantee
     event, config = plan.event, plan.config
     return rows(
@@ -74,7 +74,7 @@ def outcome_table(outcome: Outcome) -> Table:
 
 
 def _test_row(outcome: Outcome) -> dict[str, str]:
-    """The first metric on the test set, if there is one."""
+    """Returns the first metric on the test set and its groups; empty without a test set."""
     if not outcome.test_examples:
         return {}
     name = next(iter(outcome.measures))
@@ -88,7 +88,7 @@ def _test_row(outcome: Outcome) -> dict[str, str]:
 
 
 def _scored_on(outcome: Outcome) -> str:
-    """The examples of the evaluation: their number and origin."""
+    """Describes the number and the origin of the test examples."""
     if outcome.public:
         return (
             f"{outcome.test_examples} examples of {outcome.public} clients declared public, "
@@ -100,11 +100,11 @@ def _scored_on(outcome: Outcome) -> str:
 
 
 def _clients_rows(outcome: Outcome) -> dict[str, str]:
-    """The last metrics of evaluation by clients, each with its interval."""
+    """Returns the last metrics of evaluation by clients, each with its interval."""
     evaluation = outcome.plan.config.evaluation
     confidence, scored = evaluation.confidence, "on their held-out examples"
     if not evaluation.holdout:
-        scored = "on all their examples, including those they trained on"
+        scored = "on all their examples, on which they also trained"
     return {
         f"clients' {name}": f"{measure(name, estimate.value)} ({measure(name, estimate.low)} to "
         f"{measure(name, estimate.high)} at {confidence:.0%}), {scored}"
@@ -113,7 +113,7 @@ def _clients_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _attack_row(outcome: Outcome) -> dict[str, str]:
-    """The attack success rate of attackers with a target."""
+    """Returns the attack success rate of targeted attacks; empty if there is none."""
     success = outcome.measures.get("attack_success")
     if success is None:
         return {}
@@ -121,17 +121,17 @@ def _attack_row(outcome: Outcome) -> dict[str, str]:
 
 
 def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
-    """The clients whose rows are suspicious, or the reason why rows were not observed."""
+    """Returns the numbers of clients with suspicious rows, or why rows were not observed."""
     config, misbehaviour = outcome.plan.config, outcome.misbehaviour
     if misbehaviour is None:
         if not (config.attacked and config.run.simulation_metrics):
             return {}
-        return {"misbehaviour": "not measured: the rule sees sums, and no client's row"}
+        return {"misbehaviour": "not measured: the rule receives only sums, not clients' rows"}
     total, byzantine = len(misbehaviour.clients), misbehaviour.byzantine
     facts = {name: each.to_json(byzantine) for name, each in misbehaviour.measures.items()}
     if byzantine is None:
         counts = ", ".join(f"{fact['differ']} {name}" for name, fact in facts.items())
-        words = f"of {total} clients, unlike their cohorts: {counts}"
+        words = f"of {total} clients, these differ from their cohorts: {counts}"
     else:
         bad = int(byzantine.sum())
         counts = "; ".join(
@@ -139,12 +139,12 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
             f"{total - bad} honest clients, AUC {fact['auc']:.2f}"
             for name, fact in facts.items()
         )
-        words = f"clients named at {LEVEL:.0%} false discoveries, {counts}"
+        words = f"named as Byzantine at a false discovery rate of {LEVEL:.0%}, {counts}"
     return {"misbehaviour": f"{words} (simulation only: report/simulation_only_clients.csv)"}
 
 
 def _excluded_rows(outcome: Outcome) -> dict[str, str]:
-    """The parties proved to be Byzantine, if any, and the guarantees that no longer hold."""
+    """Returns the number of parties proved to be Byzantine, and guarantees that no longer hold."""
     if not outcome.culprits:
         return {}
     party = "site" if outcome.plan.cost.limits.sites else "client"
@@ -156,30 +156,30 @@ def _excluded_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _warning_row(outcome: Outcome) -> dict[str, str]:
-    """Warnings: a large delta, narrow bounds, and a model that is no better than the baseline."""
+    """Returns the warnings of the run: about delta or bounds, and about a poor model."""
     text = "; ".join(filter(None, (outcome.warning, outcome.not_learned)))
     return {"warning": text} if text else {}
 
 
 def spent_rounds(outcome: Outcome) -> str:
-    """Returns the number of rounds that changed the model, and the fate of the others."""
+    """Describes how many rounds changed the model, and what happened in the other rounds."""
     rounds = f"{outcome.updates} of {outcome.plan.config.run.rounds}"
     aborted = len(outcome.aborts)
     lost = outcome.charges - outcome.updates - outcome.evaluations - aborted
     if outcome.evaluations:
         rounds += f" ({outcome.evaluations} evaluated by clients)"
     if lost > 0:
-        rounds += f" ({lost} charged but interrupted before its release)"
+        rounds += f" ({lost} charged but interrupted before a release)"
     if aborted:
         why = Counter(outcome.aborts.values()).most_common(1)[0][0]
         rounds += f" ({aborted} charged but aborted, mostly: {why})"
     if not outcome.updates and outcome.charges:
-        rounds += " — the model is unchanged since the start"
+        rounds += " — the model is still the initial one"
     if outcome.stopped_early:
         rounds += " — stopped early: none of the last evaluations improved (stop.patience)"
     if outcome.stopped_at_budget:
         rounds += (
-            " — stopped at the budget; to go on, resume with a larger privacy.epsilon (the "
-            "noise multiplier is unchanged)"
+            " — stopped at the budget; to continue, resume with a larger privacy.epsilon (the "
+            "noise multiplier stays the same)"
         )
     return rounds

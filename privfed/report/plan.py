@@ -42,14 +42,14 @@ def plan_table(
     power: Power | None = None,
     by_command: bool = False,
 ) -> Table:
-    """Returns the guarantee and cost of a run: the header of `train`, and all of `check`.
+    """Returns the table that `check` prints, and `train` prints first: guarantee and cost.
 
     Args:
       plan: the plan.
-      forecast: the cost of its rounds.
-      path: the run directory, if there is one.
-      site: the guarantee for a site's own clients.
-      power: the statistical power of the canaries.
+      forecast: the cost of a round, and the time of all rounds.
+      path: the run directory; None if there is none.
+      site: the guarantee for a site's own clients; None to leave it out.
+      power: the statistical power of the canaries; None to leave it out.
       by_command: whether to mention further options of `privfed check`.
     """
     config = plan.config
@@ -79,14 +79,14 @@ def plan_table(
 
 
 def _comparison_row(plan: Plan) -> dict[str, str]:
-    """The command that compares other samplers and mechanisms, if they are comparable."""
+    """Returns the command that compares other samplers and mechanisms; empty if it would refuse."""
     if not comparable(plan):
         return {}
-    return {"advice": "privfed check --advise compares other samplers and noise at this ε"}
+    return {"advice": "privfed check --advise compares other samplers and mechanisms at this ε"}
 
 
 def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Rows on data, training and aggregation."""
+    """Returns the rows on data, training and aggregation."""
     config, names = plan.config, plan.config.names
     return {
         "data": f"{names['source']}, {config.data.clients} clients declared ({names['partition']})",
@@ -95,6 +95,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             f"{_local_work(config)} at rate {config.client.lr:g}, "
             f"{names['optimizer']}{_server_rate(config)}, {config.run.rounds} rounds"
         ),
+        **_auto_row(config),
         "loss": names["loss"],
         **objective_rows(config),
         **_statistics_row(forecast),
@@ -107,24 +108,32 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     }
 
 
+def _auto_row(config: Config) -> dict[str, str]:
+    """States the keys that are "auto", or from what their values were chosen."""
+    if config.open:
+        keys = " and ".join(config.open)
+        return {"auto": f"{keys}: chosen when the run starts; shown as the loss recommends"}
+    return {"auto": config.auto} if config.auto else {}
+
+
 def _groups_row(config: Config) -> dict[str, str]:
-    """States the origin of a client's group, if its row depends on the group."""
+    """Returns how clients are grouped; empty unless rows depend on the client's group."""
     grouping = config.objective.grouping
     if grouping is None:
         return {}
     count = f"{grouping.count} declared, " if grouping.count else ""
-    under = "; it leaves a client only in its clipped row" if config.mechanism.private else ""
+    under = "; only a client's clipped row depends on its group" if config.mechanism.private else ""
     return {"groups": f"{count}by {grouping.by}{under}"}
 
 
 def _parameters(forecast: Forecast) -> str:
-    """The number of parameters, and of those that stay with clients."""
+    """Describes the number of parameters, and how many of them stay with clients."""
     count = f"{forecast.parameters - forecast.averaged:,} parameters"
     return f"{count} sent, {forecast.local:,} kept by clients" if forecast.local else count
 
 
 def _statistics_row(forecast: Forecast) -> dict[str, str]:
-    """The treatment of running statistics of batch normalisations, if they are averaged."""
+    """Returns a row on running statistics of batch normalisations; empty unless averaged."""
     if not forecast.averaged:
         return {}
     return {
@@ -134,37 +143,35 @@ def _statistics_row(forecast: Forecast) -> dict[str, str]:
 
 
 def _local_work(config: Config) -> str:
-    """The local work of a client in a round."""
+    """Describes the local work of a client in a round."""
     epochs, steps, first = config.client.epochs, config.client.steps, config.client.local_epochs
     alone = f" ({first} of the local part, then of the shared part)" if first else ""
     return f"{epochs} epochs{alone}" + (f" (at most {steps} steps)" if steps else "")
 
 
 def _model(config: Config) -> str:
-    """The model, and its output."""
+    """Describes the model, and which of its outputs is used."""
     key = config.start.output
     return f"{config.names['model']} model" + ("" if key == "" else f", its output {key!r}")
 
 
 def _server_rate(config: Config) -> str:
-    """The server's learning rate; optimizers from outside may have none."""
+    """Describes the server's learning rate; "" if an external optimizer has none."""
     rate = getattr(config.optimizer, "lr", None)
     return "" if rate is None else f" at rate {rate:g}"
 
 
 _SELDOM = 1e-9
-"""The probability of an empty cohort up to which it is not reported."""
+"""The probability of an empty cohort is reported if it exceeds this."""
 
 
 def _cohort(plan: Plan, forecast: Forecast) -> str:
-    """The expected cohort and the sampling rule."""
+    """Describes the expected cohort and the sampling rule."""
     config = plan.config
     sampler, clients = config.sampler, config.data.clients
     witness = sampler.witness(0, clients)
     varies = config.availability.varies
-    away = (
-        (f"; of these, those that are available ({config.names['availability']})") if varies else ""
-    )
+    away = f"; only available clients take part ({config.names['availability']})" if varies else ""
     if not witness.random:
         return f"{witness.sampler}, {sampler.size} of {clients} (q = {witness.rate:g}){away}"
     cap = sampler.capacity()
@@ -180,19 +187,19 @@ def _cohort(plan: Plan, forecast: Forecast) -> str:
 
 
 def _rule_row(config: Config) -> dict[str, str]:
-    """The aggregation rule, if it is more than a mean."""
+    """Returns a row on the aggregation rule; empty for a plain mean."""
     plain = not config.rule.robust and not config.aggregation.before
     return {} if plain else {"rule": rule_text(config)}
 
 
 def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """The rule's history of each client, its place, and the rate of participation."""
+    """Returns a row on the rule's history of each client; empty if it stores none."""
     config = plan.config
     size = 4 * numbers_per_history(config, forecast.parameters)
     if not size:
         return {}
     rate = config.sampler.witness(0, config.data.clients).rate
-    what = "released rows" if plan.mechanism.private else "rows, as secret as these (mode 0700)"
+    what = "released rows" if plan.mechanism.private else "secret rows (mode 0700)"
     often = "every round" if rate >= 1 else f"one round in {1 / rate:.3g} on average"
     also = ""
     if config.data.setting == "cross_device":
@@ -200,17 +207,17 @@ def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
     rule, rounds = config.rule, config.run.rounds
     if isinstance(rule, HistoryRule) and rounds <= rule.unjudged():
         also += (
-            f"; no client is judged: that takes more than {rule.unjudged()} rounds, and "
-            f"run.rounds is {rounds}; raise it, or lower aggregation.window"
+            f"; WARNING: run.rounds is {rounds}, but the rule judges clients only after "
+            f"{rule.unjudged()} rounds; raise run.rounds, or lower aggregation.window"
         )
     return {
-        "histories": f"the rule keeps {size_of(size)} of each client under private/histories, "
-        f"made of {what}; a client takes part in {often}{also}"
+        "histories": f"the rule stores {size_of(size)} for each client under private/histories, "
+        f"computed from {what}; a client takes part in {often}{also}"
     }
 
 
 def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """The traffic of a round, the time of all rounds, and the state between them."""
+    """Returns the rows on traffic of a round, time of all rounds, and state between rounds."""
     pairs = {
         "traffic": (
             f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a "
@@ -223,21 +230,20 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     }
     if forecast.remembered:
         pairs["clients"] = (
-            f"have to return (cross_silo): each keeps {size_of(forecast.remembered)} between "
-            "rounds, under private/, which no ε covers if it is released"
+            f"have to return (cross_silo): each stores {size_of(forecast.remembered)} between "
+            "rounds, under private/; no ε would cover the release of this state"
         )
     if plan.mechanism.remembers:
         past = 8 * forecast.parameters * remembered_rows(plan.mechanism)
-        pairs["memory"] = f"{size_of(past)} of past noise, regenerated from its key on resume"
+        pairs["memory"] = f"{size_of(past)} of earlier noise, computed again from a key on resume"
     return pairs
 
 
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
-    """One party's part of a round's `size` bytes: in vectors `[d]`, or as bytes.
+    """Formats one party's part of a round's `size` bytes.
 
-    Bytes for secure sums and compressed updates.
-
-    Scalars are not counted.
+    It is in bytes for secure sums and compressed updates, and otherwise a number of vectors `[d]`,
+    without scalars.
     """
     if plan.config.secured or plan.config.compression.compresses:
         return size_of(size / forecast.parties)
@@ -246,13 +252,13 @@ def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
 
 
 def _vector(plan: Plan, forecast: Forecast) -> str:
-    """The meaning of d, where a party's part is stated in vectors `[d]`."""
+    """Explains d if `_per_party` states vectors `[d]`; else ""."""
     in_bytes = plan.config.secured or plan.config.compression.compresses
     return "" if in_bytes else f"; d = {forecast.parameters:,} float32 parameters"
 
 
 def _time(forecast: Forecast) -> str:
-    """The time of all rounds on this machine, and the basis of the estimate."""
+    """Describes the estimated time of all rounds on this machine, and its basis."""
     why = "a guess: two batches" if forecast.guessed else "from declared numbers"
     shown = duration(forecast.seconds)
     return (
@@ -262,7 +268,7 @@ def _time(forecast: Forecast) -> str:
 
 
 def _trainer(plan: Plan, forecast: Forecast) -> str:
-    """The trainer, as measured or configured."""
+    """Describes how clients are trained on this machine."""
     run = plan.config.run
     precision = f", {forecast.precision}" if forecast.precision else ""
     if run.trainer == "stacked":
@@ -272,7 +278,7 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
 
 
 def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Warnings about an unused budget, a large delta, and narrow bounds."""
+    """Returns warnings about unspent budget, a large delta, and bounds that clip much data."""
     pairs = {}
     if left := unspent(plan):
         pairs["unspent"] = str(left)
@@ -284,10 +290,10 @@ def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _file_rows(config: Config, path: Path | None) -> dict[str, str]:
-    """Rows on the files of the run."""
+    """Returns the rows on the files of the run."""
     pairs = {}
     if config.run.heads:
-        pairs["heads"] = f"{config.run.heads} gets each head of the ledger before a cohort is drawn"
+        pairs["heads"] = f"each head of the ledger is written to {config.run.heads} before sampling"
     if path:
         pairs["run"] = str(path)
     return pairs

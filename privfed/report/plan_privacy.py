@@ -28,7 +28,7 @@ from privfed.privacy.shared_noise import noised_jointly, shares_noise
 from privfed.run.forecast import Forecast
 
 _SHOWN = (0.5, 0.25, 0.1)
-"""The fractions of noise that the line reports."""
+"""Fractions of the charged noise for which the power of canaries is reported."""
 _TOO_LOUD = 0.05
 """Relative increase of the noise by canaries above which a warning is shown."""
 
@@ -55,11 +55,11 @@ def canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _measured(forecast: Forecast) -> str:
-    """The measured update norm of canaries that train, from similar ones at the start."""
+    """Describes the update norm of canaries that train, as measured with synthetic clients."""
     if forecast.canaries is None or not forecast.signal:
         return ""
     part = forecast.canaries.norm / forecast.signal
-    return f" (synthetic clients like them send {part:.0%} of the clip at the start)"
+    return f" (at the initial model, such updates have {part:.0%} of the clip as norm)"
 
 
 def power_row(power: Power) -> dict[str, str]:
@@ -68,52 +68,54 @@ def power_row(power: Power) -> dict[str, str]:
 
 
 def power_text(power: Power) -> str:
-    """Returns the probabilities with which canaries detect less noise than is charged."""
+    """Describes the probabilities with which canaries detect less noise than is charged."""
     noticed = [fault for fault in power.noticed if fault.share in _SHOWN]
     if not noticed:
-        return "unknown, as the mechanism cannot draw weaker noise"
+        return "unknown, since the mechanism cannot sample weaker noise"
     first, *others = noticed
     further = "".join(
-        f"; {fault.share:g} of it ({fault.epsilon:.3g}): {fault.doubted:.0%}, {fault.refuted:.0%}"
+        f"; with {fault.share:g} of it (ε = {fault.epsilon:.3g}): {fault.doubted:.0%} and "
+        f"{fault.refuted:.0%}"
         for fault in others
     )
     return (
-        f"at best, if {first.share:g} of the charged noise were drawn (a true ε of "
+        f"at best, if only {first.share:g} of the charged noise were added (a true ε of "
         f"{first.epsilon:.3g}), the claim would be doubted at {power.confidence:.0%} with "
-        f"probability {first.doubted:.0%}, and refuted at p < 1e-6 with {first.refuted:.0%}"
-        + further
+        f"probability {first.doubted:.0%}, and refuted at p < 1e-6 with probability "
+        f"{first.refuted:.0%}" + further
     )
 
 
 def fewest_text(power: Power) -> str:
-    """Returns the number of canaries needed to refute the claim for any fault."""
+    """Describes the smallest number of canaries that could refute the claim at all."""
     if power.slack >= REFUTED_BELOW:
         return (
-            f"No number of canaries refutes ε = {ceiling(power.epsilon)} at p < 1e-6: visible "
-            "aborts of a sum and inexact sampling of noise are charged with a probability of "
-            f"{power.slack:.1g}, within which any outcome is allowed"
+            f"No number of canaries can refute ε = {ceiling(power.epsilon)} at p < 1e-6: the claim "
+            f"permits any outcome with probability {power.slack:.1g}, which is charged for visible "
+            "aborts of a sum and inexact sampling of noise"
         )
     if power.fewest is None:
-        return f"No number of canaries that fits refutes ε = {ceiling(power.epsilon)}"
+        return f"No possible number of canaries can refute ε = {ceiling(power.epsilon)}"
     warning = "WARNING: these are too few. " if power.canaries < power.fewest else ""
     return (
-        f"{warning}To refute ε = {ceiling(power.epsilon)} takes at least {power.fewest:,} "
-        "canaries, and a correct guess of every inclusion bit"
+        f"{warning}To refute ε = {ceiling(power.epsilon)}, at least {power.fewest:,} canaries are "
+        "needed, and a correct guess of every inclusion bit"
     )
 
 
 def _tails(relation: str, opposite: bool) -> str:
-    """The behaviour of the half whose secret bit is 0; under add/remove that of the others."""
+    """Describes the canaries with secret bit 0; under add/remove, those with secret bit 1."""
     if relation == ADD_REMOVE:
         return "enter"
     return "send the opposite" if relation == REPLACE_ONE and opposite else "send zero"
 
 
 def _louder(plan: Plan, forecast: Forecast) -> float:
-    """Ratio of the noise with canaries to the noise without.
+    """Returns the ratio of the noise on an update with canaries to that without.
 
-    If clients add noise themselves, canaries in a cohort add noise too. If canaries take clients'
-    places, the sum has fewer client rows, relative to which the same noise is larger.
+    The updates of canaries act as additional noise. If clients add the noise themselves, canaries
+    in a cohort also add noise. If canaries take clients' places, the sum has fewer rows of clients,
+    so the same noise is larger relative to them.
     """
     assert forecast.noise is not None
     assert forecast.signal is not None
@@ -131,7 +133,7 @@ def _louder(plan: Plan, forecast: Forecast) -> float:
 
 
 def pairs_row(plan: Plan) -> dict[str, str]:
-    """Returns each client's noise, and the guarantee by colluders; empty if pairs share none."""
+    """Returns the noise of each client, and the number of colluders; empty if pairs share none."""
     if not noised_jointly(plan.mechanism):
         return {}
     noise, honest = plan.mechanism.noise(), plan.mechanism.honest
@@ -141,30 +143,31 @@ def pairs_row(plan: Plan) -> dict[str, str]:
     left = guarantee({replace(plan.event, release=alone): rounds}, privacy.delta)
     return {
         "pairs": (
-            f"each client adds noise of standard deviation {noise.alone:.3g} of its own, and of "
-            f"{noise.shared:.3g} with each of {noise.clients - 1} others, which cancels and is "
-            "assumed to be pseudorandom (a computational assumption, which ε leaves out); ε "
-            f"holds against the server with up to {colluding} of them; if all others colluded "
-            f"with it, this run alone would have ε = {ceiling(left.epsilon)}"
+            f"each client adds noise of its own of standard deviation {noise.alone:.3g}, and noise "
+            f"of {noise.shared:.3g} that it shares with each of {noise.clients - 1} others, which "
+            "cancels in the sum and is assumed to be pseudorandom (a computational assumption "
+            f"that ε does not include); ε holds against the server with up to {colluding} "
+            "colluding clients; if all other clients colluded, this run alone would have ε = "
+            f"{ceiling(left.epsilon)}"
         )
     }
 
 
 _FAINT = 0.1
-"""Signal-to-noise ratio per round below which little can be learned."""
+"""Signal-to-noise ratio of a round below which a warning is shown."""
 _NOISES = {
     "gaussian": "Gaussian",
     "skellam": "Skellam",
     "discrete_gaussians": "discrete Gaussian",
 }
-"""The distributions of noise, by their names in ledgers."""
+"""The distributions of noise in words, by their names in ledgers."""
 
 
 def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the release, its noise, its privacy cost, the protected unit, and the proof."""
+    """Returns the rows on privacy: mechanism, event, budget, unit, signal, and proof."""
     if not plan.mechanism.private:
         return {"privacy": "none: ε = ∞"}
-    budget = f"ε = {number(plan.budget)}" if plan.budget else "none, the noise is fixed"
+    budget = f"ε = {number(plan.budget)}" if plan.budget else "none (the noise is fixed)"
     bound = plan.guarantee
     return {
         "privacy": (
@@ -184,13 +187,13 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _unamplified(plan: Plan) -> str:
-    """The reason for zero-out, if the adversary is a server that knows the cohort."""
+    """States that sampling gives no amplification, if the server knows the cohort; else ""."""
     known = plan.config.against == "server" and bool(plan.config.row_hiding)
     return " (the server knows the cohort: no amplification)" if known else ""
 
 
 def protected_unit(plan: Plan) -> str:
-    """Returns the unit of epsilon; under a simulated partition, a simulated client."""
+    """Describes the unit of epsilon: a simulated client if a partition assigns examples."""
     simulated = "simulated " if plan.config.partition.assigns else ""
     return f"one {simulated}{plan.event.unit} with all its examples"
 
@@ -202,7 +205,7 @@ def nominal_rows(plan: Plan) -> dict[str, str]:
 
 
 def _sensitivity(plan: Plan, forecast: Forecast) -> str:
-    """The L2 sensitivity of a sum to one client, and its derivation."""
+    """Describes the L2 sensitivity of a sum to one client, and its derivation."""
     mechanism, follows = plan.config.mechanism, ""
     if mechanism.adaptive:
         quantile = plan.config.values()["privacy"].get("clip_quantile")
@@ -215,42 +218,40 @@ def _sensitivity(plan: Plan, forecast: Forecast) -> str:
         clips = f"{twice}norm bound of an encoded row; clip {mechanism.clip:g}"
     parts = plan.config.data.sites_per_client
     if parts > 1:
-        clips += f", {mechanism.clip / parts:.6g} at each of {parts} sites, which noise is over"
+        clips += f": at most {mechanism.clip / parts:.6g} at each of {parts} sites"
     return f"{change * mechanism.clip * forecast.encoded:.6g} ({clips}{follows})"
 
 
 def _correlation_row(plan: Plan) -> dict[str, str]:
-    """The rounds over which noise is correlated, and the number of groups of clients."""
+    """Returns how noise is correlated over rounds; empty if it is not."""
     mechanism, release = plan.mechanism, plan.event.release
     if not isinstance(mechanism, SolvedForRun):
         return {}
     groups = release.groups if isinstance(release, RandomAllocation) else 1
     divided = f"; clients are in {groups} public groups" if groups > 1 else ""
     if isinstance(release, RandomAllocation) and release.epoch.choices == 1:
-        divided += (
-            ", of one slot each: no slot is secret, so that sampling does not amplify privacy"
-        )
+        divided += ", of one slot each: no slot is secret, so sampling does not amplify privacy"
     rounds = plan.config.run.rounds
     share = stays_on_model(mechanism, rounds, plan.config.sampler.size)
-    stays = f"; {share:.3g} of it remains on the model over {rounds} rounds" if share < 1 else ""
+    stays = f"; {share:.3g} of it remains on the model after {rounds} rounds" if share < 1 else ""
     return {"correlated": f"{mechanism.span()}{stays}{divided}"}
 
 
 def _prior_row(plan: Plan) -> dict[str, str]:
-    """The part of the budget that earlier runs over the same population spent."""
+    """Returns the ε that earlier runs over the same population spent; empty without any."""
     if not plan.before.runs:
         return {}
     privacy = plan.config.privacy
     earlier = guarantee(plan.before.spending, plan.guarantee.delta, privacy.accountant)
     row = (
-        f"of this, ε = {ceiling(earlier.epsilon)} was spent before, over the same population "
+        f"included; earlier runs over the same population spent ε = {ceiling(earlier.epsilon)} "
         f"({', '.join(privacy.prior)})"
     )
     if stopped := [prior.path for prior in plan.before.runs if prior.planned is not None]:
         together = total([plan.before.planned, plan.spent])
         bound = guarantee(together, plan.guarantee.delta, privacy.accountant)
         row += (
-            f"; {', '.join(stopped)} ended early, so that this ε counts the rounds done (an "
+            f"; {', '.join(stopped)} ended early, so this ε counts only the completed rounds (an "
             f"odometer); with all planned rounds ε = {ceiling(bound.epsilon)}"
         )
     if added := [prior.path for prior in plan.before.runs if prior.odometer]:
@@ -259,7 +260,10 @@ def _prior_row(plan: Plan) -> dict[str, str]:
 
 
 def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Signal-to-noise ratio of the averaged update, with the noise that remains on the model."""
+    """Returns the signal-to-noise ratio of the averaged update, and a warning if it is low.
+
+    The noise is the part that remains on the model.
+    """
     if forecast.signal is None or forecast.noise is None:
         return {}
     config = plan.config
@@ -275,14 +279,15 @@ def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     }
     if ratio < _FAINT:
         pairs["faint"] = (
-            "little may be learned, and only at small learning rates: take a larger cohort, "
-            "fewer parameters (frozen layers, a public start) or rounds, or more ε"
+            "the model may learn little, and only at small learning rates; use a larger cohort, "
+            "fewer trained parameters (frozen layers, a public initial model), fewer rounds, or a "
+            "larger ε"
         )
     return pairs
 
 
 def _event(plan: Plan) -> str:
-    """One round's release in words; z is relative to the sensitivity."""
+    """Describes the release of one round; z is relative to the sensitivity."""
     release = plan.event.release
     noise = plan.event.noise
     if noise is None:
@@ -299,24 +304,24 @@ def _event(plan: Plan) -> str:
         case PoissonSampled(rate=rate):
             return f"{event}, Poisson-sampled at q = {rate:g}"
         case SeveralSites(rate=rate, sites=sites):
-            return f"{event}, for each of {sites} sites that draw a client at q = {rate:g}"
+            return f"{event}, for each of {sites} sites, Poisson-sampled at q = {rate:g}"
         case Repeated(count=sites, of=PoissonSampled(rate=rate)):
             return f"per round {sites} times {noised}, Poisson-sampled at q = {rate:g}"
         case TruncatedPoisson(rate=rate, cap=cap):
             return f"{event}, Poisson-sampled at q = {rate:g} and truncated to {cap}"
         case WithoutReplacement(cohort=m, clients=n):
-            return f"{event}, on {m} of {n} drawn without replacement"
+            return f"{event}, on {m} of {n} clients sampled without replacement"
         case Separated(separation=b):
-            return f"{event}, meeting a client once in {b} rounds at most"
+            return f"{event}; a client takes part at most once in {b} rounds"
         case BufferedToeplitz(separation=b):
             return (
-                f"{event}, meeting a client once in {b} rounds at most; its contributions to "
-                "different rounds overlap in C x, and cost more than as many separate ones"
+                f"{event}; a client takes part at most once in {b} rounds, and its contributions "
+                "overlap in C x, so they cost more than separate ones"
             )
         case RandomAllocation(slots=b, epoch=epoch):
             choices = "one" if epoch.choices == 1 else f"a secret one of {epoch.choices}"
             return (
-                f"{event}, meeting a client in {choices} of every {b} rounds, which count fully "
-                "once they have begun"
+                f"{event}; a client takes part in {choices} of every {b} rounds, an epoch that is "
+                "charged in full once it has begun"
             )
     return event

@@ -18,7 +18,7 @@ _MADE_UP = {
     "size": "shares 1, 1/2, 1/3, … of the clients",
     "label": "by clients' labels",
 }
-"""The simulated assignment of clients to sites, if no column states it."""
+"""Descriptions of the simulated assignments of clients to sites."""
 
 
 def sites_row(config: Config) -> dict[str, str]:
@@ -33,21 +33,21 @@ def sites_row(config: Config) -> dict[str, str]:
         origin = f"column {column!r}" if column else f"simulated: {_MADE_UP[data.site_partition]}"
     several = ""
     if data.sites_per_client > 1:
-        several = f", a client at up to {data.sites_per_client}; ε covers its rows at these sites"
+        several = f", a client at up to {data.sites_per_client}; ε covers its rows at all sites"
         several += " that do not collude" if config.by_sites else ""
     role = "they hold clients, but are not parties of sums"
     if config.by_sites:
-        role = "each samples its own clients in secret, bounds their rows and sends one sum of them"
+        role = "each samples its own clients in secret, bounds their rows and sends their sum"
     return {"sites": f"{data.sites} declared ({origin}){several}; {role}"}
 
 
 def _steps(share: float) -> str:
-    """Formats a standard deviation in steps."""
+    """Formats a number of steps of the grid."""
     return f"{share:.4g}" if share < 1e4 else f"{share:,.0f}"
 
 
 def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """Returns the noise share per site, its assumption, and the probability of modular overflow."""
+    """Returns the noise of each site, the sites that it assumes, and modular overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = limits.minimum - limits.colluders
     sized = f"{limits.minimum} of {limits.sites} have to survive"
@@ -63,28 +63,28 @@ def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
     }
     if honest == 1:
         rows["alone"] = (
-            "WARNING: as few as one site's noise may protect its clients, so that each site "
-            "adds all of the noise by itself and the protocol saves none; raise secure.minimum "
-            "or data.sites, or lower secure.colluders"
+            "WARNING: the noise of a single site may have to suffice, so each site adds all of it "
+            "and the secure sum saves no noise; raise secure.minimum or data.sites, or lower "
+            "secure.colluders"
         )
     return rows
 
 
 def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
-    """Returns a site's guarantee for its own clients, by its own count of answers."""
+    """Returns the guarantee for a site's own clients if the site limits its answers."""
     alone = ""
     if site.alone:
-        alone = f", and ε = {ceiling(site.alone.epsilon)} if all others collude"
+        alone = f", and ε = {ceiling(site.alone.epsilon)} if all other sites collude"
     return {
         "per site": (
-            f"answering at most {counted(site.answers, 'round')} guarantees its own clients "
-            f"{site.bound.line()}{alone}, by its own count of answers"
+            f"a site that answers at most {counted(site.answers, 'round')} guarantees its own "
+            f"clients {site.bound.line()}{alone}"
         )
     }
 
 
 def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the view of each party, and the cost of encoding and aborts in secure sums."""
+    """Returns the rows on secure sums: the view of each party, encoding, noise, and aborts."""
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None:
         return {}
@@ -100,14 +100,12 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         cost = " (charged)" if plan.event.slack >= forecast.aborts else ""
         if limits.sites:
             cost = (
-                ": dropouts of sites do not depend on the clients sampled, so that aborts "
-                "reveal nothing"
+                ": dropouts of sites do not depend on the clients sampled, so aborts reveal nothing"
             )
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
     if limits.admitted:
         pairs["smallest cohort"] = (
-            f"{protocol.begun(limits)} clients or more, the fewest for which the cost of aborts "
-            "is negligible"
+            f"{protocol.begun(limits)} clients, which makes the cost of aborts negligible"
         )
     if exclusion := exclusion_text(plan):
         pairs["if proved Byzantine"] = exclusion
@@ -115,25 +113,28 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
-    """The view of the parties that see a sum; `protocol_sight` is the protocol's own statement."""
+    """Describes the view of the parties that see a sum.
+
+    `protocol_sight` is the statement of the protocol.
+    """
     if plan.mechanism.trust == "sum":
-        site = "but a client's own site " if plan.cost.limits.sites else ""
-        return f"the party that opens the sum sees it with its noise; no party {site}sees a row"
+        site = " except a client's own site" if plan.cost.limits.sites else ""
+        return f"the party that opens the sum sees it with its noise; no party{site} sees a row"
     central = plan.mechanism.trust == "server"
     trusted = f"; {opener} is trusted to add the noise" if central else ""
     return f"{protocol_sight}{trusted}"
 
 
 def _quantisation(protocol: RowHiding, limits: Limits, forecast: Forecast) -> str:
-    """The integer encoding of rows, and the increase of their norm."""
+    """Describes the integer encoding of rows, and the increase of their norm."""
     steps = f", step {forecast.step:.2g}" if forecast.step else ""
     modular = protocol.opener == "the server"  # ciphertexts have a modulus of their own
     integers = f"modulus 2^{protocol.bits}" if modular else f"{protocol.bits} bits"
     longer = ""
     if forecast.encoded > LONGER_THAN_CLIPPED:
         longer = (
-            f"; rounding makes rows up to {forecast.encoded:.4g} times as long, and the noise "
-            "grows with them"
+            f"; rounding may increase norms by a factor of up to {forecast.encoded:.4g}, and the "
+            "noise grows with them"
         )
     capacity = f"{limits.rows} rows at {limits.sites} sites" if limits.sites else ""
     capacity = capacity or f"{limits.capacity} clients"
@@ -141,15 +142,15 @@ def _quantisation(protocol: RowHiding, limits: Limits, forecast: Forecast) -> st
 
 
 def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """The noise share per client, its assumption, and the probability of modular overflow."""
+    """Returns the noise of each client, the clients that it assumes, and modular overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
-    honest = f"{mechanism.honest:.0%} of that is the noise of honest clients"
-    sized = f"{limits.minimum} clients together add it, and sums of fewer abort"
+    honest = f"{mechanism.honest:.0%} of the noise is from honest clients"
+    sized = f"{limits.minimum} clients add enough noise, and a sum of fewer clients aborts"
     if mechanism.layered:
         sized = f"exact for up to {limits.tolerance:.0%} dropouts; with more the sum aborts"
     byzantine = (
-        f"assumed to be {limits.byzantine} of a cohort at most; they add no noise, and learn who "
-        "was sampled"
+        f"at most {limits.byzantine} of a cohort are assumed; they add no noise, and learn who was "
+        "sampled"
     )
     return {
         "noise": (

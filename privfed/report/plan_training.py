@@ -11,7 +11,7 @@ from privfed.run.forecast import Forecast
 
 
 def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the size of a compressed update and the meaning of its clip; else empty."""
+    """Returns the size of a compressed update and how it is clipped; empty without compression."""
     compression, name = plan.config.compression, plan.config.names["compression"]
     if not compression.compresses:
         return {}
@@ -23,11 +23,12 @@ def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if not plan.mechanism.private:
         return {"compression": sent}
     shorter = f"{forecast.shortening:.2g} times " if forecast.shortening < 1.0 else ""
-    return {"compression": f"{sent}; clipped as it is sent, about {shorter}as long as an update"}
+    clipped = f"the compressed row is clipped; its norm is about {shorter}that of the update"
+    return {"compression": f"{sent}; {clipped}"}
 
 
 def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the metrics of evaluation by clients, and the epsilon of each part alone."""
+    """Returns the rows on evaluation by clients, the ε of each part alone, and early stopping."""
     config = plan.config
     pairs: dict[str, str] = {}
     if plan.evaluation is not None:
@@ -37,8 +38,8 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         noise = plan.evaluation.noise_multiplier
         noised = "" if noise is None else f"; noise multiplier {ceiling(noise)}"
         pairs["evaluation"] = (
-            f"by clients{models}, every {every} rounds: {', '.join(keys.measures)}{groups}, by "
-            f"{plan.evaluation.config.sampler.size} expected{noised}"
+            f"by clients{models}, every {every} rounds: {', '.join(keys.measures)}{groups}; "
+            f"expected cohort {plan.evaluation.config.sampler.size}{noised}"
         )
     if forecast.half_widths and plan.mechanism.private:
         widths = (f"{name} ± {width:.2g}" for name, width in forecast.half_widths.items())
@@ -52,7 +53,7 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         )
     if config.stop.patience:
         by = config.stop.by or "the first measure"
-        pairs["stop"] = f"after {config.stop.patience} evaluations without a better one, by {by}"
+        pairs["stop"] = f"after {config.stop.patience} evaluations without improvement in {by}"
     return pairs
 
 
@@ -62,20 +63,20 @@ def objective_rows(config: Config) -> dict[str, str]:
     name, least = config.names["objective"], config.objective.least_steps
     if config.objective.server_step == "plain" and not adds_updates(config):
         pairs["server"] = (
-            f"another algorithm than the published {name}, whose next model is the model plus "
-            'the update (server.optimizer = "fedavg" at rate 1): it has the same fixed points, '
-            "and may reach them faster, slower or not at all"
+            f"this is not the published {name}, whose next model is the model plus the update "
+            '(server.optimizer = "fedavg" at rate 1): it has the same fixed points, but may reach '
+            "them faster, slower or not at all"
         )
     if least and not config.example_privacy:  # with DP-SGD the steps are known, and enough
         pairs["samples"] = (
             f"a client that takes fewer than {least} local steps in a round sends a plain update, "
-            f"as sgd does; batches of {config.client.batch_size}, {config.client.epochs} epochs"
+            f"as with sgd (batches of {config.client.batch_size}, {config.client.epochs} epochs)"
         )
     return pairs
 
 
 def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the trained parameters and traffic of adapters, relative to the whole model."""
+    """Returns the number of trained parameters with adapters, and advice; empty without any."""
     lora = plan.config.start.lora
     if lora is None or forecast.without_adapters is None:
         return {}
@@ -83,19 +84,19 @@ def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     factors = "B alone (A is fixed as initialised)" if lora.freeze_a else "A and B"
     pairs = {
         "adapters": (
-            f"rank {lora.rank}, {factors}: {trained:,} numbers are trained and sent in place of "
-            f"the {model:,} of the model, {size_of(4 * trained)} a client for "
-            f"{size_of(4 * model)}, {model / trained:.3g} times fewer"
+            f"rank {lora.rank}, {factors}: {trained:,} numbers are trained and sent instead of "
+            f"the {model:,} of the model ({size_of(4 * trained)} instead of "
+            f"{size_of(4 * model)} per client, {model / trained:.3g} times fewer)"
         )
     }
     if not plan.config.starts_from:
         pairs["base"] = (
-            "the adapted weights are not pretrained, and remain as initialised; start from "
-            "public ones (model.init)"
+            "the adapted weights are not pretrained, and remain as initialised; use public "
+            "weights (model.init)"
         )
     if plan.mechanism.private and not lora.freeze_a:
         pairs["factors"] = (
-            "noise on A and on B enters their product quadratically; with model.lora.freeze_a = "
-            "true it does not, and half as much is sent"
+            "the product of A and B contains products of noise on both; model.lora.freeze_a = "
+            "true avoids this, and halves the traffic"
         )
     return pairs

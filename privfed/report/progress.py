@@ -30,10 +30,10 @@ class Status:
     """The state of a run after `round` of `rounds`.
 
     Attributes:
-      at: the round of the last evaluation; 0: there was none.
-      name: its metric.
-      measure: the value of the metric.
-      epsilon: the ε spent by then, with the budget.
+      at: the round of the last evaluation; 0 if there was none.
+      name: the metric of that evaluation.
+      measure: the value of the metric, formatted.
+      epsilon: the ε spent at that evaluation, with the budget.
       history: the metric at each evaluation.
       rate: rounds per second.
       seconds: the time since the start.
@@ -56,7 +56,7 @@ class Status:
 
 
 class _Look(NamedTuple):
-    """The widths of bar and sparkline, and the other elements of a line."""
+    """The layout of a line: the widths of bar and sparkline, and the other elements shown."""
 
     bar: int
     spark: int
@@ -75,20 +75,18 @@ _LOOKS = (
     _Look(0, 0, pace=False, left=False),
     _Look(0, 0, pace=False, left=False, evaluation=False),
 )
-"""In descending order of length."""
+"""The layouts in descending order of length."""
 
 
 def status_line(
     status: Status, width: int, as_written: Callable[[str], str] = lambda text: text
 ) -> Text:
-    """Returns the longest line of `status` that fits.
-
-    The shortest line is truncated if it does not fit.
+    """Formats `status` in the longest layout that fits; the shortest one is truncated.
 
     Args:
       status: the state of the run.
       width: the number of columns.
-      as_written: the text as the terminal shows it.
+      as_written: converts a text to what the terminal shows.
     """
     for look in _LOOKS:
         line = Text("  " if look.name else " ").join(_parts(status, look))
@@ -132,7 +130,7 @@ def _pace(rate: float, long: bool) -> str:
 
 
 def _time(status: Status) -> str:
-    """The time left, or the total time at the end; "" if it is unknown."""
+    """Formats the time left, or the total time at the end; "" if it is unknown."""
     if status.ended:
         return f"in {duration(status.seconds)}"
     if not status.rate:
@@ -145,11 +143,11 @@ def _time(status: Status) -> str:
 _WINDOW = 30.0
 """Seconds over which the rate is averaged."""
 _FEWEST = 2
-"""Number of rounds that a rate needs."""
+"""Minimum number of recorded rounds for a rate."""
 
 
 class Pace:
-    """The recent number of rounds per second, from calls of `at`."""
+    """Measures the recent number of rounds per second, from calls of `at`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -181,7 +179,7 @@ MOST_LINES = 40
 
 
 class PlainProgress:
-    """Occasional lines for logs and pipes: at most `MOST_LINES` evaluations."""
+    """Prints occasional lines, for logs and pipes: at most `MOST_LINES` evaluations."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -194,7 +192,7 @@ class PlainProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Shows the last evaluation, wherever the run stopped."""
+        """Shows the last evaluation, if it was not shown yet."""
         if self._waiting is not None:
             self._show(self._waiting)
 
@@ -210,7 +208,7 @@ class PlainProgress:
         """Does nothing: rounds without an evaluation have no line."""
 
     def aborted(self, round: int, reason: str) -> None:
-        """Reports an aborted round, which was charged."""
+        """Shows that a round was aborted; it was charged."""
         self._console.print(abort_line(round, reason), highlight=False)
 
     def after(self, record: RoundRecord) -> None:
@@ -230,7 +228,7 @@ class PlainProgress:
 
 
 class LiveProgress(PlainProgress):
-    """A line that is redrawn: history of the metric, ε of the budget, rate, time left."""
+    """Redraws one line: history of the metric, spent ε, rate, and time left."""
 
     def __init__(self, console: Console, pace: Pace | None = None) -> None:
         super().__init__(console)
@@ -268,7 +266,7 @@ class LiveProgress(PlainProgress):
         )
 
     def _line(self) -> Text:
-        """The line for the terminal's current width."""
+        """Returns the line for the terminal's current width."""
         as_written = partial(written, encoding=self._console.encoding)
         return status_line(self._status, self._console.width - 1, as_written)
 
@@ -280,14 +278,14 @@ def progress(console: Console) -> PlainProgress:
 
 
 def abort_line(round: int, reason: str) -> str:
-    """Returns the report of a round whose secure sum was aborted."""
-    return f"round {round} aborted, charged and not repeated: {reason}"
+    """Formats the report of a round whose secure sum was aborted."""
+    return f"round {round} aborted; it is charged and not repeated: {reason}"
 
 
 def measures_line(record: RoundRecord, budget: float | None) -> str:
-    """Returns the first metric of an evaluation, that of clients, and ε of the budget."""
+    """Formats the first metric of an evaluation, that of clients, and the spent ε."""
     name, value = next(iter(record.public.items()))
-    if f"{PREFIX}{name}_low" in record.public:  # no test set: both are the same number
+    if f"{PREFIX}{name}_low" in record.public:  # without a test set, clients measured `name`
         return f"clients' {name} {measure(name, value)}  {epsilon_of_budget(record, budget)}"
     charged = next((key for key in record.public if f"{key}_low" in record.public), None)
     by_clients = ""
@@ -298,6 +296,6 @@ def measures_line(record: RoundRecord, budget: float | None) -> str:
 
 
 def epsilon_of_budget(record: RoundRecord, budget: float | None) -> str:
-    """Returns the ε spent by the round of an evaluation, of the budget."""
+    """Formats the ε spent at an evaluation, with the budget."""
     of_budget = f" of {number(budget)}" if budget is not None and budget != math.inf else ""
     return f"ε {ceiling(record.public['epsilon'])}{of_budget}"

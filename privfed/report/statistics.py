@@ -22,7 +22,7 @@ _MOST_VALUES = 6
 
 
 def statistics_tables(statistics: Statistics) -> tuple[Table, Table]:
-    """Returns the columns, and the facts and cost of the release. Intervals are of 95 %."""
+    """Returns a table of the columns, with 95 % intervals, and one of the facts of the release."""
     columns = Table(box=None, header_style="cyan")
     for header in ("column", "empty", "range", "mean", "standard deviation", "median", "values"):
         columns.add_column(header, overflow="fold")
@@ -43,7 +43,7 @@ def statistics_tables(statistics: Statistics) -> tuple[Table, Table]:
 
 
 def _cells(column: ColumnStatistics) -> Sequence[str]:
-    """A row of the table."""
+    """Returns the cells of a column's row."""
     numbers, values = column.numbers, column.values
     shown = [
         f"{each.value}{'…' if each.cut else ''} {_counted(each.count)}"
@@ -51,7 +51,7 @@ def _cells(column: ColumnStatistics) -> Sequence[str]:
     ]
     more = [f"{len(values) - _MOST_VALUES} more"] if len(values) > _MOST_VALUES else []
     if column.unnamed and column.unnamed.low:
-        more.append(f"not read {_counted(column.unnamed)}")
+        more.append(f"other values {_counted(column.unnamed)}")
     summary = ["—"] * 4
     if numbers is not None:
         day = iso_date if column.kind == "dates" else _number

@@ -1,4 +1,4 @@
-"""Rows that the tables of plans, runs, audits and calibrations share."""
+"""Rows that occur in several tables: of plans, runs, audits and calibrations."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ if TYPE_CHECKING:  # lists of runs need no accountants
     from accounting.guarantee import Guarantee
 
 LONGER_THAN_CLIPPED = 1.0005
-"""Factor of norm increase by rounding up to which no increase is reported."""
+"""An increase of norms by rounding is reported if its factor exceeds this."""
 _PARTIES = {
-    "server": "a server that knows the cohort, by the noise of honest survivors alone",
+    "server": "a server that knows the cohort; only the noise of honest survivors counts",
     "readers": "readers of the released aggregates, who do not see the messages",
-    "sites": "the server, readers and colluding sites, by the noise of the other sites alone",
-    "others": "all but a client's own site, by the noise of that site alone",
+    "sites": "the server, readers and colluding sites; only the noise of other sites counts",
+    "others": "all parties except a client's own site; only the noise of that site counts",
 }
-"""The adversary of distributed noise, in words."""
-_COLLUDING = (
-    "the server and up to {} clients that collude with it, by the noise of the other clients"
-)
-"""The same for noise that pairs of clients share."""
+"""Descriptions of the adversaries of distributed noise."""
+_COLLUDING = "the server and up to {} colluding clients; only the noise of other clients counts"
+"""Description of the adversary if pairs of clients share noise."""
 
 
 def rows(pairs: Mapping[str, str]) -> Table:
@@ -49,7 +47,7 @@ def counted(count: int, what: str, ending: str = "s") -> str:
 def overflow_text(probability: float) -> str:
     """Formats the probability that an entry of a sum overflows its modulus.
 
-    Tails of 38 or more standard deviations underflow or are stated as 0.
+    A probability below 1e-300, which float64 may not represent, is called negligible.
     """
     if probability < 1e-300:
         return "negligible: an entry of the sum with a probability below 1e-300"
@@ -57,12 +55,12 @@ def overflow_text(probability: float) -> str:
 
 
 def head_line(head: str, charges: int) -> str:
-    """Formats the head to record elsewhere: `privfed audit --head` takes it."""
+    """Formats a ledger's head, which users record elsewhere for `privfed audit --head`."""
     return f"{head} at {charges} charges"
 
 
 def chosen_row(chosen: bool) -> dict[str, str]:
-    """Returns a note on the epsilon of a run that was chosen among others."""
+    """Returns a note that ε covers the choice, if the run was chosen among candidates."""
     text = "the best of a secret number of candidates; ε covers the choice"
     return {"chosen": text} if chosen else {}
 
@@ -80,9 +78,13 @@ def further_guarantee_rows(
     other: Guarantee | None,
     colluders: int | None = None,
 ) -> dict[str, str]:
-    """Returns the adversary of the headline, and the other guarantees.
+    """Returns the adversary of ε, and the further guarantees of a run.
 
-    These are against the `other` party, and for one example of a silo.
+    Args:
+      against: the party of the budget; "" if there is only one guarantee for clients.
+      examples: the guarantee for one example of a silo; None if there is none.
+      other: the guarantee against the other party; None if there is none.
+      colluders: largest number of colluding clients, if pairs of clients share noise.
     """
     pairs = party_rows(against, other, colluders)
     return {**pairs, "examples": example_line(examples)} if examples else pairs
@@ -91,14 +93,20 @@ def further_guarantee_rows(
 def party_rows(
     against: str, other: Guarantee | None, colluders: int | None = None
 ) -> dict[str, str]:
-    """Returns the adversary of noise that clients share, and the number of colluders."""
+    """Returns the adversary of ε, and the guarantee against the other party.
+
+    Args:
+      against: the party of the budget; "" if there is only one guarantee.
+      other: the guarantee against the other party; None if there is none.
+      colluders: largest number of colluding clients, if pairs of clients share noise.
+    """
     if against == "clients":
         return {"adversary": _COLLUDING.format(colluders)}
     return two_sided(against, other) if against and other else {}
 
 
 def two_sided(against: str, other: Guarantee) -> dict[str, str]:
-    """Returns both guarantees of distributed noise: the headline's adversary, and the other one."""
+    """Returns the adversary of ε, and the guarantee against the `other` adversary."""
     bound = f"{other.line()} ({other.relation})"
     why = f": {other.missing}" if other.missing else ""
     why += f"; {other.weakness}" if other.weakness else ""
@@ -109,7 +117,7 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
 
 
 def example_line(bound: Guarantee) -> str:
-    """Returns the guarantee of DP-SGD for one example of a silo, or the reason for none."""
+    """Formats the guarantee of DP-SGD for one example of a silo, or why there is none."""
     if bound.missing:
         return f"also, {bound.sentence()}"
     return (
@@ -119,11 +127,12 @@ def example_line(bound: Guarantee) -> str:
 
 
 def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
-    """Returns the starting model, and whether `bound` covers it; empty if it was new."""
+    """Returns the initial model, and whether `bound` covers it; empty if it is newly built."""
     if not init and not bound.uncovered:
         return {}
     start = init or "an earlier run's"
-    return {"start": f"{start}; {bound.left_out if bound.uncovered else 'counted as earlier'}"}
+    covered = "the runs that trained it are counted"
+    return {"start": f"{start}; {bound.left_out if bound.uncovered else covered}"}
 
 
 def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:

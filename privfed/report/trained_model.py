@@ -22,7 +22,7 @@ from privfed.trained.predict import Predicted
 
 
 def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
-    """Returns each metric next to its baseline, the data, and the place of `predictions`."""
+    """Returns each metric with its baseline, the data, and the file of `predictions`."""
     measures, constant = evaluation.measures, evaluation.constant
     pairs = {name: with_baseline(name, measures, constant) for name in measures}
     pairs["examples"] = f"{evaluation.examples}: {evaluation.data}"
@@ -35,22 +35,22 @@ def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
 
 
 def clients_table(evaluation: ClientEvaluation) -> Table:
-    """Returns the metrics of evaluation by clients, each with its interval, and their cost."""
+    """Returns the metrics of evaluation by clients, each with its interval, and their ε."""
     pairs = {
         name: f"{measure(name, estimate.value)} ({measure(name, estimate.low)} to "
         f"{measure(name, estimate.high)} at {evaluation.confidence:.0%})"
         for name, estimate in evaluation.measures.items()
     }
     held = (
-        "all their examples, including those they trained on"
+        "all their examples, on which they also trained"
         if evaluation.on_trained
         else "examples that they did not train on"
     )
     pairs["scored on"] = held
     pairs["ε"] = (
-        "∞: this run is without privacy"
+        "∞: this run has no privacy mechanism"
         if evaluation.alone == math.inf
-        else f"{ceiling(evaluation.alone)} for this evaluation alone; the run has spent "
+        else f"{ceiling(evaluation.alone)} for this evaluation alone; the run has spent ε = "
         f"{epsilon_at(evaluation.epsilon, evaluation.delta)}"
     )
     whose = ", each client's own model" if evaluation.personal else ""
@@ -61,7 +61,7 @@ def clients_table(evaluation: ClientEvaluation) -> Table:
 
 
 def personal_table(personalised: Personalised) -> Table:
-    """Returns the benefit of personal models to clients."""
+    """Returns the scores over clients before and after personalisation."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     over_clients = f"{personalised.measure} over {personalised.clients} clients"
     for name in (over_clients, "before", "after"):
@@ -88,7 +88,7 @@ def _span(interval: tuple[float, float]) -> str:
 
 
 def prediction_table(predicted: Predicted) -> Table:
-    """Returns the metrics of predictions, if labels are available, and the place of the output."""
+    """Returns the metrics of predictions if there are labels, and the file of the predictions."""
     pairs = {name: measure(name, value) for name, value in predicted.measures.items()}
     if predicted.unscored:
         pairs["score"] = f"none: {predicted.unscored}"
@@ -103,7 +103,7 @@ def prediction_table(predicted: Predicted) -> Table:
 
 
 def export_table(exported: Exported) -> Table:
-    """Returns a file's inputs and outputs, its check, and its guarantee."""
+    """Returns the inputs and outputs of an exported file, its check, and its guarantee."""
     facts = exported.facts
     pairs = {
         "file": f"{exported.to}, {size_of(exported.size)}: {exported.called}",
@@ -125,7 +125,7 @@ def export_table(exported: Exported) -> Table:
 
 
 def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Each input, and its columns in order."""
+    """Returns each input, with its columns in order."""
     preprocessing, columns = facts["preprocessing"], {"numbers": "", "categories": ""}
     if preprocessing:
         categories = (column["column"] for column in preprocessing["categories"])
@@ -138,14 +138,14 @@ def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _number(declared: Mapping[str, Any]) -> str:
-    """A numeric column: the count of a pattern, and the unit of dates."""
+    """Formats a numeric column, with the count of a pattern and the unit of dates."""
     times = f" x {declared['count']}" if declared["count"] > 1 else ""
     days = " (days since 1970-01-01, UTC)" if declared["days"] else ""
     return f"{declared['column']}{times}{days}"
 
 
 def _output(facts: Mapping[str, Any]) -> str:
-    """The output, and its labels."""
+    """Formats the output, with the names of its labels."""
     names = [repr(name) if len(name) < 2 else name for name in facts["label"]["names"]]
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
     return f"{facts['output']['name']}, {_shaped(facts['output'])}" + (f": {shown}" * bool(names))
@@ -157,7 +157,7 @@ def _shaped(tensor: Mapping[str, Any]) -> str:
 
 
 def _guarantee(facts: Mapping[str, Any]) -> str:
-    """The guarantee of the run that trained the model."""
+    """Formats the guarantee of the run that trained the model."""
     epsilon = facts["epsilon"]
     bound = epsilon_at(math.inf if epsilon == "inf" else epsilon, facts["delta"])
     return f"ε = {bound}: {facts['meaning']}"

@@ -50,20 +50,22 @@ class Algorithm:
     client_schedule: Schedule = CONSTANT
     dropout: float = 0.0
     aborts: float = 0.0
-    """Upper bound on the probability that a round publicly aborts (`privfed.secure.aborts`), if an
-    abort reveals the sample.
+    """Upper bound on the probability that a round publicly aborts, if aborts depend on the sampled
+    cohort (`privfed.secure.aborts`).
     """
     evaluates: bool = False
-    """Whether its rounds only evaluate the model by clients, without changing it."""
+    """Whether clients only evaluate the model in its rounds, which do not change the model."""
     evaluation_rounds: EvaluationRounds = field(default_factory=lambda: EvaluationRounds(0))
-    """The rounds of the run that are evaluations."""
+    """The rounds of the run in which clients evaluate."""
     sites: int = 0
     """Number of sites that are the parties of sums; 0: clients are the parties."""
     sites_per_client: int = 1
-    """Upper bound s on the number of sites with rows of one client; each part has weight 1 / s."""
+    """Upper bound s on the number of sites at which one client has rows; each of these rows has
+    weight 1 / s.
+    """
     averaged: int = 0
-    """Number of entries at the end of the model that are averaged as they are: no server optimizer
-    steps these running statistics.
+    """Number of running statistics at the end of the model, which are averaged without a step of
+    the server optimizer.
     """
     canaries: int = 0
     """Upper bound on the number of canary clients in the population, in addition to the `clients`
@@ -73,7 +75,17 @@ class Algorithm:
     def moved(
         self, round: int, params: Tensor, delta: Tensor, state: ServerState
     ) -> tuple[Tensor, ServerState]:
-        """The server's step from `params` `[d]` in `round`: the next model `[d]`, and its state."""
+        """Takes the server's step.
+
+        Args:
+          round: number of the round.
+          params: the current model, shape [d].
+          delta: the released average update, shape [d].
+          state: state of the server optimizer.
+
+        Returns:
+          The next model [d], and the next state.
+        """
         server, factor, mean = self.server, self.schedule.factor(round), delta
         if server.in_client_rates:
             rate = self.client_schedule.factor(round)
@@ -100,8 +112,9 @@ class Algorithm:
     def draw(self, round: int, population: Population, streams: Streams) -> Cohort:
         """Samples the cohort of `round`.
 
-        A sampler with correlated draws counts only the rounds of its own kind. If a client
-        participates in every b-th training round, evaluation rounds in between do not change that.
+        A sampler whose rounds depend on each other counts training and evaluation rounds
+        separately: a client that participates in every b-th training round does so whatever the
+        evaluation rounds in between.
         """
         turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round
         cohort = self.sampler.sample(turn, self.clients, population, streams)
@@ -113,7 +126,7 @@ class Algorithm:
         return self.mechanism.private or self.objective.sums_states
 
     def initial_state(self, params: Tensor) -> TrainingState:
-        """The state before round 1; a rule that keeps a center starts at zero."""
+        """The state before round 1, with the model `params` `[d]`."""
         return TrainingState(
             params,
             self.server.init(params[: len(params) - self.averaged]),
@@ -136,7 +149,7 @@ class Algorithm:
     def encoding_factor(self, parameters: int) -> float:
         """Ratio of an encoded row's norm to the clipping norm; 1 without a secure sum.
 
-        Raises `Refused` if the secure sum cannot hold the row.
+        Raises `Refused` if the secure sum cannot encode the row.
         """
         encoding = self.mechanism.encoding(self.mechanism.init())
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))

@@ -1,11 +1,10 @@
 """Aggregation by a rule that sees every client's row.
 
 *A rule's memory of clients* (`defenses.history`) is stored under private/, as secret as rows are.
-Why it costs no privacy under noise on each client (unit: one client; replace-one): all messages and
-the participation are released and charged, round by round, adaptively, without any amplification by
-subsampling. Histories are functions of bounded messages, as they were sent, and of nothing else, so
-that aggregates and broadcasts are functions of released values. That the messages of one client are
-linked is part of the release. Under central noise and secure sums, rules on rows are refused.
+Why it costs no privacy under local noise (unit: one client; replace-one): all messages, and which
+client sent which, are released and charged in each round, adaptively, without amplification by
+subsampling. Histories are functions of the noised messages only, so aggregates and broadcasts are
+functions of released values. Under central noise and secure sums, rules on rows are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from privfed.sampling.cohort import Cohort
 
 
 class ByRows:
-    """Releases the rule's aggregate of bounded rows. `state` is the mechanism's public one."""
+    """Releases the rule's aggregate of bounded rows; `state` is the mechanism's public state."""
 
     def __init__(self, rule: RowRule, updates: ClientUpdates) -> None:
         self.state: PublicState = updates.state.mechanism
@@ -38,7 +37,7 @@ class ByRows:
         self._gathered: Tensor | None = None
 
     def release(self, exchange: Exchange, number: int) -> Tensor:
-        """Bounds the cohort's answers to exchange `number`, and aggregates them: `[m]`.
+        """Returns the aggregate `[m]` of the cohort's bounded answers to exchange `number`.
 
         If rows are noised individually, the aggregation is post-processing.
         """
@@ -71,10 +70,10 @@ class ByRows:
     def _by_rule(
         self, rows: Tensor, exchange: Exchange, ids: Indices | None, foreseen: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """The rule's aggregate of `rows` `[n, m]` of clients `ids`, and its memory of these.
+        """The rule's aggregate of `rows` `[n, m]` of clients `ids`, and its new memory of them.
 
-        With fewer rows the rule tolerates fewer Byzantine ones. `foreseen` marks an attacker's
-        trial, which has a random stream of its own.
+        The number of Byzantine clients that the rule assumes is limited by what it tolerates for n
+        rows. `foreseen` states that an attacker tries the rule, with another random stream.
         """
         sources: dict[str, Callable[[], Any]] = {
             "generator": lambda: self._generator(foreseen),
@@ -96,30 +95,28 @@ class ByRows:
     ) -> Tensor:
         """The aggregate without noise, as an attacker that knows the rule computes it.
 
-        A trial leaves the rule's memory unchanged, however often it is repeated. Its random numbers
-        differ from those of the release: an attacker that knows a rule does not know its
-        randomness.
+        It does not change the rule's memory. Its random numbers differ from those of the release:
+        an attacker that knows a rule does not know its random numbers.
         """
         clipped = self._updates.clipped(rows, byzantine)
         return self._by_rule(clipped, exchange, ids, foreseen=True)[0]
 
     def _histories(self, exchange: Exchange, ids: Indices | None) -> Histories:
-        """The rule's memory, before this round, of clients `ids` `[n]`, a subset of the cohort.
+        """The rule's memory of clients `ids` `[n]`, a subset of the cohort, before this round.
 
-        It is read once, however often attackers try the rule. Raises `ValueError` if no memory is
-        kept, and `Refused` if an attacker tries rows that belong to no client.
+        Raises:
+          ValueError: if no memory is kept.
+          Refused: if an attacker tries rows without stating their clients.
         """
         if ids is None:
             raise Refused(
-                "attack.name tries the rule on rows in another order than one for each Byzantine "
-                "client followed by the honest clients' rows, but this rule judges rows by their "
-                "client; use another attack or rule"
+                "attack.name is an attack that tries the rule on rows in an unknown order of "
+                "clients, but aggregation.rule has a memory of each client; use another attack or "
+                "rule"
             )
         updates, cohort = self._updates, np.sort(self._updates.cohort.clients)
         if updates.world.histories is None:
-            raise ValueError(
-                "the rule keeps a history of each client, but world.histories is missing"
-            )
+            raise ValueError("the rule keeps a history of each client, but world.histories is None")
         if self._gathered is None:
             unknown = torch.zeros(self._rule.keeps(exchange.layout.length))
             self._gathered, _ = updates.world.histories.gather(cohort, unknown)
@@ -129,7 +126,7 @@ class ByRows:
         return Histories(clients, updates.state.rule, model)
 
     def _root_update(self, exchange: Exchange) -> Tensor:
-        """The server's own update: trained once, however often attackers try the rule."""
+        """The server's update on its root set, which is trained once per round."""
         if self._root is None:
             self._root = self._updates.world.executor.root(exchange, self._updates.cohort.round)
         return self._root

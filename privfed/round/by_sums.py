@@ -1,4 +1,4 @@
-"""Aggregation by sums: clients compute the rule's terms, and only their total is seen."""
+"""Aggregation by sums: clients compute the rule's terms, and the server sees only their total."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from privfed.sampling.cohort import Cohort
 
 
 class BySums:
-    """Releases the rule's sums. `state` is the mechanism's public one, after each release."""
+    """Releases the rule's sums; `state` is the mechanism's public state after the last release."""
 
     def __init__(self, rule: SumRule, updates: ClientUpdates) -> None:
         self.state: PublicState = updates.state.mechanism
@@ -72,10 +72,10 @@ class BySums:
         return released.to(exchange.broadcast["params"].device)
 
     def _over_ranks(self, total: BoundedSum, noise: Keys) -> BoundedSum:
-        """The sum over all ranks of `total`, to which each rank has added the noise of its part.
+        """Sums `total` over all ranks; each rank adds its part of the noise first.
 
-        Noise that cannot be drawn in parts is left to `release`, on rank 0. Raises `RankLost`
-        unless all ranks have drawn, or none.
+        Noise that cannot be drawn in parts is drawn later, by `release` on rank 0. Raises
+        `RankLost` if some ranks have drawn noise and others have not.
         """
         ranks, mechanism = self._updates.world.ranks, self._updates.algorithm.mechanism
         if draws_in_parts(mechanism):
@@ -105,7 +105,7 @@ class BySums:
         accumulator = updates.algorithm.summation.open(session, length, encoding)
         for sent in self.bounded(exchange, number, present):
             accumulator.add(*sent)
-            del sent  # before the next chunk trains
+            del sent  # frees memory before the next chunk trains
         return accumulator.close()
 
     def bounded(
@@ -122,9 +122,9 @@ class BySums:
         return map(sent, updates.chunks(exchange, present, foreseen))
 
     def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
-        """Terms `[c, m]` that clients sum: the rule's terms, weighted if weights are not fixed.
+        """The terms `[c, m]` that are summed: the rule's terms, weighted if weights are not fixed.
 
-        With fixed weights, a client whose rows lie at up to s sites has weight 1 / s at each.
+        With fixed weights, a client that may be at s sites has weight 1 / s at each of them.
         """
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
         parts = self._parts
@@ -142,14 +142,14 @@ class BySums:
 
     @property
     def _parts(self) -> int:
-        """Number of parts (rows at different sites) that a client's update may have."""
+        """Upper bound on a client's number of rows at different sites, if weights are fixed."""
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
     def _foreseen(
         self, exchange: Exchange, rows: Tensor, byzantine: int, ids: Indices | None
     ) -> Tensor:
-        """The aggregate without noise, as attackers compute it, with the weights they claim."""
+        """The aggregate without noise, as attackers compute it from the weights that they claim."""
         center, rule = exchange.broadcast.get("center", rows.new_zeros(rows.shape[1])), self._rule
         admitted = self._updates.algorithm.objective.admitted(rows)
         for _ in range(rule.passes):
@@ -162,7 +162,7 @@ class BySums:
 
 
 def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
-    """Divides a sum into the weighted rows and the weights."""
+    """Splits a sum into the total of weighted rows and the total weight."""
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
     if weight <= 0.0:  # no client sent anything: a zero average changes nothing
         return replace(total, total=torch.zeros_like(rows)), 1.0
@@ -170,6 +170,6 @@ def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
 
 
 def model_hash(exchange: Exchange) -> bytes:
-    """SHA-256 `[32]` of the model that an exchange broadcasts."""
+    """SHA-256 digest, 32 bytes, of the model that an exchange broadcasts."""
     params = exchange.broadcast["params"].cpu().contiguous().numpy()
     return hashlib.sha256(params.data).digest()

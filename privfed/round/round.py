@@ -1,8 +1,8 @@
 """One round: charge, sample, ask the cohort, bound, sum, release, store; then the server's step.
 
-The order is the proof's order: the charge is durable before the cohort is sampled, a release is
-durable before anything that follows from it is sent or shown, and nothing except releases reaches
-the server optimizer or the next broadcast.
+The proof requires this order: the charge is durable before the cohort is sampled, a release is
+durable before any value computed from it is sent or shown, and only releases reach the server
+optimizer and the next broadcast.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
 
 
 class Conversation:
-    """Iterates over a play's exchanges; each must be answered before the next one is requested."""
+    """Iterates over the exchanges of a `play`; `answer` must be called after each of them."""
 
     def __init__(self, play: Play) -> None:
         self._play = play
         self._answer: Tensor
         self.end: TrainingState
-        """The state after the round, once all exchanges are complete."""
+        """The state after the round; set after the last exchange was answered."""
 
     def __iter__(self) -> Iterator[Exchange]:
         try:
@@ -92,21 +92,31 @@ class Conversation:
             self.end = finished.value
 
     def answer(self, released: Tensor) -> None:
-        """Passes on the release of the last exchange."""
+        """Passes the release of the last exchange to the play."""
         self._answer = released
 
 
 def replay(
     algorithm: Algorithm, round: int, state: TrainingState, releases: Sequence[Tensor]
 ) -> TrainingState:
-    """The state after a round with the given `releases`, one for each of its exchanges.
+    """Returns the state after a round with given releases.
 
-    Raises `ValueError` for a release of the wrong length.
+    Args:
+      algorithm: frozen parts and declared constants of the run.
+      round: number of the round.
+      state: the state before the round.
+      releases: the release of each exchange, float32, shape [m].
+
+    Raises:
+      ValueError: if a release has another length or type, or their number differs.
     """
     conversation = Conversation(play(algorithm, round, state))
     for exchange, released in zip(conversation, releases, strict=True):
         if released.shape != (exchange.layout.length,) or released.dtype != torch.float32:
-            raise ValueError(f"a release has another length than {exchange.layout.length} numbers")
+            raise ValueError(
+                f"a release is {tuple(released.shape)} {released.dtype}, but the exchange has "
+                f"{exchange.layout.length} float32 numbers"
+            )
         conversation.answer(released)
     return conversation.end
 
@@ -128,10 +138,10 @@ def run_round(
       The state after the round.
 
     Raises:
-      BudgetExceeded: if the budget does not cover the round; nothing is charged or sampled.
-      Busy: if sites are away; nothing is charged or sampled.
-      Aborted: if too few clients send; the round is consumed.
-      Refused: if a part asks for more exchanges than were charged, or a release is not finite.
+      BudgetExceeded: if the budget does not suffice; nothing is charged or sampled.
+      Busy: if too few sites are available; nothing is charged or sampled.
+      Aborted: if too few clients send; the round is charged and not repeated.
+      Refused: if a part has more exchanges than were charged, or a release is not finite.
     """
     charge, drawn = world.ranks.first(lambda: charge_then_draw(round, algorithm, world))
     cohort = world.executor.answering(drawn)
@@ -157,7 +167,7 @@ def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Ch
     if world.sites:
         world.sites.gather()
     charge, sampler = world.ledger.charge(round, algorithm.event(round)), algorithm.sampler
-    if world.sites:  # which sample their own clients, without revealing them
+    if world.sites:  # sites sample their own clients, without revealing them
         no_clients = np.empty(0, dtype=np.int64)
         return charge, Cohort(round, no_clients, float(sampler.size), algorithm.witness(round))
     population = world.population if sampler.reads_sizes else world.population.with_equal_sizes()
@@ -166,12 +176,11 @@ def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Ch
 
 
 def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
-    """Raises `Refused` for exchange `number` if fewer were charged."""
+    """Raises `Refused` if exchange `number`, from 0, was not charged."""
     if number >= algorithm.exchanges:
         raise Refused(
-            f"round {round} asks the cohort for exchange {number + 1}, but only "
-            f"{algorithm.exchanges} were declared and charged; correct `exchanges` of the "
-            "objective or `passes` of the rule"
+            f"round {round} has an exchange {number + 1}, but only {algorithm.exchanges} were "
+            "declared and charged; correct `exchanges` of the objective or `passes` of the rule"
         )
 
 
@@ -179,7 +188,7 @@ def refuse_not_finite(round: int, released: Tensor) -> None:
     """Raises `Refused` if the values to be released `[m]` are not finite."""
     if not all_finite(released):
         raise Refused(
-            f"the release of round {round} is not finite: training diverged; start a new run "
+            f"the release of round {round} is not finite, since training diverged; start a new run "
             "with a lower client.lr"
         )
 

@@ -1,4 +1,4 @@
-"""Measures that read raw updates: for studies only, enabled by `run.simulation_metrics`."""
+"""Measures of raw updates, for simulations only; enabled by `run.simulation_metrics`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ MEASURES = ("far", "against", "alike")
 
 
 def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
-    """Returns the rank `[n]` of each row by measure: the number of rows at least as outlying.
+    """Returns the rank `[n]` of each row by each measure: the number of rows at least as outlying.
 
-    `rows` are `[n, m]`, and a row counts itself. The measures are "far", the distance from
-    `aggregate` `[m]`, large for attackers that push it; "against", the angle to it, for attackers
-    that work against it; and "alike", the closeness of the nearest other row, for attackers that
-    push together. Non-finite rows are farthest, and least outlying by the other two. The rows are
-    not copied.
+    A row counts itself. "far" is the distance from the aggregate, "against" the angle to it, and
+    "alike" the closeness of the nearest other row, which detects attackers that send similar rows.
+    Non-finite rows are the most outlying by "far", and the least outlying by the other two.
+
+    Args:
+      rows: client rows, shape [n, m]; they are not copied.
+      aggregate: the rule's aggregate, shape [m].
     """
     good = usable(rows)
     places = good.nonzero().squeeze(1)
@@ -45,7 +47,7 @@ def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
 
 
 def _cosines(rows: Tensor, aggregate: Tensor) -> Tensor:
-    """Cosine `[n]` of the angle between each row and the aggregate; 0 without a direction."""
+    """Cosine `[n]` of the angle between each row and the aggregate; 0 if one of them is zero."""
     lengths = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(aggregate)
     return torch.where(lengths > 0, rows @ aggregate / lengths, 0.0).double()
 
@@ -70,7 +72,7 @@ class Sides:
         self._counts = {True: 0, False: 0}
 
     def add(self, rows: Tensor, byzantine: Tensor) -> None:
-        """Adds rows `[c, m]`; non-finite rows are counted, and add nothing."""
+        """Adds rows `[c, m]`, with a mask of Byzantine ones; non-finite rows are only counted."""
         usable = rows.isfinite().all(1)
         for side in (True, False):
             mine = byzantine == side
@@ -79,12 +81,12 @@ class Sides:
             self._sums[side] = self._sums[side] + total if side in self._sums else total
 
     def measures(self) -> dict[str, Any]:
-        """Measures of attacked rounds with both honest and Byzantine rows.
+        """Returns measures of the attack; none if honest or Byzantine rows are missing.
 
-        `byzantine`: number of Byzantine rows. `aggregate_distance`: distance of the aggregate
-        (noise included) from the honest mean, relative to the norm of that mean.
-        `byzantine_weight`: position of the aggregate on the line from the honest to the Byzantine
-        mean; for a plain mean, the Byzantine fraction of rows.
+        "byzantine" is the number of Byzantine rows. "aggregate_distance" is the distance of the
+        noised aggregate from the honest mean, divided by the norm of that mean. "byzantine_weight"
+        is the position of the aggregate's projection on the line from the honest mean (0) to the
+        Byzantine mean (1); for a plain mean, it is the Byzantine fraction of rows.
         """
         bad, good = self._counts[True], self._counts[False]
         if not bad or not good or self.aggregate is None:
@@ -101,10 +103,17 @@ class Sides:
 
 
 class Tally:
-    """Counts the work of clients in each round. The run's epsilon does not cover these counts.
+    """Observes raw rows, and counts the work of clients in each round; no epsilon covers these.
 
-    `down` and `up` are bytes per client and round. `note` receives a line for each round in which a
-    rule saw rows: its "clients" `[n]`, and how outlying each row was (`privfed.round.tally`).
+    Args:
+      clip: clipping norm above which rows are counted as clipped; None counts none.
+      counts: constant counts that are reported in each round.
+      work: local steps and examples of clients in a round.
+      devices: estimates the time of a round.
+      down: bytes sent to each client per round.
+      up: bytes sent by each client per round.
+      note: receives a mapping for each round in which the rule sees rows: "round", "clients" `[n]`,
+        and their ranks by each measure of `standings`.
     """
 
     def __init__(
@@ -123,25 +132,25 @@ class Tally:
         self._devices = devices
         self._down, self._up = down, up
         self._note = note
-        self.kept: list[tuple[Indices, Tensor]] | None = None
-        """The round's clients `[c]` and raw rows `[c, m]`, if a caller sets a list."""
+        self.raw_rows: list[tuple[Indices, Tensor]] | None = None
+        """The round's clients `[c]` and raw rows `[c, m]`; collected if a caller sets a list."""
         self._norms: list[Tensor] = []
         self._seen: dict[int, tuple[int, int]] = {}
         self._totals = dict.fromkeys(TOTALS, 0.0)
         self._sides = Sides()
 
     def rows(self, round: int, ids: Indices, rows: Tensor, byzantine: NDArray[np.bool_]) -> None:
-        """Takes raw rows `[c, m]` of clients `ids` `[c]`, with a mask of the `byzantine` ones."""
+        """Adds raw rows `[c, m]` of clients `ids` `[c]`, with a mask of `byzantine` clients."""
         self._sides.add(rows, torch.from_numpy(byzantine).to(rows.device))
-        if self.kept is not None:
-            self.kept.append((ids, rows.cpu().clone()))
+        if self.raw_rows is not None:
+            self.raw_rows.append((ids, rows.cpu().clone()))
         self._norms.append(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).cpu())
         steps, examples = self._work(round, ids)
         done = zip(steps.tolist(), examples.tolist(), strict=True)
         self._seen |= dict(zip(ids.tolist(), done, strict=True))
 
     def judged(self, round: int, ids: Indices, rows: Tensor, aggregate: Tensor) -> None:
-        """Takes rows `[n, m]` as sent by clients `ids` `[n]`, and their `aggregate`."""
+        """Passes the ranks of rows `[n, m]`, as sent by clients `ids` `[n]`, to `note`."""
         counts = {name: each.tolist() for name, each in standings(rows, aggregate).items()}
         self._note({"round": round, "clients": ids.tolist(), **counts})
 
@@ -167,7 +176,7 @@ class Tally:
         return counts
 
     def totals(self) -> dict[str, float]:
-        """Examples processed, bytes sent both ways and estimated seconds since the last call."""
+        """Processed examples, bytes sent both ways, and estimated seconds since the last call."""
         totals, self._totals = self._totals, dict.fromkeys(TOTALS, 0.0)
         return totals
 

@@ -23,17 +23,17 @@ from privfed.secure.limits import SENDS, Leaves, leaving
 from privfed.secure.summation import Session
 
 Foreseen = Callable[[Tensor, int, Indices | None], Tensor]
-"""Maps rows `[n, m]` with the given number of Byzantine rows first, and their client indices `[n]`
-if known, to the aggregate as attackers compute it.
+"""Maps rows `[n, m]`, the number of Byzantine rows (which come first) and the clients `[n]` of the
+rows, if known, to the aggregate as attackers compute it.
 """
 
 
 @dataclass
 class ClientUpdates:
-    """Computes the messages of the clients of one `cohort`, attackers included, in chunks.
+    """Computes the messages of the clients of one `cohort`, including attackers, in chunks.
 
-    A client's row is trained, passed to the observer of a simulation, converted to the terms that
-    the rule sums, bounded by the mechanism, and sent.
+    A client's row is trained, passed to the observer of a simulation, converted to the rule's
+    terms, bounded by the mechanism, and sent.
     """
 
     algorithm: Algorithm
@@ -41,11 +41,11 @@ class ClientUpdates:
     state: TrainingState
     cohort: Cohort
     _trained: list[Chunk] = field(default_factory=list)
-    """The rows of the first pass, for later passes."""
+    """The trained rows, if the rule sums them in several passes."""
 
     def __post_init__(self) -> None:
         self.attack_memory = self.state.attack
-        """The attackers' memory."""
+        """Memory of simulated attackers after the last exchange."""
         exclusions, round = self.world.exclusions, self.cohort.round
         excluded = self.world.ranks.first(lambda: exclusions.before(round))
         self._excluded = np.array(sorted(excluded), dtype=np.int64)
@@ -53,11 +53,11 @@ class ClientUpdates:
     def present(self, number: int) -> tuple[Cohort, Indices]:
         """Returns the clients whose rows are summed in exchange `number`, and dropout stages `[n]`.
 
-        Parties are the cohort, or all sites, whichever clients were sampled there. All passes of a
-        rule use the same rows: a client that drops out of the first pass sends none in later ones.
-        Clients excluded in an earlier round are still sampled but treated as dropouts before
-        sharing, so that sampling rate, divisor and the other parties' randomness are unchanged
-        (rules of proof, section 4).
+        Parties of a sum are the clients of the cohort, or all sites, whatever clients were sampled
+        there. All passes of a rule use the same rows: a client that drops out of the first pass
+        sends none in later passes. Clients excluded in an earlier round are still sampled, but
+        treated as dropouts before sharing: the sampling rate, the divisor and the other parties'
+        randomness are then unchanged (rules of proof, section 4).
         """
         first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
         identities = self._party_numbers()
@@ -74,14 +74,14 @@ class ClientUpdates:
 
     @property
     def site_of(self) -> Indices:
-        """The site `[population]` of each client. Raises `ValueError` without sites."""
+        """The site `[N]` of each client. Raises `ValueError` if sites are unknown."""
         sites = self.world.population.sites
         if sites is None:
             raise ValueError("sites are the parties, but the site of each client is unknown")
         return sites
 
     def session(self, number: int, model_hash: bytes, leaves: Indices) -> Session:
-        """The session of the secure sum of exchange `number`, with dropout times `leaves` `[n]`."""
+        """The context of the sum of exchange `number`, with dropout stages `leaves` `[n]`."""
         cohort, streams = self.cohort, self.world.streams
         if not self.algorithm.sites:
             return Session(
@@ -112,25 +112,25 @@ class ClientUpdates:
         return np.arange(sites) if sites else self.cohort.clients
 
     def _party_numbers(self) -> Indices:
-        """Identities `[n]` of a sum's parties in the dropout draw."""
+        """Identities `[n]` of a sum's parties, by which their dropouts are drawn."""
         if self.algorithm.sites:
             return np.arange(self.algorithm.sites)
         return self.world.population.identities[self.cohort.clients]
 
     def chunks(self, exchange: Exchange, present: Cohort, foreseen: Foreseen) -> Iterator[Chunk]:
-        """Yields the raw answers of clients `present`; later passes get the same rows.
+        """Yields the raw answers of clients `present`; later passes of a rule get the same rows.
 
-        Attackers know the aggregate as computed by `foreseen`.
+        Attackers may try the rule by `foreseen`.
         """
         if exchange.task == "terms":
             yield from self._trained
             return
         chunks = self._corrupted(exchange, present, foreseen)
-        # `map` ensures that no name holds the rows of one chunk while the next one trains.
+        # With `map`, no variable keeps the rows of a chunk in memory while the next one trains.
         yield from map(self._watched_rows, chunks) if exchange.task == "train" else chunks
 
     def _watched_rows(self, chunk: Chunk) -> Chunk:
-        """Keeps the `chunk` for later passes, and passes it to the observer of a simulation."""
+        """Stores the `chunk` for later passes, and passes it to the observer of a simulation."""
         if self.algorithm.rule.uploads > 1:
             self._trained.append(chunk)
         if self.world.watch:
@@ -150,10 +150,10 @@ class ClientUpdates:
         if self.algorithm.mechanism.adaptive and attackers.false_claims.within is not None:
             byzantine = self.byzantine_mask(ids, rows)
             bounded = count_turned(bounded, byzantine, attackers.false_claims.within)
-        if not attackers.unbounded:  # a sum without a bound cuts Byzantine rows to its range
+        if not attackers.unbounded:  # unbounded sums cut Byzantine rows to their range
             free = bounded.bound == math.inf
             return replace(bounded, byzantine=self.byzantine(ids)) if free else bounded
-        noiseless = self.algorithm.mechanism.trust == "client"  # nor do attackers add noise
+        noiseless = self.algorithm.mechanism.trust == "client"  # attackers then omit the noise, too
         return attackers.lengthened(self.byzantine(ids), bounded, rows, noiseless)
 
     def byzantine(self, ids: Indices) -> Mask:
@@ -185,7 +185,7 @@ class ClientUpdates:
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
     def averaged(self, terms: Tensor, byzantine: int) -> Tensor:
-        """The mean of `terms` `[n, m]`, with the first `byzantine` ones at their claimed weight."""
+        """The mean of `terms` `[n, m]`; the first `byzantine` have the weight that they claim."""
         attackers = self.world.attackers
         claimed = attackers.false_claims.weight if attackers else 1.0
         if claimed == 1.0 or self.algorithm.fixed_divisor:
@@ -211,7 +211,7 @@ class ClientUpdates:
             yield self._replaced(_joined(answers), attackers, exchange, foreseen)
 
     def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
-        """Adds to the exchange the attackers' memory after they saw its broadcast model."""
+        """Returns the exchange with the attackers' memory, which includes its broadcast model."""
         params = exchange.broadcast["params"]
         self.attack_memory = attackers.watching(params, self.attack_memory)
         return replace(exchange, remembered=self.attack_memory)
@@ -219,7 +219,7 @@ class ClientUpdates:
     def _replaced(
         self, answer: Chunk, attackers: Attackers, exchange: Exchange, foreseen: Foreseen
     ) -> Chunk:
-        """The answer of a complete cohort, with the attackers' rows replaced."""
+        """The cohort's `answer`, with the attackers' rows replaced."""
         bad = self.byzantine(answer.ids)
         part = _Part(exchange.layout, "" if attackers.false_claims.everything else "delta")
         shown, ids = part.of(answer.rows), answer.ids
@@ -234,7 +234,7 @@ class ClientUpdates:
         return replace(answer, rows=part.put(sent, answer.rows))
 
     def _claimed(self, chunk: Chunk) -> Chunk:
-        """A chunk with the weights that attackers claim."""
+        """Replaces weights in a chunk by those that attackers claim."""
         attackers = self.world.attackers
         if attackers is None or attackers.false_claims.weight == 1.0:
             return chunk
@@ -267,10 +267,10 @@ class _Part:
 
 
 def _whose(count: int, rows: Tensor, ids: Indices, byzantine: Mask) -> Indices | None:
-    """Returns the clients `[count]` of the rows that an attacker tries; None if ambiguous.
+    """Returns the clients `[count]` of the rows that an attacker tries; None if they are unknown.
 
-    These are the Byzantine clients among `ids` `[n]`, then the honest ones (all, or those with
-    finite `rows` `[n, m]`, since attackers omit other rows as rules do).
+    The rows are those of the Byzantine clients among `ids` `[n]`, followed by those of the honest
+    clients: all of them or, like rules, only those with finite `rows` `[n, m]`.
     """
     honest = ~byzantine
     if count < len(byzantine):

@@ -1,9 +1,9 @@
 """The environment of rounds: clients, ledger, storage and random streams.
 
-*Durability* (`Writing`): writes are immediate, or run in parallel with work that sends and shows
-nothing. A release is on disk before any request that follows from it is sent, before any of it is
-shown, and before the next charge: each of these waits for `settle`. Local work in between, such as
-the server's step and the evaluation's forward passes, need not wait.
+*Durability* (`Writing`): writes are immediate, or run in parallel with local computations. A
+release is on disk before a request that depends on it is sent, before it is shown, and before the
+next charge: each of these waits for `settle`. Local computations in between, such as the server's
+step and the evaluation's forward passes, do not wait.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ class Immediate:
 class InBackground:
     """Writes in a separate thread.
 
-    Leaving the context waits for the writes, however often it is interrupted, so that any later
-    code finds them complete. A failed write raises its error there, in preference to any other
-    error.
+    The end of the context waits for all writes, even if it is interrupted repeatedly. If a write
+    failed, its error is raised there instead of any other error.
     """
 
     def __init__(self) -> None:
@@ -118,7 +117,7 @@ class Watch(Protocol):
         ...
 
     def aggregate(self, round: int, aggregate: Tensor) -> None:
-        """Receives the rule's aggregate `[m]`; with several passes, after each of them."""
+        """Receives the rule's aggregate `[m]` after each of its passes."""
         ...
 
 
@@ -126,13 +125,16 @@ class Charges(Protocol):
     """Charges rounds to a ledger."""
 
     def charge(self, round: int, event: Event) -> Charge:
-        """Makes the round's charge durable. Raises `BudgetExceeded` with nothing charged."""
+        """Makes the round's charge durable.
+
+        Raises `BudgetExceeded` if the budget does not suffice; nothing is charged.
+        """
         ...
 
 
 class ReleaseStore(Protocol):
     def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
-        """Makes the releases of all exchanges of the charged round so far durable."""
+        """Makes the releases of a charged round durable, for all of its exchanges so far."""
         ...
 
 
@@ -144,12 +146,12 @@ class Exclusions(Protocol):
         ...
 
     def note(self, culprit: Culprit) -> None:
-        """Records a culprit."""
+        """Records a party that was proved Byzantine."""
         ...
 
 
 class NoExclusions:
-    """No exclusions: culprits are not recorded."""
+    """No exclusions: Byzantine parties are not recorded."""
 
     def before(self, round: int) -> frozenset[int]:
         return frozenset()
@@ -162,16 +164,16 @@ class RemoteSites(Protocol):
     """Sites on other machines, which sample their clients and send sums of their rows."""
 
     def gather(self) -> None:
-        """Returns when enough sites are available for a round, before anything is charged for it.
+        """Waits until enough sites are available for a round; called before the round is charged.
 
-        Raises `Busy` if too few are available.
+        Raises `Busy` if too few sites are available.
         """
         ...
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
-        """The sum over all sites for exchange `number`, with their noise. Raises `Aborted`.
+        """Returns the sum over all sites for exchange `number`, with their noise.
 
-        `state` is the mechanism's public one.
+        `state` is the mechanism's public state. Raises `Aborted` if too few sites survive.
         """
         ...
 
@@ -199,13 +201,13 @@ class World:
     layers: tuple[int, ...] = ()
     """Number of values of each parameter of the model, in their order in its flat vector."""
     writing: Writing = field(default_factory=Immediate)
-    """When releases become durable."""
+    """Makes releases durable, immediately or in the background."""
     ranks: Ranks = field(default_factory=Alone)
-    """The processes of this run: the first charges, samples and writes."""
+    """The processes of this run; the first process charges, samples and writes."""
 
     @property
     def remembered(self) -> tuple[ClientState, ...]:
-        """All client memory kept between rounds."""
+        """All memories of clients that are kept between rounds."""
         return tuple(each for each in (self.states, self.histories) if each is not None)
 
     def noise(self, algorithm: Algorithm, round: int, number: int) -> Keys:
@@ -226,8 +228,8 @@ class Journal:
     def keep(self, released: Tensor, state: PublicState) -> None:
         """Begins to make a release durable, with the mechanism's public `state` after it.
 
-        Client memory becomes durable before the release. Copies are written, so that the recipient
-        of `released` may compute in place during the write.
+        Client memory becomes durable before the release. Copies are written, so `released` may be
+        changed in place during the write.
         """
         self.releases.append(released.clone())
         for memory in self.world.remembered:
@@ -238,6 +240,6 @@ class Journal:
         world.ranks.first(lambda: world.writing.begin(write))
 
     def settle(self) -> None:
-        """Returns when all releases of this round are durable."""
+        """Waits until all releases of this round are durable."""
         if self.releases:
             self.world.ranks.first(self.world.writing.settle)

@@ -112,13 +112,14 @@ def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -
     rule = algorithm.rule
     if isinstance(rule, RowRule) and (why := rule.unfit(network.shapes.sizes)):
         raise Refused(
-            f"aggregation.rule = {config.names['rule']!r} does not suit this model, because {why}; "
+            f"aggregation.rule is {config.names['rule']!r}, but does not suit this model, because "
+            f"{why}; "
             'use another rule, or model.name = "mlp"'
         )
 
 
 def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
-    """`algorithm`, with the model's running statistics averaged as they are."""
+    """Returns `algorithm`; running statistics of the model, if any, are averaged over clients."""
     count = network.averaged.length
     if not count:
         return algorithm
@@ -146,7 +147,7 @@ def _refuse_averages(config: Config, network: Network) -> None:
             raise Refused(
                 f"{key} is {value!r}, but clients average the running statistics of "
                 f"{network.averaged.names[0].rpartition('.')[0]!r}, a batch normalisation, which "
-                f"it does not support; use {instead}, or group normalisation in the model",
+                f"this value does not support; use {instead}, or group normalisation in the model",
                 key=key,
             )
 
@@ -160,9 +161,8 @@ def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
     declared = data.clients * data.sites_per_client
     if plan.cost.limits.rows and federation.clients > declared:
         raise Refused(
-            f"data.clients and data.sites_per_client declare at most {declared} rows of clients "
-            "at sites, but there are more, so sums over sites might not hold them; raise "
-            "data.clients"
+            f"data.clients and data.sites_per_client declare at most {declared} rows of clients at "
+            "sites, but there are more, so sums over sites could overflow; raise data.clients"
         )
 
 
@@ -225,7 +225,7 @@ def _measured(
 
 
 def _as_measured(config: Config, network: Network, speed: Speed) -> Config:
-    """The configuration with its open choices filled in; a requested chunk size stays unchanged."""
+    """Returns `config` with the measured choices; a requested chunk size is kept."""
     precision = "mixed" if network.mixed else "full"
     chunk = config.run.chunk or speed.chunk
     return config.with_run(trainer=speed.way, chunk=chunk, precision=precision)

@@ -92,7 +92,7 @@ def check(config: Config, answers: int | None = None) -> Check:
     refuse_unusable_heads(config.run.heads)
     watchers(config)  # refuses watchers that cannot work here
     before = priors(config)
-    setup = prepare(config, before, load=load_representatives)
+    setup = prepare(config, before, load=load_representatives, begins=False)
     refuse_once_public(before, setup.federation)
     site = site_guarantee(setup.plan, answers) if answers is not None else None
     power = power_of(setup.plan, setup.network.shapes.length)

@@ -39,7 +39,7 @@ class Forecast:
       parties: Number of parties of a sum: the cohort, or all sites.
       seconds: Time for all rounds.
       examples: Examples per client, as public facts suggest, or else two batches.
-      guessed: Whether `examples` is the latter.
+      guessed: Whether `examples` is the default of two batches.
       encoded: Ratio of a row's norm in a secure sum to its own norm.
       aborts: Upper bound on the probability that a round aborts.
       step: Grid spacing of a secure sum's integers; None without a secure sum.
@@ -67,7 +67,7 @@ class Forecast:
     shortening: float = 1.0
     """Approximate ratio of a message's norm to the norm of the update it encodes."""
     unstacked: str | None = None
-    """Reason why clients are trained one after the other, if that was not chosen for speed."""
+    """Reason for training clients one after the other, if speed is not the reason."""
     precision: str = ""
     """Training precision and the reason for it, if that is to be reported."""
     clipped: str = ""
@@ -118,7 +118,7 @@ def round_exchange(
     encoded = algorithm.encoding_factor(parameters)
     broadcasts = algorithm.exchanges - config.compression.exchanges
     broadcasts += algorithm.objective.broadcasts
-    broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.rule.remembers  # its center
+    broadcasts += isinstance(algorithm.rule, SumRule) and algorithm.rule.remembers  # the center
     received = parameters * broadcasts + config.compression.received(_shapes(parameters, shapes))
     noise_share = algorithm.noise_share
     keys = algorithm.summation.download(round(cohort), noise_share)

@@ -61,7 +61,7 @@ def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -
 
 
 def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
-    """The examples of canaries, of the run's kind, one for each of the `keys`.
+    """Returns the examples of canaries for this run, one canary for each of `keys`.
 
     Raises `Refused` if nothing can be crafted.
     """

@@ -34,7 +34,7 @@ def refuse_lost(setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
 
 
 def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
-    """Maps every file that cannot be recreated to a description of the loss."""
+    """Yields every file that cannot be recreated, and a description of its content."""
     sampler, mechanism = setup.algorithm.sampler, setup.algorithm.mechanism
     if keeps_key(setup):
         follows = {
@@ -109,8 +109,8 @@ def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Ch
     checkpoint = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(
-            f"{directory.ledger} ends before the checkpoint's last charge, so that charges were "
-            "removed and the epsilon of this run cannot be proved; restore the ledger"
+            f"{directory.ledger} ends before the checkpoint's last charge, so charges were removed "
+            "and the epsilon of this run has no proof; restore the ledger"
         )
     fresh = setup.initial_state()
     for kind in ("server", "mechanism", "objective", "rule"):

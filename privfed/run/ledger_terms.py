@@ -30,9 +30,9 @@ def refuse_grown(before: Priors) -> None:
     for prior in before.runs:
         if went_on(prior.to_json()):
             raise Refused(
-                f"{prior.path} was counted as an earlier run, but was charged again since, so that "
-                "this run's epsilon would omit the later charges. Start a new run, with "
-                "privacy.prior naming both"
+                f"{prior.path} was counted as an earlier run, but was charged again since, so this "
+                "run's epsilon would omit the later charges; start a new run, and name both runs "
+                "in privacy.prior"
             )
 
 
@@ -119,13 +119,13 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
 
 
 def _correlation(plan: Plan) -> dict[str, Any]:
-    """The constants that fit the noise to the run, and the number of rounds."""
+    """Returns the optimised constants of correlated noise, and the number of rounds."""
     mechanism = plan.mechanism
     return {"correlation": mechanism.solution()} if isinstance(mechanism, SolvedForRun) else {}
 
 
 def _chosen(setup: Setup) -> dict[str, Any]:
-    """For a run that is one of several candidates: the event of the choice, and its charge."""
+    """Returns the event and the charge of the choice, if the run is one of several candidates."""
     plan = setup.plan
     if plan.config.chosen is None:
         return {}
@@ -156,7 +156,7 @@ def _against(setup: Setup) -> dict[str, Any]:
 
 
 def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
-    """States the same for evaluation rounds, with the event that the headline counts."""
+    """States both events of an evaluation round: charged, and of the other guarantee."""
     evaluation = plan.evaluation
     if evaluation is None or evaluation.other is None:
         return {}

@@ -9,8 +9,8 @@ hypotheses are tested, and neither is whether a client is Byzantine.
 with the other rows. Then r_i is at least uniform given the past, whatever dependence there is
 between rounds, and -2 sum of ln r_i over T rounds is at most chi-squared with 2 T degrees of
 freedom (Fisher 1932). This test needs no ground truth. An honest client with atypical data also
-violates the null: it is outlying in every round. So do honest clients among Byzantine ones that are
-all less outlying. Discoveries are those of Benjamini and Yekutieli.
+violates the null: it is outlying in every round. So do honest clients whose cohorts contain
+Byzantine clients that are all less outlying. Discoveries are those of Benjamini and Yekutieli.
 
 *Does it differ from honest clients?* Null: i, with its whole run, is exchangeable with the honest
 clients. Then p_i = (1 + number of these that score as high) / (1 + number of these) is at least
@@ -19,9 +19,9 @@ honest clients are and whatever dependence there is between a client's rounds. T
 identity of honest clients, which only a simulation knows; an honest client is compared with the
 honest ones only. Discoveries are those of Benjamini and Hochberg. The fraction of honest clients
 among R discoveries is bounded with certainty: with H honest among N clients, at most H t of their
-p-values are up to t, and the threshold is t = level R / N, so that their fraction is at most level
-H / N. The level therefore needs no assumption; the measured quantity is the number of Byzantine
-clients found. There are no discoveries if fewer than N / (level (H + 1)) clients score highest.
+p-values are up to t, and the threshold is t = level R / N, so their fraction is at most level H /
+N. The level therefore needs no assumption; the measured quantity is the number of Byzantine clients
+found. There are no discoveries if fewer than N / (level (H + 1)) clients score highest.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ LEVEL = 0.1
 class ClientEvidence:
     """Evidence by one measure, for n clients: `score`, `p_differs` and `p_honest`, each `[n]`.
 
-    The last is None if no client is Byzantine, or other clients are in every round.
+    `p_honest` is None if no client is Byzantine, or if the Byzantine clients change over rounds.
     """
 
     score: Reals
@@ -90,7 +90,7 @@ class ClientEvidence:
 
     @property
     def named(self) -> Mask:
-        """Mask `[n]` of clients that differ from honest clients; False if these are unknown."""
+        """Mask `[n]` of clients that differ from honest ones; all False if these are unknown."""
         if self.p_honest is None:
             return np.zeros(len(self.score), dtype=bool)
         return benjamini_hochberg(self.p_honest, LEVEL)
@@ -113,7 +113,8 @@ class ClientEvidence:
 class Misbehaviour:
     """Evidence against `clients` `[n]` that participated in `rounds` `[n]`, by measure.
 
-    `byzantine` `[n]` marks Byzantine clients; None if there are none, or others in every round.
+    `byzantine` `[n]` marks Byzantine clients; None if there are none, or if they change over
+    rounds.
     """
 
     clients: Indices
@@ -169,7 +170,7 @@ def misbehaviour_in(
 def _evidence(
     lines: Sequence[Mapping[str, Any]], measure: str, count: Indices, byzantine: Mask | None
 ) -> ClientEvidence:
-    """Evidence of one `measure` against clients with `count` `[clients]` rounds above 0."""
+    """Evidence of one `measure` against the clients whose number of rounds, `count`, is above 0."""
     plain, halved = np.zeros(len(count)), np.zeros(len(count))
     for line in lines:
         ids = np.array(line["clients"], dtype=np.int64)

@@ -109,10 +109,10 @@ class Outcome:
       test_shared: Whether clients of the test set also trained.
       aborts: Reasons of the rounds whose secure sum aborted, by round.
       culprits: Parties proved to be Byzantine in a secure sum, excluded since.
-      stopped_by_byzantine: Reason for the end before the next round, if there are more culprits
-        than the noise's claims allow.
+      stopped_by_byzantine: Reason for the early end, if there are more culprits than the noise's
+        guarantee allows; empty otherwise.
       constant: Measures of the best constant prediction.
-      divergence: Evaluations worse than that.
+      divergence: Evaluations on which the model was worse than the best constant prediction.
       evaluations: Number of rounds in which clients evaluated.
       charged_measures: Results of the last evaluation by clients.
       stopped_early: Whether the run ended because the last evaluations did not improve.
@@ -186,7 +186,7 @@ class Outcome:
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy. Raises `KeyError` if the loss has no such measure."""
+        """Test accuracy. Raises `KeyError` if accuracy is not a measure of the loss."""
         return self.measures["accuracy"]
 
     def to_json(self) -> dict[str, Any]:

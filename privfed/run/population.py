@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from privfed.config.config import Config
@@ -12,6 +14,8 @@ from privfed.data.population import populate
 from privfed.data.sites import Sites
 from privfed.data.sources.declared_examples import declared_example
 from privfed.data.sources.declared_table import DeclaredTable
+
+Loader = Callable[[Config, Streams], Federation]
 
 _FEW = 256
 """Number of synthetic clients that stand for any number of them."""
@@ -37,8 +41,8 @@ def load_population(config: Config, streams: Streams) -> Federation:
     """Loads the clients and the test set that `config` names. Raises `Refused`."""
     if config.apart:
         raise Refused(
-            'data.site_partition is "elsewhere", so that clients are at sites on machines of '
-            "their own and no data are on this machine; use `privfed federation run`, or simulate "
+            'data.site_partition is "elsewhere", but then clients are at sites on machines of '
+            "their own, and no data are on this machine; use `privfed federation run`, or simulate "
             "sites with another value",
             key="data.site_partition",
         )

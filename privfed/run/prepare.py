@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,14 +23,14 @@ from privfed.plan.prior_spending import NOTHING, Priors
 from privfed.plan.rule import message_length
 from privfed.run.assemble import assemble
 from privfed.run.population import (
+    Loader,
     load_population,
     load_representatives,
     protected,
     represented,
 )
+from privfed.run.rates import with_rates
 from privfed.run.setup import Setup
-
-Loader = Callable[[Config, Streams], Federation]
 
 
 def prepare(
@@ -37,17 +38,19 @@ def prepare(
     before: Priors = NOTHING,
     constants: Mapping[str, Tensor] | None = None,
     load: Loader = load_population,
+    begins: bool = True,
 ) -> Setup:
     """Refuses, plans, loads, builds and assembles: each once.
 
     The plan is solved before anything is read, except for noise that clients share, which depends
-    on the message length, and so on the model.
+    on the message length, and so on the model. Keys that are "auto" get their values last.
 
     Args:
       config: the configuration of the run.
       before: earlier runs, whose spending counts.
       constants: frozen constants of a run with a checkpoint, which no longer needs its start file.
       load: loads the population; `load_representatives` suffices for plans.
+      begins: whether keys that are "auto" get values, as when a run begins.
 
     Returns:
       A run that is ready to start.
@@ -64,7 +67,17 @@ def prepare(
     if solved is None:
         _refuse_other_examples(config, federation, streams)
         solved = _solved(config, before, federation, network)
+    if config.open and begins:
+        wanted = with_rates(solved, federation, network, _over)
+        if config.shared_noise:  # whose encoding, and so whose cost, depends on the clip
+            wanted = replace(wanted, noise_multiplier=None, admitted=0, evaluation_admitted=0)
+        solved = _solved(wanted, before, federation, network)
     return assemble(solved, federation, network, streams)
+
+
+def _over(config: Config, population: Federation) -> Setup:
+    """Prepares `config` over a population that is in memory."""
+    return prepare(config, load=lambda *_: population)
 
 
 def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:

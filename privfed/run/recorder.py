@@ -44,7 +44,7 @@ class Stopping:
     since: int = 0
 
     def after(self, measures: Mapping[str, float]) -> Stopping:
-        """Returns the state after one more evaluation; one without the measure is ignored."""
+        """Returns the state after one more evaluation, which is ignored without the measure."""
         value = measures.get(self.by, math.nan)
         if math.isnan(value):
             return self
@@ -120,7 +120,7 @@ class Recorder:
             trainer = replace(trainer, federation=population, network=network)
             simulation |= measure_clients(trainer, now.state.params)
         diverging = False
-        if self.public and not setup.network.local.names:  # else no client uses the scored model
+        if self.public and not setup.network.local.names:  # else clients use other models
             diverging = self._baseline.judge(now.round, measures["loss"], population.test)
         warning = self.divergence.sentence(setup.plan.mechanism.private) if diverging else ""
         fresh = int(now.state.evaluation.get("round", 0)) == now.round

@@ -61,7 +61,7 @@ def rehearse(
     if setup.attackers:
         raise Refused(
             f"attack.name is {config.names['attack']!r}, but attackers belong to the run's own "
-            "population, so that a rehearsal on another population is impossible; set "
+            "population, so a rehearsal on another population is impossible; set "
             "attack.fraction = 0"
         )
     streams = Streams(seed, simulated=True)

@@ -12,7 +12,9 @@ from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
+from privfed.config.overrides import assign
 from privfed.config.passed_code import refuse_other_code
+from privfed.config.reading import reassembled
 from privfed.core.errors import Broken, Refused
 from privfed.core.ranks import ALONE, Ranks
 from privfed.data.source import KeptByUser
@@ -23,8 +25,8 @@ from privfed.run.last_state import refuse_lost
 from privfed.run.ledger_terms import mark_counted, refuse_grown, terms, write_companions
 from privfed.run.loop import Loop, playing
 from privfed.run.outcome import Observer, Outcome
-from privfed.run.population import load_population
-from privfed.run.prepare import Loader, prepare
+from privfed.run.population import Loader, load_population
+from privfed.run.prepare import prepare
 from privfed.run.process_group import refuse_ranks
 from privfed.run.setup import Setup
 from privfed.run.watch.watcher import entered, observers_of
@@ -42,6 +44,11 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
     for key, unset in (("trainer", "auto"), ("chunk", 0), ("precision", "fast")):
         if getattr(wanted.run, key) == unset:
             wanted = wanted.with_run(**{key: getattr(stored.run, key)})
+    if wanted.open:
+        raw = wanted.raw()
+        for target in wanted.open:
+            assign(raw, target, _flat(stored)[target])
+        wanted = reassembled(raw, stored)
     wanted = replace(wanted, noise_multiplier=stored.noise_multiplier)
     if wanted.run.rounds < stored.run.rounds:
         raise Refused(
@@ -85,7 +92,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
         ledger = Ledger.create(directory.ledger, terms)
     if ledger.terms.get("config") != directory.config.digest():
         raise Broken(
-            f"{directory.path}: config.toml does not match the ledger, so that it was edited; "
+            f"{directory.path}: config.toml does not match the ledger, so the file was edited; "
             "restore config.toml, or start a new run"
         )
     keep_heads(ledger, setup.plan.config.run.heads)

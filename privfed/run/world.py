@@ -21,7 +21,7 @@ from privfed.plan.rule import numbers_per_history
 from privfed.privacy.noise.correlated import Correlated
 from privfed.round.world import Charges, ReleaseStore, RemoteSites, Watch, World
 from privfed.run.input_canaries import RunCanaries, with_input_canaries
-from privfed.run.prepare import Loader
+from privfed.run.population import Loader
 from privfed.run.setup import Setup
 from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory

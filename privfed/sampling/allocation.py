@@ -19,7 +19,7 @@ from privfed.sampling.cohort import Cohort, Population, Witness
 from privfed.sampling.samplers import SizedSampler, refuse_other_number, size_by_turns
 
 _WORDS = 4
-"""Number of random words per client for a slot: all of them are rejected with a probability below
+"""Number of random words per client for a slot; the probability that all are rejected is below
 2^-176, negligible for any delta in double precision."""
 
 
@@ -31,8 +31,8 @@ class Allocation(SizedSampler):
     earlier epochs, and the same after a resume. An aborted round consumes its slot.
 
     With `groups`, clients are assigned permanently to that many groups by a public hash of their
-    number. Rounds of the groups take turns, so that a client's possible rounds are `groups` apart,
-    and its slot is one of slots / groups.
+    number. The groups take turns from round to round, so a client's possible rounds are `groups`
+    apart, and its slot is one of slots / groups.
 
     *Event*: `RandomAllocation`(slots, groups, Gaussian(z)). With one group, under add/remove:
     adding or removing a client adds or removes its slots and changes no other client's; the
@@ -103,9 +103,10 @@ def _divisors(slots: int) -> tuple[int, ...]:
 
 
 def uniform_below(bound: int, words: Words) -> Indices:
-    """A uniform number from 0 to `bound` - 1 `[n]` for each row of uniform `words` `[n, k]`.
+    """Returns uniform integers `[n]` from 0 to `bound` - 1, one for each row of `words` `[n, k]`.
 
-    It is computed from a row's first word below a multiple of `bound`, so that it is unbiased.
+    Each is the row's first word below the largest multiple of `bound`, modulo `bound`, and so is
+    unbiased.
     """
     largest = np.uint64((1 << 64) // bound * bound - 1)
     chosen = words[:, 0].copy()

@@ -25,7 +25,7 @@ from privfed.core.parts import offered
 from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 
-if TYPE_CHECKING:  # lists of runs need no accountants
+if TYPE_CHECKING:  # lists of runs do not import accountants
     from accounting.events import Event
 
 
@@ -43,8 +43,8 @@ class Witness:
         bounds the participations of a client; None if nothing is proved.
       separation: number of consecutive rounds in which a client takes part at most once.
       random: whether the cohort size is random.
-      period: number of rounds, from the first one on, in which every client takes part once (1: not
-        used).
+      period: number of rounds in which every client takes part once, counted from the first round;
+        1 if there is no such period.
     """
 
     sampler: str
@@ -57,7 +57,7 @@ class Witness:
 
     @property
     def release(self) -> Release | None:
-        """The release that the sampler makes of a Gaussian one; None if nothing is proved."""
+        """The release of a Gaussian mechanism on the sampled cohort; None if nothing is proved."""
         return self.sampled(Gaussian(1.0)) if self.sampled else None
 
     @property
@@ -117,7 +117,7 @@ class Population:
 
     @classmethod
     def of(cls, sizes: Indices) -> Population:
-        """Returns a population whose clients are identified by their place only."""
+        """Returns a population of clients with these `sizes`, identified by their place only."""
         return cls(sizes, np.arange(len(sizes)))
 
 
@@ -204,8 +204,8 @@ def over_larger_population(witness: Witness, more: int) -> Witness:
     Rate and divisor remain those of the declared clients. A client's own Bernoulli draw or slot
     does not depend on other clients. With a fixed cohort size, a larger population has a smaller
     sampling rate, whose event is bounded by that of the declared rate
-    (`privfed.auditing.canaries.inclusion`). The proof of a truncated sample bounds the population,
-    so these clients are added to the bound.
+    (`privfed.auditing.canaries.inclusion`). The proof of a truncated sample needs an upper bound on
+    the population, to which the canaries are added.
     """
     drawn = witness.release
     if not more or not isinstance(drawn, TruncatedPoisson):
@@ -262,6 +262,6 @@ def sampled_at_sites(
         case SeveralSites(rate=rate, sites=sites), Gaussian() | Skellam():
             return replace(event, release=at_several_sites(rate, sites, noised))
     raise Refused(
-        f"cohort.sampler = {witness.sampler!r} has no proof if sites sample their own clients; "
-        f"use {draws_of(PoissonSampled, Gaussian)}"
+        f"cohort.sampler is {witness.sampler!r}, but has no proof if sites sample their own "
+        f"clients; use {draws_of(PoissonSampled, Gaussian)}"
     )

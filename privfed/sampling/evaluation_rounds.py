@@ -39,7 +39,7 @@ def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
 class EvaluationRounds:
     """The rounds that are multiples of `every`; none if it is 0.
 
-    A round either trains or evaluates, so that it has one charge, one sample and one release. The
+    A round either trains or evaluates, so it has one charge, one sample and one release. The
     kind of a round does not change if a run is continued for more rounds.
     """
 

@@ -101,8 +101,8 @@ class CappedPoisson(Poisson):
         rate, cap = _rate(self.size, clients), self.capacity()
         if cap < self.size:
             raise Refused(
-                f"cohort.cap is {cap}, but cohort.size is {self.size}, so that most cohorts would "
-                "be truncated; expected at least cohort.size, better 1.5 times cohort.size"
+                f"cohort.cap is {cap}, but cohort.size is {self.size}, so most cohorts would be "
+                "truncated; expected at least cohort.size, better 1.5 times cohort.size"
             )
         sampled = partial(TruncatedPoisson, rate, cap, clients)
         return Witness("truncated_poisson", rate, ADD_REMOVE, sampled)
@@ -184,8 +184,8 @@ class Full(SizedSampler):
 class Cyclic(SizedSampler):
     """Includes each client once in every `separation` rounds, always in the same slot.
 
-    A slot follows from the client's own number and a key, drawn once and kept under private/, so
-    that a resume keeps the separation, whatever the other clients and their order.
+    A slot follows from the client's own number and a key, which is drawn once and kept under
+    private/. So a resume keeps the separation, whatever the other clients and their order are.
 
     *Event*: `Separated`(separation, Gaussian(z)), under zero-out: one client's contribution is
     zero, over a public list of exactly data.clients clients. There is no amplification, since
@@ -261,7 +261,7 @@ def _rate(size: int, clients: int) -> float:
 def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
     """A uniform sample of `count` of `clients`, in order: those with the smallest random words.
 
-    64-bit words tie with a probability of about n^2 2^-65; then the first wins.
+    Two words are equal with a probability of about n^2 2^-65; the earlier client is then preferred.
     """
     if len(clients) <= count:
         return clients

@@ -3,7 +3,7 @@
 Privacy amplification by subsampling requires that the sampled cohort stays secret. A round aborts
 visibly if too few or too many clients were sampled, or if too many of them dropped out. Such an
 abort reveals something about the cohort, and costs a total variation distance equal to its
-probability (rules of proof, section 4). Without amplification the cohort need not be secret;
+probability (rules of proof, section 4). Without amplification the cohort need not be secret; and
 dropout follows public randomness, so aborts cost nothing.
 """
 
@@ -30,7 +30,7 @@ FEWEST_OF_DECLARED = 0.9
 The largest is `data.clients`.
 """
 _REACH = 14.0
-"""Standard deviations within which cohorts are evaluated; others count as aborts."""
+"""Number of standard deviations within which cohort sizes are evaluated; others count as aborts."""
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
@@ -101,12 +101,11 @@ def probability(
 def _of_poisson_cohorts(
     summation: Summation, dropout: float, rate: float, clients: int, most: int, cap: int
 ) -> float:
-    """Bounds the abort probability for a cohort of size min(Binomial(N, rate), cap), for the worst
-    N.
+    """Bounds the abort probability of a cohort of size min(Binomial(N, rate), cap), at the worst N.
 
     N ranges from 0.9 `clients` to `most`. The result is an upper bound: aborts of small cohorts are
-    evaluated at the smallest N, with the largest abort probability of any cohort at least as large;
-    aborts of large cohorts at the largest N.
+    evaluated at the smallest N, each with the largest abort probability of any cohort of that size
+    or more; aborts of large cohorts are evaluated at the largest N.
     """
     smallest = int(np.ceil(FEWEST_OF_DECLARED * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(most, rate)[1], cap)
@@ -114,7 +113,7 @@ def _of_poisson_cohorts(
     stops = np.array([summation.stops(int(size), dropout) for size in sizes])
     chance = _chance(sizes, smallest, rate)
     below = float(stats.binom.cdf(sizes[0] - 1, smallest, rate))
-    ends = np.append((stops[1:] == 1.0) & (stops[:-1] < 1.0), True)  # of ranges of accepted sizes
+    ends = np.append((stops[1:] == 1.0) & (stops[:-1] < 1.0), True)  # of each accepted range
     least = 1.0
     for cut in sizes[ends].tolist():
         # Any cut gives a bound: cohorts above it count as aborts.
@@ -126,7 +125,7 @@ def _of_poisson_cohorts(
 
 
 def _chance(sizes: NDArray[np.int64], clients: int, rate: float) -> NDArray[np.float64]:
-    """P[min(Binomial, last size) = size] for each of `sizes`; smaller sizes are left out."""
+    """Returns P[min(Binomial(clients, rate), last of sizes) = size] for each of `sizes`."""
     chance = np.asarray(stats.binom.pmf(sizes, clients, rate))
     chance[-1] = stats.binom.sf(sizes[-1] - 1, clients, rate)
     return chance
@@ -150,10 +149,11 @@ def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
     """
     if once > 0.5:
         raise Refused(
-            f"secure sums would abort in {once:.0%} of rounds ({cohort}): fewer clients "
-            "survive than secure.threshold and secure.minimum require, more are sampled than "
+            f"secure sums would abort in {once:.0%} of rounds ({cohort}): fewer clients survive "
+            "than secure.threshold and secure.minimum require, more clients are sampled than "
             "secure.capacity, or secure.neighbours is too small; raise cohort.size or "
-            "secure.capacity, lower the others or cohort.dropout, remove secure.neighbours, "
+            "secure.capacity, lower secure.threshold, secure.minimum or cohort.dropout, remove "
+            "secure.neighbours, "
             'or use cohort.sampler = "full"'
         )
     cost = 2 * slack  # at an epsilon of 0
@@ -183,7 +183,7 @@ def refuse_sites_that_stop(once: float) -> None:
 
 
 def refuse_population(population: int, clients: int) -> None:
-    """Checks that aborts were charged for populations that include the actual one.
+    """Checks that the charge for aborts covers the actual population.
 
     Args:
       population: the actual number of clients.
@@ -195,6 +195,6 @@ def refuse_population(population: int, clients: int) -> None:
     if not FEWEST_OF_DECLARED * clients <= population <= clients:
         raise Refused(
             f"data.clients is {clients}, but aborts are charged only for populations of nine "
-            "tenths of data.clients to data.clients; set data.clients so that the population is in "
-            "this range"
+            "tenths of data.clients to data.clients, and the actual population is outside; set "
+            "data.clients to the number of clients"
         )

@@ -32,7 +32,8 @@ class Delivery:
     """Delivers the `server`'s messages to its `clients` and their answers back, each by `handle`.
 
     The `session` gives each client's dropout stage and receives the server's `culprits`. A client
-    that is refused, or that refuses a message, counts as dropped out; `faults` lists the reasons.
+    whose message is refused, or that refuses a message, counts as dropped out; `faults` lists the
+    reasons.
     """
 
     wire: Wire

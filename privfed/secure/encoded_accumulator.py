@@ -21,7 +21,7 @@ from privfed.secure.summation import Aborted, AddedClients, Session
 
 
 class Arithmetic:
-    """Sums encoded rows modulo 2^bits without cryptography, and aborts where the protocol would.
+    """Sums encoded rows modulo 2^bits without cryptography; aborts if the protocol would abort.
 
     `abort_where_lost` raises `Aborted` if too many of the session's clients drop out for the
     protocol to complete. Each client's noise `layers` are drawn at once: only those that remain

@@ -96,9 +96,7 @@ class SecureProtocol(Part):
 
     @property
     def relies_on(self) -> tuple[str, ...]:
-        """Parties that must follow the protocol, in addition to all but a bounded fraction of
-        clients.
-        """
+        """Parties that must follow the protocol, even if a bounded fraction of clients does not."""
         return ("the server to follow the protocol",)
 
     def begun(self, limits: Limits) -> int:
@@ -114,12 +112,11 @@ class SecureProtocol(Part):
         return limits.least(self.begun(limits))
 
     def sharing(self, limits: Limits) -> int:
-        """Lower bound on the number of clients that share the counted noise: none has more than
-        1/n.
+        """Lower bound n on the number of clients that share the counted noise, at most 1/n each.
 
-        Without layers these are the survivors, at least `fewest`. With layers, n clients start and
-        T may drop out; no client retains more than 1/(n - T) of the noise. This also holds with
-        more survivors, because layers of the others are removed then.
+        Without layers these are the survivors, at least `fewest`. With layers, of m clients that
+        start T may drop out, and n = m - T: no client keeps more than 1/(m - T) of the noise. This
+        also holds with more survivors, because they then keep fewer layers.
         """
         if not limits.layered:
             return self.fewest(limits)
@@ -137,10 +134,9 @@ class SecureProtocol(Part):
         return 1.0 - limits.byzantine / self.sharing(limits)
 
     def colluding(self, limits: Limits) -> float:
-        """Upper bound on the fraction of counted noise known to parties that collude with the
-        opener.
+        """Upper bound on the fraction of counted noise known to the opener and its colluders.
 
-        It is all of the noise, unless a protocol proves less.
+        By default it is 1; protocols override it with what they prove.
         """
         return 1.0
 

@@ -2,8 +2,8 @@
 
 Dropout is simulated from public randomness that depends on no client's data. A client that drops
 out does so with probability one third each after sampling and before sharing keys, before sending
-its vector, or before the unmasking step. The sum lacks clients of the first two kinds only. All
-protocols use the same draws, so that their sums can be compared.
+its vector, or before the unmasking step. The sum lacks only the rows of clients that drop out at
+the first two stages. All protocols use the same draws, so their sums can be compared.
 """
 
 from __future__ import annotations

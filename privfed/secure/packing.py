@@ -30,12 +30,12 @@ _STRETCH = 1 << 17
 
 
 class _Piece(NamedTuple):
-    """A lane's bits that lie in one lane of words, and the shift that places them."""
+    """The bits of one lane of numbers that lie in one lane of words, and their shift."""
 
     lane: int
     word: int
     first: bool
-    """Whether it is the first piece of its lane."""
+    """Whether the piece is the first in its lane of numbers."""
     opens: bool
     """Whether the piece is the first in its lane of words."""
     shift: Words

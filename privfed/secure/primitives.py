@@ -81,7 +81,7 @@ class KeyPair:
 
     @classmethod
     def agree_apart(cls) -> None:
-        """Forgets agreed pairs of keys, so that each party agrees as if in its own process."""
+        """Clears the cache of agreements, so each party computes them as in its own process."""
         cls._living.clear()
 
 

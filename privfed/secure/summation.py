@@ -122,7 +122,7 @@ class RowHiding(SumProtocol, Protocol):
     """
 
     bits: int
-    """Bits of each integer that is summed."""
+    """Bits of each integer in a sum."""
     range: float
     """Largest absolute value in a row without a proven norm."""
     names_culprits: ClassVar[bool]
@@ -135,9 +135,7 @@ class RowHiding(SumProtocol, Protocol):
 
     @property
     def relies_on(self) -> tuple[str, ...]:
-        """Parties that must follow the protocol, in addition to all but a bounded fraction of
-        clients.
-        """
+        """Parties that must follow the protocol, even if a bounded fraction of clients does not."""
         ...
 
     def begun(self, limits: Limits) -> int:
@@ -295,14 +293,22 @@ class AddedClients:
         return len(self._clients)
 
     def check(self, ids: Indices, rows: BoundedRows, bound: float) -> None:
-        """Registers the clients `ids`.
+        """Registers clients whose rows are about to be added.
+
+        Args:
+          ids: the clients, shape [c].
+          rows: their rows, shape [c, m], with a norm bound.
+          bound: norm bound for which the sum was opened.
 
         Raises:
-          ValueError: if a client is added twice, or if the rows' norm bound exceeds `bound`.
+          ValueError: if a client is registered twice, if the numbers of clients and rows differ, or
+            if the rows' norm bound exceeds `bound`.
         """
         count = len(self._clients) + len(ids)
         self._clients.update(ids.tolist())
         if len(self._clients) != count or len(ids) != len(rows.rows):
             raise ValueError("each client adds exactly one row to a sum")
         if not rows.bound <= bound:
-            raise ValueError(f"rows of norm up to {rows.bound:g} in a sum opened for {bound:g}")
+            raise ValueError(
+                f"the norm bound of rows is {rows.bound:g}, but the sum was opened for {bound:g}"
+            )

@@ -1,4 +1,4 @@
-"""Server optimizers, one file each: they turn a released aggregate into a new model.
+"""Server optimizers: they compute the next model from a released aggregate.
 
 A server optimizer takes -aggregate as its pseudo-gradient. It reads released values only, so under
 privacy it is post-processing and costs nothing.

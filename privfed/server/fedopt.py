@@ -1,4 +1,4 @@
-"""FedAvg, FedAvgM and the adaptive server optimizers.
+"""FedAvg, FedAvgM, and the adaptive server optimizers FedAdagrad, FedYogi and FedAdam.
 
 FedAvg with a server learning rate (Reddi et al. 2021, Algorithm 1 with SGD; lr = 1 is McMahan
 et al. 2017), and with server momentum (Hsu, Qi & Brown 2019, section 4).
@@ -12,8 +12,8 @@ Adaptive server optimizers (Reddi et al. 2021, "Adaptive Federated Optimization"
     x_{t+1} = x_t + lr m_t / (sqrt(v_t) + tau)
 
 from m_0 = 0 and v_0 = tau^2, coordinate by coordinate and without bias correction, as there. They
-read released aggregates only, so under privacy they are post-processing and cost nothing; each
-client sends d numbers a round.
+Server optimizers read released aggregates only, so under privacy they are post-processing and cost
+nothing. Each client sends d numbers per round.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from privfed.server.optimizer import State, WithRate
 
 
 class _Adaptive(WithRate):
-    """The base of the adaptive optimizers, which differ in the recursion of v_t."""
+    """Base class of the adaptive optimizers, which differ in the recursion of v_t."""
 
     lr: float = Field(0.1, ge=0)
     """The server's learning rate."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """Momentum beta1."""
     tau: float = Field(1e-3, gt=0)
-    """Constant added to the root of the second moment, which controls adaptivity."""
+    """Constant added to the root of the second moment; the larger, the less adaptive."""
 
     def init(self, params: Tensor) -> State:
         return {
@@ -54,7 +54,7 @@ class _Adaptive(WithRate):
 
 
 class FedAdagrad(_Adaptive):
-    """Server Adagrad: steps shrink where updates were large; momentum is off unless set."""
+    """Server Adagrad: steps are divided by the root of the sum of all squared updates."""
 
     beta1: float = Field(0.0, ge=0, lt=1)
     """Momentum beta1."""
@@ -64,7 +64,7 @@ class FedAdagrad(_Adaptive):
 
 
 class FedAdam(_Adaptive):
-    """Server Adam: momentum over a moving average of squared updates."""
+    """Server Adam: momentum divided by the root of a moving average of squared updates."""
 
     beta2: float = Field(0.99, ge=0, lt=1)
     """Decay rate of the second moment."""
@@ -74,7 +74,7 @@ class FedAdam(_Adaptive):
 
 
 class FedYogi(_Adaptive):
-    """Server Yogi: as Adam, but the variance moves by at most (1 - beta2) of a squared update."""
+    """Server Yogi: like Adam, but v_t changes by at most (1 - beta2) times the squared update."""
 
     beta2: float = Field(0.99, ge=0, lt=1)
     """Decay rate of the second moment."""
@@ -86,7 +86,7 @@ class FedYogi(_Adaptive):
 class FedAvgM(WithRate):
     """FedAvg with server momentum.
 
-    m = momentum * m + delta; params + lr * m. With momentum 0 it is FedAvg.
+    m <- momentum * m + delta; the next model is params + lr * m. With momentum 0 it is FedAvg.
     """
 
     lr: float = Field(0.5, ge=0)
@@ -108,7 +108,7 @@ class FedAvgM(WithRate):
 
 
 class FedAvg(WithRate):
-    """FedAvg: adds the average update times the server's rate, params + lr * delta."""
+    """FedAvg: the next model is params + lr * delta, with delta the average update."""
 
     @property
     def plain(self) -> bool:

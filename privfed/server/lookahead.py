@@ -1,14 +1,14 @@
-"""Lookahead: fast weights explore, and slow weights follow them.
+"""Lookahead and SlowMo.
+
+Lookahead: fast weights explore, and slow weights follow them.
 
 Source: Zhang, Lucas, Hinton & Ba 2019, "Lookahead optimizer: k steps forward, 1 step back",
 Algorithm 1.
 
-From slow weights phi = the model, k rounds are steps of an inner optimizer, here SGD with momentum
-on the average update, and then
-
+Initially, the slow weights phi are the model. After every k rounds of an inner optimizer, here SGD
+with momentum on the average update,
     phi <- phi + alpha (model - phi),    model <- phi
-
-The inner momentum is kept unchanged, the simplest of the paper's variants.
+The inner momentum does not change then, which is the simplest of the paper's variants.
 
 SlowMo: server momentum in units of the clients' rate (Wang, Tantia, Ballas & Rabbat 2020, "SlowMo:
 improving communication-efficient distributed SGD with slow momentum", Algorithm 1).
@@ -18,9 +18,9 @@ With gamma_t the clients' rate in round t, x_t the model and x_t,tau the average
     u <- beta u + (x_t - x_t,tau) / gamma_t
     x_(t+1) = x_t - alpha gamma_t u
 
-Only the ratio of gamma_t between rounds matters, so gamma_t is the factor of client.schedule here.
-If that is constant, SlowMo is FedAvgM. If rates decay, FedAvgM continues with the long steps of
-earlier rounds, and SlowMo with steps of the current length.
+Only ratios of gamma_t between rounds matter, so gamma_t is the factor of client.schedule here. If
+that is constant, SlowMo is FedAvgM. If rates decay, FedAvgM's momentum still has the larger scale
+of earlier rounds, but SlowMo's has the current scale.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from privfed.server.optimizer import State, WithRate
 
 
 class SlowMo(FedAvgM):
-    """Momentum over updates that are divided by the clients' rate of their round.
+    """Server momentum of updates, each divided by the clients' learning rate of its round.
 
     It reads released aggregates and public constants only. With a constant client.schedule it is
     FedAvgM; with momentum 0 it is FedAvg.
@@ -52,8 +52,8 @@ class SlowMo(FedAvgM):
 class Lookahead(WithRate):
     """FedAvg, with or without momentum, that interpolates back to slow weights every few rounds.
 
-    Between these rounds, the model is the fast one. With alpha = 1 it is FedAvgM, and with momentum
-    0 FedAvg.
+    Between these rounds, the model has the fast weights. With alpha = 1 it is FedAvgM, and FedAvg
+    if the momentum is also 0.
     """
 
     momentum: float = Field(0.0, ge=0, lt=1)

@@ -15,11 +15,11 @@ State = Mapping[str, "Tensor"]
 
 
 class ServerOptimizer(Protocol):
-    """A rule that moves the model `[d]` by each round's aggregate: two pure functions."""
+    """A rule that updates the model `[d]` by each round's aggregate, by pure functions."""
 
     in_client_rates: ClassVar[bool]
-    """Whether it uses units of the clients' rate of each round: its deltas are divided by the
-    factor of the client schedule, and its rate is multiplied by it.
+    """Whether deltas are divided by the factor of the client schedule in their round, and the
+    server's learning rate is multiplied by that factor.
     """
 
     @property
@@ -36,7 +36,7 @@ class ServerOptimizer(Protocol):
 
         Args:
           params: the current model, shape [d].
-          delta: the released aggregate, shape [d]: the average update, the negative
+          delta: the released aggregate, shape [d]: the average update, which is the negative
             pseudo-gradient.
           state: the optimizer's state.
 
@@ -51,7 +51,7 @@ class ServerOptimizer(Protocol):
 
 
 class WithRate(Part):
-    """The base of server optimizers, which all have a learning rate `lr`."""
+    """Base class of server optimizers with a learning rate `lr`."""
 
     in_client_rates: ClassVar[bool] = False
 

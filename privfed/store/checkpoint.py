@@ -18,10 +18,10 @@ _KINDS = ("server", "mechanism", "objective", "rule", "attack", "evaluation")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after a round, and the ledger's head.
+    """The state of training after a round, and the ledger's head at that time.
 
     Attributes:
-      round: the last round of the state.
+      round: the last round that the state includes; 0 before the first.
       updates: number of rounds so far that changed the model.
       state: state of training.
       head: hash of the ledger's last line.
@@ -67,7 +67,7 @@ class Checkpoint:
           device: device of the loaded tensors.
 
         Raises:
-          Broken: if the checkpoint is damaged or does not fit `network`.
+          Broken: if the checkpoint is missing, is damaged or does not fit `network`.
         """
         path = directory.checkpoint.path
         tensors, about = unpack(path, device)
@@ -80,7 +80,7 @@ class Checkpoint:
                 )
             params = network.shapes.flatten_exactly(under(tensors, "model/"))
             if params.dtype != network.initial_params.dtype:
-                raise ValueError("parameters are of another type")
+                raise ValueError("the parameters have another dtype than the model's")
             state = TrainingState(params, *(under(tensors, f"{kind}/") for kind in _KINDS))
             head = bytes.fromhex(str(about["ledger_head"]))
             return cls(int(about["round"]), int(about["updates"]), state, head)

@@ -32,7 +32,7 @@ from privfed.store.tensorfile import misfits_are_broken, stated_facts
 class ConfigFile:
     """The file `config.toml` at `path`, of the run with the ledger at `ledger`.
 
-    `given` maps kinds to classes of parts that the configuration names.
+    `given` maps kinds to the classes that stand for objects passed in Python, which no file holds.
     """
 
     path: Path
@@ -48,9 +48,10 @@ class ConfigFile:
         """Builds the configuration that the ledger was opened for.
 
         Raises:
-          Broken: if the file is no run file, or not the one that the ledger states.
-          Refused: if parts are not available, or if the run had not begun, so that no digest is
-            known, and the file names external parts.
+          Broken: if the file is no run file or not the one that the ledger states, the ledger was
+            edited, or the checkpoint belongs to another ledger.
+          Refused: if a part is not available; or if the run had not begun (so no ledger states a
+            digest) and the file names external parts.
         """
         text = _text(self.path)
         terms = _terms(self.ledger)
@@ -59,8 +60,8 @@ class ConfigFile:
         elif terms.get("config") != _digest(text, self.path):
             raise Broken(
                 f"{self.path.parent}: config.toml is not the configuration for which the ledger "
-                "was opened, so that nothing named there was imported. Restore config.toml, or "
-                "start a new run"
+                "was opened, so nothing that it names was imported; restore config.toml, or start "
+                "a new run"
             )
         return read_resolved(text, str(self.path), self.given)
 
@@ -96,13 +97,14 @@ class ConfigFile:
 
 
 def _terms(ledger: Path) -> Mapping[str, Any]:
-    """Returns the terms in `ledger` after checking that it holds the checkpoint's head.
+    """Returns the terms in `ledger` after checking that it contains the checkpoint's head.
 
-    Without a ledger they are empty. Raises `Broken` if any line was edited, or the checkpoint
+    Terms are empty if there is no ledger. Raises `Broken` if any line was edited, or the checkpoint
     belongs to another ledger.
     """
     checkpoint = ledger.parent / CHECKPOINT
-    head = _head(checkpoint) if checkpoint.exists() else None  # first: a run may be in progress
+    # The head is read before the ledger, which a run in progress may extend meanwhile.
+    head = _head(checkpoint) if checkpoint.exists() else None
     if not ledger.exists():
         return {}
     try:
@@ -111,8 +113,8 @@ def _terms(ledger: Path) -> Mapping[str, Any]:
         raise Broken(public_text(error)) from None
     if head is not None and chained.opened and not chained.holds(head):
         raise Broken(
-            f"{ledger} ends before the checkpoint in its directory, or belongs to another "
-            "checkpoint; restore the ledger"
+            f"{ledger} does not contain the head in the checkpoint next to it, so it was truncated "
+            "or belongs to another run; restore the ledger"
         )
     return chained.terms
 

@@ -1,4 +1,4 @@
-"""Folders: new ones for runs and attacks, and exclusive locks of a process."""
+"""Folders: new ones for runs and attacks, and locks that one process holds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from privfed.core.errors import Refused
 
 _LOCK = ".lock"
 _MOMENT = 0.2
-"""Seconds within which `is_held` releases the lock that it takes for its check."""
+"""Seconds to wait for a lock, since `is_held` takes it briefly for its check."""
 
 
 def refuse_taken(out: Path) -> None:
-    """Raises `Refused` if `out` is not empty: early, before an attack takes its time."""
+    """Raises `Refused` if `out` exists and is not an empty folder, before an attack begins."""
     refuse_lost_link(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(
-            f"--out is {out}, which is not empty, and nothing was changed; name a new directory"
+            f"--out is {out}, but that is not empty; nothing was changed; name a new directory"
         )
 
 
@@ -61,7 +61,11 @@ def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[No
     Args:
       folder: the folder to lock.
       taken: the error to raise if another process holds the lock.
-      reads: whether the process only reads, so that it can lock a folder without write access.
+      reads: whether the process only reads the folder. It then needs no write access; without
+        write access and without a lock file, nothing is locked.
+
+    Raises:
+      Refused: `taken`, if another process holds the lock.
     """
     if reads and not os.access(folder, os.W_OK):
         with _held_to_read(folder / _LOCK, taken):

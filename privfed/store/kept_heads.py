@@ -1,10 +1,10 @@
 """`run.heads`: a file outside the run directory that receives the ledger's heads.
 
-`accounting.heads` describes its content. In addition to removed charges it detects a copy of the
-run that continued separately: both would have appended to one file.
+`accounting.heads` describes its content. It reveals removed charges, and also a copy of the run
+that was continued separately, since both copies would have appended to the same file.
 
-The path may not change while the run continues: otherwise a user could name another file and leave
-this one behind. If the file has to move, leave a link.
+The path must not change while the run continues: otherwise a user could evade the check by naming
+another file. If the file has to move, leave a symbolic link at its place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from accounting.ledger import Ledger
 from privfed.core.errors import Broken, Refused, public_text
 
 SHORTEST = 12
-"""Fewest hexadecimal digits that may abbreviate a head of 64."""
+"""Minimum number of hexadecimal digits that identify a head, out of 64."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,11 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
 
     Args:
       heads: path in `run.heads`; "" for none.
-      out: run directory, outside which the file must be; None if it is not known.
+      out: the run directory, which must not contain the file; None if it is not known.
 
     Raises:
-      Refused: if the file cannot be used.
+      Refused: if the file is inside the run directory, cannot be written, is not a file of heads,
+        or contains heads of an earlier run in `out`.
     """
     if not heads:
         return
@@ -57,11 +58,11 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
             "could be truncated together; name a file elsewhere"
         )
     if path.exists() and not path.is_file():
-        raise Refused(f"run.heads is {heads}, which is not a file; name a file")
+        raise Refused(f"run.heads is {heads}, but that is not a file; name a file")
     writable = path if path.exists() else path.parent
     if not path.parent.is_dir() or not os.access(writable, os.W_OK):
         raise Refused(
-            f"run.heads is {heads}, which cannot be written; name a file in a writable folder"
+            f"run.heads is {heads}, but that cannot be written; name a file in a writable folder"
         )
     if path.exists():
         try:
@@ -84,15 +85,16 @@ def keep_heads(ledger: Ledger, heads: str) -> None:
       heads: path in `run.heads`; "" for none.
 
     Raises:
-      Broken: if the file is missing, or contains heads that the ledger does not.
+      Broken: if the file is missing although rounds were charged, cannot be read, or contradicts
+        the ledger.
     """
     if not heads:
         return
     path, trail = Path(heads), ledger.trail()
     if len(trail) > 1 and not path.is_file():
         raise Broken(
-            f"{heads} is missing, where this run keeps its ledger's heads (run.heads). Restore the "
-            "file, or, if the file is lost, create an empty one, which then starts anew"
+            f"run.heads is {heads}, but that file is missing; restore it, or, if it is lost, "
+            "create an empty file, to which the ledger's heads are added again"
         )
     file = HeadsFile(path)
     held = _held(file) if path.exists() else []
@@ -100,8 +102,8 @@ def keep_heads(ledger: Ledger, heads: str) -> None:
     before = trail[: len(trail) - len(missing) + 1]
     if problems := contradictions(held, before, trail):
         raise Broken(
-            f"{heads} {problems[0]}, so that the epsilon of this run can no longer be proved; "
-            "restore the ledger or this file"
+            f"{heads} {problems[0]}, so the epsilon of this run can no longer be proved; restore "
+            "the ledger or this file"
         )
     file.add(missing)
     ledger.heads_file = file
@@ -141,7 +143,7 @@ def charges_since(ledger: Ledger, head: str) -> int | None:
       The number of charges; None if the ledger never had this head.
 
     Raises:
-      Refused: if `head` is no such number.
+      Refused: if `head` is not such a number.
     """
     digits = head.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", digits):

@@ -1,6 +1,7 @@
 """The lineage of a model: the runs that trained it, those that trained its start, and so on.
 
-A run's own files carry it (safetensors metadata), so that a copy is recognised anywhere.
+The tensor files of a run contain it (safetensors metadata), so a copy of a file is recognised in
+any place.
 """
 
 from __future__ import annotations
@@ -44,7 +45,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Lineage(Encoded):
-    """All runs that contributed to a model; `unknown` means that there may be any others."""
+    """The runs that contributed to a model.
+
+    Attributes:
+      runs: the known runs.
+      unknown: whether other data or runs may have contributed.
+    """
 
     runs: tuple[Origin, ...] = ()
     unknown: bool = False
@@ -54,7 +60,7 @@ class Lineage(Encoded):
         return Lineage(tuple(runs.values()), self.unknown or other.unknown)
 
     def uncovered(self, counted: Mapping[str, Collection[str]]) -> str:
-        """Explains why a guarantee does not cover the training of this model.
+        """Returns the reasons why a guarantee does not cover the training of this model.
 
         Args:
           counted: for each run under the guarantee, the heads that its ledger is known to have had.
@@ -77,7 +83,7 @@ class Lineage(Encoded):
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any] | None) -> Lineage:
-        """Parses the result of `to_json`; None, from older versions, means unknown."""
+        """Parses the result of `to_json`; None, as in older versions, gives an unknown lineage."""
         if stated is None:
             return cls(unknown=True)
         runs = (Origin(str(r["id"]), dict(r["population"]), str(r["head"])) for r in stated["runs"])
@@ -85,14 +91,14 @@ class Lineage(Encoded):
 
     @classmethod
     def of_start(cls, terms: Mapping[str, Any]) -> Lineage:
-        """Returns the lineage of the start of the run with ledger `terms`; empty if fresh."""
+        """Returns the lineage of a run's initial model from its ledger's `terms`."""
         if "lineage" not in terms and terms.get("start") is None:
             return cls()
         return cls.from_json(terms.get("lineage"))
 
     @classmethod
     def of_run(cls, terms: Mapping[str, Any], head: str) -> Lineage:
-        """Returns the lineage of the model of the run with ledger `terms`."""
+        """Returns the lineage of a run's model from its ledger's `terms`, at `head`."""
         population = terms.get("population")
         origin = Origin(
             str(terms.get("id")), population if isinstance(population, dict) else {}, head
@@ -101,7 +107,7 @@ class Lineage(Encoded):
 
     @classmethod
     def of_config(cls, config: Config) -> Lineage:
-        """Returns the lineage of a run's initial model. Raises `Refused` as `of_init` does."""
+        """Returns the lineage of a run's initial model. Raises `Refused` for an invalid ledger."""
         lineage, model = cls.of_init(config.start.init), config.model
         if not isinstance(model, Weighted):
             return lineage
@@ -110,10 +116,10 @@ class Lineage(Encoded):
 
     @classmethod
     def of_init(cls, init: str) -> Lineage:
-        """Returns the lineage of the model in `model.init`, by its files and the ledger there.
+        """Returns the lineage of the model at the path `init`, from its files and their ledger.
 
-        Unknown if a file states none and was not written by that ledger's run; empty without a
-        start. Raises `Refused` for an invalid ledger.
+        It is empty if `init` is "". It is unknown if a file states no lineage and was not written
+        by the run of the ledger in the same folder. Raises `Refused` for an invalid ledger.
         """
         if not init:
             return cls()
@@ -124,17 +130,17 @@ class Lineage(Encoded):
 
 
 FRESH = Lineage()
-"""The lineage of a run without a start: its model begins as its class builds it.
+"""The lineage of a run without `model.init`: its model begins as its class builds it.
 
-Only starts declared by `model.init` are known. Built-in models begin from random numbers; an
-external class (`module:name`) that loads weights by itself is not recognised.
+Built-in models begin from random numbers or declare their origin. An external class (`module:name`)
+that loads weights by itself is not recognised.
 """
 
 
 def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
-    """Returns the lineage in a start's file.
+    """Returns the lineage that a file of an initial model states.
 
-    Without one it is unknown, unless the run of `ledger` wrote the file.
+    If the file states none, it is unknown, or empty if the run of `ledger` wrote the file.
     """
     try:
         regular.refuse_irregular(path)
@@ -144,7 +150,7 @@ def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
             return Lineage.from_json(about["lineage"])
         return Lineage(unknown=ledger is None or not _wrote(ledger, path, about))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-        return Lineage(unknown=True)  # of no run, or no file, which is refused later
+        return Lineage(unknown=True)  # not from a run; a missing file is refused later
 
 
 def _wrote(ledger: Ledger, path: Path, about: Mapping[str, Any]) -> bool:
@@ -163,12 +169,13 @@ def _ledger(path: Path) -> Ledger | None:
         return Ledger.load(path)
     except (OSError, AccountingError) as error:
         raise Refused(
-            f"model.init: the ledger in the directory of that model is not valid: {error}"
+            f"model.init is in {path.parent}, but the ledger there is not valid: {error}; restore "
+            "that ledger, or use another model"
         ) from error
 
 
 def _of_ledger(ledger: Ledger) -> Lineage:
-    """Returns the lineage of the model next to `ledger`."""
+    """Returns the lineage of the model in the folder of `ledger`."""
     lineage = Lineage.of_run(ledger.terms, ledger.head().hex())
     run, *earlier = lineage.runs
     completed = replace(run, population=_completed(run, ledger.path.parent))
@@ -176,7 +183,7 @@ def _of_ledger(ledger: Ledger) -> Lineage:
 
 
 def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
-    """Returns an older ledger's population, with its sources from the run's configuration."""
+    """Returns the population of `run`; its missing sources are read from its configuration."""
     if "sources" in run.population:
         return run.population
     try:

@@ -1,15 +1,14 @@
 """Logs of a run, one JSON object per line, which can be read while the run is in progress.
 
-Lines are appended durably, one for each round with an entry. A crash may leave the last one
-incomplete: readers ignore it, and a resume removes it.
+Lines are appended durably, one for each round with an entry. A crash may leave the last line
+incomplete: readers ignore an incomplete line, and a resume removes it.
 
-Also the public list of clients that were proved Byzantine, and so excluded from secure sums.
-
-The list states the round and exchange in which a client deviated, and how. It follows only from
-messages of Byzantine clients: honest clients' data, noise and sampling affect no line of it. It
-does reveal that a Byzantine client was sampled in that round, which it could reveal itself. (With
-more Byzantine clients than assumed, complaints may name an honest client.) The proofs contain
-rosters, and are under `private/`.
+`ExclusionLog` is the public list of clients that were proved Byzantine in a secure sum, and are
+excluded from later ones. It states the round and exchange in which a client deviated, and how. The
+list is computed only from messages of Byzantine clients: honest clients' data, noise and sampling
+affect no line. It reveals that a Byzantine client was sampled in that round, which that client
+could also reveal itself. (With more Byzantine clients than assumed, complaints may name an honest
+client.) The proofs contain lists of participants, and are under `private/`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class RoundLog:
-    """The file of JSON lines at `path`, each with a "round"; it may not exist yet."""
+    """A file of JSON lines at `path`, each with a "round"; the file may not exist yet."""
 
     path: Path
 
@@ -45,7 +44,7 @@ class RoundLog:
         durable.append(self.path, (dump(line) + "\n").encode())
 
     def by_round(self, read: Callable[[dict[str, Any]], Value]) -> dict[int, Value]:
-        """Returns the result of `read` for each line, by round; ignores an incomplete line."""
+        """Returns the result of `read` for each line, by round; ignores unreadable lines."""
         return lines_by_round(self.texts(), read)
 
     def texts(self) -> list[str]:
@@ -63,7 +62,7 @@ class RoundLog:
 def lines_by_round(
     texts: Iterable[str], read: Callable[[dict[str, Any]], Value]
 ) -> dict[int, Value]:
-    """Returns the result of `read` for each line of a log, by round; ignores an incomplete line."""
+    """Returns the result of `read` for each line of a log, by round; ignores unreadable lines."""
     values: dict[int, Value] = {}
     for text in texts:
         with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
@@ -76,7 +75,7 @@ class MetricsLog(RoundLog):
     """The file `metrics.jsonl`: the measures of each evaluated round."""
 
     def cut(self, after: int) -> None:
-        """Removes lines of later rounds and an incomplete one: a resume writes them again."""
+        """Removes the lines of rounds after `after`, and an incomplete line, before a resume."""
         self.rewrite(text for text in self.texts() if _is_until(text, after))
 
     def losses(self) -> dict[int, float]:
@@ -85,14 +84,14 @@ class MetricsLog(RoundLog):
 
 
 class AbortLog(RoundLog):
-    """The file `aborts.jsonl`: the rounds whose secure sum aborted visibly."""
+    """The file `aborts.jsonl`: the rounds whose secure sum aborted, with reasons."""
 
     def note(self, round: int, reason: str) -> None:
         """Records that the secure sum of `round` aborted, and the `reason`."""
         self.append({"round": round, "reason": reason})
 
     def reasons(self) -> dict[int, str]:
-        """Returns the aborted rounds with reasons."""
+        """Returns the reasons by aborted round."""
         return self.by_round(lambda line: str(line["reason"]))
 
     def mend(self) -> None:
@@ -112,7 +111,7 @@ class RanksLog(RoundLog):
         self.rewrite(text for text in self.texts() if _is_until(text, math.inf))
 
     def lines(self, until: int) -> list[dict[str, Any]]:
-        """Returns one line of each round up to `until`."""
+        """Returns the last line of each round up to `until`, in order of rounds."""
         by_round = self.by_round(lambda line: line)
         return [line for round, line in sorted(by_round.items()) if round <= until]
 
@@ -136,11 +135,14 @@ class ExclusionLog:
     proofs: Path
 
     def before(self, round: int) -> frozenset[int]:
-        """Returns the clients named before `round`, so that a repeated round is unchanged."""
+        """Returns the clients that deviated before `round`, which are excluded from it.
+
+        A line of `round` itself, left by a crash, excludes no client when the round is repeated.
+        """
         return frozenset(each.client for each in self.culprits() if each.round < round)
 
     def note(self, culprit: Culprit) -> None:
-        """Adds a culprit, durably, its proof first; clients on the list are not added again."""
+        """Adds a culprit durably, after its proof; a client on the list is not added again."""
         if any(each.client == culprit.client for each in self.culprits()):
             return
         if culprit.proof:
@@ -159,7 +161,7 @@ class ExclusionLog:
         )
 
     def culprits(self) -> tuple[Culprit, ...]:
-        """Returns all culprits on the list without their proofs; ignores an incomplete line."""
+        """Returns all culprits on the list, without their proofs; ignores unreadable lines."""
         return tuple(culprit for _, culprit in self._lines())
 
     def mend(self) -> None:
@@ -213,7 +215,10 @@ class Releases:
         write(self.path_of(charge.round), tensors, about)
 
     def read(self, round: int, device: torch.device | str = CPU) -> StoredRelease | None:
-        """Returns the releases of `round`; None if none are stored. Raises `Broken`."""
+        """Returns the releases of `round`; None if none are stored.
+
+        Raises `Broken` for a damaged file.
+        """
         path = self.path_of(round)
         if not path.exists():
             return None
@@ -222,7 +227,7 @@ class Releases:
         except Broken:
             if path.exists():
                 raise
-            return None  # a later checkpoint has just included it
+            return None  # a later checkpoint, which contains it, has just removed it
         with misfits_are_broken(path):
             count = int(about["exchanges"])
             released = [tensors[f"released/{n}"] for n in range(count)]
@@ -231,7 +236,8 @@ class Releases:
     def charge_of(self, round: int) -> str | None:
         """Returns the hash of the charge that `round`'s release cites, read without torch.
 
-        None if a later checkpoint has just included the release. Raises `Broken`.
+        It is None if the file is missing: a later checkpoint, which contains the release, may just
+        have removed the file. Raises `Broken` for a damaged file.
         """
         path = self.path_of(round)
         try:

@@ -1,11 +1,8 @@
 """A run directory: all files of a run, each written so that a crash loses nothing.
 
-`config.toml`, `ledger.jsonl`, `releases/NNNNNN.safetensors`, `checkpoint.safetensors`,
-`metrics.jsonl`, `aborts.jsonl`, `excluded.jsonl`, `report/summary.json`; `constants.safetensors` if
-the model has frozen parts, and `report/public_clients.json` if clients were declared public;
-`private/` if clients, or a rule about them, keep state between rounds, or clients were proved
-Byzantine: mode 0700, never to be published. Files are replaced atomically (temporary file, fsync,
-rename); the ledger and the metrics are appended to.
+`privfed.store.run_files.FILES` describes every file. The folder `private/` has mode 0700 and must
+never be published. Files are replaced atomically (temporary file, fsync, rename), except that lines
+are appended to the ledger and the logs.
 """
 
 from __future__ import annotations
@@ -39,8 +36,7 @@ Given = Mapping[str, type[Any]]
 class RunDirectory:
     """The files at `path`. Use `create` for a new run and `open` for an existing one.
 
-    `given` maps kinds to classes of parts that its configuration names: those around objects that
-    were passed in Python, which no file holds.
+    `given` maps kinds to the classes that stand for objects passed in Python, which no file holds.
     """
 
     def __init__(self, path: Path, given: Given | None = None) -> None:
@@ -74,14 +70,14 @@ class RunDirectory:
         """Creates a new directory, or uses an empty one.
 
         Raises:
-          Refused: if the directory is not empty.
+          Refused: if `path` is a file, or a directory that is not empty.
         """
         if path.exists() and not path.is_dir():
-            raise Refused(f"--out is {path}, which is a file; expected a new or empty directory")
+            raise Refused(f"--out is {path}, but that is a file; name a new or empty directory")
         if path.is_dir() and not _is_untouched(path):
             another = "another run" if (path / "ledger.jsonl").exists() else "other files"
             raise Refused(
-                f"--out is {path}, which holds {another}, and nothing was changed; name a new "
+                f"--out is {path}, but that holds {another}; nothing was changed; name a new "
                 f"directory, or resume a run: {resume_command(path)}"
             )
         directory = cls(path)
@@ -90,7 +86,12 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | RunDirectory) -> RunDirectory:
-        """Opens an existing run, or returns an open one. Raises `Refused` if there is none."""
+        """Opens an existing run; returns a run that is already open.
+
+        Raises:
+          Refused: if there is no run at `path`.
+          Broken: if there is a ledger, but no configuration.
+        """
         if isinstance(path, RunDirectory):
             return path
         if not (path / "config.toml").is_file():
@@ -99,16 +100,19 @@ class RunDirectory:
                     f"{path} has a ledger, but config.toml is missing; restore config.toml"
                 )
             raise Refused(
-                f"{path} is not a run directory, since config.toml is missing; name a run directory"
+                f"{path} is not a run directory, since it has no config.toml; name a run directory"
             )
         return cls(path)
 
     def with_given(self, given: Given) -> RunDirectory:
-        """Returns the same run with these classes for parts that its configuration names."""
+        """Returns the same run, with `given` classes added to its own."""
         return RunDirectory(self.path, {**self.given, **given})
 
     def locked(self, reads: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Locks the directory for this process, which may be one that only `reads`.
+        """Returns a context that locks the directory for this process.
+
+        Args:
+          reads: whether the process only reads, and so needs no write access.
 
         Raises:
           Busy: if another process holds the lock.
@@ -126,7 +130,7 @@ class RunDirectory:
     def recover(self) -> None:
         """Restores the directory after a crash.
 
-        Afterwards its folders exist, no file is half written, and every name is durable.
+        Afterwards its folders exist, no file is half written, and all file names are durable.
         """
         self.make_folders()
         if self.private.is_dir():
@@ -144,7 +148,7 @@ class RunDirectory:
         return any(path.exists() for path in later) or bool(self.releases.rounds())
 
     def companions(self) -> dict[str, str]:
-        """Returns SHA-256 of the files that never change once the ledger cites them, by name."""
+        """Returns SHA-256 digests, by name, of the files that never change once a ledger exists."""
         return {
             path.name: hashlib.sha256(regular.read_bytes(path)).hexdigest()
             for path in (self.constants.path, self.public_clients.path)
@@ -163,7 +167,7 @@ class RunDirectory:
             runs = regular.read_text(self._counted, errors="replace").splitlines()
             by = runs[0] if runs else "another run"
             raise Refused(
-                f"{self.path} was counted as an earlier run by {by}, and no run would count its "
+                f"{self.path} was counted as an earlier run by {by}, but no run would count its "
                 "further rounds; start a new run instead, with both runs in privacy.prior and this "
                 "run in model.init"
             )
@@ -173,7 +177,7 @@ class RunDirectory:
         durable.write_atomically(self._attackers, (dump(dict(attackers), indent=1) + "\n").encode())
 
     def write_clients(self, table: str) -> None:
-        """Writes the evidence against each client of a simulation: a table as CSV."""
+        """Writes the CSV `table` of a simulation: the evidence that each client is Byzantine."""
         durable.write_atomically(self.clients, table.encode())
 
     def stopped_at_budget(self) -> bool:
@@ -190,9 +194,9 @@ class RunDirectory:
 
 
 def _is_untouched(folder: Path) -> bool:
-    """Whether `folder` is empty except for remains of an interrupted start.
+    """Whether `folder` has no content except what an interrupted start may have left.
 
-    These are hidden files and empty folders.
+    An interrupted start leaves hidden files, and the empty folders `releases` and `report`.
     """
     made = {"releases", "report"}
     return all(

@@ -1,13 +1,11 @@
 """Small files of a run directory: canaries, constants, public clients, keys, digests.
 
 `CheckpointFile` reads a checkpoint's round and ledger head without torch;
-`privfed.store.checkpoint` loads the rest. `CanaryFile` is under private/ until the run ends.
-`PopulationDigest` checks that a resumed run has the clients that it began with, if no file holds
-them.
+`privfed.store.checkpoint` loads the state of training. `CanaryFile` is under private/.
 
-Clients that are passed as Python objects are in no file of a run. A digest of them would be a
-release: with it anyone could confirm a guess of all of them. So it is keyed, and stored with its
-key under private/.
+No file of a run holds clients that were passed as Python objects. `PopulationDigest` checks that a
+resumed run has the same clients. A public digest would be a release: with it anyone could confirm a
+guess of all clients' data. The digest is therefore keyed, and stored with its key under private/.
 """
 
 from __future__ import annotations
@@ -51,30 +49,30 @@ FILES = {
     "report/simulation_only_clients.csv": "the ranks' summary for each client",
     "report/metrics.csv": 'metrics.jsonl as columns, if `run.watch` has "csv"',
     "report/simulation.csv": "measures that no ε covers, if a simulation opted in",
-    "report/tensorboard/": 'both as events, if `run.watch` has "tensorboard"',
-    "report/mlflow.json": "MLflow's id of the run and the last logged round, if it watches",
-    "report/mlflow.db": "what it logged, unless a tracking server is configured",
-    "report/wandb.json": "the same of Weights & Biases, if it watches",
-    "report/wandb/": "its files, which `wandb sync` sends if they were written offline",
+    "report/tensorboard/": 'the same metrics as events, if `run.watch` has "tensorboard"',
+    "report/mlflow.json": "MLflow's id of the run and the last logged round, if `run.watch` has it",
+    "report/mlflow.db": "MLflow's log, unless a tracking server is configured",
+    "report/wandb.json": "the id and last round in Weights & Biases, if `run.watch` has it",
+    "report/wandb/": "files of Weights & Biases; `wandb sync` sends those written offline",
     "report/page.html": "a page about the run, by `privfed report`",
     "statistics.json": "released statistics of a description, by `privfed describe`",
-    "counted_by.txt": "runs that count this run's charges; it may then charge no more",
+    "counted_by.txt": "runs that count this run's charges; this run may then charge no more",
     "private/": "secret, mode 0700, never to be published or copied for a second run",
     "private/key": "the secret from which slots, correlated noise and canaries are derived",
     "private/settled.f32": "client state between rounds, with its journal in the same folder",
     "private/histories/settled.f32": (
         "a rule's state for each client, with its journal in the same folder"
     ),
-    "private/population": "a keyed digest of clients that were passed in Python, to recognise them",
+    "private/population": "a keyed digest of clients that were passed in Python, for a resume",
     "private/canaries.f64": "the canaries' observations of each release",
-    "private/canaries.safetensors": "the run's start, and the examples of canaries that train",
-    "private/simulation.html": "a page with what no ε covers, by `privfed report --simulation`",
+    "private/canaries.safetensors": "the initial model, and the examples of canaries that train",
+    "private/simulation.html": "a page of values that no ε covers: `privfed report --simulation`",
     "private/proofs/": (
         "proofs that clients were Byzantine in secure sums, with the other participants"
     ),
     "private/silos/": "a ledger for each silo, for the privacy of its examples",
 }
-"""Files and folders with their content. Most runs have the first five and a summary."""
+"""Files and folders with their content. Most runs have the first five and the summary."""
 
 
 _BATCH_SIZE = 4096
@@ -111,7 +109,7 @@ class PopulationDigest:
 
 
 def _digest(key: bytes, examples: Iterable[Examples]) -> str:
-    """HMAC-SHA-256 of features, labels and owners, in their order."""
+    """Returns the HMAC-SHA-256 of features, labels and owners, in hexadecimal digits."""
     code = hmac.new(key, digestmod=hashlib.sha256)
     for each in examples:
         code.update(f"{tuple(each.x.shape)} {tuple(each.y.shape)} {each.classes}\n".encode())
@@ -140,7 +138,10 @@ class ConstantsFile:
             write(self.path, tensors, {"lineage": lineage.to_json()})
 
     def read(self) -> dict[str, Tensor]:
-        """Returns the constants by name; empty if the file is missing. Raises `Broken`."""
+        """Returns the constants by name; empty if the file is missing.
+
+        Raises `Broken` for a damaged file.
+        """
         if not self.path.exists():
             return {}
         return under(unpack(self.path, finite=False)[0], "model/")
@@ -159,11 +160,14 @@ class PublicClientsFile:
             durable.write_atomically(self.path, (dump(named, indent=1) + "\n").encode())
 
     def of_this_run(self) -> list[str]:
-        """Returns the public clients on which this run is evaluated. Raises `Broken`."""
+        """Returns the public clients of this run. Raises `Broken` for a damaged file."""
         return self._listed("clients")
 
     def of_all_runs(self) -> list[str]:
-        """Returns all clients without a guarantee, including earlier runs'. Raises `Broken`."""
+        """Returns the public clients of this run and of earlier runs, which no guarantee covers.
+
+        Raises `Broken` for a damaged file.
+        """
         return [*self._listed("clients"), *self._listed("earlier")]
 
     def _listed(self, key: str) -> list[str]:
@@ -179,16 +183,20 @@ class PublicClientsFile:
 class PrivateKey:
     """The file `private/key` at `path`: the run's id and 32 secret bytes, for its owner only.
 
-    A holder can compute the participation of clients, and the noise that rounds share.
+    From the bytes follow the participation of clients, and noise that is correlated between rounds.
     """
 
     path: Path
 
     def read_or_draw(self, run: str, fresh: bool) -> bytes:
-        """Returns the 32 secret bytes of `run` that a resume needs; draws them if `fresh`.
+        """Returns the 32 secret bytes of `run`.
+
+        Args:
+          run: id of the run.
+          fresh: whether to draw and store the bytes if there is no file.
 
         Raises:
-          Broken: if they are missing, or belong to another run.
+          Broken: if the file is missing, or belongs to another run.
         """
         if fresh and not self.path.exists():
             durable.make_folder(self.path.parent, 0o700)
@@ -218,14 +226,14 @@ class CheckpointFile:
         return self.path.exists()
 
     def round(self) -> int:
-        """Returns the round of the checkpoint; 0 if there is none. Raises `Broken`."""
+        """Returns the round of the checkpoint; 0 if there is none. Raises `Broken` if damaged."""
         if not self.exists():
             return 0
         with misfits_are_broken(self.path):
             return int(checked_facts(self.path)["round"])
 
     def head(self) -> bytes:
-        """Returns the ledger's head in the checkpoint. Raises `Broken` if there is none."""
+        """Returns the ledger's head in the checkpoint. Raises `Broken` if missing or damaged."""
         with misfits_are_broken(self.path):
             return bytes.fromhex(str(checked_facts(self.path)["ledger_head"]))
 
@@ -244,9 +252,9 @@ class CheckpointFile:
         return self.lineage_at(self.head())
 
     def lineage_at(self, head: bytes) -> dict[str, Any]:
-        """Returns the lineage of the model at the ledger's `head`, including this run.
+        """Returns the lineage of this run's model at the ledger's `head`, from the ledger's terms.
 
-        It follows from the ledger. A copy of the checkpoint that carries it is recognised anywhere.
+        It is empty if there is no ledger.
         """
         terms = terms_at(self.ledger)
         return Lineage.of_run(terms, head.hex()).to_json() if terms else {}
@@ -254,7 +262,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True)
 class CanaryFile:
-    """The file `private/canaries.safetensors` at `path`: written when a run begins, and kept.
+    """The file `private/canaries.safetensors` at `path`, written once when a run begins.
 
     It contains the run's initial model, and the examples of canaries that train.
     """

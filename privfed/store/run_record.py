@@ -27,8 +27,9 @@ from privfed.store.run_directory import RunDirectory
 class RunRecord:
     """The files of a run directory, each read at its first use.
 
-    For a run in progress the ledger must be read last: it then covers the contents of the others.
-    Every attribute raises `Broken` for a file that cannot be read.
+    For a run in progress the ledger must be read last: it then covers the contents of all other
+    files. Attributes raise `Broken` for a file that cannot be read, and `LedgerBroken` (an
+    `AccountingError`) for a ledger whose hash chain does not hold.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -42,7 +43,7 @@ class RunRecord:
 
     @staticmethod
     def path_of(run: Path | RunDirectory | RunRecord) -> Path:
-        """Returns the path of a run, given in any of three forms."""
+        """Returns the path of a run."""
         return run if isinstance(run, Path) else run.path
 
     @classmethod
@@ -50,7 +51,7 @@ class RunRecord:
         """Reads the files that lists and comparisons need, and returns the record of the run.
 
         Raises:
-          Broken: if a file cannot be read, or contradicts the ledger.
+          Broken: if a file cannot be read, or config.toml is not the one that the ledger states.
           Refused: if there is no run at `path`.
         """
         record = cls.open(path)
@@ -73,7 +74,7 @@ class RunRecord:
 
     @cached_property
     def keys(self) -> Mapping[str, Any]:
-        """The text of config.toml as tables."""
+        """The content of config.toml, as tables by section."""
         path = self.directory.config.path
         with _readable(path):
             return from_toml(regular.read_text(path))
@@ -85,7 +86,7 @@ class RunRecord:
 
     @cached_property
     def companions(self) -> Mapping[str, str]:
-        """SHA-256 of the files that never change once the ledger cites them, by name."""
+        """SHA-256 digests, by name, of the files that never change once the ledger cites them."""
         return self.directory.companions()
 
     @cached_property
@@ -96,7 +97,7 @@ class RunRecord:
 
     @cached_property
     def releases(self) -> Mapping[int, str]:
-        """The hash of the charge that each round's release cites."""
+        """The hash of the charge that a release cites, by round, for all stored releases."""
         releases = self.directory.releases
         cited = {round: releases.charge_of(round) for round in releases.rounds()}
         return {round: charge for round, charge in cited.items() if charge}
@@ -108,15 +109,15 @@ class RunRecord:
 
     @cached_property
     def evaluated(self) -> Mapping[int, Mapping[str, Any]]:
-        """The lines of metrics.jsonl by round; an incomplete line is left out."""
+        """The lines of metrics.jsonl by round; unreadable lines are left out."""
         texts = self._metrics.decode(errors="replace").splitlines()
         return lines_by_round(texts, _object)
 
     @cached_property
     def last_metrics(self) -> Mapping[str, Any] | None:
-        """The last line of metrics.jsonl; None if there is none.
+        """The last complete line of metrics.jsonl; None if there is none.
 
-        Bytes after the last newline are from a crash, and will be written again.
+        Bytes after the last newline are from a crash; a resume writes that line again.
         """
         with _readable(self.directory.metrics.path):
             *lines, _ = self._metrics.decode().split("\n")
@@ -132,7 +133,7 @@ class RunRecord:
 
     @cached_property
     def aborts(self) -> Mapping[int, str]:
-        """The rounds whose secure sum aborted, with reasons."""
+        """The reasons by round whose secure sum aborted."""
         return self.directory.aborts.reasons()
 
     @cached_property
@@ -147,7 +148,7 @@ class RunRecord:
 
     @cached_property
     def clients(self) -> Sequence[Mapping[str, str]]:
-        """The evidence against each client of a simulation; empty if it was not recorded."""
+        """The evidence that each client of a simulation is Byzantine; empty if not recorded."""
         path = self.directory.clients
         if not path.exists():
             return []
@@ -155,16 +156,16 @@ class RunRecord:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger. Raises `LedgerBroken`, and `OSError` if there is none."""
+        """The ledger. Raises `LedgerBroken` if the hash chain is broken, `OSError` if missing."""
         return Ledger.load(self.directory.ledger)
 
     @cached_property
     def begun(self) -> Ledger | None:
-        """The ledger of a run that began; None if nothing was released.
+        """The ledger of a run that began; None if the run had not begun, so nothing was released.
 
         Raises:
-          Broken: if the ledger is missing.
-          LedgerBroken: if its chain does not hold.
+          Broken: if the ledger is missing although files exist that are written after it.
+          LedgerBroken: if its hash chain does not hold.
         """
         if not self.directory.ledger.exists():
             if self.directory.began():
@@ -183,17 +184,17 @@ class RunRecord:
 
     @property
     def charges(self) -> int:
-        """The number of charged rounds."""
+        """The number of charges; 0 if the run had not begun."""
         return len(self.begun.charges) if self.begun else 0
 
     @property
     def head(self) -> str | None:
-        """The ledger's head."""
+        """The ledger's head, in hexadecimal digits; None if the run had not begun."""
         return self.begun.head().hex() if self.begun else None
 
     @property
     def summarised(self) -> bool:
-        """Whether the summary matches the current ledger and its guarantee."""
+        """Whether the summary was written for the ledger as it is now."""
         terms, summary = self.terms, self.summary
         return (
             bool(summary)
@@ -217,7 +218,7 @@ class RunRecord:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raises `Broken` if reading the file at `path` fails, or it has another form."""
+    """Raises `Broken` if the file at `path` cannot be read, or its content has another form."""
     try:
         yield
     except (OSError, ValueError, TypeError) as error:
@@ -233,5 +234,5 @@ def _object_at(path: Path) -> Mapping[str, Any]:
 def _object(value: Any) -> dict[str, Any]:
     """Returns the JSON object `value`. Raises `TypeError` for any other value."""
     if not isinstance(value, dict):
-        raise TypeError("it is no object")
+        raise TypeError("it is not a JSON object")
     return dict(with_numbers(value))

@@ -1,10 +1,9 @@
 """Files of named tensors (safetensors) with metadata; nothing is ever unpickled.
 
-The bytes of a safetensors file are produced in parts: tensors are written without a copy.
-
-The format is a header's length in 8 bytes, the header, which is JSON and states the position of
-each tensor's numbers, and these numbers, one tensor after another: wider types first, then by name.
-The library writes the same bytes, from a copy of all tensors.
+The bytes of a file are produced in parts, so writing needs no copy of all tensors. They are the
+same bytes that the library safetensors writes: the length of the header (8 bytes); the header,
+which is JSON and states the position of each tensor's numbers; and the numbers of one tensor after
+another, those of wider dtypes first, then in order of names.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _TYPES = {
     "torch.uint8": "U8",
     "torch.bool": "BOOL",
 }
-"""The format's name of each dtype, in the order of a file."""
+"""The format's name of each dtype, in the order in which a file has them."""
 _BATCH_SIZE = 1 << 20
 """Number of tensor elements that are written or checked at once."""
 
@@ -88,9 +87,10 @@ CPU = "cpu"
 
 @contextlib.contextmanager
 def misfits_are_broken(path: Path) -> Iterator[None]:
-    """Raises `Broken` if the content of the file at `path` does not fit the run.
+    """Returns a context that raises `Broken` if content of the file at `path` does not fit the run.
 
-    Missing or malformed metadata or tensors indicate an edited file.
+    Missing or malformed metadata or tensors (`KeyError`, `OverflowError`, `TypeError`,
+    `ValueError`) indicate an edited file.
     """
     try:
         yield
@@ -113,7 +113,7 @@ def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Writes the bytes of `pack` to `path`, atomically and durably, but never all in memory."""
+    """Writes the bytes of `pack` to `path` in parts, atomically and durably."""
     durable.write_parts_atomically(path, _parts(tensors, about))
 
 
@@ -127,12 +127,15 @@ def _parts(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Iterator[
 def unpack(
     path: Path, device: torch.device | str = CPU, finite: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads the tensors written by `pack` onto `device`, and the facts about them.
+    """Reads a file that `write` wrote, or the bytes of `pack`.
 
     Args:
       path: the file.
       device: device of the returned tensors.
-      finite: whether to refuse numbers that are not finite.
+      finite: whether to reject numbers that are not finite.
+
+    Returns:
+      The tensors by name, and the facts about them.
 
     Raises:
       Broken: if the file is invalid, or a number is not finite and `finite` is set.
@@ -141,13 +144,16 @@ def unpack(
     parts = (part for each in tensors.values() for part in each.reshape(-1).split(_BATCH_SIZE))
     if finite and not all(bool(part.isfinite().all()) for part in parts):
         raise _not_finite(path)
-    # In memory that torch aligned itself: on other addresses products differ in their last bits.
+    # Clones are in memory that torch aligned; other alignments change the last bits of products.
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     return tensors, about
 
 
 def checked_facts(path: Path) -> dict[str, Any]:
-    """Returns the facts about a file's tensors, which are checked as by `unpack`, without torch."""
+    """Returns the facts about a file's tensors, and checks the file as `unpack` does.
+
+    Torch is not needed. Raises `Broken` if the file is invalid, or a number is not finite.
+    """
     tensors, about = _read(path, "np", CPU)
     if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
         raise _not_finite(path)
@@ -155,7 +161,10 @@ def checked_facts(path: Path) -> dict[str, Any]:
 
 
 def stated_facts(path: Path) -> dict[str, Any]:
-    """Returns the facts about a file's tensors without reading tensors. Raises `Broken`."""
+    """Returns the facts about a file's tensors, which are not read.
+
+    Raises `Broken` if the file is invalid.
+    """
     return _read(path, "np", CPU, tensors=False)[1]
 
 
@@ -164,7 +173,7 @@ def _read(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the file's tensors in `library` ("pt" or "np"), and the facts about them."""
     try:
-        regular.refuse_irregular(path)  # the system's errors in its own words
+        regular.refuse_irregular(path)  # `safe_open` would hide the system's error message
         with safe_open(path, library, device=device) as file:
             about = from_json((file.metadata() or {})["privfed"])
             names = file.keys() if tensors else ()
@@ -173,7 +182,8 @@ def _read(
         raise unreadable(path, error) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise Broken(
-            f"{path} has another format, but this version of privfed reads {FORMAT}; update privfed"
+            f"{path} has another format than {FORMAT}, the only one that this version of privfed "
+            "reads; update privfed"
         )
     return by_name, about
 

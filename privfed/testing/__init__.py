@@ -67,17 +67,22 @@ _OF_KIND: dict[str, dict[str, Any]] = {
     "attack": {"attack.fraction": 0.25},
     "measure": {"evaluation.by": "clients", "evaluation.every": 2},
 }
+_OPEN = {"privacy.mechanism": "none", "privacy.noise_multiplier": None, "privacy.clip": None}
+_SILOS: dict[str, Any] = {"data.setting": "cross_silo"}
+_PLAIN = {"server.optimizer": "fedavg", "server.lr": 1.0, "server.schedule": "constant"}
 _SETTINGS: tuple[dict[str, Any], ...] = (
-    {"privacy.mechanism": "none", "privacy.noise_multiplier": None, "privacy.clip": None},
-    {"data.setting": "cross_silo"},
+    _OPEN,
+    _SILOS,
     {"cohort.sampler": "full", "cohort.size": 0},
-    {"server.optimizer": "fedavg", "server.lr": 1.0, "server.schedule": "constant"},
+    _PLAIN,
     {"client.groups": 3},
 )
 """Keys that some parts need; a check takes the fewest that are not refused."""
 
 
-def check_part(kind: str, part: Any, folder: Path, keys: Mapping[str, Any] | None = None) -> None:
+def check_part(
+    kind: str, part: Any, folder: Path, keys: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Checks that a part keeps the contract of its kind, in the hooks and in a run.
 
     Its class is strict, frozen and documented, and has all declarations of the kind. Hooks return
@@ -92,26 +97,30 @@ def check_part(kind: str, part: Any, folder: Path, keys: Mapping[str, Any] | Non
       folder: an empty folder for runs.
       keys: keys of a run file that the part needs, such as {"data.setting": "cross_silo"}.
 
+    Returns:
+      The keys that the run needed in addition, such as {"privacy.mechanism": "none"} for an
+      objective that is unproven: they follow from declarations, or else they are the fewest
+      without which the run is refused.
+
     Raises:
-      AssertionError: with the violated check.
+      AssertionError: with the violated check, or the error of a hook in it.
       Refused: if `kind` is unknown, or the part or its run is refused.
     """
     if kind not in BUILT_IN:
         raise Refused(f"kind is {kind!r}; expected one of {', '.join(BUILT_IN)}")
     made, named = type(part), f"{kind} {type(part).__qualname__}"
     refuse_silent(kind, made, named)
-    settings = made.model_config
-    strict = settings.get("strict") and settings.get("frozen")
-    assert strict, f"{named} is not strict and frozen"
-    assert settings.get("extra") == "forbid", f"{named} accepts unknown keys"
-    assert vars(made).get("__doc__"), f"{named} has no docstring, which `privfed list` prints"
+    is_strict_and_documented(made, named)
     for each in CHECKS.get(kind, ()):
         try:
             each(part)
-        except AssertionError as error:
+        except Refused:  # names the part and the hook
+            raise
+        except Exception as error:  # a user's hook may raise anything
             failed = each.__name__.replace("_", " ")
-            raise AssertionError(f"{named} fails: {failed}: {error}") from error
-    config = _config_for(kind, part, keys or {})
+            raised = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+            raise AssertionError(f"{named} fails: {failed}: {raised}{error}") from error
+    config, settings = _config_for(kind, part, keys or {})
     _check_runs(config, named, folder)
     if kind == "mechanism" and part.private:
         scenarios = scenarios_of(plan_of_mechanism(config))
@@ -119,6 +128,19 @@ def check_part(kind: str, part: Any, folder: Path, keys: Mapping[str, Any] | Non
         charged = f"{judged.noise:g} of the noise that its event states"
         assert judged.noise_p_value > 1e-4, f"{named} adds {charged}"
         assert judged.noise < 2, f"{named} adds {charged}"
+    return settings
+
+
+def is_strict_and_documented(part: type[Any], named: str) -> None:
+    """Checks that a class of parts, called `named`, is strict, frozen and documented."""
+    settings = part.model_config
+    strict = settings.get("strict") and settings.get("frozen")
+    assert strict, f"{named} is not strict and frozen"
+    assert settings.get("extra") == "forbid", f"{named} accepts unknown keys"
+    missing = (
+        f"give class {part.__qualname__} a docstring: its first line is shown by `privfed list`"
+    )
+    assert vars(part).get("__doc__"), f"{named} is not documented; {missing}"
 
 
 class _Interrupting(Observer):
@@ -142,26 +164,42 @@ def _check_runs(config: Config, named: str, folder: Path) -> None:
     assert not problems, f"{named}: {'; '.join(map(str, problems))}"
 
 
-def _config_for(kind: str, part: Any, keys: Mapping[str, Any]) -> Config:
-    """The configuration of a small run with the part. Raises `Refused` if there is none."""
+def keys_of_objective(part: Any) -> dict[str, Any]:
+    """Returns the keys with which the objective `part` runs, as they follow from declarations."""
+    fields, only_plain = type(part).model_fields, part.server_step == "only_plain"
+    keys: dict[str, Any] = {"client.groups": 3} if part.grouping and "groups" in fields else {}
+    keys |= {"client.spread": 0.0} if only_plain and "spread" in fields else {}
+    for setting, holds in ((_OPEN, part.unproven), (_SILOS, part.keeps), (_PLAIN, only_plain)):
+        keys |= setting if holds else {}
+    return keys
+
+
+def _config_for(kind: str, part: Any, keys: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
+    """The configuration of a small run with the part, and the keys that the part needs.
+
+    Raises `Refused` if there is none.
+    """
     key = key_of(kind)
     section = key.rpartition(".")[0]
     small = {name: value for name, value in _RUN.items() if kind != "source" or name[:5] != "data."}
     small |= {"data.clients": _RUN["data.clients"], **_OF_KIND.get(kind, {})}
+    declared = keys_of_objective(part) if kind == "objective" else {}
     for field in part.model_fields_set:
-        small.pop(f"{section}.{field}", None)
+        for each in (small, declared):
+            each.pop(f"{section}.{field}", None)
     chosen = {key: [catalogued(kind, type(part))] if kind in LISTS else part}
     reason = None
     for count in range(len(_SETTINGS) + 1):
         for settings in itertools.combinations(_SETTINGS, count):
-            merged = dict(itertools.chain(*(each.items() for each in (small, *settings))))
+            needed = dict(itertools.chain(*(each.items() for each in (declared, *settings))))
+            given = _sections({**small, **needed, **keys, **chosen})
             try:
-                config = configuration(None, None, {}, _sections({**merged, **keys, **chosen}))
+                config = configuration(None, None, {}, given)
                 check(config)
             except Refused as refused:
                 reason = reason or refused
             else:
-                return config
+                return config, needed
     assert reason is not None
     raise reason
 

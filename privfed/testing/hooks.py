@@ -6,7 +6,6 @@ Each check is a function of the part, and raises `AssertionError`.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,9 +46,10 @@ def steps_are_pure(server: Any) -> None:
     again = server.step(params, _DELTAS[3].clone(), state)
     assert torch.equal(params, before[0]), "the model is changed in place"
     assert _equal(state, before[1]), "the state is changed in place"
-    assert torch.equal(once[0], again[0])
-    assert _equal(once[1], again[1])
-    assert (once[0].dtype, once[0].shape) == (params.dtype, params.shape)
+    assert torch.equal(once[0], again[0]), "two equal steps give two models"
+    assert _equal(once[1], again[1]), "two equal steps give two states"
+    form, expected = ((each.dtype, tuple(each.shape)) for each in (once[0], _start()))
+    assert form == expected, f"the model is {form} after a step, and {expected} before"
 
 
 def resumes_from_a_checkpoint(server: Any) -> None:
@@ -57,29 +57,35 @@ def resumes_from_a_checkpoint(server: Any) -> None:
     uninterrupted = _run(server, _DELTAS, _start(), server.init(_start()))
     for stop in range(len(_DELTAS)):
         params, state = _run(server, _DELTAS[:stop], _start(), server.init(_start()))
-        assert all(isinstance(value, torch.Tensor) for value in state.values()), "no tensors"
+        other = sorted(key for key, value in state.items() if not isinstance(value, Tensor))
+        assert not other, f"the state has values that are no tensors: {', '.join(other)}"
         read = load(save({key: value.contiguous() for key, value in state.items()}))
-        assert _equal(read, dict(state))
+        assert _equal(read, dict(state)), "a checkpoint does not hold the whole state"
         server.model_copy().init(_start())
         resumed = _run(server.model_copy(), _DELTAS[stop:], params, read)
-        assert torch.equal(resumed[0], uninterrupted[0])
-        assert _equal(resumed[1], uninterrupted[1])
+        advice = "keep nothing outside of the state"
+        assert torch.equal(resumed[0], uninterrupted[0]), f"a resumed model differs; {advice}"
+        assert _equal(resumed[1], uninterrupted[1]), f"a resumed state differs; {advice}"
 
 
 def stays_without_an_update(server: Any) -> None:
     """Checks that the model stays with aggregates of zero, and at rate zero."""
     zeros = torch.zeros_like(_DELTAS)
     params, state = _run(server, zeros, _start(), server.init(_start()))
-    assert torch.equal(params, _start())
-    assert all(value.isfinite().all() for value in state.values())
+    assert torch.equal(params, _start()), "aggregates of zero move the model"
+    broken = sorted(key for key, value in state.items() if not value.isfinite().all())
+    assert not broken, f"the state is not finite after aggregates of zero: {', '.join(broken)}"
     still, _ = _run(server.at(0.0), _DELTAS, _start(), server.init(_start()))
-    assert torch.equal(still, _start()), "at rate zero it stays"
+    assert torch.equal(still, _start()), (
+        "it moves the model at rate zero; multiply the rate in `at`"
+    )
 
 
 def moves_along_the_first_update(server: Any) -> None:
     """Checks that the first step has a positive component along the aggregate."""
     params, _ = server.step(_start(), _DELTAS[0], server.init(_start()))
-    assert float((params - _start()) @ _DELTAS[0]) > 0
+    along = float((params - _start()) @ _DELTAS[0])
+    assert along > 0, f"the first step moves by {along:g} along the aggregate; expected above 0"
 
 
 def is_plain_only_where_it_adds_the_update(server: Any) -> None:
@@ -90,7 +96,7 @@ def is_plain_only_where_it_adds_the_update(server: Any) -> None:
         moved, state = server.step(params, delta, state)
         added &= torch.allclose(moved, params + delta)
         params = moved
-    assert added or not server.plain
+    assert added or not server.plain, "it declares plain, but does not add the aggregate unchanged"
 
 
 def rates_multiply(server: Any) -> None:
@@ -100,8 +106,8 @@ def rates_multiply(server: Any) -> None:
         each.step(_start(), _DELTAS[0], each.init(_start()))[0]
         for each in (halves, server.at(0.25), server.at(1.0), server)
     ]
-    assert torch.allclose(params[0], params[1])
-    assert torch.equal(params[2], params[3])
+    assert torch.allclose(params[0], params[1]), "at(0.5).at(0.5) is not at(0.25)"
+    assert torch.equal(params[2], params[3]), "at(1.0) changes the step"
     assert not torch.equal(params[1], params[3]), "the rate changes nothing"
     assert type(server).model_validate(server.model_dump()) == server, "its keys do not define it"
 
@@ -112,15 +118,17 @@ _SCHEDULED = range(1, 1001)
 def gives_a_factor_for_every_round(schedule: Any) -> None:
     """Checks that factors are from 0 to 1, and that the largest is 1."""
     factors = [schedule.factor(round) for round in _SCHEDULED]
-    assert all(isinstance(factor, float) for factor in factors)
-    assert all(math.isfinite(factor) and 0 <= factor <= 1 for factor in factors)
+    for round, factor in zip(_SCHEDULED, factors, strict=True):
+        valid = isinstance(factor, float) and 0 <= factor <= 1
+        assert valid, f"the factor of round {round} is {factor!r}; expected a float from 0 to 1"
     assert abs(max(factors) - 1.0) <= 1e-6, "the configured rate is never reached"
 
 
 def follows_from_the_round_alone(schedule: Any) -> None:
     """Checks that a factor depends on the round only."""
     backwards = [schedule.factor(round) for round in reversed(_SCHEDULED)]
-    assert backwards[::-1] == [schedule.model_copy().factor(round) for round in _SCHEDULED]
+    again = [schedule.model_copy().factor(round) for round in _SCHEDULED]
+    assert backwards[::-1] == again, "a factor depends on the rounds that were asked for before"
 
 
 _CLIENTS, _DRAWS = 40, 1000
@@ -165,13 +173,16 @@ def draws_cohorts_of_its_form(part: Any) -> None:
     for present in _fitting(sampler):
         divisors = set()
         for number, cohort in enumerate(_drawn(sampler, present, 60), 1):
-            assert cohort.round == number
-            assert cohort.witness == sampler.witness(number, _CLIENTS)
-            assert (np.diff(cohort.clients) > 0).all()
-            assert set(cohort.clients) <= set(range(present))
-            assert len(cohort.clients) <= (sampler.capacity() or present)
+            most, clients = sampler.capacity() or present, cohort.clients
+            assert cohort.round == number, f"the cohort of round {number} states {cohort.round}"
+            same = cohort.witness == sampler.witness(number, _CLIENTS)
+            assert same, "the witness of a cohort is not that of its round"
+            assert (np.diff(clients) > 0).all(), "clients are not in increasing order, each once"
+            assert set(clients) <= set(range(present)), "a cohort has clients that are not present"
+            assert len(clients) <= most, f"{len(clients)} clients exceed the capacity of {most}"
             divisors.add(cohort.divisor)
-        assert divisors == {float(sampler.size)}, "the divisor is a configured constant"
+        expected = {float(sampler.size)}
+        assert divisors == expected, f"divisors are {divisors}; expected the size, {expected}"
 
 
 def includes_clients_at_the_declared_rate(part: Any) -> None:
@@ -187,12 +198,14 @@ def includes_clients_at_the_declared_rate(part: Any) -> None:
             rate = float((sizes.pmf(among) * np.minimum(among, release.cap)).sum()) / present
         mean = _DRAWS * rate
         if sampler.remembers or rate == 1:
-            assert (often == round(mean)).all()
+            same = (often == round(mean)).all()
+            assert same, f"clients are not in the {mean:g} of {_DRAWS} cohorts that are declared"
             continue
         total = (often.sum() - present * mean) / np.sqrt(present * mean * (1 - rate))
         assert abs(total) < 5, f"a rate of {often.mean() / _DRAWS:g} for {rate:g}"
         statistic = ((often - mean) ** 2 / (mean * (1 - rate))).sum()
-        assert stats.chi2.sf(statistic, present) > 1e-6
+        unequal = f"clients are sampled at different rates, from {often.min()} to {often.max()}"
+        assert stats.chi2.sf(statistic, present) > 1e-6, f"{unequal} of {_DRAWS} cohorts"
 
 
 def declares_the_release_of_its_draws(part: Any) -> None:
@@ -201,16 +214,20 @@ def declares_the_release_of_its_draws(part: Any) -> None:
     witness = sampler.witness(1, _CLIENTS)
     sizes = {len(cohort.clients) for cohort in _drawn(sampler, _CLIENTS, 200)}
     release = witness.release
-    assert witness.random == (len(sizes) > 1) or sampler.remembers
-    assert witness.shares_places == sampler.shares_places
+    drawn, name = f"cohorts have sizes {sorted(sizes)}", type(release).__name__
+    varies = len(sizes) > 1
+    assert witness.random == varies or sampler.remembers, f"random is {witness.random}, but {drawn}"
+    assert witness.shares_places == sampler.shares_places, "the witness has another shares_places"
     if isinstance(release, PoissonSampled):
-        assert release.rate == witness.rate
-        assert len(sizes) > 1
+        assert release.rate == witness.rate, f"the witness's rate is {witness.rate}, not {release}"
+        assert varies, f"the release is {name}, but {drawn}"
     if isinstance(release, TruncatedPoisson):
-        assert max(sizes) == sampler.capacity() == release.cap
+        limits = max(sizes), sampler.capacity(), release.cap
+        assert len({*limits}) == 1, f"the largest size, capacity and cap are {limits}; expected one"
     if isinstance(release, WithoutReplacement):
-        assert sizes == {sampler.size}
-    assert not sampler.reads_sizes or release is None, "sizes are private"
+        assert sizes == {sampler.size}, f"the release is {name} of {sampler.size}, but {drawn}"
+    known = "it reads sizes, which are private, so its release must be None"
+    assert not sampler.reads_sizes or release is None, known
 
 
 def keeps_the_separation_it_declares(part: Any) -> None:
@@ -219,13 +236,14 @@ def keeps_the_separation_it_declares(part: Any) -> None:
     witness = sampler.witness(1, _CLIENTS)
     who = _entered(_drawn(sampler, _CLIENTS, 120), _CLIENTS)
     for start in range(len(who) - witness.separation + 1):
-        assert (who[start : start + witness.separation].sum(0) <= 1).all() or (
-            witness.separation == 1
-        )
+        near = who[start : start + witness.separation].sum(0)
+        apart = f"a client is in two cohorts within the separation of {witness.separation} rounds"
+        assert witness.separation == 1 or (near <= 1).all(), apart
     if witness.period > 1:
         periods = len(who) // witness.period
         turns = who[: periods * witness.period].reshape(periods, witness.period, -1)
-        assert (turns.sum(1) == 1).all()
+        once = (turns.sum(1) == 1).all()
+        assert once, f"a client is not in one cohort in each period of {witness.period} rounds"
 
 
 def draws_afresh_and_in_secret(part: Any) -> None:
@@ -243,8 +261,8 @@ def draws_afresh_and_in_secret(part: Any) -> None:
         sampler.sample(1, _CLIENTS, _population_of(_CLIENTS), each).clients.tobytes()
         for each in keys
     }
-    assert len(rounds) >= 10 / 2
-    assert len(runs) > 15
+    assert len(rounds) >= 10 / 2, f"10 rounds have {len(rounds)} different cohorts"
+    assert len(runs) > 15, f"20 runs have {len(runs)} different first cohorts"
 
 
 def reads_no_sizes_it_does_not_declare(part: Any) -> None:
@@ -260,7 +278,9 @@ def reads_no_sizes_it_does_not_declare(part: Any) -> None:
         ]
         for round in range(1, 21)
     ]
-    assert sampler.reads_sizes == any(first != second for first, second in pairs)
+    reads = any(first != second for first, second in pairs)
+    wrong = f"reads_sizes is {sampler.reads_sizes}, but cohorts depend on sizes: {reads}"
+    assert sampler.reads_sizes == reads, wrong
 
 
 OPTIMIZER_CHECKS = (

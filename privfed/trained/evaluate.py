@@ -32,10 +32,17 @@ Predictions = Mapping[str, np.ndarray]
 
 
 def predictions(net: Network, params: Tensor, examples: Examples, client: str = "") -> Predictions:
-    """Row numbers from 1, clients, labels, and the loss's predictions.
+    """Returns a table of predictions, a row per example.
 
-    `client` names the column of clients, which is included if owners are known; labels are included
-    if examples are labelled.
+    Args:
+      net: the model.
+      params: its parameters, shape `[d]`.
+      examples: the N examples.
+      client: name of the column of clients; "" for none.
+
+    Returns:
+      Columns `[N]` by name: the row number (from 1), the client if `client` is given and the owners
+      are known, the label if examples are labelled, and the loss's predictions.
     """
     meaning = examples.meaning
     pieces = [net.loss.predict(outputs, meaning) for outputs, _ in net.scored(params, examples)]
@@ -53,16 +60,19 @@ def predictions(net: Network, params: Tensor, examples: Examples, client: str = 
 
 
 def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
-    """Raises `Refused` if no table can be written at `path`, or one of `data` is that file."""
+    """Raises `Refused` if no table can be written at `path`, or `path` is one of the files `data`.
+
+    Messages name the `option` that gave the path.
+    """
     if path.suffix.lower() not in _WRITERS:
         raise Refused(f"{option} is {path}; expected a name that ends in {', '.join(_WRITERS)}")
     if not path.parent.is_dir():
         raise Refused(
-            f"{option} is {path}, but the folder {path.parent} is missing; make the folder"
+            f"{option} is {path}, but the folder {path.parent} is missing; create the folder"
         )
     if path.resolve() in {Path(each).resolve() for each in data if each}:
         raise Refused(
-            f"{option} is {path}, which is the data file itself, and nothing was changed; name "
+            f"{option} is {path}, but that is a file of the data; nothing was changed; name "
             "another file"
         )
 
@@ -73,7 +83,7 @@ def write_predictions(path: Path, table: Predictions) -> None:
 
 
 def as_csv(table: Predictions) -> bytes:
-    """`table` as CSV, with numbers at full precision."""
+    """Returns `table` as CSV (UTF-8), with numbers at full precision."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(table)
@@ -105,7 +115,10 @@ _WRITERS: dict[str, Callable[[Predictions], bytes]] = {
 
 
 def _labels(y: Tensor, meaning: Meaning) -> Tensor:
-    """The labels y as losses predict them: classes, sets of labels, or numbers in their units."""
+    """Converts labels y to the form of predictions.
+
+    Classes are int64 `[N, *]`, sets of labels bool `[N, labels]`, and numbers `[N]` in their units.
+    """
     if y.dtype == torch.int64:
         return y
     if y.shape[1] > 1:
@@ -115,7 +128,7 @@ def _labels(y: Tensor, meaning: Meaning) -> Tensor:
 
 
 def _cells(column: Tensor, meaning: Meaning) -> np.ndarray:
-    """A column `[N]` of the table: classes and sets of labels by name, numbers unchanged.
+    """Returns a column `[N]` of the table: classes and sets of labels by name, numbers unchanged.
 
     Several numbers or labels of one row are written as text.
     """
@@ -131,13 +144,13 @@ def _cells(column: Tensor, meaning: Meaning) -> np.ndarray:
 
 
 def _set(row: Sequence[bool], names: Sequence[str]) -> str:
-    """The names of the labels that a row has."""
+    """Returns the names of the labels that a row has, joined by spaces."""
     names = names or [str(n) for n in range(len(row))]
     return " ".join(name for name, held in zip(names, row, strict=True) if held)
 
 
 def _sequence(row: Sequence[int], names: Sequence[str]) -> str:
-    """The concatenated labels of a row, of the positions that have one."""
+    """Returns the concatenated labels of a row; positions without a label are left out."""
     between = "" if names else " "
     return between.join(names[label] if names else str(label) for label in row if label != -1)
 
@@ -151,9 +164,16 @@ UNCOVERED = "published results on these data are not covered by the run's ε"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Measures of the model of the run at `path`, after `round`, on `examples` examples.
+    """Measures of a trained model.
 
-    `constant` are the measures of the best constant prediction.
+    Attributes:
+      path: directory of the run.
+      round: the round after which the model was scored.
+      measures: the measures by name.
+      constant: the measures of the baseline (best constant prediction).
+      examples: number of scored examples.
+      data: description of the examples.
+      own_test_set: whether the examples are the run's own test set.
     """
 
     path: Path
@@ -166,11 +186,11 @@ class Evaluation:
     of_trained: bool = False
     """Whether the model was trained by the clients that own these examples."""
     missing: str = ""
-    """The missing part of the model, if clients keep one."""
+    """A note on the part of the model that only clients have; "" if there is none."""
 
     @property
     def note(self) -> str | None:
-        """A note for readers of the measures."""
+        """Limits of the measures for readers; None if there are none."""
         trained = ON_TRAINED if self.of_trained else ""
         notes = (trained if self.own_test_set else UNCOVERED, self.missing)
         return "; ".join(filter(None, notes)) or None
@@ -196,16 +216,19 @@ def evaluate(
 
     Args:
       run: directory of the run.
-      other: assignments to keys of [data], whose examples are all used instead of the test set.
-      to: file for predictions, with a row per example in the order of the data.
-      group: column of categories, or "label", to score each group of; by default the run's own
+      other: assignments to keys of [data]; all examples of these data are scored instead of the
+        test set.
+      to: file for predictions, with a row per example in the order of the data; None for no file.
+      group: column of categories, or "label", whose groups are also scored; by default the run's
         `evaluation.group`.
 
     Returns:
-      The measures, and the baseline of the best constant prediction.
+      The measures of the model and of the baseline (best constant prediction).
 
     Raises:
-      Refused: with nothing written, if the data cannot be scored.
+      Refused: if there is no run with a checkpoint, `to` cannot be written, the data have no
+        examples or do not fit the model, or `group` defines no groups; nothing is written then.
+      Broken: if the run's own examples do not fit its model, or a file of the run is damaged.
     """
     directory = RunDirectory.open(run)
     stored = directory.config.read()
@@ -229,7 +252,7 @@ def evaluate(
             if config.nothing_public
             else ""
         )
-        raise Refused(f"{data} hold no example to score{instead}")
+        raise Refused(f"{data} hold no example to score{instead or '; name other data'}")
     net, params, round = stored_model_for(directory, examples, bool(other))
     measures = net.evaluate(params, examples)
     measures |= over_groups(net, params, examples, group or config.evaluation.group)

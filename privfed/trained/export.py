@@ -1,10 +1,10 @@
 """Export of a trained model to one file, checked against the run's own predictions.
 
-Low-rank adapters can be exported as a separate file, with the factors and other trained parameters.
-It is used with the weights that were adapted, which many such files can share; a folder is in the
-format of the library peft. W of the merged
-model is W + scale * (B @ A) in W's shape; the factors have W's name with a suffix:
-`privfed.models.adapters`.
+Low-rank adapters can be exported alone, with all other trained parameters. They are used together
+with the adapted weights, which many sets of adapters can share. They are stored in one file, or as
+a folder in the format of the library peft. In the merged model, the weight W is replaced by
+W + scale * (B @ A) in W's shape. The factors A and B are named after W, with a suffix
+(`privfed.models.adapters`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ from privfed.trained.stored_model import stored_model
 
 @dataclass(frozen=True)
 class PeftAdapters:
-    """The format of adapters of peft, a folder: `tensors` and a configuration `stated`."""
+    """The folder format of the library peft: the adapters' `tensors`, and the `stated` settings.
+
+    `base` is the model without adapters.
+    """
 
     tensors: Mapping[str, Tensor]
     stated: Mapping[str, Any]
@@ -63,7 +66,7 @@ class PeftAdapters:
 
     @classmethod
     def of(cls, network: Network, params: Tensor) -> PeftAdapters:
-        """The adapters of a model `[d]`. Raises `Refused` for some that peft does not support."""
+        """Returns the adapters of a model `[d]`. Raises `Refused` if peft does not support them."""
         Adapters.of(network, params)
         values = {**network.constants, **network.shapes.views(params)}
         tensors, stated = peft_tensors(network.module, values, network.shapes.names)
@@ -76,7 +79,7 @@ class PeftAdapters:
         return pack(self.tensors, exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """The model with the adapters in `content` added to its own weights."""
+        """Returns the model with the adapters in `content` added to its own weights."""
         with tempfile.TemporaryDirectory() as folder:
             self.save(Path(folder), content)
             add_adapters(self.base, folder)
@@ -93,7 +96,7 @@ class PeftAdapters:
 
 @dataclass(frozen=True)
 class Adapters:
-    """The format of adapters; `base` are the weights to which `tensors` are added, by name."""
+    """The file format of adapters: `tensors` by name, to be added to the weights `base`."""
 
     tensors: Mapping[str, Tensor]
     base: Mapping[str, Tensor]
@@ -101,7 +104,7 @@ class Adapters:
 
     @classmethod
     def of(cls, network: Network, params: Tensor) -> Adapters:
-        """The adapters of a model `[d]`. Raises `Refused` for one without any."""
+        """Returns the adapters of the model with parameters `[d]`. Raises `Refused` for none."""
         factors = {name: t for name, t in network.constants.items() if is_factor(name)}
         if not factors:
             raise Refused(
@@ -115,7 +118,7 @@ class Adapters:
         return pack(self.tensors, exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """The model as another program reads it: base and adapters, merged."""
+        """Returns the model as another program would read it: base and adapters, merged."""
         weights = with_changes({**self.base, **load(content)})
         module = exportable.model.module
         known = module.state_dict().keys()
@@ -126,17 +129,23 @@ class Adapters:
 
 
 _CLOSE = 1e-5
-"""Tolerance of exports against the run's predictions: relative, and to a label's range."""
+"""Tolerance of an export's predictions: relative, plus this times the scale of labels."""
 _FEW = 3
 """Number of rows for tracing an export."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The file `to`, which holds the model of the run at `path` and `facts` about it.
+    """An exported model.
 
-    It has `size` bytes in the format `called`. `checked` synthetic rows reproduced the run's own
-    predictions, up to `difference`.
+    Attributes:
+      path: directory of the run.
+      to: the written file or folder.
+      called: name of its format.
+      size: its size in bytes.
+      facts: the facts about the model that it contains.
+      checked: number of synthetic rows on which its predictions were compared with the run's.
+      difference: largest absolute difference of these predictions.
     """
 
     path: Path
@@ -175,9 +184,11 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
       The file, its facts, and the largest difference to the run's predictions.
 
     Raises:
-      Refused: if the file would not reproduce the run's predictions; nothing is written.
+      Refused: if `to` exists, is in no folder or has an unknown suffix; if the run has no
+        checkpoint, or no adapters although these are asked for; if the format does not support the
+        model; or if the export does not reproduce the run's predictions. Nothing is written then.
       Busy: while the run is in progress.
-      Broken: for a run whose files prove nothing.
+      Broken: if the run's files are damaged, or do not prove its guarantee.
     """
     file_format = _format_of(to, adapters)
     directory = RunDirectory.open(run)
@@ -231,7 +242,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
 
 
 def _format_of(to: Path, adapters: bool) -> Format:
-    """The format of the file `to`. Raises `Refused` if it cannot be written, or exists."""
+    """Returns the format of the file `to`. Raises `Refused` if it exists or cannot be written."""
     if to.suffix.lower() not in FORMATS and not (adapters and not to.suffix):
         raise Refused(f"--to is {to}; expected a name that ends in {', '.join(FORMATS)}")
     file_format = FORMATS[to.suffix.lower() or ".safetensors"]
@@ -241,17 +252,17 @@ def _format_of(to: Path, adapters: bool) -> Format:
             "of a folder, without a suffix, for peft's format"
         )
     if not to.parent.is_dir():
-        raise Refused(f"--to is {to}, but the folder {to.parent} is missing; make the folder")
+        raise Refused(f"--to is {to}, but the folder {to.parent} is missing; create the folder")
     if to.exists():
         raise Refused(
-            f"--to is {to}, which exists, and nothing was changed; remove that file, or name "
+            f"--to is {to}, but that file exists; nothing was changed; remove the file, or name "
             "another"
         )
     return file_format
 
 
 def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:
-    """Raises `Refused` for a program of a model that takes its inputs by name."""
+    """Raises `Refused` if the model takes inputs by name, and the format stores programs."""
     if not by_position(form.inputs) and not isinstance(file_format, Safetensors):
         raise Refused(
             f"--to is {to}, but the model takes its inputs by name ({', '.join(form.inputs)}), "
@@ -265,9 +276,9 @@ def _form_of_data(config: Config) -> Form:
 
 
 def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
-    """The module of `network`, with `params`, from raw columns to the expected label.
+    """Returns the module of `network` with `params`, as a map from raw columns to expected labels.
 
-    Changes of adapted weights are merged into them.
+    Adapters are merged into the weights that they adapt.
     """
     module = network.module
     network.hold(params)
@@ -276,7 +287,7 @@ def _model(network: Network, params: Tensor, form: Form) -> Preprocessed:
 
 
 def _names(form: Form) -> list[str]:
-    """The names of an export's inputs."""
+    """Returns the names of an export's inputs."""
     return [*form.preprocessing.inputs] if form.preprocessing else ["x"]
 
 
@@ -290,9 +301,10 @@ def _refuse_without_expectation(config: Config) -> None:
 
 
 def _provenance(directory: RunDirectory) -> dict[str, Any]:
-    """The run that made the model, its population, and its guarantees, which make it a known start.
+    """Returns the run that trained the model, its population and guarantees, and its lineage.
 
-    Raises `Broken` if the run's files do not prove them.
+    With them, a run that starts from the export can count this run. Raises `Broken` if the run's
+    files do not prove the guarantees.
     """
     audited = audit(directory.path)
     refuted = ["its canaries refute its claimed epsilon"] if audited.refuted else []
@@ -310,7 +322,7 @@ def _provenance(directory: RunDirectory) -> dict[str, Any]:
 
 
 def _described(name: str, value: Tensor) -> dict[str, Any]:
-    """The facts of an input or output, for any number of rows."""
+    """Returns name, dtype and shape of an input or output, for any number of rows."""
     dtype = str(value.dtype).removeprefix("torch.")
     return {"name": name, "dtype": dtype, "shape": ["rows", *value.shape[1:]]}
 

@@ -49,7 +49,10 @@ class Preprocess(nn.Module):
             self.register_buffer(name, torch.tensor(values, dtype=preprocessing.dtype))
 
     def forward(self, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        """X and the refused rows; `columns` are numbers, codes of categories, or both."""
+        """Returns x and the mask of refused rows.
+
+        `columns` are the numbers, the codes of categories, or both in this order.
+        """
         if not self.preprocessing.categories:
             x, refused = self._scaled(columns[0])
         elif not self.preprocessing.numbers:
@@ -98,7 +101,7 @@ class Preprocessed(nn.Module):
         self.loss, self.meaning = loss, meaning
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """The expected label of each row."""
+        """Returns the expected label of each row."""
         if self.preprocess is None:
             return self.loss.expectation(self.module(*inputs), self.meaning)
         x, refused = self.preprocess(*inputs)
@@ -107,7 +110,7 @@ class Preprocessed(nn.Module):
 
 
 def _each_column(preprocessing: Preprocessing) -> list[Numbers]:
-    """The declaration of each number of a row; one for a whole array, with common bounds."""
+    """Returns the declaration of each number of a row; for an array, its single declaration."""
     if preprocessing.is_array:
         return [*preprocessing.numbers]
     return [numbers for numbers in preprocessing.numbers for _ in range(numbers.count)]
@@ -129,16 +132,16 @@ class Exportable:
 
 
 class Format(Protocol):
-    """One file format, which messages name as `called`."""
+    """A file format; `called` is its name in messages."""
 
     called: str
 
     def write(self, exportable: Exportable) -> bytes:
-        """The complete file. Raises `Refused` for a model that the format does not support."""
+        """Returns the bytes of the file. Raises `Refused` for a model that it does not support."""
         ...
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """The model in `content`, as other programs read it, as far as the format allows."""
+        """Returns the model in `content`, loaded as another program would load it."""
         ...
 
 
@@ -151,7 +154,7 @@ class Safetensors:
         return pack(exportable.model.module.state_dict(), exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """The model as another program reads it, with preprocessing from the facts."""
+        """Returns the model as another program would load it, with preprocessing from the facts."""
         size = int.from_bytes(content[:8], "little")
         facts = from_json(from_json(content[8 : 8 + size])["__metadata__"][FACTS])
         module = exportable.model.module
@@ -232,16 +235,16 @@ FORMATS: dict[str, Format] = {
 
 
 def _any_number_of_rows(exportable: Exportable) -> Any:
-    """Dynamic shapes for `torch.export` with any number of rows in the first dimension."""
+    """Returns dynamic shapes for `torch.export`, with any number of rows in the first dimension."""
     rows = torch.export.Dim("rows")
     return (tuple({0: rows} for _ in exportable.inputs),)
 
 
 @contextlib.contextmanager
 def quiet(called: str) -> Iterator[None]:
-    """A context in which libraries neither warn nor log.
+    """Returns a context that silences warnings and logs of the libraries that read and write files.
 
-    Raises `Refused` for any error of theirs on a model that they cannot write or read.
+    An error of such a library becomes `Refused`, in which the format is `called` by that name.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -258,8 +261,8 @@ def quiet(called: str) -> Iterator[None]:
         ) from None
     except Exception as error:  # exporters raise anything for models they cannot trace
         raise Refused(
-            f"this model cannot be used as {called} ({public_text(error)}); export the model to "
-            ".safetensors, a format for any model",
+            f"this model cannot be written or read as {called} ({public_text(error)}); export the "
+            "model to .safetensors, a format for any model",
             private=" ".join(str(error).split()),
         ) from None
     finally:

@@ -1,8 +1,8 @@
 """Evaluation of clients' personal models: a simulation, which reads private/.
 
-Each model is computed from the client's state and released values, as the objective defines. It is
-scored on the examples that the client holds out for `evaluation.by = "clients"`, or, without any,
-on its training examples.
+The objective computes each personal model from the client's state and released values. The model is
+scored on the examples that the client holds out for `evaluation.by = "clients"`, or on all its
+training examples if it holds none out.
 """
 
 from __future__ import annotations
@@ -30,16 +30,27 @@ from privfed.store.run_directory import RunDirectory
 from privfed.trained.personalise import Personalised, client_score, comparison_of
 
 _BATCH_SIZE = 32
-_NOTE = "a simulation: clients' kept models, which no ε covers, on {}"
-_HELD_BACK = "examples that they hold back"
-_TRAINED = 'all their examples, which they trained on (evaluation.by = "clients" holds some back)'
+_NOTE = "a simulation: clients' personal models, scored on {}; no ε covers these scores"
+_HELD_BACK = "examples that clients hold out"
+_TRAINED = 'all examples of clients, who trained on them (evaluation.by = "clients" holds some out)'
 
 
 def score_kept_models(path: Path) -> Personalised:
     """Scores the personal models of the clients of the run at `path`, and the run's own model.
 
-    A client that never participated has the initial personal model. Raises `Refused` if clients
-    have no personal models, or none of them has an example to score.
+    A client that never participated has the initial personal model.
+
+    Args:
+      path: directory of the run.
+
+    Returns:
+      The scores of the run's model ("before") and of the personal models ("after"), over clients.
+
+    Raises:
+      Refused: if clients have no personal models, the run was interrupted within a round, or no
+        client has an example to score.
+      Busy: while the run is in progress.
+      Broken: if a file of the run is damaged or lost.
     """
     directory = RunDirectory.open(path)
     with directory.locked():
@@ -93,7 +104,7 @@ def _models(
     states: ClientStates | None,
     ids: NDArray[np.int64],
 ) -> Iterator[tuple[int, Tensor]]:
-    """The personal model `[d]` of each of the clients `ids`."""
+    """Yields each of the clients `ids` with its personal model `[d]`."""
     trainer = setup.executor.trainer
     trainer = replace(trainer, federation=setup.federation.at(now.round))
     broadcast = _broadcast(setup, now)
@@ -107,7 +118,7 @@ def _models(
 
 
 def _broadcast(setup: Setup, now: Checkpoint) -> Broadcast:
-    """The broadcast of the next round, which must not have exchanges before training."""
+    """Returns the broadcast of the next round, which must have no exchange before training."""
     prelude = setup.algorithm.objective.prelude(now.state.params, now.state.objective)
     try:
         exchange = next(prelude)

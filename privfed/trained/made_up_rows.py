@@ -1,6 +1,6 @@
 """Synthetic raw rows, valid and invalid, with the run's predictions, to check exports.
 
-They contain no client data: they follow from the declaration.
+They contain no client data: they are drawn from the declared form of examples.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from privfed.models.network import Network
 
 _ROWS = 64
 _FEWEST, _OUTPUTS = 8, 2**25
-"""Least number of rows of declared inputs, and about the largest number of their outputs."""
+"""Minimum number of rows for a model with declared inputs, and a limit on rows times outputs."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,27 @@ class MadeUp:
     expected: Tensor
 
     def first(self, count: int) -> MadeUp:
-        """The first `count` rows."""
+        """Returns the first `count` rows."""
         return MadeUp(tuple(each[:count] for each in self.inputs), self.expected[:count])
 
 
 def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> MadeUp:
-    """Synthetic rows of the model's form, with the predictions of `network`.
+    """Returns synthetic rows of the form of the model's examples, with the model's predictions.
 
-    With preprocessing, they include numbers within their bounds, at them and beyond, empty cells,
-    declared categories and others. The expected output is NaN for rows that `source` would refuse.
+    With preprocessing, rows include numbers within, at and beyond their bounds, empty cells, and
+    declared and undeclared categories.
+
+    Args:
+      form: the form of the examples.
+      source: the run's source, whose code prepares the rows.
+      network: the model.
+      params: its parameters, shape `[d]`.
+
+    Returns:
+      The rows; the expected output is NaN for rows that `source` would refuse.
+
+    Raises:
+      Refused: if `source` has no method `prepared`, and the rows are not arrays.
     """
     generator = torch.Generator().manual_seed(0)
     preprocessing = form.preprocessing
@@ -68,16 +80,16 @@ def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> M
 
 
 def _expectation(network: Network, params: Tensor, x: Tensor, form: Form) -> Tensor:
-    """The expected label of each row of x `[N, *]` (`Loss.expectation`)."""
+    """Returns the expected label of each row of x `[N, *]` (`Loss.expectation`)."""
     with torch.no_grad(), scoring(network.module):
         outputs = network.outputs(params.clone(), x)
     return network.loss.expectation(outputs, form.meaning)
 
 
 def _numbers(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
-    """Numbers `[N, *]`, in half of the rows well within their bounds.
+    """Returns numbers `[N, *]`: in half of the rows, all are within their bounds.
 
-    Those of the other rows are also at the bounds and beyond, infinite or empty.
+    In the other rows, some are at or beyond the bounds, infinite or empty.
     """
     dtype, shape = preprocessing.inputs["numbers"]
     low, high = _bounds(preprocessing)
@@ -93,7 +105,7 @@ def _numbers(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor
 
 
 def _bounds(preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
-    """The lower and upper bounds of every number of a row, `[numbers]` each."""
+    """Returns the lower and the upper bound of every number of a row, shape `[numbers]` each."""
     bounds = [each.bounds for each in preprocessing.numbers for _ in range(each.count)]
     low, high = torch.tensor(bounds, dtype=torch.float64).unbind(1)
     return low, high
@@ -111,7 +123,7 @@ def _codes(preprocessing: Preprocessing, generator: torch.Generator) -> Tensor:
 
 
 def _refused(preprocessing: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Mask `[N]` of rows that are refused."""
+    """Returns a mask `[N]` of the rows that a source would refuse."""
     wrong = torch.zeros(_ROWS, dtype=torch.bool)
     if preprocessing.numbers:
         each = [numbers for numbers in preprocessing.numbers for _ in range(numbers.count)]
@@ -129,7 +141,7 @@ def _refused(preprocessing: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor
 
 
 def _prepared(preprocessing: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Tensor:
-    """X `[N, *shape]`, prepared by the code that prepared the training examples."""
+    """Returns x `[N, *shape]`, computed by the code that prepared the training examples."""
     if isinstance(source, Prepares) and len(preprocessing.shape) == 1:
         numbers = inputs[0].numpy() if preprocessing.numbers else np.zeros((_ROWS, 0))
         codes = inputs[-1].numpy() if preprocessing.categories else np.zeros((_ROWS, 0), np.int64)
@@ -142,6 +154,6 @@ def _prepared(preprocessing: Preprocessing, source: Any, inputs: tuple[Tensor, .
             rows
         ]
     raise Refused(
-        f"the source {type(source).__name__} states how columns are prepared, but has no method "
-        "`prepared` for synthetic rows, by which an export is checked; add this method"
+        f"data.source is {type(source).__name__}, which declares preprocessing, but has no method "
+        "`prepared` with which an export is checked on synthetic rows; add this method"
     )

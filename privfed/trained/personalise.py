@@ -1,9 +1,9 @@
-"""Fine-tunes and evaluates: the value of a trained model to each client (simulation only).
+"""Personalisation by fine-tuning: the value of a trained model to each client (simulation only).
 
-Wang et al. 2021, section 7.5: each client's examples are split, a copy of the model is trained on
-one part by plain SGD at the run's client rate and batch size, and both models are scored on the
-other part. The run itself trained on both parts, so "before" is not a held-out score either; the
-meaningful result is the change by fine-tuning.
+As in Wang et al. 2021, section 7.5: each client's examples are split in halves, a copy of the model
+is trained on one half by plain SGD at the run's client learning rate and batch size, and both
+models are scored on the other half. The run itself trained on both halves, so neither score is a
+held-out one; the meaningful result is the change by fine-tuning.
 """
 
 from __future__ import annotations
@@ -37,12 +37,20 @@ Scores = np.ndarray
 
 @dataclass(frozen=True)
 class Personalised:
-    """The effect of personal models on the first measure of `clients` clients.
+    """The effect of personal models on clients' scores.
 
-    `before` and `after` are distributions over clients, equally weighted; `improved` is the
-    fraction of clients whose score improved. `intervals` are those of the means and of that
-    fraction, over clients; empty for a single client. With no `epochs` the models are the clients'
-    own personal ones, not fine-tuned ones.
+    Attributes:
+      path: directory of the run.
+      round: the round after which the model was scored.
+      measure: name of the score, the first measure.
+      clients: number of scored clients.
+      epochs: epochs of fine-tuning; 0 for the personal models that clients keep.
+      before: distribution of the score of the run's model over clients, equally weighted.
+      after: distribution of the score of the personal models.
+      improved: fraction of clients whose score improved.
+      intervals: 95 % intervals over clients by name: "before", "after" and "change" are means,
+        "improved" is the fraction; empty for a single client.
+      note: limits of the scores for readers.
     """
 
     path: Path
@@ -75,7 +83,13 @@ class Personalised:
 
 
 def comparison_of(before: Scores, after: Scores, lower_is_better: bool) -> dict[str, Any]:
-    """The fields of a `Personalised` that follow from scores `[n]` of the same clients."""
+    """Returns the fields of a `Personalised` that are computed from scores of the same clients.
+
+    Args:
+      before: scores of the run's model, shape `[n]`.
+      after: scores of the personal models, shape `[n]`.
+      lower_is_better: whether lower scores are better.
+    """
     better = (after < before) if lower_is_better else (after > before)
     return {
         "clients": len(before),
@@ -87,10 +101,10 @@ def comparison_of(before: Scores, after: Scores, lower_is_better: bool) -> dict[
 
 
 def _intervals(before: Scores, after: Scores, better: Scores) -> dict[str, Interval]:
-    """Confidence intervals over clients, by the names of `Personalised.intervals`.
+    """Returns confidence intervals over clients, by the names of `Personalised.intervals`.
 
-    Those of means use the bootstrap over clients (percentiles, Efron 1979), that of the fraction of
-    improved clients is a score interval (Wilson 1927).
+    The intervals of means are percentiles of the bootstrap over clients (Efron 1979). The interval
+    of the fraction of improved clients is a score interval (Wilson 1927).
     """
     share = stats.binomtest(int(better.sum()), len(better)).proportion_ci(CONFIDENCE, "wilson")
     return {
@@ -114,7 +128,7 @@ def _of_mean(scores: Scores) -> Interval:
 
 
 def client_score(network: Network, scoring: Federation, model: Tensor, client: int) -> float:
-    """The first measure of the `model` `[d]` on the examples of `client` in `scoring`."""
+    """Returns the first measure of the `model` `[d]` on the examples of `client` in `scoring`."""
     start, end = scoring.offsets[client], scoring.offsets[client + 1]
     examples = scoring.examples.take(np.arange(start, end))
     alone = Federation(examples, np.array([0, end - start]), examples)
@@ -125,16 +139,18 @@ _NOTE = "a simulation: clients' own examples, which the run trained on and which
 
 
 def personalise(path: Path, epochs: int) -> Personalised:
-    """Fine-tunes the model of the run at `path` for `epochs` epochs on half of each client.
-
-    Raises `Refused` if no client holds two examples.
+    """Fine-tunes the model of a run on half of each client's examples, and scores the other half.
 
     Args:
       path: directory of the run.
       epochs: epochs of fine-tuning.
 
     Returns:
-      Scores before and after fine-tuning, over clients.
+      Scores before and after fine-tuning, over the clients with two or more examples.
+
+    Raises:
+      Refused: if there is no run with a checkpoint, or no client holds two examples.
+      Broken: if a file of the run is damaged.
     """
     config = RunDirectory.open(path).config.read()
     streams = Streams(config.run.seed)
@@ -149,7 +165,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
     network, params, round = stored_model(path, population.examples)
     tuning, scoring = _halves(population.at(round), streams)
     measure, before = client_scores(network, scoring, params, ids)
-    # Local parameters are tuned, too, from their public start.
+    # Parameters that clients keep are also tuned, from their public initial values.
     params, network = torch.cat([params, local_start(network)]), full_network(network)
     plain = Sgd()
     trainer = LocalTrainer(
@@ -172,7 +188,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
 
 
 def _halves(population: Federation, streams: Streams) -> tuple[Federation, Federation]:
-    """Each client's examples in two halves, by a shuffle; an odd one goes to the first."""
+    """Splits each client's examples at random in two halves; an odd one goes to the first."""
     order = streams.at("personal").generator().permutation(len(population.examples))
     owners = np.repeat(np.arange(population.clients), np.diff(population.offsets))
     order = order[np.argsort(owners[order], kind="stable")]  # by client, shuffled within

@@ -1,4 +1,4 @@
-"""Predictions of a trained model on unlabelled rows; and its measures, if rows have labels."""
+"""Predictions of a trained model on rows of data, and its measures if the rows have labels."""
 
 from __future__ import annotations
 
@@ -27,11 +27,18 @@ from privfed.trained.stored_model import OtherData, data_paths, on_other_data, s
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predictions of the model of the run at `path`, after `round`, for each row of the data.
+    """Predictions of a trained model for each row of the data.
 
-    `measures` are empty for unlabelled rows, or if `unscored` states why the labels cannot be
-    scored. `out` is the file of `table`, if written. `patterns` each declare several columns at
-    once. `missing` describes the local part of the model.
+    Attributes:
+      path: directory of the run.
+      round: the round of the model.
+      table: the predictions.
+      labelled: whether the rows have labels.
+      measures: measures by name; empty if the rows have no labels that can be scored.
+      unscored: the reason why the labels cannot be scored; else "".
+      patterns: declared names with wildcards, each of which stands for several columns.
+      out: the file to which `table` was written, if any.
+      missing: a note on the part of the model that only clients have; "" if there is none.
     """
 
     path: Path
@@ -55,7 +62,7 @@ class Predicted:
         notes = {"note": UNCOVERED}
         if self.patterns:
             named = ", ".join(map(repr, self.patterns))
-            notes["order"] = f"columns that {named} means: in the file's order"
+            notes["order"] = f"columns that match {named} are read in the file's order"
         if self.missing:
             notes["lacks"] = self.missing
         return notes
@@ -76,21 +83,20 @@ class Predicted:
 
 
 def predict(run: Path | RunDirectory, rows: OtherData, out: Path | None = None) -> Predicted:
-    """Predicts all `rows`, in their order, by the model of `run`.
-
-    The table has the row's number, its client if the file has it, its label if there are labels,
-    the prediction, and a probability for each class.
+    """Predicts all `rows`, in their order, with the model of `run`.
 
     Args:
       run: directory of the run.
-      rows: the rows, as `data.path=…`.
-      out: file of the table (.csv, .parquet or .npz), if it is to be written.
+      rows: assignments to keys of [data] that name the rows, as `data.path=…`.
+      out: file for the table (.csv, .parquet or .npz); None to write none.
 
     Returns:
-      The table, and measures if rows are labelled.
+      The table, with the columns of `privfed.trained.evaluate.predictions`, and measures if the
+      rows are labelled.
 
     Raises:
-      Refused: with nothing written, if the rows do not fit the model.
+      Refused: if there is no run with a checkpoint, `out` cannot be written, the source has only
+        labelled rows, or there are no rows or none that fit the model; nothing is written then.
     """
     directory = RunDirectory.open(run)
     stored = directory.config.read()
@@ -117,12 +123,15 @@ def predict(run: Path | RunDirectory, rows: OtherData, out: Path | None = None) 
 
 
 def _inputs(config: Config) -> Examples:
-    """The rows to predict. Raises `Refused` for none, and for a source of labelled rows only."""
+    """Returns the rows to predict.
+
+    Raises `Refused` if there are none, or the source has only labelled rows.
+    """
     source = config.source
     if not isinstance(source, LabelFree):
         raise Refused(
-            f"data.source is {config.names['source']!r}, which has no rows without labels; use "
-            "`privfed evaluate RUN --data PATH --predictions FILE` to predict its examples"
+            f"data.source is {config.names['source']!r}, but this source has only labelled rows; "
+            "use `privfed evaluate RUN --data PATH --predictions FILE` to predict its examples"
         )
     examples = source.load_inputs()
     if not len(examples):
@@ -131,7 +140,7 @@ def _inputs(config: Config) -> Examples:
 
 
 def _measures(net: Network, params: Tensor, examples: Examples) -> tuple[dict[str, float], str]:
-    """Measures, or the reason for their absence: labels of rows to predict are optional."""
+    """Returns the measures, or else the reason why the labels cannot be scored."""
     if not examples.labelled:
         return {}, ""
     try:
@@ -141,6 +150,6 @@ def _measures(net: Network, params: Tensor, examples: Examples) -> tuple[dict[st
 
 
 def _patterns(examples: Examples) -> tuple[str, ...]:
-    """The patterns that declare several columns at once, whose order is that of the file."""
+    """Returns the declared names with wildcards, each of which stands for several columns."""
     numbers = examples.preprocessing.numbers if examples.preprocessing else ()
     return tuple(each.column for each in numbers if each.count > 1 and {*each.column} & {*"*?["})

@@ -1,4 +1,4 @@
-"""The current or final model of a run, as stored in its directory."""
+"""The last stored model of a run, read from its directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OtherData = Sequence[str] | Callable[[Config], Config]
 
 
 def on_other_data(config: Config, other: OtherData) -> Config:
-    """`config` with other [data]. Raises `Refused` for a key of another section."""
+    """Returns `config` with other [data]. Raises `Refused` for a key of another section."""
     if callable(other):
         return other(config)
     for override in other:
@@ -34,7 +34,7 @@ def on_other_data(config: Config, other: OtherData) -> Config:
 
 
 def data_paths(config: Config) -> frozenset[str]:
-    """All values of [data] that may be paths, which must not be overwritten."""
+    """Returns all texts in [data]: those that are paths must not be overwritten."""
     return frozenset(v for v in config.values()["data"].values() if isinstance(v, str))
 
 
@@ -45,13 +45,14 @@ def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Ten
 
     Args:
       run: directory of the run.
-      like: examples, of which only the form is read.
+      like: examples; only their form is read.
 
     Returns:
-      The network, its parameters [d], and their round.
+      The network, its parameters `[d]` on the CPU, and their round.
 
     Raises:
-      Refused: if there is no run, or it has not begun.
+      Refused: if there is no run, or the run has no checkpoint.
+      Broken: if the checkpoint is damaged, or does not fit the form of `like` or the model's code.
     """
     directory = RunDirectory.open(run)
     config = directory.config.read()
@@ -77,10 +78,19 @@ def stored_model(run: Path | RunDirectory, like: Examples) -> tuple[Network, Ten
 def stored_model_for(
     run: RunDirectory, examples: Examples, other: bool
 ) -> tuple[Network, Tensor, int]:
-    """The `stored_model` for examples like `examples`.
+    """Returns the `stored_model` of `run` for examples of the form of `examples`.
 
-    If these are `other` data than the run's and do not fit, it raises `Refused`; if they are the
-    run's, the run is broken, and it raises `Broken`.
+    Args:
+      run: the run.
+      examples: the examples, of which only the form is read.
+      other: whether these are other data than the run's own.
+
+    Returns:
+      The network, its parameters `[d]` on the CPU, and their round.
+
+    Raises:
+      Refused: if the run has no checkpoint, or `other` data do not fit the model.
+      Broken: if the run's own data do not fit the model, or the checkpoint is damaged.
     """
     try:
         return stored_model(run, examples)

@@ -45,7 +45,7 @@ def test_charges_spend_the_choice_from_the_first_on(tmp_path):
 def test_more_than_the_choice_covers_is_never_charged(tmp_path, event, before):
     ledger = opened(tmp_path, before)
     lines = ledger.path.read_bytes()
-    with pytest.raises(LedgerBroken, match="would exceed those that the choice covers"):
+    with pytest.raises(LedgerBroken, match="would exceed the spending of one candidate"):
         ledger.charge(before + 1, event)
     assert ledger.path.read_bytes() == lines
     assert len(Ledger.load(ledger.path).charges) == before

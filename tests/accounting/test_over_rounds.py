@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from lanes import every_case
+from lanes import every_case, mostly_slow
 
 from accounting.accountants import epsilon, supports
 from accounting.bounds.toeplitz_sensitivity import buffered_sensitivity, column_norm
@@ -90,9 +90,9 @@ def test_the_known_figures_and_that_releases_of_one_cohort_are_folded_first():
     assert apart_ == pytest.approx(2.83, abs=0.02)
 
 
+@pytest.mark.parametrize("z", mostly_slow([0.5, 1.0, 2.0], 1.0))
 @every_case("slots", [10, 30, 50])
 @every_case("epochs", [1, 4, 12])
-@every_case("z", [0.5, 1.0, 2.0])
 def test_fresh_slots_cost_less_than_coins_of_the_same_rate(slots, epochs, z):
     """In the range of FACTS, section 12; that it is so everywhere is not proved, and not used."""
     rounds = slots * epochs

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +19,13 @@ from typing import Any
 
 import pytest
 from lanes import every_case
+from pydantic import BaseModel
 
-from privfed.core.answers import check_answers, contract_of, names_read
-from privfed.core.parts import find
+from privfed.config.catalog import example_keys
+from privfed.core.answers import check_answers, contract_of, declared, names_read
+from privfed.core.parts import Part, find
 from privfed.core.registry import BUILT_IN, CONTRACTS
-from privfed.core.text import nearest
+from privfed.core.text import distance, nearest
 
 Contract = Callable[..., None]
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,42 +38,61 @@ def example_of(kind: str, part: type[Any], name: str, **keys: Any) -> Any:
       AssertionError: if a required field declares no example.
     """
     refuse_near_misses(kind, part)
-    follows = {key: value for key, value in getattr(part, "follows_clip", {}).items() if value}
+    keys = {**example_keys(part), **keys}
     for key, field in part.model_fields.items():
-        if field.examples:
-            keys.setdefault(key, field.examples[0])
         assert key in keys or not field.is_required(), (
             f"{kind} {name!r} requires {key!r}, which declares no example; declare it as "
             f"{key}: ... = Field(examples=[...])"
         )
-    return part(**{**follows, **keys})
+    return part(**keys)
 
 
 @functools.cache
-def promised_elsewhere() -> frozenset[str]:
-    """Members of protocols that a part may fulfil in addition to its kind's contract."""
-    names = set()
+def read_elsewhere() -> tuple[frozenset[str], frozenset[str]]:
+    """Methods of protocols that a part may fulfil in addition to its kind's contract, and the
+    attributes that the packages read.
+    """
+    methods, attributes = set(), set()
     for package in ("privfed", "attacks", "defenses"):
         for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            text = path.read_text("utf-8")
+            attributes |= {*re.findall(r"\.(\w+)\b(?! = )|, \"(\w+)\"", text)}
+            for node in ast.walk(ast.parse(text)) if "Protocol)" in text else ():
                 if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases):
-                    names |= {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
-    return frozenset(names)
+                    methods |= {
+                        each.name for each in node.body if isinstance(each, ast.FunctionDef)
+                    }
+    return frozenset(methods), frozenset(map("".join, attributes))
 
 
 def refuse_near_misses(kind: str, part: type[Any]) -> None:
-    """Raises `AssertionError` for a public method that is no hook and that no code calls."""
-    contract = {*dir(contract_of(kind))} | {
-        name for base in part.__mro__[1:] for name in dir(base) if not name.startswith("_")
-    }
-    used = promised_elsewhere().union(*map(names_read, vars(part).values()))
-    for name, value in vars(part).items():
-        if inspect.isfunction(value) and not name.startswith("_") and name not in contract | used:
-            close = nearest(name, contract)
+    """Raises `AssertionError` for a hook, declaration or key of a part that nothing reads."""
+    contract = contract_of(kind)
+    for each in part.__mro__:
+        if each not in {Part, *BaseModel.__mro__, *contract.__mro__}:
+            _refuse_unread(kind, each, declared(contract), each is part)
+
+
+def _refuse_unread(kind: str, made: type[Any], known: set[str], last: bool) -> None:
+    """Raises `AssertionError` for a public name that the class `made` adds and nothing reads.
+
+    A name that differs by one letter from one of the contract is rejected, whatever else reads it.
+    Methods of bases, in contrast to those of the `last` class, may be new hooks.
+    """
+    methods, attributes = read_elsewhere()
+    known = known.union(*map(declared, {*made.__mro__[1:]} - {*BaseModel.__mro__}))
+    own = set().union(*map(names_read, vars(made).values()))
+    checks = made.__pydantic_decorators__
+    for name in sorted(declared(made) - known - own - {*checks.field_validators}):
+        close, method = nearest(name, known), inspect.isfunction(vars(made).get(name))
+        slip = close and name not in made.model_fields and distance(name, close) == 1
+        if slip or name not in (methods if method and last else attributes):
+            what = "key" if name in made.model_fields else "hook" if method else "declaration"
             meant = f"did you mean {close}? Else " if close else ""
             raise AssertionError(
-                f"{part.__qualname__}.{name} is no hook of {kind}, so nothing calls it; {meant}"
-                "begin its name with an underscore, or remove it"
+                f"{made.__qualname__}.{name} is no {what} of {kind}, so nothing "
+                f"{'calls' if method else 'reads'} it; {meant}begin its name with an underscore, "
+                "or remove it"
             )
 
 
@@ -105,17 +127,17 @@ def check(contract: Contract, part: Any, folder: Any) -> None:
 
 
 def contract_tests(
-    kind: str, contracts: Mapping[Contract, Sequence[Any]], dear: Mapping[Contract, set[str]] = {}
+    kind: str, contracts: Mapping[Contract, Sequence[Any]], costly: Mapping[Contract, set[str]] = {}
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """The tests of a kind's `contracts`, each with the wrong parts that it has to reject.
 
-    A `dear` contract is a long test for all parts but the named ones.
+    A `costly` contract is a long test for all parts but the named ones.
     """
     assert kind in CONTRACTS
     assert all(contracts.values()), "a contract without a part that it rejects proves nothing"
-    assert all(named <= {*BUILT_IN[kind]} for named in dear.values())
+    assert all(named <= {*BUILT_IN[kind]} for named in costly.values())
     quick = {
-        name: [each for each in contracts if each not in dear or name in dear[each]]
+        name: [each for each in contracts if each not in costly or name in costly[each]]
         for name in BUILT_IN[kind]
     }
     long = [
@@ -139,7 +161,7 @@ def contract_tests(
 
     @every_case("contract, wrong", pairs)
     def test_a_wrong_part_is_rejected_by(contract, wrong, tmp_path):
-        with pytest.raises(AssertionError):
+        with pytest.raises(AssertionError, match=r"\S"):
             check(contract, wrong, tmp_path)
 
     return test_every_registered_part_keeps, test_a_wrong_part_is_rejected_by

@@ -8,9 +8,7 @@ from small import same_run, trained
 from privfed.core.parts import catalogued, find
 from privfed.core.registry import BUILT_IN
 from privfed.run.train import resume
-
-PLAIN = ("server.optimizer=fedavg", "server.lr=1.0", "server.schedule=constant")
-"""The keys required by models that move without updates, and valid for these only."""
+from privfed.testing import keys_of_objective
 
 
 def spelled(kind, part):
@@ -20,14 +18,8 @@ def spelled(kind, part):
 
 def with_objective(part):
     """Returns the keys with which the objective `part` runs."""
-    fields = type(part).model_fields
-    keys = [f"client.objective={spelled('objective', part)}"]
-    keys += ["privacy.mechanism=none"] if part.unproven else []
-    keys += ["data.setting=cross_silo"] if part.keeps else []
-    keys += ["client.groups=3"] if part.grouping and "groups" in fields else []
-    if part.server_step == "only_plain":
-        keys += [*PLAIN, *(["client.spread=0"] if "spread" in fields else [])]
-    return keys
+    keys = {"client.objective": spelled("objective", part), **keys_of_objective(part)}
+    return [f"{key}={value}" for key, value in keys.items() if value is not None]
 
 
 def choosing(name):

@@ -37,7 +37,7 @@ def varies_as_it_declares(part):
 
 
 class FirstFew(Always):
-    """Clients are told by their place among those asked about."""
+    """Clients are identified by their place among those asked about."""
 
     def present(self, round, who, streams):
         return np.arange(len(who)) < 50
@@ -51,7 +51,7 @@ class Secret(Always):
 
 
 class Unsteady(Always):
-    """Everybody in odd rounds alone, declared as if it did not vary."""
+    """All clients, in odd rounds only, declared as if availability did not vary."""
 
     def present(self, round, who, streams):
         return np.full(len(who), round % 2 == 1)

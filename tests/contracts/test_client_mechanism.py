@@ -85,7 +85,7 @@ class Unclipped(DpSgd):
     """Gradients of examples keep their length."""
 
     def gradient(self, w, examples, batch_size, gradients, keys):
-        drawn = np.flatnonzero(keys.derived(b"coins").bernoulli(self.sampling_rate, examples))
+        drawn = np.flatnonzero(keys.derived(b"sampling").bernoulli(self.sampling_rate, examples))
         return gradients(w, drawn).sum(0) / batch_size
 
 

@@ -48,7 +48,9 @@ def sends_rows_of_its_length(part):
     assert torch.equal(rows, before)
     assert tuple(sent.shape) == (3, part.length(SHAPES))
     assert sent.isfinite().all()
-    assert torch.equal(sent, part.encode(rows, None, here)[0]), "the coins are public, or clients'"
+    assert torch.equal(sent, part.encode(rows, None, here)[0]), (
+        "the random numbers are public, or the client's"
+    )
     update, after = part.decode(sent.mean(0), here, memory)
     assert tuple(update.shape) == (D,)
     assert after.keys() == memory.keys()

@@ -6,7 +6,7 @@ import torch
 from contracts.registered import contract_tests
 
 from privfed.core.errors import Refused
-from privfed.data.federation import Examples, Meaning
+from privfed.data.federation import NO_LABEL, Examples, Meaning
 from privfed.models.form import Task
 from privfed.models.losses.cross_entropy import CrossEntropy
 
@@ -14,8 +14,12 @@ N = 24
 X = torch.zeros(N, 3)
 MEANING = Meaning()
 _DRAWN = torch.randn(N, 4, generator=torch.Generator().manual_seed(1))
+_SEQUENCES = (torch.arange(3 * N) % 7 % 4).view(N, 3)
+_SEQUENCES[torch.arange(N) % 4 == 0, 1:] = NO_LABEL
+_SEQUENCES[5] = NO_LABEL
 LABELS = {
     "classes": Examples(X, torch.arange(N) % 7 % 4, 4),
+    "sequences": Examples(X, _SEQUENCES, 4),
     "binary": Examples(X, (torch.arange(N) % 3 == 0).long(), 2),
     "columns": Examples(X, (_DRAWN > 0.3).float(), 4),
     "numbers": Examples(X, _DRAWN[:, :1].clone(), 1),
@@ -31,12 +35,21 @@ def suited(loss):
     return pairs
 
 
-def outputs_of(width, seed=0):
-    return torch.randn(N, width, generator=torch.Generator().manual_seed(seed))
+def outputs_of(y, width, seed=0):
+    """Random outputs `[N, *positions, width]` for labels `y`."""
+    shape = (*y.shape, width) if y.dtype == torch.int64 else (N, width)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def at_positions_without_labels(outputs, y):
+    """The `outputs` with other numbers at positions whose label `y` is `NO_LABEL`."""
+    if y.dtype != torch.int64:
+        return outputs
+    return outputs.where((y != NO_LABEL)[..., None], outputs.flip(-1) + 1)
 
 
 def says_which_labels_it_is_for(loss):
-    """Of four kinds it takes some, and refuses others."""
+    """Of five kinds it takes some, and refuses others."""
     assert 0 < len(suited(loss)) < len(LABELS)
     assert all(key.count(".") == 1 for key in loss.defaults(Task(None, 10.0)))
 
@@ -44,13 +57,15 @@ def says_which_labels_it_is_for(loss):
 def scores_each_example_by_itself(loss):
     """Alone, in a batch, and with other models stacked next to it."""
     for y, width in suited(loss):
-        outputs = outputs_of(width)
+        outputs = outputs_of(y, width)
         losses = loss.losses(outputs, y)
         assert tuple(losses.shape) == (N,)
         assert losses.isfinite().all()
+        elsewhere = loss.losses(at_positions_without_labels(outputs, y), y)
+        assert torch.equal(losses, elsewhere), "positions without a label (-1) have an effect"
         alone = torch.cat([loss.losses(outputs[i : i + 1], y[i : i + 1]) for i in range(N)])
         torch.testing.assert_close(losses, alone)
-        others = torch.stack([outputs, outputs_of(width, 2), 100 * outputs])
+        others = torch.stack([outputs, outputs_of(y, width, 2), 100 * outputs])
         stacked = loss.stacked(others, y.expand(3, *y.shape))
         assert tuple(stacked.shape) == (3, N)
         torch.testing.assert_close(stacked[0], losses, rtol=1e-4, atol=1e-6)
@@ -62,17 +77,18 @@ def has_a_minimiser(loss):
     for y, width in suited(loss):
         best = loss.minimiser(y, width)
         assert tuple(best.shape) == (width,)
-        least = loss.losses(best.expand(N, -1), y).mean()
+        shape = outputs_of(y, width).shape
+        least = loss.losses(best.expand(shape), y).mean()
         for step in range(200):
             other = best + torch.randn(width, generator=generator) * (0.01, 0.3, 3.0)[step % 3]
-            assert loss.losses(other.expand(N, -1), y).mean() >= least - 1e-5
+            assert loss.losses(other.expand(shape), y).mean() >= least - 1e-5
         assert tuple(loss.best_guess(y, width).shape) == (width,)
 
 
 def measures_in_pieces(loss):
     """Measures follow from all scores, and a better model has a better first one."""
     for y, width in suited(loss):
-        outputs = outputs_of(width)
+        outputs = outputs_of(y, width)
         whole = loss.scores(outputs, y, MEANING)
         halves = [loss.scores(outputs[s], y[s], MEANING) for s in (slice(0, 9), slice(9, N))]
         measures = loss.measures(whole)
@@ -82,7 +98,7 @@ def measures_in_pieces(loss):
         name, value = loss.client_measure(whole)
         assert isinstance(name, str)
         assert isinstance(value, float)
-        guess = loss.scores(loss.best_guess(y, width).expand(N, -1), y, MEANING)
+        guess = loss.scores(loss.best_guess(y, width).expand(outputs.shape), y, MEANING)
         first = [float(loss.measures(each)[loss.measure]) for each in (guess, whole)]
         better = first[0] <= first[1] if loss.lower_is_better else first[0] >= first[1]
         assert better, "the best constant prediction is worse than chance"
@@ -90,7 +106,7 @@ def measures_in_pieces(loss):
 
 def predicts_for_each_example(loss):
     for y, width in suited(loss):
-        outputs = outputs_of(width)
+        outputs = outputs_of(y, width)
         columns = loss.predict(outputs, MEANING)
         assert "prediction" in columns
         assert all(len(column) == N for column in columns.values())
@@ -108,6 +124,13 @@ class OfTheBatch(CrossEntropy):
         return losses - losses.mean()
 
 
+class Padded(CrossEntropy):
+    """It takes positions without a label for the first class."""
+
+    def losses(self, outputs, y):
+        return super().losses(outputs, y.clamp(min=0))
+
+
 class Undemanding(CrossEntropy):
     """It takes any labels for classes."""
 
@@ -123,7 +146,7 @@ class Zero(CrossEntropy):
 
 
 class Backwards(CrossEntropy):
-    """Less of its first measure is better, it says."""
+    """It declares that less of its first measure is better."""
 
     lower_is_better = True
 
@@ -139,7 +162,7 @@ test_every_loss_keeps, test_a_wrong_loss_is_rejected_by = contract_tests(
     "loss",
     {
         says_which_labels_it_is_for: [Undemanding()],
-        scores_each_example_by_itself: [OfTheBatch()],
+        scores_each_example_by_itself: [OfTheBatch(), Padded()],
         has_a_minimiser: [Zero()],
         measures_in_pieces: [Backwards()],
         predicts_for_each_example: [Single()],

@@ -22,12 +22,12 @@ from privfed.privacy.setting import ClientShares, CohortSize, Setting
 from privfed.sampling.samplers import Poisson
 
 BASE = ("data.clients=12", "cohort.size=6", "privacy.noise_multiplier=1.0", "privacy.clip=0.4")
-EVERYBODY = ("cohort.sampler=full", "cohort.size=0", "run.rounds=3")
+FULL_PARTICIPATION = ("cohort.sampler=full", "cohort.size=0", "run.rounds=3")
 SETTINGS = (
     (),
     ("cohort.sampler=cyclic", "cohort.separation=12", "cohort.size=0"),
-    ("secure.protocol=masks", *EVERYBODY),
-    EVERYBODY,
+    ("secure.protocol=masks", *FULL_PARTICIPATION),
+    FULL_PARTICIPATION,
 )
 """Runs, the first of which that a mechanism has a proof for is taken."""
 

@@ -69,7 +69,7 @@ class Shared(Logistic):
 
 
 class OneMore(Logistic):
-    """Outputs that nobody asked for."""
+    """Outputs of another width than is asked for."""
 
     def build(self, features, width):
         return super().build(features, width + 1)

@@ -1,17 +1,23 @@
 """What every objective keeps: each client by itself, as declared, in any trainer and any run."""
 
+import contextlib
+
 import numpy as np
 import torch
-from contracts.registered import contract_tests
+from contracts.registered import contract_tests, examples
 from contracts.runs import resumes_to_the_same_bits, with_objective
+from contracts.test_loss import LABELS, at_positions_without_labels, outputs_of
 from helpers import follow, population, trainer
 
 from privfed.client.compression.compressed import compressed
 from privfed.client.compression.compression import NoCompression
 from privfed.client.objective import Cohorts
 from privfed.client.objectives.sgd import Sgd
+from privfed.client.objectives.skewed_labels import FedRs
 from privfed.client.partial import Partial
+from privfed.core.errors import Refused
 from privfed.core.streams import Streams
+from privfed.data.federation import Federation
 
 SIZES = (3, 9, 0, 4)
 COHORTS = Cohorts(40, 10.0)
@@ -157,6 +163,86 @@ def is_the_same_when_it_is_wrapped(objective):
             assert getattr(outer, name) == getattr(objective, name), name
 
 
+def admitted_tasks(objective):
+    """Each loss and kind of labels that the declarations admit, with a batch of 2 clients."""
+    for name, loss in examples("loss").items():
+        for kind, labels in LABELS.items() if loss.softmax or not objective.needs_classes else ():
+            with contextlib.suppress(Refused):
+                outputs = outputs_of(labels.y, loss.width(labels))
+                y, outputs = (each.unflatten(0, (2, -1)) for each in (labels.y, outputs))
+                counts = Federation(labels, np.array([0, len(y[0]), len(labels)]), labels)
+                counts = counts.class_counts(np.arange(2))
+                fields = {"outputs": outputs, "y": y} | (
+                    {} if counts is None else {"counts": counts}
+                )
+                yield f"model.loss = {name!r} and labels that are {kind}", loss, fields
+
+
+def losses_of(objective, loss, fields):
+    """The losses `[2, B]` of 2 clients, and their gradient in the outputs."""
+    outputs, generator = fields["outputs"], torch.Generator().manual_seed(0)
+    if objective.reads_features:
+        fields = {**fields, "features": torch.randn(*outputs.shape[:2], 5, generator=generator)}
+    if objective.contrasts({"params": torch.zeros(3)}, torch.zeros(2, 3)) is not None:
+        fields["others"] = torch.randn(2, 2, outputs.shape[1], 5, generator=generator)
+
+    def total(outputs):
+        losses = objective.client_losses(loss, fields | {"outputs": outputs})
+        return losses.sum(), losses
+
+    gradient, losses = torch.func.grad(total, has_aux=True)(outputs)
+    return losses, gradient
+
+
+def has_a_loss_in_every_admitted_task(objective):
+    """Also of one output for two classes, of numbers, and of sequences with NO_LABEL."""
+    for task, loss, fields in admitted_tasks(objective):
+        try:
+            losses, gradient = losses_of(objective, loss, fields)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise AssertionError(
+                f"{type(objective).__qualname__}.losses fails under {task}: {error}; declare "
+                "needs_classes if it reads outputs as logits of classes, read batch.counts only "
+                "if it is not None, and leave out positions whose label is NO_LABEL (-1)"
+            ) from error
+        assert losses.shape == fields["y"].shape[:2], task
+        assert losses.isfinite().all(), task
+        assert gradient.isfinite().all(), task
+        other = at_positions_without_labels(fields["outputs"], fields["y"])
+        same = losses_of(objective, loss, fields | {"outputs": other})[0]
+        near(same, losses, msg=f"positions without a label (-1) have an effect under {task}")
+
+
+class Margins(Sgd):
+    """It lowers the logit of each label, and does not declare that it needs classes."""
+
+    def losses(self, batch):
+        margin = torch.nn.functional.one_hot(batch.y.clamp(min=0), batch.outputs.shape[-1])
+        return batch.loss.losses(batch.outputs - margin, batch.y)
+
+
+class Gathering(FedRs):
+    """It reads the logit of each label, and also where there is none."""
+
+    def losses(self, batch):
+        chosen = batch.outputs.gather(-1, batch.y[..., None]).flatten(1)
+        return batch.loss.losses(batch.outputs, batch.y) - chosen.mean(1)
+
+
+class AllPositions(Sgd):
+    """It shrinks the outputs at all positions, labelled or not."""
+
+    def losses(self, batch):
+        return super().losses(batch) + batch.outputs.square().flatten(1).mean(1)
+
+
+class ByCounts(Sgd):
+    """It counts on classes."""
+
+    def losses(self, batch):
+        return super().losses(batch) * (batch.counts > 0).float().mean()
+
+
 class ByOthers(Sgd):
     """A row is drawn to those of the clients of the same chunk."""
 
@@ -241,6 +327,7 @@ test_every_objective_keeps, test_a_wrong_objective_is_rejected_by = contract_tes
         rests_without_steps: [Drifting()],
         trains_in_a_run_and_resumes: [Forgetful()],
         is_the_same_when_it_is_wrapped: [Greedy()],
+        has_a_loss_in_every_admitted_task: [Margins(), Gathering(), AllPositions(), ByCounts()],
     },
-    dear={trains_in_a_run_and_resumes: {"sgd", "feddyn", "mime", "apfl"}},
+    costly={trains_in_a_run_and_resumes: {"sgd", "feddyn", "mime", "apfl"}},
 )

@@ -27,6 +27,13 @@ class InPlace(FedAvg):
         return params.add_(self.lr * delta), state
 
 
+class Double(FedAvg):
+    """Its models are double, from its first step on."""
+
+    def step(self, params, delta, state):
+        return (params + self.lr * delta).double(), state
+
+
 class Remembering(FedAvgM):
     """Its momentum lies outside of its state."""
 
@@ -53,7 +60,7 @@ class Counting(FedAvg):
 
 
 class Decaying(FedAvg):
-    """It shrinks the model, whatever it is told."""
+    """It shrinks the model in each step."""
 
     def step(self, params, delta, state):
         return 0.9 * params + self.lr * delta, state
@@ -82,7 +89,7 @@ class Fixed(FedAvg):
 test_every_optimizer_keeps, test_a_wrong_optimizer_is_rejected_by = contract_tests(
     "optimizer",
     {
-        steps_are_pure: [InPlace(), Remembering()],
+        steps_are_pure: [InPlace(), Remembering(), Double()],
         resumes_from_a_checkpoint: [Remembering(), Counting()],
         stays_without_an_update: [Decaying(), Fixed()],
         moves_along_the_first_update: [Backwards()],

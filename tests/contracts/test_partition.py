@@ -26,7 +26,7 @@ def gives_each_example_to_a_client(part):
     assert assigned.shape == (N,)
     assert np.issubdtype(assigned.dtype, np.integer)
     assert 0 <= assigned.min() <= assigned.max() < CLIENTS
-    assert np.array_equal(assigned, owners(part)), "the same seed deals otherwise"
+    assert np.array_equal(assigned, owners(part)), "the same seed assigns otherwise"
     assert np.array_equal(assigned, part.owners(EXAMPLES, CLIENTS, Streams(1))), "draws are public"
 
 
@@ -60,14 +60,14 @@ class NoClient(Iid):
 
 
 class Afresh(Iid):
-    """It deals by itself."""
+    """It draws outside of its streams."""
 
     def owners(self, examples, clients, streams):
         return np.random.default_rng().integers(0, clients, len(examples))
 
 
 class Always(Iid):
-    """It deals alike for every seed."""
+    """It assigns alike for every seed."""
 
     def owners(self, examples, clients, streams):
         return np.arange(len(examples)) % clients
@@ -81,7 +81,7 @@ class Renamed(Natural):
 
 
 class Sorted(Iid):
-    """By labels, and it says by chance."""
+    """By labels, declared as by chance."""
 
     def owners(self, examples, clients, streams):
         return np.argsort(np.argsort(examples.y.numpy(), kind="stable")) * clients // len(examples)

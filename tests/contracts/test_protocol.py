@@ -103,7 +103,7 @@ class Changed(PlainAccumulator):
 
 
 class Unnoticing(PlainAccumulator):
-    """It adds whatever comes, and counts everybody."""
+    """It adds all that arrive, and counts all clients."""
 
     def add(self, ids, rows):
         super().add(ids + 1000 * self.added, rows)

@@ -3,31 +3,44 @@
 import ast
 import importlib
 import re
+import warnings
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import torch
 from contracts.registered import example_of
 from lanes import every_case
+from pydantic import ValidationError
 
+from defenses.on_rows.median import Median
 from privfed.client.objectives.sgd import Sgd
 from privfed.core.errors import Refused
 from privfed.core.parts import Part, find, refuse_silent
 from privfed.core.registry import BUILT_IN, CONTRACTS
 from privfed.core.schedules import Constant
+from privfed.models.losses.cross_entropy import CrossEntropy
+from privfed.server.fedopt import FedAvg
+from privfed.testing import is_strict_and_documented
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = [(kind, name) for kind, parts in BUILT_IN.items() for name in parts]
 
 
 def is_a_strict_documented_configuration(kind, name, part):
-    assert vars(part).get("__doc__"), "what `privfed list` prints"
+    is_strict_and_documented(part, name)
     made = example_of(kind, part, name)
-    for setting in ("strict", "frozen"):
-        assert part.model_config[setting]
-    assert part.model_config["extra"] == "forbid"
-    for field in part.model_fields:
+    for key, field in part.model_fields.items():
+        value = getattr(made, key)
         with pytest.raises(ValueError, match="frozen"):
-            setattr(made, field, getattr(made, field))
+            setattr(made, key, value)
+        whole = field.annotation is float and not isinstance(value, float)
+        assert not whole, f"{part.__qualname__}.{key} is a float; write {float(value)}, not {value}"
+    try:
+        part.model_validate({key: getattr(made, key) for key in part.model_fields})
+    except ValidationError as wrong:  # a default may lie out of range, until another key sets it
+        types = [each for each in wrong.errors() if each["type"].endswith("_type")]
+        assert not types, f"defaults of {part.__qualname__} have the wrong type: {types}"
 
 
 def declares_what_its_kind_asks_for(kind, name, part):
@@ -68,6 +81,103 @@ class Uncalled(Sgd):
 def test_a_public_method_that_nothing_calls_is_named():
     with pytest.raises(AssertionError, match=r"per_example is no hook of objective.*underscore"):
         example_of("objective", Uncalled, "uncalled")
+
+
+class Plural(FedAvg):
+    """An optimizer whose step is spelt as a hook of another kind."""
+
+    def steps(self, params, delta, state):
+        return params, state
+
+
+class Undeclared(Sgd):
+    """An objective whose declaration is spelt as no declaration is."""
+
+    need_classes: ClassVar[bool] = True
+
+
+class Weigthed(Median):
+    """A rule whose declaration is spelt as no declaration is."""
+
+    bonded: ClassVar[bool] = False
+
+
+class Keyed(FedAvg):
+    """An optimizer with a key that nothing reads."""
+
+    unread_key: float = 0.5
+
+
+@every_case(
+    "kind, wrong, says",
+    [
+        ("optimizer", Plural, r"Plural\.steps is no hook of optimizer.*did you mean step\?"),
+        ("objective", Undeclared, r"need_classes is no declaration.*did you mean needs_classes\?"),
+        ("rule", Weigthed, r"Weigthed\.bonded is no declaration.*did you mean bounded\?"),
+        ("optimizer", Keyed, r"Keyed\.unread_key is no key of optimizer, so nothing reads it"),
+    ],
+)
+def test_a_name_that_nothing_reads_is_named_with_the_one_that_is_meant(kind, wrong, says):
+    with pytest.raises(AssertionError, match=says):
+        example_of(kind, wrong, "wrong")
+
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message="Field name .* shadows an attribute")
+
+    class Geometric(Median):
+        """A rule with a declaration that is a key of the run file."""
+
+        geometric: bool = True
+
+    class Keeping(Sgd):
+        """An objective with a property that is a key of the run file."""
+
+        keeps: int = 1
+
+    class Softmax(CrossEntropy):
+        """A loss whose protocol has the declaration."""
+
+        softmax: bool = True
+
+
+@every_case(
+    "kind, wrong, name",
+    [
+        ("rule", Geometric, "geometric"),
+        ("objective", Keeping, "keeps"),
+        ("loss", Softmax, "softmax"),
+    ],
+)
+def test_a_declaration_that_is_written_as_a_key_is_rejected(kind, wrong, name):
+    with pytest.raises(AssertionError, match=rf"write {name}: ClassVar\[\w+\] = "):
+        declares_what_its_kind_asks_for(kind, "wrong", wrong)
+
+
+class Unmixed(Median):
+    """A rule with weights that its base does not compute."""
+
+    def mix(self, geometry, byzantine):
+        return torch.ones(geometry.rows).double()
+
+
+class Unanchored(Sgd):
+    """An objective with an anchor at which no gradient is computed."""
+
+    def anchor(self, w, broadcast, state, carried):
+        return w
+
+
+@every_case(
+    "kind, wrong, says",
+    [
+        ("rule", Unmixed, "method mix is never called, since geometric is False; declare another"),
+        ("objective", Unanchored, "method anchor is never called, since anchored is ''; declare"),
+    ],
+)
+def test_a_hook_that_a_declaration_switches_off_is_rejected(kind, wrong, says):
+    with pytest.raises(AssertionError, match=says):
+        declares_what_its_kind_asks_for(kind, "wrong", wrong)
 
 
 def unregistered(sources):
@@ -121,7 +231,9 @@ def test_every_part_is_registered():
 def test_every_part_has_its_place_in_a_page():
     pages = [page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts]
     text = "\n".join(page.read_text("utf-8") for page in pages if page.name != "parts.md")
-    lacking = [f"{kind} {name}" for kind, name in EVERY if not re.search(rf"\b{name}\b", text)]
+    lacking = [
+        f"{kind} {name}" for kind, name in EVERY if not re.search(rf"[\"'`:]{name}[\"'`]", text)
+    ]
     assert lacking == [], "name the part in the how-to page of its kind"
 
 
@@ -154,9 +266,30 @@ class Loose(Constant):
     model_config = {"extra": "allow"}
 
 
-@every_case("wrong", [Nameless, Required, Loose])
-def test_a_part_that_is_no_strict_documented_configuration_is_rejected(wrong):
-    with pytest.raises(AssertionError):
+class Whole(FedAvg):
+    """A part with an integer for a number."""
+
+    lr: float = 1
+
+
+class Text(FedAvg):
+    """A part with a text for a number."""
+
+    lr: float | None = "1.0"
+
+
+@every_case(
+    "wrong, says",
+    [
+        (Nameless, "give class Nameless a docstring: its first line is shown by `privfed list`"),
+        (Required, "requires 'rate', which declares no example"),
+        (Loose, None),
+        (Whole, r"Whole\.lr is a float; write 1\.0, not 1"),
+        (Text, "defaults of Text have the wrong type"),
+    ],
+)
+def test_a_part_that_is_no_strict_documented_configuration_is_rejected(wrong, says):
+    with pytest.raises(AssertionError, match=says):
         is_a_strict_documented_configuration("client_schedule", "wrong", wrong)
 
 

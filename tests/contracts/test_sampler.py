@@ -27,7 +27,7 @@ class OfThePresent(Poisson):
 
 
 class TooOften(Poisson):
-    """Coins of twice the declared rate."""
+    """Bernoulli draws of twice the declared rate."""
 
     def sample(self, round, clients, population, streams):
         drawn = self.model_copy(update={"size": 2 * self.size})
@@ -89,7 +89,7 @@ class Largest(Poisson):
 
 
 class Half(Full):
-    """Every other client, as if it were everybody."""
+    """Every other client, declared as all clients."""
 
     def sample(self, round, clients, population, streams):
         cohort = super().sample(round, clients, population, streams)

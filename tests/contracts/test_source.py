@@ -66,7 +66,7 @@ def loads_the_same_again(source, folder):
 
 
 def names_its_origins(source):
-    """By its configuration, not by how examples are dealt; people are of one source alone."""
+    """By its configuration, not by the partition; clients are of one source alone."""
     origins = source.sources(1)
     assert origins
     assert all(isinstance(origin, str) and origin for origin in origins)
@@ -78,7 +78,7 @@ def names_its_origins(source):
 
 
 class Unbounded(Synthetic):
-    """Its features are longer than it says."""
+    """Its features are longer than it declares."""
 
     @property
     def squared_norm(self):

@@ -48,7 +48,7 @@ class Eager(Watcher):
 
 
 class Mute(Watcher):
-    """What it names is told of nothing."""
+    """Its observer has no methods."""
 
     def observer(self):
         return object()

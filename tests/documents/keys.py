@@ -11,10 +11,14 @@ from typing import Any
 import jsonschema
 from pydantic import ValidationError
 
+from privfed import Run
 from privfed.config.catalog import schema
 from privfed.config.overrides import assign, override
 from privfed.config.sections import SECTIONS
 from privfed.core.errors import Refused
+from privfed.core.parts import find, imported
+from privfed.core.registry import ADAPTERS, BUILT_IN, GIVEN
+from privfed.core.text import nearest
 from privfed.grid.grid import METHOD, Grid
 
 
@@ -36,6 +40,42 @@ def wrong_overrides(assignments: Iterable[str]) -> str:
     except Refused as refused:
         return str(refused)
     return _wrong_run(raw)
+
+
+NO_KEYS = {
+    "budget.epsilon": "a key of a site's policy.toml, whose [budget] a run file has too",
+}
+"""Code within lines that looks like a key of a run file, and what it is."""
+_FILES = {"json", "onnx", "pem", "pt2", "py", "safetensors", "toml"}
+
+
+def wrong_key(span: str) -> str:
+    """Returns the error of code within a line that looks like `section.key` or `section.key =
+    value`; "" if it is a key of the run file, or none.
+    """
+    match = re.fullmatch(r"(\w+|client\.privacy)\.(\w+)(\s*=.*)?", span)
+    if not match or match[1] not in SECTIONS or match[1] + "." + match[2] in {*SECTIONS, *NO_KEYS}:
+        return ""
+    if match[2] in _keys()[match[1]] or match[2] in _FILES:
+        return ""
+    if match[1] == "run" and hasattr(Run, match[2]):
+        return ""
+    close = nearest(match[2], _keys()[match[1]])
+    meant = f" (did you mean {match[1]}.{close}?)" if close else ""
+    return f"`{span}`: [{match[1]}] has no key {match[2]}{meant}"
+
+
+@functools.cache
+def _keys() -> dict[str, set[str]]:
+    """Returns the keys of every section, of its parts also."""
+    keys = {name: {*section.keys.model_fields} for name, section in SECTIONS.items()}
+    for name, section in SECTIONS.items():
+        for key, (kind, _) in section.parts.items():
+            parts = [find(kind, each, key) for each in {**BUILT_IN[kind], **GIVEN.get(kind, {})}]
+            if kind in ADAPTERS:
+                parts.append(imported(ADAPTERS[kind], kind, key))
+            keys[name] |= {key, *(field for part in parts for field in part.model_fields)}
+    return keys
 
 
 def _override(raw: dict[str, Any], assignment: str) -> None:

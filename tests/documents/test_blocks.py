@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from documents.__main__ import main, rewritten
 from documents.blocks import Failure, blocks, spans
-from documents.keys import wrong_overrides
+from documents.keys import wrong_key, wrong_overrides
 from documents.lookups import wrong_names
 from documents.outputs import difference, for_a_page
 from documents.page import check, parse, play
@@ -202,6 +202,28 @@ def test_keys_of_a_command_that_is_not_run_are_looked_up_together():
 def test_names_within_lines_are_looked_up(span, wrong):
     assert bool(wrong_names(span)) is wrong
     assert list(spans(f"\n# A\n\nwords `{span}`\n")) == [(4, span)]
+
+
+@every_case(
+    "span, wrong",
+    [
+        ("client.lr", ""),
+        ('aggregation.rule = "krum"', ""),
+        ("client.privacy", ""),
+        ("client.privacy.mechanism", ""),
+        ("model.arguments", ""),
+        ("run.toml", ""),
+        ("run.resume", ""),
+        ("torch.nn", ""),
+        ("client.learning_rate", "[client] has no key learning_rate"),
+        ("server.momentm = 0.9", "[server] has no key momentm (did you mean server.momentum?)"),
+        ("client.privacy.mechanisms", "did you mean client.privacy.mechanism?"),
+        ("run.resumes", "[run] has no key resumes"),
+    ],
+)
+def test_keys_within_lines_are_looked_up(span, wrong):
+    assert wrong in wrong_key(span)
+    assert bool(wrong) == bool(wrong_key(span))
 
 
 def test_a_study_is_parsed_and_not_run(page):

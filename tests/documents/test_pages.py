@@ -3,6 +3,7 @@
 import pytest
 from documents import lookups, pages
 from documents.blocks import blocks, spans
+from documents.keys import NO_KEYS, wrong_key
 from documents.page import check, parse
 
 README, *TUTORIALS = pages.first()
@@ -36,6 +37,17 @@ def test_commands_and_options_within_lines_are_there():
             if is_command(span) and (gone := lookups.wrong_names(span)):
                 wrong.append(f"{page}:{line}: {gone}")
     assert wrong == []
+
+
+def test_keys_within_lines_are_keys_of_the_run_file():
+    """Code like `section.key`, in pages for users."""
+    written = [
+        (f"{page}:{line}", span)
+        for page in (*pages.first(), *pages.others())
+        for line, span in spans(page.read_text("utf-8"))
+    ]
+    assert [f"{place}: {gone}" for place, span in written if (gone := wrong_key(span))] == []
+    assert NO_KEYS.keys() <= {span for _, span in written}, "remove what no page writes"
 
 
 def is_command(span):

@@ -14,7 +14,10 @@ from toys import Brier, Evens
 
 from defenses.by_sums.mean import Mean
 from defenses.history import HistoryRule
+from defenses.on_rows.krum import Krum
+from defenses.on_rows.median import Median
 from defenses.types import RowRule, SumRule
+from defenses.weighing import DrawnWeights, WeightRule
 from privfed.auditing.mechanism_audit import audit_mechanism
 from privfed.auditing.run_audit import audit
 from privfed.client.objectives.sgd import Sgd
@@ -103,7 +106,7 @@ def test_the_plan_names_it():
 
 
 def test_a_mechanism_is_tested_whatever_it_calls_its_noise():
-    assert not audit_mechanism(small("privacy.mechanism=toys:Loud"), 400).refuted
+    assert not audit_mechanism(small("privacy.mechanism=toys:Loud"), 100).refuted
 
 
 @every_case("kind", AXES)
@@ -147,6 +150,8 @@ BASES = {
     "privacy.mechanism": (CentralGaussian, ()),
     "aggregation.rule": (Mean, ()),
     "aggregation.rule of rows": (AnyRow, OPEN),
+    "aggregation.rule of weights": (Krum, OPEN),
+    "aggregation.rule of columns": (Median, OPEN),
     "compression.name": (Evens, ()),
     "cohort.sampler": (Poisson, ()),
     "model.loss": (Brier, ()),
@@ -159,6 +164,8 @@ HOOKS = {
     "privacy.mechanism": ("event", "init", "encoding", "width", "resolved", "bound", "release"),
     "aggregation.rule": ("terms", "step", "center_after", "memory", "memory_after", "within"),
     "aggregation.rule of rows": ("__call__", "needs", "most", "unfit", "memory", "memory_after"),
+    "aggregation.rule of weights": ("mix",),
+    "aggregation.rule of columns": ("columns",),
     "compression.name": ("encode", "decode", "length"),
     "cohort.sampler": ("sample", "witness"),
     "model.loss": ("losses", "scores", "measures", "width"),
@@ -173,6 +180,8 @@ SHAPED = {
     "privacy.mechanism": {"bound": BoundedRows(THREE[None], 0.4), "release": (THREE, {})},
     "aggregation.rule": dict.fromkeys(("terms", "step", "center_after"), THREE),
     "aggregation.rule of rows": {"__call__": THREE},
+    "aggregation.rule of weights": {"mix": THREE[None]},
+    "aggregation.rule of columns": {"columns": THREE[None]},
     "compression.name": {"encode": (THREE, None), "decode": (THREE, {})},
 }
 WRONG = [
@@ -234,5 +243,5 @@ def test_whatever_is_extended_says_what_its_hooks_return(kind):
 
 def test_shapes_are_those_of_hooks():
     for kind, hook in answers._SHAPES:
-        rules = (answers.contract_of(kind), HistoryRule, SumRule)
+        rules = (answers.contract_of(kind), HistoryRule, SumRule, WeightRule, DrawnWeights)
         assert any(hasattr(each, hook) for each in rules), (kind, hook)

@@ -168,17 +168,17 @@ USER = r"a\.json, user 2\b.*"
 MARKED = np.array([(1,), (2,)], dtype=[(SECRET, "<i4")])
 BROKEN_HEADER = b"\x93NUMPY\x01\0\x13\0" + f"{{'{SECRET}': 1}}\n".encode()
 CASES = {
-    "a word for a number": (csv(f"a,{SECRET},f,1"), THIRD + "'x'.*expected one"),
+    "a word for a number": (csv(f"a,{SECRET},f,1"), THIRD + "'x'.*is not a number"),
     "beyond its bounds": (csv(f"a,{NUMBER},f,1", **STRICT), THIRD + r"'x'.*\[0, 1\]"),
     "an unknown category": (csv(f"a,1,{SECRET},1", **STRICT), THIRD + "'sex'.*one of f, m"),
-    "a word for a class": (csv(f"a,1,f,{SECRET}"), THIRD + "'y'.*expected one"),
+    "a word for a class": (csv(f"a,1,f,{SECRET}"), THIRD + "'y'.*is not a number"),
     "an unknown class": (csv(f"a,1,f,{SECRET}", **LABELS), THIRD + "'y'.*one of 0, 1"),
     "a class beyond": (csv(f"a,1,f,{NUMBER}"), THIRD + "'y'.*from 0 to 1"),
-    "a word to predict": (csv(f"a,1,f,{SECRET}", **BOUNDED), THIRD + "'y'.*expected one"),
+    "a word to predict": (csv(f"a,1,f,{SECRET}", **BOUNDED), THIRD + "'y'.*is not a number"),
     "a number to predict": (csv(f"a,1,f,{NUMBER}", **BOUNDED, **STRICT), THIRD + "'y'.*bounds"),
     "a label that is no column": (
         csv(f"a,1,f,{NUMBER}", label='["y", "z"]', classes="0"),
-        r"t\.csv has no column 'z'",
+        r"'z', but t\.csv has no such column",
         "sex",
     ),
     "neither 0 nor 1": (
@@ -203,7 +203,7 @@ CASES = {
         r"t\.csv",
         None,
     ),
-    "no header": ((BARE, TABLE), r"t\.csv has no column 'x'.*one of the 4"),
+    "no header": ((BARE, TABLE), r"'x', but t\.csv has no such column.*one of the 4"),
     "two columns alike": (
         ({"t.csv": f"who,x,{SECRET},y,{SECRET}\na,1,f,0,0\n"}, TABLE),
         r"t\.csv has the same name for columns 3 and 5",
@@ -225,10 +225,14 @@ CASES = {
     "lists of words": (of_type("x", [[SECRET], [""]]), "column 'x' is of type list", None),
     "an archive of words": (archive(**{SECRET: np.array(["a", "b"])}), r"t\.npz.*number 3", None),
     "an archive of records": (archive(**{SECRET: MARKED}), r"t\.npz.*number 3.*void32", None),
-    "arrays of other lengths": (archive(**{SECRET: np.zeros(3)}), r"t\.npz.*number 3.*: 3", None),
+    "arrays of other lengths": (
+        archive(**{SECRET: np.zeros(3)}),
+        r"t\.npz.*number 3.* has 3 rows",
+        None,
+    ),
     "a broken archive": (
         ({"t.npz": {"who.npy": f"{SECRET}".encode()}}, TABLE | {"path": '"t.npz"'}),
-        r"t\.npz has no column 'x'",
+        r"'x', but t\.npz has no such column",
         "are who",
     ),
     "an array with a broken header": (
@@ -236,7 +240,7 @@ CASES = {
             {"t.npz": {f"{n}.npy": BROKEN_HEADER for n in ("who", "x", "y")}},
             TABLE | {"path": '"t.npz"', "categories": "{}"},
         ),
-        r"t\.npz: the array 'x' cannot be read",
+        r"t\.npz: the array 'x' is missing, damaged",
     ),
     "no Parquet file": (
         ({"t.parquet": SECRET}, TABLE | {"path": '"t.parquet"'}),
@@ -326,10 +330,10 @@ CASES = {
         "has 0 columns 'x' among 1 columns",
     ),
     "a folder that is no class": (folders(f"b/{SECRET}/1.ppm"), "client 2, image 1 is no class"),
-    "another file among images": (folders(f"b/1/{SECRET}.txt"), "label 1 holds something else"),
+    "another file among images": (folders(f"b/1/{SECRET}.txt"), "label 1 holds another entry"),
     "no image in a folder": (
         ({f"people/{SECRET}/1/{SECRET}.png": SECRET}, FOLDERS),
-        "client 1, image 1 is no image",
+        "client 1, image 1 cannot be read as an image",
         None,
     ),
     "an image without a row": (
@@ -814,18 +818,22 @@ NO_DATA = {
     *("labels", "', '.join(labels)", "leaked[0]", "line", "low", "name", "number", "path"),
     *("', '.join(place)", "Path.cwd()", "type_name(kind)", "_problem(words, row)", "row", "sample"),
     *("second", "shown", "test", "train", "user.place", "users[user.name].place", "vocabulary"),
-    *("where", "why or public_text(error)", "words.first_row(empty)"),
+    *("where", "why", "words.first_row(empty)"),
     *("encoding", "format", "where.format(row=row)", "public_text(error)", "public_text(refused)"),
     "place(int(beyond.any(1).argmax()))",
     *("_TABLES", "table", "table.hint(names)", "table.naming", "numbers.dtype.name"),
     *("type(dataset).__name__", "type(table).__name__"),
     *("place(index)", "place(int(finite.argmin()))", "place(next(wrong, 0))"),
     *("sites.per_client", "sites.count", "sites.partition", "site", "other"),
-    *("column", "blank", "empty", "words.first_row(nothing)"),
+    *("column", "holder", "empty", "words.first_row(nothing)"),
     *("SHAPE", "_EXAMPLES", "_EXPECTED", "_FORM", "', '.join(_FORMATS)", "height", "width"),
     *("' or '.join(map(str, stored))", "declared if self.names else numbered", "expected", "field"),
     *("place(row)", "place(wrong)", "split", "str(folder)", "library.MAX_IMAGE_PIXELS"),
-    *("kind", "', '.join(map(repr, shapes.inputs))", "words if name == Y else '; expected some'"),
+    *(
+        "kind",
+        "', '.join(map(repr, shapes.inputs))",
+        "words if name == Y else '; pass an array of numbers'",
+    ),
     *("files.first_row(empty)", "present.count(name)"),
 }
 """What else messages about data contain; each was looked at, and holds nothing out of a file."""

@@ -39,6 +39,8 @@ NO_PARTS = {  # a key of the part's own has words that some part is named by, to
     ("privfed/config/config.py", "none"),
     ("privfed/data/holdout.py", "none"),
     ("privfed/models/peft_format.py", "none"),  # peft's key "bias"
+    ("privfed/models/peft_format.py", "gaussian"),  # peft's key "init_lora_weights"
+    ("privfed/testing/__init__.py", "groups"),  # the key client.groups
     # what a loss, an objective or a line of metrics calls a number
     ("privfed/grid/tables.py", "loss"),
     ("privfed/client/objectives/fedprox.py", "loss"),
@@ -231,7 +233,7 @@ def test_what_nothing_reads_is_refused_with_what_is_read(key, reason):
 def test_a_rule_on_rows_may_have_helpers_but_not_answer_for_sums(tmp_path):
     local = ("privacy.mechanism=local_gaussian", "run.rounds=2")
     assert trained(tmp_path / "run", "aggregation.rule=custom_parts:Helped", *local).updates == 2
-    with pytest.raises(Refused, match="is a rule on rows, but defines extra"):
+    with pytest.raises(Refused, match="a rule on rows, but defines extra"):
         plan(small("aggregation.rule=custom_parts:Answering", *local))
 
 

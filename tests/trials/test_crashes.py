@@ -4,6 +4,7 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
+from lanes import mostly_slow
 from small import small, trained
 from trials.disk import CRASHES, restore, watching
 from trials.kills import EARLIER, KINDS, SIGNALS, survived, went_on_alone
@@ -19,7 +20,7 @@ DIES, LOSES_POWER = CRASHES[:2], CRASHES[2:]
 DEAR = (
     *("SCAFFOLD's memory, secret", "FedDyn's memory, seeded", "SCAFFOLD without privacy"),
     *("FedAdam, mixed rows, seeded", "correlated noise, seeded", "canaries, seeded"),
-    "DP-SGD in silos, seeded",
+    *("DP-SGD in silos, seeded", "plain, seeded"),
 )
 """Kinds that share their parts with another one, which the default lane cuts off."""
 
@@ -35,7 +36,9 @@ def test_a_run_that_dies_anywhere_goes_on(tmp_path, kind):
             goes_on(life, crash)
 
 
-@pytest.mark.parametrize("kind", ["plain, secret", "SCAFFOLD's memory, seeded"])
+@pytest.mark.parametrize(
+    "kind", mostly_slow(["plain, secret", "SCAFFOLD's memory, seeded"], "plain, secret")
+)
 def test_a_resume_that_dies_goes_on_too(tmp_path, kind):
     life = recorded(tmp_path / "life", LIVES[kind])
     for crash in sample(life.crashes(), 4, seed=1):
@@ -124,6 +127,7 @@ def test_newer_kinds_of_run_go_on_after_any_signal(tmp_path, kind):
     survived(tmp_path, KINDS[kind], 10, each=SIGNALS)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_signalled_goes_on(tmp_path):
     survived(tmp_path, KINDS["Ditto, secret"], 5, each=SIGNALS)
 

@@ -3,8 +3,8 @@
 Each of K canaries realises one of two neighbouring datasets of the run's adjacency relation,
 selected by a fair secret bit (`privfed.auditing.canaries.inclusion`, which has the proof). It is
 subject to the run's own sampler, sites, secure sum and clipping. Whenever a canary is sampled, it
-sends its own random direction, long enough to be clipped. Each release is then compared with every
-direction.
+sends a row along its own random direction, long enough to be clipped. Each release is then
+multiplied with every direction.
 
 Canaries depend on no client's data, and sampling rate and divisor stay as configured, so the
 guarantee of real clients is the one charged. Bits and directions follow from a key under private/.
@@ -148,7 +148,7 @@ class Canaries:
 
 @dataclass(frozen=True)
 class WithCanaries:
-    """An executor in whose cohorts canaries answer as well.
+    """An executor for cohorts of real clients and canaries.
 
     Attributes:
       inner: the executor of the real clients.

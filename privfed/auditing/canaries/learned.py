@@ -163,7 +163,7 @@ def _gradient(network: Network, w: Tensor, public: Examples, first: int, count: 
 
 @dataclass(frozen=True)
 class WithTraining:
-    """An executor in whose cohorts canaries also answer, trained by the executor `training`.
+    """An executor for cohorts of real clients and canaries, which the executor `training` trains.
 
     Attributes:
       inner: the executor of the real clients.

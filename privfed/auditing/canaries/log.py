@@ -24,7 +24,7 @@ class CanaryRecord:
     the model learned (`privfed.auditing.canaries.learned`).
 
     Attributes:
-      inclusion: secret bits, shape `[K]`; True for canaries that entered.
+      inclusion: secret bits, shape `[K]`; True for heads.
       dimension: number of parameters d.
       rounds: recorded rounds, shape `[T]`.
       lengths: norms of the releases, shape `[T]`.
@@ -73,8 +73,8 @@ class CanaryLog:
         records = self._records()
         if not len(records) or records[0, 0] != INCLUSION or not _are_plausible(records):
             raise Broken(
-                f"{self._path} is damaged, so that the canaries' observations cannot be read; "
-                "restore the file"
+                f"{self._path} is damaged, so the canaries' observations cannot be read; restore "
+                "the file"
             )
         latest = {int(record[0]): record[1:] for record in records}
         rounds = np.array(sorted(round for round in latest if round > 0), dtype=np.int64)

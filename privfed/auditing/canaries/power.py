@@ -20,7 +20,7 @@ from privfed.core.errors import Refused
 from privfed.plan.plan import Plan
 
 _SHARES = (0.7, 0.5, 0.35, 0.25, 0.1, 0.03)
-"""Fractions of the charged noise that a faulty run might really have added."""
+"""Fractions of the charged noise, in standard deviations, that a faulty run might have added."""
 _POINTS = 15
 """Number of small deltas at which the profile of a faulty run is evaluated."""
 _NOTHING = (0.0, 1.0)

@@ -2,11 +2,12 @@
 
 A local update of length C along a canary's own gradient g_i lowers its loss by C |g_i| to first
 order. Another client's update along g_j changes the loss by the fraction cos(g_i, g_j) of that. So
-an example is a better canary the longer its gradient, until its update is clipped, and the less it
-is aligned with others. Gradients of canaries orthogonal to all others: Nasr et al. 2023, "Tight
-auditing of differentially private machine learning". Canaries optimised through training: Boglioni
-et al. 2025, "Optimizing canaries for privacy auditing with metagradient descent". This module uses
-the first order of that objective, and only public information.
+an example is a better canary if its gradient is longer, up to the length at which its update is
+clipped, and if its gradient is less aligned with others. Gradients of canaries orthogonal to all
+others: Nasr et al. 2023, "Tight auditing of differentially private machine learning". Canaries
+optimised through training: Boglioni et al. 2025, "Optimizing canaries for privacy auditing with
+metagradient descent". This module uses the first order of that objective, and only public
+information.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Compression of updates: sums stay sums, and noise covers what is sent."""
+"""Compression of updates, before they are clipped, summed and noised."""

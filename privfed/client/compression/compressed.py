@@ -1,7 +1,7 @@
-"""An objective with compressed messages, as seen by all code that bounds and sums rows.
+"""An objective with compressed messages.
 
-Its rows, exchanges and client states are those of the compression added to those of the objective,
-so that charges, refusals, encodings, message sizes and resumes follow from its declarations.
+It declares the rows, exchanges and client states of objective and compression together. Charges,
+refusals, encodings, message sizes and resumes follow from these declarations.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _NUMBER = "compression_number"
 def compressed(
     objective: Objective, compression: Compression, seed: int, shapes: ShapesByName | None = None
 ) -> Objective:
-    """Wraps `objective` so that its updates are compressed, by public random numbers of `seed`.
+    """Wraps `objective`: its updates are compressed, by public random numbers of `seed`.
 
     Args:
       objective: the objective of the run.
-      compression: the compression; without one, `objective` is returned.
+      compression: the compression; if it compresses nothing, `objective` itself is returned.
       seed: seed of the public random numbers.
       shapes: shapes of the model's parameters by name; None treats the model as one vector, for
         which compression by layers saves nothing.
@@ -48,7 +48,7 @@ def compressed(
 
 
 class Compressed(Around):
-    """`inner`, with updates `[d]` sent as `compression` encodes them."""
+    """The objective `inner`, with its updates `[d]` encoded by `compression`."""
 
     compression: SkipValidation[Compression]
     seed: int
@@ -56,7 +56,7 @@ class Compressed(Around):
 
     @property
     def keeps(self) -> int:
-        """State vectors `[d]` of a client: the objective's, then the compression residual."""
+        """Number of state vectors `[d]` of a client: the objective's, and the residual."""
         return self.inner.keeps + self.compression.keeps
 
     @property
@@ -69,7 +69,7 @@ class Compressed(Around):
         return self.inner.state_length(d) + self.compression.keeps * d
 
     def layout(self, d: int) -> Layout:
-        """Layout of the message: its part "delta" stands for the update."""
+        """Layout of the message: its part "delta" is the compressed update."""
         return compressed_row(self.compression.length(self._shapes(d)))
 
     def init(self, params: Tensor) -> Memory:

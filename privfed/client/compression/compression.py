@@ -10,15 +10,16 @@ data. Unit, adjacency relation, sampler and event of a round are therefore those
 compression; the event counts the `exchanges`. Decompression on the server is post-processing.
 Scaling or decoding a row after clipping would void this, and no compression can do so.
 
-*Linear* compressions apply the same matrix to each row, drawn by public random numbers
-(`privfed.core.streams`), so that the sum of messages is the compressed sum of updates: they support
-secure sums and noise. All others are nonlinear in the row, and save by encoding numbers in fewer
-bits: they need a server that receives each row.
+*Linear* compressions apply the same matrix, drawn by public random numbers
+(`privfed.core.streams`), to each row. The sum of messages is then the compressed sum of updates,
+which supports secure sums and noise. All others are nonlinear in the row and encode numbers in
+fewer bits: they need a server that receives each row.
 
 *Error feedback*: a client adds the residual of earlier compressions to its update (Seide et al.
 2014; Karimireddy, Rebjock, Stich & Jaggi 2019), and keeps the new residual. The row is clipped
-after the residual was added, so that the residual is a client state like any other, and costs no
-additional privacy (`privfed.client.client_states`). What clipping removes is not remembered.
+after the residual was added, so the residual is a client state like any other, and costs no
+additional privacy (`privfed.client.client_states`). The residual does not include what clipping
+removes.
 """
 
 from __future__ import annotations
@@ -44,15 +45,19 @@ class Space:
     seed: int
 
     def keys(self, number: int) -> Keys:
-        """Public random numbers of compression `number`; 0 is the stream of the whole run."""
+        """The public random stream of the compression `number`; number 0 is for the whole run."""
         return Streams(self.seed).at("compression", number)
 
 
 @dataclass(frozen=True)
 class Sending:
-    """Data of a round that a client compresses with: the `broadcast` and the round's `number`.
+    """The inputs of compression in a round.
 
-    `keys` are the clients' own random streams.
+    Attributes:
+      space: shapes of updates, and seed of the public random numbers.
+      number: number of the compressed round, from 1.
+      broadcast: released values by name.
+      keys: the clients' own random streams; None on the server.
     """
 
     space: Space
@@ -65,23 +70,23 @@ class Compression(Protocol):
     """Encodes an update as a client's message, and decodes a release to an update."""
 
     compresses: ClassVar[bool]
-    """Whether it changes messages at all."""
+    """Whether messages are compressed; false only for `NoCompression`."""
     linear: ClassVar[bool]
-    """Whether the sum of messages is the compressed sum, by public random numbers only; otherwise
-    the server receives each row, and rows stay `[d]`.
+    """Whether the sum of messages is the compressed sum of updates. Otherwise the server receives
+    each row, whose length is d.
     """
     fresh: ClassVar[bool]
-    """Whether an index of a row has another meaning in each round."""
+    """Whether the coordinates of a row have another meaning in each round."""
     exchanges: ClassVar[int]
     """Number of exchanges of a round in which a client sends a part of the same update."""
 
     @property
     def keeps(self) -> int:
-        """Number of vectors `[d]` that each client stores; above 0, clients have to return."""
+        """Number of vectors `[d]` that each client keeps; if above 0, clients have to return."""
         ...
 
     def length(self, shapes: Shapes) -> int:
-        """Number of values of a row, in each of its exchanges."""
+        """Number of values of a row, in each exchange."""
         ...
 
     def bits(self, shapes: Shapes) -> float | None:
@@ -106,7 +111,7 @@ class Compression(Protocol):
         """Yields the exchanges before rows are sent; returns additional broadcast values.
 
         Args:
-          sending: the round as clients know it.
+          sending: the inputs of compression, without clients' random streams.
           memory: the server's memory of earlier releases.
 
         Yields:
@@ -121,8 +126,8 @@ class Compression(Protocol):
 
         Args:
           updates: client updates, shape [c, d].
-          error: residuals of earlier rounds, shape [c, d], if they are kept.
-          sending: the round as the client knows it.
+          error: residuals of earlier rounds, shape [c, d]; None if clients keep none.
+          sending: the inputs of compression.
 
         Returns:
           The rows [c, m] and the new residuals [c, d].
@@ -134,7 +139,7 @@ class Compression(Protocol):
 
         Args:
           released: the released aggregate, shape [m].
-          sending: the round as clients know it.
+          sending: the inputs of compression, without clients' random streams.
           memory: the server's memory of earlier releases.
 
         Returns:
@@ -144,7 +149,7 @@ class Compression(Protocol):
 
 
 class CompressionPart(Part):
-    """Defaults of most compressions: one exchange, and no memory."""
+    """Defaults of a compression: linear, one exchange, and no memory."""
 
     compresses: ClassVar[bool] = True
     linear: ClassVar[bool] = True
@@ -188,7 +193,7 @@ class ErrorFeedback(CompressionPart):
 
 
 def compressed_row(length: int) -> Layout:
-    """Layout of a row that stands for an update."""
+    """Layout of a row that is an update, compressed to `length` values."""
     return Layout((("delta", length),))
 
 
@@ -211,7 +216,7 @@ class NoCompression(CompressionPart):
 
 
 class RowByRow(CompressionPart):
-    """A compression that encodes each value of a row; the server uses a release unchanged."""
+    """A nonlinear compression: rows keep their length d, and the server uses releases unchanged."""
 
     linear: ClassVar[bool] = False
     fresh: ClassVar[bool] = False

@@ -9,11 +9,11 @@ Each of R rows of a sketch adds up the coordinates of a bucket, with signs, both
     Delta = the k largest coordinates of the estimate of S_e,
     S_e, S_u <- 0 in all cells in which sketch(Delta) is nonzero
 
-so that momentum and residual stay in sketches at the server, computed from releases only; clients
-remember nothing. Algorithm 1 subtracts sketch(Delta) from S_e instead. Estimates of as many
-coordinates as there are cells collide, and subtracting them makes S_e grow without bound. The
-authors' own code clears the cells for that reason, and those of the momentum. Hashes stay the same
-through a run: sums of sketches of different rounds would otherwise be meaningless.
+Momentum and residual are sketches at the server, computed from releases only; clients keep no
+state. Algorithm 1 subtracts sketch(Delta) from S_e instead. If Delta has about as many coordinates
+as there are cells, their estimates collide, and subtracting them makes S_e grow without bound. The
+authors' own code therefore clears the cells of S_e and S_u, as here. Hashes are the same in all
+rounds of a run: otherwise sketches of different rounds could not be added.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from privfed.core.vector import Shapes
 class CountSketch(CompressionPart):
     """FetchSGD: count sketches are summed, and the largest coordinates of the sum are the update.
 
-    A client sends fraction d numbers, clipped after sketching: collisions may lengthen a row, so an
-    earlier clip would bound nothing. Rows of the sketch are divided by sqrt(sketch_rows), which
-    preserves the update's norm on average. Linear, and the largest coordinates are selected after
-    the release: supports secure sums and noise, with the event of an uncompressed round.
+    A client sends about fraction * d numbers. They are clipped after sketching, because collisions
+    may lengthen a row. Sketches are divided by sqrt(sketch_rows), which preserves the update's norm
+    on average. The sketch is linear, and the largest coordinates are selected after the release:
+    supports secure sums and noise, with the event of an uncompressed round.
     """
 
     fresh: ClassVar[bool] = False
@@ -46,11 +46,11 @@ class CountSketch(CompressionPart):
     fraction: float = Field(0.1, gt=0, le=1)
     """Size of a sketch as a fraction of the model's size."""
     sketch_rows: int = Field(5, ge=1, le=99)
-    """Number of hashes; the median of their estimates is used."""
+    """Number of hash functions; the median of their estimates is used."""
     top: float = Field(0.05, gt=0, le=1)
     """Fraction of the coordinates updated per round."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    """Momentum rho of the sketches; it adds to a momentum of the server's optimizer."""
+    """Momentum rho of the sketches, in addition to any momentum of the server's optimizer."""
 
     def length(self, shapes: Shapes) -> int:
         return self.sketch_rows * self._columns(shapes)
@@ -79,13 +79,19 @@ class CountSketch(CompressionPart):
         return update, {"momentum": momentum * waiting, "error": error * waiting}
 
     def hashes(self, space: Space) -> Hashes:
-        """Public hashes of a run."""
+        """The public hash functions of a run."""
         return _hashes(space, self.sketch_rows, self._columns(space.shapes))
 
 
 @dataclass(frozen=True)
 class Hashes:
-    """For each of R rows: the `buckets` `[R, d]` of coordinates, below `columns`, and `signs`."""
+    """R hash functions of d coordinates.
+
+    Attributes:
+      buckets: bucket of each coordinate, shape [R, d], below `columns`.
+      signs: sign of each coordinate, shape [R, d].
+      columns: number of buckets.
+    """
 
     buckets: Tensor
     signs: Tensor
@@ -115,7 +121,7 @@ class Hashes:
 
 @contextlib.contextmanager
 def _in_one_order() -> Iterator[None]:
-    """Makes a GPU add in a fixed order, so that seeded runs are reproducible there too."""
+    """Makes a GPU add in a fixed order within the block: seeded runs are then reproducible."""
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)

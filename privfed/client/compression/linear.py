@@ -6,15 +6,16 @@ A client sends A u, and the server applies A^T to the release, in two variants:
 - *Error feedback*: A^T A is a projection, and never lengthens the residual u - A^T A u. Nothing is
   scaled up, and the client sends the residual in later rounds.
 
-A has norm 1, so a message is no longer than the update, and mostly shorter by `factor`: choose the
-clip for messages. Scales are applied to the release, after clip and noise.
+A has norm 1, so the norm of a message is at most the update's, and typically `factor` times that:
+choose the clip for messages. Scales are applied to the release, after clip and noise.
 
 Random masks: a public random set of coordinates is sent in each round (Konecny, McMahan, Yu,
 Richtarik, Suresh & Bacon 2016, "Federated learning: strategies for improving communication
 efficiency", section 2, structured updates, and section 3, subsampling).
 
-All clients of a round send the same coordinates, so that sums stay sums. In the paper, each client
-draws its own by a seed that it sends; under a secure sum the server could not separate these.
+All clients of a round send the same coordinates, so their messages can be summed. In the paper,
+each client draws its own coordinates by a seed that it sends; under a secure sum, the server could
+not tell them apart.
 """
 
 from __future__ import annotations
@@ -84,10 +85,10 @@ class Linear(ErrorFeedback):
 class RandomMask(Linear):
     """A public random set of coordinates, new in each round, the same for all clients.
 
-    A client sends m = fraction d numbers, clipped after the mask; the release is multiplied by d /
-    m. Linear: supports secure sums and noise, with the event of an uncompressed round. Its noise
-    has m coordinates: at the clip sqrt(m / d) C its norm on the model equals that of uncompressed
-    rows at the clip C.
+    A client sends m = fraction * d numbers, clipped after the mask; the release is multiplied by
+    d / m. Linear: supports secure sums and noise, with the event of an uncompressed round. Noise
+    has only m coordinates: with clip sqrt(m / d) C, its norm on the model equals that of
+    uncompressed rows with clip C.
     """
 
     fraction: float = Field(0.1, gt=0, le=1)
@@ -108,11 +109,11 @@ class Mask:
     d: int
 
     def apply(self, rows: Tensor) -> Tensor:
-        """These coordinates of `rows` `[c, d]`."""
+        """The chosen coordinates `[c, m]` of `rows` `[c, d]`."""
         return rows.index_select(1, self.places.to(rows.device))
 
     def back(self, sent: Tensor) -> Tensor:
-        """Rows `[c, d]` that are zero elsewhere."""
+        """Rows `[c, d]` with `sent` `[c, m]` at the chosen coordinates, and zero elsewhere."""
         rows = sent.new_zeros(len(sent), self.d)
         return rows.index_copy_(1, self.places.to(sent.device), sent)
 

@@ -3,10 +3,10 @@
 Source: Konecny, McMahan, Yu, Richtarik, Suresh & Bacon 2016, section 2, structured updates of low
 rank.
 
-A layer's update M `[h, w]` is sent as M Q, with Q `[w, r]` of orthonormal columns, uniform among
-subspaces, so that E[Q Q^T] = r / w I and w / r M Q Q^T equals M in expectation. The paper trains M
-within the subspace. Here training is unconstrained and its update is projected, which needs no
-other objective. A matrix with more rows than columns is sent as Q^T M.
+A layer's update M `[h, w]` is sent as M Q. The orthonormal columns of Q `[w, r]` span a uniformly
+random subspace, so E[Q Q^T] = (r / w) I, and (w / r) M Q Q^T equals M in expectation. The paper
+trains M within the subspace. Here training is unconstrained and its update is projected, which
+works with every objective. A matrix with more rows than columns is sent as Q^T M.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from privfed.core.vector import Shapes
 class Matrix:
     """A parameter `[height, width]` that begins at `start` of a flat vector.
 
-    A convolution kernel is `[channels out, all others]`.
+    A convolution kernel is flattened to `[output channels, all other dimensions]`.
     """
 
     start: int
@@ -45,14 +45,14 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Matrices:
-    """The `matrices` of a model of d numbers, and the slices `others` of all other parameters."""
+    """The `matrices` of a flat model `[d]`, and the slices `others` of all other parameters."""
 
     matrices: tuple[Matrix, ...]
     others: tuple[slice, ...]
 
     @classmethod
     def thinned(cls, shapes: Shapes, saves: int) -> Matrices:
-        """Matrices whose smaller side exceeds `saves`; other parameters are not compressed."""
+        """The matrices whose smaller side exceeds `saves`; other parameters are not compressed."""
         matrices, others = [], []
         ends = itertools.accumulate(shapes.sizes)
         for shape, size, end in zip(shapes.shapes, shapes.sizes, ends, strict=True):
@@ -91,7 +91,7 @@ class LowRank(Linear):
     """
 
     rank: int = Field(4, ge=1)
-    """Dimension of a subspace."""
+    """Dimension of each subspace."""
 
     def length(self, shapes: Shapes) -> int:
         matrices = _matrices(shapes, self.rank)
@@ -102,7 +102,7 @@ class LowRank(Linear):
 
 
 def _matrices(shapes: Shapes, rank: int) -> Matrices:
-    """Matrices whose longer side exceeds `rank`, which is most of them."""
+    """The matrices that a projection makes smaller: their longer side exceeds `rank`."""
     split = Matrices.thinned(shapes, 0)
     wide = tuple(each for each in split.matrices if max(each.height, each.width) > rank)
     small = (each for each in split.matrices if each not in wide)
@@ -130,7 +130,7 @@ class Subspaces:
         return torch.cat([*(part.flatten(1) for part in thin), self.matrices.others_of(rows)], 1)
 
     def back(self, sent: Tensor) -> Tensor:
-        """Each thin matrix times the transpose of its basis, in place: `[c, d]`."""
+        """Each sent matrix times the transpose of its basis, and the other values: `[c, d]`."""
         flat, start = sent.new_zeros(len(sent), self.d), 0
         for matrix, basis in self._pairs():
             rank = basis.shape[1]

@@ -11,13 +11,13 @@ released by the previous round:
 Both means are sums of values that clients compute from their own update, so secure sums support
 them.
 
-*Privacy.* A round releases (P, Q'). Both rows of a client are functions of the update it trained in
-this round. Each row is clipped to C, and the inputs of the second are released. The two are
-therefore adaptive Gaussian releases over one cohort, as in FedDANE: one event of two exchanges,
-Poisson(q, Gaussian(z / sqrt(2))), never two events. Bases are orthonormal, so no row is longer than
-the update. The simulation retrains a client for the second exchange with the same random numbers,
-so that memory does not grow with the cohort; a deployed client keeps its update. DP-SGD in silos is
-refused, because it would draw its noise twice.
+*Privacy.* A round releases (P, Q'). Both rows of a client are functions of the update that it
+trained in this round. Each row is clipped to C, and the second depends on the first release only
+through P^. The two are therefore adaptive Gaussian releases over one cohort, as in FedDANE: one
+event of two exchanges, Poisson(q, Gaussian(z / sqrt(2))), not two events. Bases are orthonormal, so
+no row is longer than the update. To save memory, a simulation trains each client again for the
+second exchange, with the same random numbers; a deployed client keeps its update. DP-SGD in silos
+is refused, because it would draw its noise twice.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from privfed.core.vector import Shapes
 class PowerSgd(ErrorFeedback):
     """PowerSGD: rank r approximations of each layer by two sums per round.
 
-    A matrix `[h, w]` takes rank h numbers in the first exchange and rank w in the second, which
-    also sends vectors and small matrices uncompressed; both exchanges have the length of the longer
-    one. Each row is clipped separately, and the round is one event of two exchanges. Linear in the
-    second exchange once the first is released: supports secure sums and noise, and aggregation.rule
-    = "mean".
+    A matrix `[h, w]` takes rank * h numbers in the first exchange and rank * w in the second, which
+    also contains vectors and small matrices uncompressed. The shorter row is padded to the length
+    of the longer. Each row is clipped separately, and the round is one event of two exchanges. Rows
+    are linear in the update, given the first release: supports secure sums and noise, with
+    aggregation.rule = "mean".
     """
 
     exchanges: ClassVar[int] = 2
@@ -58,7 +58,7 @@ class PowerSgd(ErrorFeedback):
         return max(heights, widths + split.rest)
 
     def received(self, shapes: Shapes) -> int:
-        """Size of the bases Q and P^ of all layers."""
+        """Number of values of the bases Q and P^ of all layers."""
         matrices = _split(shapes, self.rank).matrices
         return self.rank * sum(each.height + each.width for each in matrices)
 
@@ -85,7 +85,7 @@ class PowerSgd(ErrorFeedback):
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
-        """The row of the current exchange; the residual is known after the second."""
+        """The rows of the current exchange; only the second exchange changes the residual."""
         corrected = updates if error is None else updates + error
         split, broadcast = _split(sending.space.shapes, self.rank), sending.broadcast
         if "compression_left" not in broadcast:
@@ -139,7 +139,7 @@ class PowerSgd(ErrorFeedback):
 
 @functools.lru_cache(maxsize=4)
 def _split(shapes: Shapes, rank: int) -> Matrices:
-    """Matrices that two thin factors make smaller: both sides exceed twice the rank."""
+    """The compressed matrices: both sides exceed twice the rank."""
     return Matrices.thinned(shapes, 2 * rank)
 
 

@@ -3,9 +3,8 @@
 QSGD rounds numbers stochastically to a few levels of a norm (Alistarh, Grubic, Li, Tomioka &
 Vojnovic 2017, section 3.1, with buckets as in section 4).
 
-With v a bucket of B numbers and s levels, |v_i| / |v|_2 lies between two of 0, 1/s, ..., 1, and is
-rounded to one of these without bias. The variance is at most min(B / s^2, sqrt(B) / s) |v|^2 (Lemma
-3.1).
+With v a bucket of B numbers and s levels, |v_i| / |v|_2 is rounded without bias to one of the two
+nearest of 0, 1/s, ..., 1. The variance is at most min(B / s^2, sqrt(B) / s) |v|^2 (Lemma 3.1).
 
 Signs: one bit per number (Bernstein, Wang, Azizzadenesheli & Anandkumar 2018, signSGD) times the
 mean absolute value of a row (Karimireddy, Rebjock, Stich & Jaggi 2019, Algorithm 1, "error feedback
@@ -30,7 +29,7 @@ class Sign(Biased):
     """The sign of each number, times the mean absolute value of the row.
 
     A client sends d bits and one number. Not linear: the server receives each row. Biased; with
-    error feedback it converges to the same points as uncompressed updates.
+    error feedback, training converges to the same points as with uncompressed updates.
     """
 
     def bits(self, shapes: Shapes) -> float:
@@ -41,7 +40,7 @@ class Sign(Biased):
 
 
 _SALT = 2**62 + 2
-"""Salt of a client's random stream: differs from all epochs and from `privfed.client.trainer`."""
+"""Salt of a client's random stream, which no epoch and no other use of the stream has."""
 
 
 class Qsgd(RowByRow):
@@ -53,7 +52,7 @@ class Qsgd(RowByRow):
     """
 
     levels: int = Field(4, ge=1, le=32767)
-    """Levels above zero, s."""
+    """Number s of levels above zero."""
     bucket: int = Field(512, ge=1)
     """Number of values that share a norm."""
 
@@ -65,7 +64,7 @@ class Qsgd(RowByRow):
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
         if sending.keys is None:
-            raise ValueError("qsgd rounds with each client's own random numbers, but is given none")
+            raise ValueError("qsgd needs each client's random stream, but none was passed")
         chance = _uniforms(sending.keys, updates)
         parts = zip(
             torch.split(updates, self.bucket, 1), torch.split(chance, self.bucket, 1), strict=True

@@ -1,1 +1,1 @@
-"""Local objectives, one paper each: a drift correction added to the local gradient."""
+"""Local objectives, each of one paper: corrections of the local gradient, loss or message."""

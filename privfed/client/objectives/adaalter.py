@@ -3,14 +3,14 @@
 Source: Xie, Koyejo, Gupta & Lin 2019, "Local AdaAlter: communication-efficient stochastic gradient
 descent with adaptive learning rates".
 
-With B2 the squared gradients accumulated by the server, from b0^2, t = 1, 2, … a client's local
-steps since it received them, and g its gradient, coordinate by coordinate:
+B2 is the sum of squared gradients at the server, which begins at b0^2; t = 1, 2, … counts a
+client's local steps since it received B2; g is its gradient. For each coordinate:
 
     w  <- w - lr g / sqrt(B2 + t epsilon^2),      A2 <- A2 + g^2       at each step, A2 from 0
     B2 <- B2 + mean of the clients' A2                                 after each round
 
-Rates change between rounds only, by the sum over all clients, so that all clients use the same
-rates; t epsilon^2 stands for the unknown squares of this round.
+B2 changes only between rounds, so all clients use the same rates; t epsilon^2 stands for the
+squared gradients of the current round, which are not known yet.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ from privfed.core.vector import Layout
 
 
 class AdaAlter(Objective):
-    """Local AdaAlter: adaptive local learning rates that follow from all clients' gradients.
+    """Local AdaAlter: adaptive local learning rates, computed from all clients' gradients.
 
-    A client sends its update and its sum of squared gradients, 2 d numbers, and is sent 2 d. Under
+    A client sends its update and its sum of squared gradients, 2 d numbers, and receives 2 d. Under
     privacy the two are bounded jointly: one clip over (update, square_scale * squares), one
-    release, one event. B2 follows from releases; where noise makes a mean of squares negative, it
-    counts as zero, so that B2 never falls. The remaining noise makes B2 grow, and rates fall,
-    faster than gradients would.
+    release, one event. B2 is computed from releases. A mean of squares that noise makes negative
+    counts as zero, so B2 never falls; positive noise makes B2 grow, and the rates fall, faster than
+    without noise.
     """
 
     broadcasts: ClassVar[int] = 2
 
     b0: float = Field(1.0, gt=0)
-    """The sums of squares start at b0^2; the larger, the more like FedAvg at lr / b0."""
+    """Square root of the initial sum of squares; for large b0, training approaches FedAvg with
+    learning rate lr / b0.
+    """
     epsilon: float = Field(1.0, ge=0)
-    """A step's squared gradients count as epsilon^2 until they are known."""
+    """Square root of the constant that stands for a step's squared gradient within a round."""
     square_scale: float = Field(0.1, gt=0)
     """Weight of the squares relative to the update, under their joint clip."""
 
@@ -83,5 +85,5 @@ class AdaAlter(Objective):
 
 def _carried(carried: Tensor | None) -> Tensor:
     if carried is None:
-        raise ValueError("AdaAlter needs the squared gradients that clients sum")
+        raise ValueError("AdaAlter needs the carried sums of squared gradients, but got none")
     return carried

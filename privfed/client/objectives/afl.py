@@ -32,17 +32,17 @@ from privfed.core.vector import Layout
 class Afl(Grouped):
     """Agnostic federated learning: groups with a large loss gain weight, round by round.
 
-    A client of group g sends its update times v_g / max v, and its loss and a 1 at the places of
-    its group, d + 2 groups numbers, and is sent the groups' weights in addition to the model.
+    A client of group g sends d + 2 * groups numbers: its update times v_g / max v, and, at the
+    places of its group, its loss and a 1. It receives the groups' weights and the model.
 
-    Under privacy these are bounded jointly: *one* clip over (weighted update, measure_scale times
-    the rest), one release, one event. *Sensitivity*: that of the clip, whatever a client holds. A
-    client's group affects only its own row, so a change of group, under replace-one, also moves the
-    sum by at most two clips. *The mixture*, the fractions p_g (the mean of released counts over the
-    rounds so far, no less than least_part) and the division by them follow from releases and public
-    constants: post-processing. Weights v_g / max v are at most 1, so the clip fits as it does
-    without them. The division increases the noise: by 1 / p_g if all weight is on group g, and
-    never by more than 1 / least_part.
+    Under privacy these numbers are bounded jointly: *one* clip over (weighted update, measure_scale
+    times the rest), one release, one event. *Sensitivity*: the clip, whatever a client's data. A
+    client's group affects only its own row, so a change of group, under replace-one, also changes
+    the sum by at most two clips. *Post-processing*: the mixture, the fractions p_g (mean of the
+    released counts over the rounds so far, at least least_part) and the division by them are
+    computed from releases and public constants. Weights v_g / max v are at most 1, so the same clip
+    suits weighted updates. The division multiplies the noise by 1 / p_g if all weight is on group
+    g, and never by more than 1 / least_part.
     """
 
     measures: ClassVar[Measures] = "loss"
@@ -50,7 +50,7 @@ class Afl(Grouped):
     groups: int = Field(10, ge=1, le=1000)
     """Number of groups, a declared public constant."""
     ascent: float = Field(0.1, gt=0)
-    """Rate at which the mixture follows the groups' losses."""
+    """Step size of the ascent of the mixture along the groups' losses."""
     loss_cap: float = Field(10.0, gt=0)
     """Upper bound on a client's loss."""
     measure_scale: float = Field(0.1, gt=0)
@@ -81,7 +81,7 @@ class Afl(Grouped):
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         if work.measured is None:
-            raise ValueError("AFL needs each client's loss at the broadcast model")
+            raise ValueError("AFL needs each client's loss at the broadcast model, but got none")
         group = memberships(work, self.groups, w)
         weight = (group * broadcast["weights"]).sum(1, keepdim=True)
         loss = work.measured.clamp(0.0, self.loss_cap) / self.loss_cap

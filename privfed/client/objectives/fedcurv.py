@@ -28,9 +28,9 @@ from privfed.core.vector import Layout
 class FedCurv(Objective):
     """FedCurv: elastic weight consolidation, for clients that return.
 
-    A client keeps 2 d numbers, sends its update and the changes of its Fisher information I_k and
-    of I_k w_k, 3 d numbers, and is sent 3 d. The sums are over all clients that have participated,
-    each with its last values. Refused under privacy.
+    A client keeps 2 d numbers and sends 3 d: its update, and the changes of its Fisher information
+    I_k and of I_k w_k. It receives 3 d. The sums are over all clients that have participated, each
+    with its latest values. Refused under privacy.
     """
 
     keeps: ClassVar[int] = 2
@@ -41,7 +41,7 @@ class FedCurv(Objective):
     )
 
     strength: float = Field(0.01, ge=0)
-    """lambda"""
+    """Weight lambda of the penalty."""
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d), ("fisher", d), ("weighted", d)))
@@ -57,7 +57,7 @@ class FedCurv(Objective):
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
         if state is None:
-            raise ValueError("FedCurv needs each client's own Fisher information")
+            raise ValueError("FedCurv needs each client's own Fisher information, but got none")
         fisher, weighted = state.chunk(2, dim=1)
         others = (broadcast["fisher"] - fisher) * w - (broadcast["weighted"] - weighted)
         return grad + 2 * self.strength * others
@@ -66,7 +66,7 @@ class FedCurv(Objective):
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         if state is None or work.measured is None:
-            raise ValueError("FedCurv needs each client's own Fisher information, old and new")
+            raise ValueError("FedCurv needs each client's old and new Fisher information")
         now = torch.cat([work.measured, work.measured * w], dim=1)
         return torch.cat([w - broadcast["params"], now - state], dim=1), now
 

@@ -20,9 +20,9 @@ from privfed.core.deferred import Tensor
 class FedDane(Objective):
     """FedDANE: releases the cohort's mean gradient g, then trains with a correction toward it.
 
-    The local loss gains <g - grad F_k(broadcast), w> + mu / 2 |w - broadcast|^2, so its gradient
-    gains g - grad F_k(broadcast) + mu (w - broadcast); grad F_k is over all of a client's examples.
-    A client sends d numbers twice a round and is sent 3 d.
+    The local loss has the additional term <g - grad F_k(broadcast), w> + mu / 2 |w - broadcast|^2,
+    whose gradient is g - grad F_k(broadcast) + mu (w - broadcast); grad F_k is over all of a
+    client's examples. In each round a client sends 2 d numbers and receives 3 d.
 
     Under privacy both exchanges use the same cohort (the paper draws two), each row is clipped to
     the same bound (gradients times `gradient_scale`, which is divided out afterwards), and the
@@ -47,5 +47,5 @@ class FedDane(Objective):
         self, grad: Tensor, w: Tensor, broadcast: Broadcast, state: Tensor | None
     ) -> Tensor:
         if state is None:
-            raise ValueError("FedDane needs each client's own gradient at the broadcast model")
+            raise ValueError("FedDANE needs each client's gradient at the broadcast model")
         return grad + broadcast["gradient"] - state + self.mu * (w - broadcast["params"])

@@ -3,7 +3,7 @@
 Source: Acar, Zhao, Matas, Mattina, Whatmough & Saligrama 2021, Algorithm 1. With all clients and
 one exchange per round it is the primal-dual method FedPD (Zhang, Hong, Dhople, Yin & Liu 2021).
 
-With x the broadcast model, h_k client k's memory of gradients and N clients in all:
+With x the broadcast model, h_k client k's accumulated gradient, and N the number of clients:
 
     client:  minimise f_k(w) - <h_k, w> + alpha / 2 |w - x|^2,  then  h_k <- h_k - alpha (w - x)
     server:  h <- h - alpha / N sum_k (w_k - x) over the cohort,  x <- mean of w_k - h / alpha
@@ -25,11 +25,11 @@ from privfed.core.deferred import Tensor, torch
 class FedDyn(Objective):
     """FedDyn (FedPD with full participation): a dynamic regulariser, for clients that return.
 
-    A client keeps d numbers, sends d and is sent d. The paper solves the local problem exactly;
-    here it is E epochs of SGD. Under privacy the update is clipped as usual, and s follows from
-    releases and public constants. Client states cost no additional privacy
-    (`privfed.client.client_states`). The noise of every round stays in s, though: expect a smaller
-    benefit than without privacy.
+    A client keeps d numbers, sends d and receives d. The paper solves the local problem exactly;
+    here it is solved approximately by E epochs of SGD. Under privacy the update is clipped as
+    usual, and s is computed from releases and public constants. Client states cost no additional
+    privacy (`privfed.client.client_states`). However, the noise of all rounds accumulates in s:
+    expect a smaller benefit than without privacy.
     """
 
     keeps: ClassVar[int] = 1
@@ -61,5 +61,5 @@ class FedDyn(Objective):
 
 def _state(state: Tensor | None) -> Tensor:
     if state is None:
-        raise ValueError("FedDyn needs each client's memory of gradients")
+        raise ValueError("FedDyn needs each client's state, but got none")
     return state

@@ -27,9 +27,9 @@ from privfed.core.deferred import Tensor, torch
 class FedFor(Objective):
     """FedFOR's one-sided first-order term; stateless: a new client needs two models only.
 
-    At the broadcast model itself (the kink of relu) the term's gradient is taken as 0. Only the
-    ratio alpha / eta matters. A client sends d numbers and is sent 2 d. It costs no privacy: both
-    models are released values, so g is post-processing.
+    At the broadcast model, where relu has its kink, the term's gradient is taken as 0. Only the
+    ratio alpha / eta matters. A client sends d numbers and receives 2 d. The term costs no privacy:
+    both models are released values, so g is post-processing.
     """
 
     broadcasts: ClassVar[int] = 2

@@ -8,7 +8,7 @@ k, each step is
 
     w <- w - (eta / tau_k) (grad f_k(w) - grad f_k(x) + g)
 
-so that the total step length of a round is the same for every client, whatever its number of steps.
+The sum of the step sizes of a round is thus eta for every client, whatever its number of steps.
 The paper's gradients are over all examples; here the gradient at w is over a batch, as in local
 SGD.
 """
@@ -27,15 +27,14 @@ from privfed.core.deferred import Tensor
 
 
 class FedLin(Objective):
-    """FedLin: releases the cohort's mean gradient g, then trains with equal total step lengths.
+    """FedLin: releases the cohort's mean gradient g, then trains with equal sums of step sizes.
 
-    `client.lr` is eta, the sum of the rates of all steps of a client's round. A client sends d
-    numbers twice a round and is sent 3 d.
+    `client.lr` is eta, the sum of the step sizes of a client's round. In each round a client sends
+    2 d numbers and receives 3 d.
 
     Under privacy both exchanges use one cohort, each row is clipped to the same bound (gradients
     times `gradient_scale`, which is divided out afterwards), and the round is one event: Poisson(q,
-    Gaussian(z / sqrt(2))). A client's number of steps is not sent: it only affects the row, which
-    is clipped.
+    Gaussian(z / sqrt(2))). A client's number of steps is not sent: it affects only the clipped row.
     """
 
     exchanges: ClassVar[int] = 2
@@ -52,6 +51,6 @@ class FedLin(Objective):
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
         if step.state is None:
-            raise ValueError("FedLin needs each client's own gradient at the broadcast model")
+            raise ValueError("FedLin needs each client's gradient at the broadcast model")
         corrected = step.grad - step.state + broadcast["gradient"]
         return corrected / step.steps[:, None].clamp(min=1), step.carried

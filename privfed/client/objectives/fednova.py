@@ -17,11 +17,10 @@ from privfed.core.vector import Layout
 class FedNova(Objective):
     """FedNova: averages updates per local step, times the effective number of steps.
 
-    A client sends delta_k / tau_k, tau_k and an indicator of tau_k > 0, d + 2 numbers, with tau_k
-    its local steps. The update is tau_eff sum_k p_k delta_k / tau_k with tau_eff = sum_k p_k tau_k,
-    both over clients that took a step. With equal numbers of steps it is FedAvg. Refused under
-    privacy: tau_k is an unbounded function of a client's number of examples, and would be sent
-    unprotected.
+    With tau_k the number of client k's local steps, it sends d + 2 numbers: delta_k / tau_k, tau_k,
+    and 1 if tau_k > 0. The update is tau_eff sum_k p_k delta_k / tau_k with
+    tau_eff = sum_k p_k tau_k, both over clients that took a step. With equal numbers of steps it is
+    FedAvg. Refused under privacy: tau_k grows with a client's number of examples, without a bound.
     """
 
     unproven: ClassVar[str] = (

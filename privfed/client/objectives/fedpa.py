@@ -3,10 +3,11 @@
 Source: Al-Shedivat, Gillenwater, Xing & Rostamizadeh 2021, "Federated learning via posterior
 averaging: a new perspective and practical algorithms", sections 3 and 4.
 
-A client's loss is the negative logarithm of its posterior, of mean mu_k and covariance Sigma_k. The
-mode of the product of Gaussian posteriors minimises sum_k (x - mu_k)^T Sigma_k^-1 (x - mu_k) / 2.
-Its gradient at the broadcast model x is the sum of Sigma_k^-1 (x - mu_k). Clients send these terms
-(negated), and the server's optimizer descends along their sum.
+A client's loss is the negative logarithm of its posterior, with mean mu_k and covariance Sigma_k.
+The mode of the product of Gaussian posteriors minimises
+sum_k (x - mu_k)^T Sigma_k^-1 (x - mu_k) / 2, whose gradient at the broadcast model x is the sum of
+Sigma_k^-1 (x - mu_k). Clients send the negatives of these terms, and the server's optimizer takes
+their sum as its update.
 
 *Samples* are averages of `window` SGD iterates each, after `burn_in` steps ("iterate-averaged
 stochastic gradients": Mandt, Hoffman & Blei 2017). *Covariance*: of n samples with mean m and
@@ -14,9 +15,9 @@ sample covariance S, shrunk to the identity,
 
     Sigma = r I + (1 - r) S,    r = 1 / (1 + (n - 1) rho)
 
-*The product* in O(n^2 d): Sigma / r = I + rho sum_(k=2..n) (k - 1)/k u_k u_k^T with u_k sample k
-less the mean of the earlier ones, so each sample subtracts one symmetric rank-one term from the
-inverse (Sherman-Morrison):
+*The product* in O(n^2 d): let u_k be sample k minus the mean of the earlier samples. Then
+Sigma / r = I + rho sum_(k=2..n) (k - 1)/k u_k u_k^T, so each sample subtracts one symmetric
+rank-one term from the inverse (Sherman-Morrison):
 
     (Sigma / r)^-1 = I - sum_k s_k s_k^T,    s_k = sqrt(g / (1 + g u_k^T v)) v,
     v = u_k - sum_(j<k) s_j (s_j^T u_k),     g = rho (k - 1) / k
@@ -37,13 +38,14 @@ from privfed.core.deferred import Tensor, torch
 class FedPa(Objective):
     """FedPA: updates weighted by a client's certainty in each direction.
 
-    A client sends d numbers and is sent d; while it trains, it holds (samples + 1) d. It needs
-    burn_in + samples * window local steps. A client that takes fewer has fewer samples, and a
-    client without samples sends its plain update. With one sample, or rho = 0, it is FedAvg of
-    averaged iterates.
+    A client sends d numbers and receives d; during training it stores (samples + 1) d. It takes
+    burn_in + samples * window local steps to draw all samples; with fewer steps it has fewer
+    samples, and without samples it sends its plain update. With one sample, or rho = 0, FedPA is
+    FedAvg of averaged iterates.
 
-    Under privacy the vector is clipped as an update is, and costs the same: samples stay with the
-    client. Products with an inverse are long vectors, so expect the clip to remove more.
+    Under privacy the vector is clipped like an update and costs the same, since samples stay with
+    the client. Products with an inverse covariance have large norms, so the clip shortens them more
+    than updates.
     """
 
     burn_in: int = Field(0, ge=0)
@@ -55,11 +57,11 @@ class FedPa(Objective):
     rho: float = Field(0.01, ge=0)
     """Weight of the samples in the covariance; 0 leaves it at the identity."""
     fedavg_rounds: int = Field(0, ge=0)
-    """Number of first rounds in which clients send plain updates, as in the paper's runs."""
+    """Number of initial rounds in which clients send plain updates, as in the paper's runs."""
 
     @property
     def least_steps(self) -> int:
-        """Number of local steps of one sample."""
+        """Number of local steps up to the first sample."""
         return self.burn_in + self.window
 
     def init(self, params: Tensor) -> Memory:
@@ -106,12 +108,12 @@ class FedPa(Objective):
     def _parts(self, carried: Tensor | None) -> list[Tensor]:
         """The window's mean, the samples' mean, and the terms of the inverse: `[c, d]` each."""
         if carried is None:
-            raise ValueError("FedPA needs clients' posterior samples")
+            raise ValueError("FedPA needs the clients' carried samples, but got none")
         return list(carried.chunk(self.samples + 1, dim=1))
 
 
 def _without(vector: Tensor, terms: list[Tensor]) -> Tensor:
-    """`vector` `[c, d]` less its products with `terms` s s^T, each `[c, d]`."""
+    """`vector` `[c, d]` minus its products with s s^T, for each s `[c, d]` in `terms`."""
     products = [term * (term * vector).sum(1, keepdim=True) for term in terms]
     return vector - torch.stack(products).sum(0) if products else vector
 

@@ -14,11 +14,11 @@ from privfed.core.vector import Layout
 
 
 class FedProx(Objective):
-    """FedProx: the local loss gains mu / 2 |w - broadcast|^2.
+    """FedProx: the local loss has the additional term mu / 2 |w - broadcast|^2.
 
-    direction = gradient + mu (w - broadcast). With mu = 0 it is FedAvg. A client sends d numbers
-    and is sent d. The term costs no privacy: the client itself adds it, and it depends on no other
-    client's data.
+    Its direction is gradient + mu (w - broadcast); with mu = 0 it is FedAvg. A client sends d
+    numbers and receives d. The term costs no privacy: it depends on the released model and the
+    client's own model only.
     """
 
     mu: float = Field(0.01, ge=0)
@@ -31,12 +31,12 @@ class FedProx(Objective):
 
 
 class AdaptiveFedProx(FedProx):
-    """FedProx whose mu follows the training loss, by the heuristic of its section 5.3.3.
+    """FedProx with mu adapted to the training loss, by the heuristic of the paper's section 5.3.3.
 
     mu grows by `step` if the cohort's mean loss at the broadcast model rose since the previous
-    round, and shrinks by it, not below 0, after `patience` consecutive falls. `mu` is the initial
-    value. A client sends d + 2 numbers (its loss, and an indicator that it has one) and is sent d +
-    1. A round without any loss changes nothing. Refused under privacy.
+    round. It shrinks by `step`, but not below 0, after `patience` consecutive falls. A client sends
+    d + 2 numbers (also its loss, and 1 if it has examples) and receives d + 1. A round without any
+    loss does not change mu. Refused under privacy.
     """
 
     measures: ClassVar[Measures] = "loss"
@@ -47,7 +47,7 @@ class AdaptiveFedProx(FedProx):
     mu: float = Field(0.0, ge=0)
     """Initial weight of the proximal term."""
     step: float = Field(0.1, gt=0)
-    """Step by which the weight grows and shrinks."""
+    """Amount by which the weight grows or shrinks."""
     patience: int = Field(5, ge=1)
     """Number of consecutive falls of the loss after which the weight shrinks."""
 
@@ -76,7 +76,7 @@ class AdaptiveFedProx(FedProx):
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         if work.measured is None:
-            raise ValueError("adaptive FedProx needs each client's loss")
+            raise ValueError("adaptive FedProx needs each client's loss, but got none")
         holds = (work.steps > 0).to(w)[:, None]
         return torch.cat([w - broadcast["params"], holds * work.measured, holds], dim=1), state
 

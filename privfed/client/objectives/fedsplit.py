@@ -8,11 +8,11 @@ With x the broadcast model and z_k the state of client k, from z_k = x in round 
     client:  w   =  argmin f_k(w) + |w - (2 x - z_k)|^2 / (2 s),    z_k <- z_k + 2 (w - x)
     server:  x  <-  mean of z_k over all clients
 
-At a fixed point w = x for all, so that z_k = x - s grad f_k(x), whose mean is x: the mean of all
-gradients is zero. Except for the noise of batches, that also holds for a prox that is found by E
-epochs of SGD from x. In the paper all clients participate in every round; a client that does not
-keeps its z_k, and the fixed point is unchanged. A client without examples has f_k = 0 and knows its
-prox.
+At a fixed point, w = x for all clients, so z_k = x - s grad f_k(x). The mean of these is x, so the
+mean of all gradients is zero. Except for the noise of batches, this also holds if the proximal
+point is approximated by E epochs of SGD from x. In the paper all clients participate in every
+round; a client that does not participate keeps its z_k, and the fixed point is the same. For a
+client without examples, f_k = 0 and the proximal point is exact.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from privfed.core.deferred import Tensor, torch
 class FedSplit(Objective):
     """FedSplit: proximal steps around reflected models, for clients that return.
 
-    A client keeps d numbers, sends d (the change of its z) and is sent 2 d: the current model, and
-    that of round 1, where new clients begin. The next model is the mean of all z under
-    `server.optimizer = "fedavg"` at rate 1; any other server takes other steps towards that mean,
+    A client keeps d numbers, sends d (the change of its z) and receives 2 d: the current model and
+    the model of round 1, where new clients begin. With `server.optimizer = "fedavg"` at rate 1 the
+    next model is the mean of all z; any other server optimizer takes other steps towards that mean,
     with the same fixed point.
 
-    Under privacy the change is clipped as an update is, one vector and one event, and the mean
-    follows from releases and public constants. Client states cost no additional privacy
-    (`privfed.client.client_states`). The part of a change that is clipped is missing in the mean,
-    and the noise of every round stays in it.
+    Under privacy the change is clipped like an update, as one vector and one event, and the mean is
+    computed from releases and public constants. Client states cost no additional privacy
+    (`privfed.client.client_states`). The mean lacks what clipping removes from changes, and
+    accumulates the noise of all rounds.
     """
 
     keeps: ClassVar[int] = 1
@@ -46,7 +46,7 @@ class FedSplit(Objective):
     broadcasts: ClassVar[int] = 2
 
     proximal_step: float = Field(1.0, gt=0)
-    """s: the smaller, the nearer clients stay to the reflected model."""
+    """Step s of the proximal point; the smaller, the nearer clients stay to the reflected model."""
 
     def init(self, params: Tensor) -> Memory:
         return {"first": params.clone(), "mean": params.clone()}
@@ -85,5 +85,5 @@ def _reflected(broadcast: Broadcast, state: Tensor | None) -> Tensor:
 
 def _state(state: Tensor | None) -> Tensor:
     if state is None:
-        raise ValueError("FedSplit needs each client's state")
+        raise ValueError("FedSplit needs each client's state, but got none")
     return state

@@ -1,9 +1,9 @@
-"""A separate clip for each public group of clients: DP-SGD-F applied to client updates.
+"""A separate clip for each group of clients: DP-SGD-F applied to client updates.
 
-Xu, Du & Wu 2021, "Removing disparate impact on model accuracy in differentially private stochastic
-gradient descent", section 4: a single clip biases a model against groups with long gradients; they
-clip by group, and add noise for the largest clip. There the clips follow noised counts in each
-step; here they are declared.
+Source: Xu, Du & Wu 2021, "Removing disparate impact on model accuracy in differentially private
+stochastic gradient descent", section 4. A single clip biases a model against groups with large
+gradients. The paper therefore clips by group, and adds noise for the largest clip. There, noised
+counts determine the clips at each step; here, clips are declared.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from privfed.core.deferred import Tensor, torch
 
 
 class Grouped(Objective):
-    """Plain local SGD of clients that each know their public group.
+    """Plain local SGD of clients that each know their group.
 
-    `group` is a declared column of categories, "label" or "site" (of `data.sites`): a client is in
-    the group of most of its examples, or of its site. The set of groups is public. A client's group
-    follows from its own rows, and leaves the client only as a part of its row, under the clip.
+    `group` is a declared column of categories, "label" or "site" (of `data.sites`): a client's
+    group is the most frequent one of its examples, or its site. The set of groups is public. A
+    client's group depends on its own data only, and affects only its own clipped row.
     """
 
     group: str = "label"
@@ -39,18 +39,18 @@ def memberships(work: Work, count: int, like: Tensor) -> Tensor:
     The row of a client without a group is zero.
     """
     if work.groups is None:
-        raise ValueError("this objective needs each client's group")
+        raise ValueError("this objective needs each client's group, but got none")
     return (work.groups[:, None] == torch.arange(count, device=like.device)).to(like)
 
 
 class GroupClip(Grouped):
     """Plain local SGD with updates clipped by group, before the common clip.
 
-    A client of group g clips its update to group_clips[g], and sends it: d numbers. Under privacy
-    every row is also clipped to privacy.clip, as usual, which *alone* is the sensitivity: no proof
-    depends on the groups or on their clips, and a group's clip above privacy.clip has no effect.
-    The noise is therefore that of the largest clip. Smaller clips for large groups reduce the
-    weight of these groups without reducing the noise: compare with a common clip of that size.
+    A client of group g clips its update to group_clips[g], and sends d numbers. Under privacy every
+    row is also clipped to privacy.clip, which *alone* is the sensitivity: no proof depends on the
+    groups or on their clips, and a group's clip above privacy.clip has no effect. The noise is
+    therefore the same for all groups. Smaller clips for large groups reduce the weight of these
+    groups without reducing the noise: compare with a common clip of that size.
     """
 
     group_clips: list[Annotated[float, Field(gt=0)]] = Field([1.0], min_length=1)

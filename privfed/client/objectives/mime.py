@@ -9,9 +9,9 @@ With x the broadcast model, m the server's momentum, f_k a client's loss and zet
     MimeLite:  w <- w - lr ((1 - beta)  grad f_k(w; zeta)                          + beta m)
     both:      m <- beta m + (1 - beta) c,   c the cohort's mean of grad f_k(x) over all examples
 
-The momentum is fixed while clients train; their own steps do not change it. In the paper the next
-model is the clients' average: `server.optimizer = "fedavg"` at rate 1. m follows from released
-values, so it is post-processing.
+The momentum is fixed during a round: local steps do not change it. In the paper the next model is
+the clients' average: `server.optimizer = "fedavg"` at rate 1. m is computed from released values,
+so it is post-processing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class _Mimicking(Objective):
 class Mime(_Mimicking):
     """Mime: momentum and a variance-reduced gradient, from two exchanges.
 
-    The first exchange releases the cohort's mean gradient c, the second is training. A client sends
-    d numbers twice a round and is sent 4 d. Under privacy both exchanges use one cohort, each row
-    is clipped to the same bound (gradients times `gradient_scale`, which is divided out
+    The first exchange releases the cohort's mean gradient c; the second is training. In each round
+    a client sends 2 d numbers and receives 4 d. Under privacy both exchanges use one cohort, each
+    row is clipped to the same bound (gradients times `gradient_scale`, which is divided out
     afterwards), and the round is one event: Poisson(q, Gaussian(z / sqrt(2))).
     """
 
@@ -78,9 +78,9 @@ class Mime(_Mimicking):
 class MimeLite(_Mimicking):
     """MimeLite: momentum only, from one exchange of two vectors.
 
-    A client sends its update and its gradient at the broadcast model, 2 d numbers, and is sent 2 d.
-    Under privacy the two are bounded jointly: one clip over (update, gradient_scale * gradient),
-    one release, one event. `gradient_scale` weighs them; client.lr makes their norms similar.
+    A client sends its update and its gradient at the broadcast model, 2 d numbers, and receives
+    2 d. Under privacy the two are bounded jointly: one clip over (update, gradient_scale *
+    gradient), one release, one event. With gradient_scale = client.lr the two have similar norms.
     """
 
     gradient_scale: float = Field(0.1, gt=0)

@@ -15,18 +15,18 @@ from privfed.core.deferred import F, Tensor, torch
 class Moon(Objective):
     """MOON: pulls representations towards the global model's, away from the last local model's.
 
-    The loss of an example gains mu times
-
+    The loss of an example has an additional term, mu times
         -log( exp(s(z, z_glob) / t) / (exp(s(z, z_glob) / t) + exp(s(z, z_prev) / t)) ),
 
-    s the cosine similarity and z, z_glob, z_prev the example's representations under the local, the
-    broadcast and the client's last local model: the inputs of the last layer with parameters. (The
-    paper adds a projection head there; a model whose last hidden layer is one is equivalent.) A
-    client keeps its last local model, d numbers. A client without one uses the broadcast model, and
-    the term has no gradient. A client sends d numbers and is sent d.
+    with s the cosine similarity, and z, z_glob, z_prev the example's representations under the
+    local model, the broadcast model and the client's last local model. A representation is the
+    input of the last layer with parameters. (The paper adds a projection head before that layer; it
+    can be a part of the model.) A client keeps its last local model, d numbers; one without it uses
+    the broadcast model, for which the term's gradient is zero. A client sends d numbers and
+    receives d.
 
-    Under privacy a round is charged as FedAvg's: a client's state is its own and enters only its
-    own row, which is clipped.
+    Under privacy a round is charged like FedAvg's: a client's state depends on its own data and
+    released values, and affects only its own clipped row.
     """
 
     keeps: ClassVar[int] = 1

@@ -7,8 +7,8 @@ the constant of smoothness, for which the paper takes 1 / lr:
 
     w  <-  w + sum_k F_k^q d_k / sum_k h_k,    h_k = F_k^q + q L F_k^(q-1) |d_k|^2
 
-(the paper's Delta_k and h_k, both divided by L). At q = 0 it is FedAvg; the larger q, the closer it
-is to minimising the largest loss.
+(the paper's Delta_k and h_k, both divided by L). With q = 0 it is FedAvg; the larger q, the closer
+the objective is to the largest loss.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Layout
 
 _SMALLEST = 1e-30
-"""Smallest weight of a client that float32 computes with."""
+"""Smallest weight of a client with which float32 arithmetic is accurate."""
 
 
 class QFedAvg(Objective):
     """q-FedAvg: clients with a large loss have more weight.
 
-    A client sends its update times (F / loss_cap)^q and its term of the divisor, d + 1 numbers; F,
-    the mean loss over its examples at the broadcast model, is clamped to [loss_floor, loss_cap].
-    The ratio of the two sums is the paper's, whatever the cap, which cancels.
+    A client sends d + 1 numbers: its update times (F / loss_cap)^q, and its term of the divisor. F
+    is the mean loss over its examples at the broadcast model, clamped to [loss_floor, loss_cap].
+    The ratio of the two sums is the paper's; the factor loss_cap^-q cancels.
 
     Under privacy both are bounded jointly: *one* clip over (weighted update, divisor_scale times
-    the divisor's term), one release, one event. *Sensitivity*: that of the clip. A client's loss,
-    weight and update are functions of its own examples and of the broadcast model, and no bound of
-    theirs is used: any row is clipped, and a non-finite row is zero. *The quotient* of the two
-    released values is post-processing; its divisor is floored at (loss_floor / loss_cap)^q, the
-    smallest weight of a client, so that noise cannot make it negative or tiny. Clipping shortens a
-    row as a whole, so that it reduces a client's weight but not the length of its step. The effect
-    of noise grows as losses fall below loss_cap: set it to the clients' initial loss.
+    the divisor's term), one release, one event. *Sensitivity*: the clip. A client's loss, weight
+    and update depend on its own examples and the broadcast model; the proof needs no bound on them,
+    since every row is clipped, and a non-finite row becomes zero. *Post-processing*: the quotient
+    of the two released values. Its divisor is at least (loss_floor / loss_cap)^q, the smallest
+    weight of a client, so noise cannot make it negative or tiny. Clipping scales a whole row, so it
+    reduces a client's weight, but not its step. The effect of noise grows as losses fall below
+    loss_cap: set loss_cap to the clients' initial loss.
     """
 
     measures: ClassVar[Measures] = "loss"
 
     q: float = Field(1.0, ge=0, le=20)
-    """Exponent of the loss in a client's weight; 0: FedAvg."""
+    """Exponent of the loss in a client's weight; 0 is FedAvg."""
     smoothness: float = Field(0.0, ge=0)
-    """L; 0: 1 / client.lr, as in the paper."""
+    """Smoothness constant L; 0 means 1 / client.lr, as in the paper."""
     loss_cap: float = Field(10.0, gt=0)
     """Upper bound on a client's loss."""
     loss_floor: float = Field(0.001, gt=0)
@@ -65,8 +65,8 @@ class QFedAvg(Objective):
             )
         if self._least < _SMALLEST:
             raise ValueError(
-                f"q is {self.q:g}, but weights then go down to (loss_floor / loss_cap)^q = "
-                f"{self._least:g}, by which float32 cannot divide; raise loss_floor, or lower "
+                f"q is {self.q:g}, but the smallest weight is then (loss_floor / loss_cap)^q = "
+                f"{self._least:g}, which is too small for float32; raise loss_floor, or lower "
                 "loss_cap or q"
             )
         return self
@@ -78,7 +78,9 @@ class QFedAvg(Objective):
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
     ) -> tuple[Tensor, Tensor | None]:
         if work.measured is None:
-            raise ValueError("q-FedAvg needs each client's loss at the broadcast model")
+            raise ValueError(
+                "q-FedAvg needs each client's loss at the broadcast model, but got none"
+            )
         loss = work.measured.clamp(self.loss_floor, self.loss_cap)
         weight = (loss / self.loss_cap) ** self.q
         delta = w - broadcast["params"]
@@ -86,7 +88,7 @@ class QFedAvg(Objective):
         return torch.cat([weight * delta, self.divisor_scale * weight * (1 + curved)], 1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Raises each term of the divisor to at least that of the smallest loss."""
+        """Increases each term of the divisor to at least that of the smallest loss."""
         least = self.divisor_scale * self._least * (1 - 1e-6)  # for float32's rounding
         return torch.cat([rows[:, :-1], rows[:, -1:].clamp(min=least)], dim=1)
 

@@ -10,11 +10,12 @@ With x the broadcast model, c the server's control variate and c_k client k's:
     c   <- mean of the c_k of all clients that have participated so far
 
 A client that participates for the first time starts at c_k = c, so if no client returns, the model
-is FedAvg's. The papers add |S| / N times the mean change of c_k to c (`published = true`), which is
-the same if all clients join in round 1. If some join later, c permanently lacks its value at the
-time they joined, and the fixed point is not the optimum. Here a new client's complete c_k is added,
-and the sum is divided by the expected number of clients that have joined after t rounds, N (1 - (1
-- q)^t). A client without examples takes no step, sends zeros and holds zeros.
+is FedAvg's. The papers add |S| / N times the cohort's mean change of c_k to c (`published = true`).
+This agrees with the definition of c if all clients join in round 1. For clients that join later,
+the initial value of c_k is never added to c, and the fixed point is not the optimum. Here a new
+client's complete c_k is added, and the sum is divided by the expected number of clients that have
+joined after t rounds, N (1 - (1 - q)^t). A client without examples takes no step, and sends and
+keeps zeros.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from privfed.core.vector import Layout
 class Scaffold(Objective):
     """SCAFFOLD: local steps corrected by control variates, for clients that return.
 
-    A client keeps d numbers, sends its update and the change of its control variate, 2 d numbers,
-    and is sent 2 d. Under privacy the two are bounded jointly: one clip over (update, control_scale
-    * change), one release, one event. Client states cost no additional privacy
-    (`privfed.client.client_states`). The noise of every round stays in c, though, and the clipped
-    part of a change is missing there: expect a smaller benefit than without privacy.
+    A client keeps d numbers, sends 2 d (its update and the change of its control variate) and
+    receives 2 d. Under privacy the two are bounded jointly: one clip over (update, control_scale *
+    change), one release, one event. Client states cost no additional privacy
+    (`privfed.client.client_states`). However, c accumulates the noise of all rounds, and lacks what
+    clipping removes from changes: expect a smaller benefit than without privacy.
     """
 
     keeps: ClassVar[int] = 1
@@ -46,7 +47,9 @@ class Scaffold(Objective):
     control_scale: float = Field(0.1, gt=0)
     """Weight of the control variate's change relative to the update, under their joint clip."""
     published: bool = False
-    """Whether new clients count as published: the mean change times the cohort over all clients."""
+    """Whether c is updated as in the papers, also for new clients: by the mean change of c_k times
+    the fraction of clients in the cohort.
+    """
 
     def layout(self, d: int) -> Layout:
         return Layout((("delta", d), ("control", d)))
@@ -96,5 +99,5 @@ class Scaffold(Objective):
 
 def _state(state: Tensor | None) -> Tensor:
     if state is None:
-        raise ValueError("SCAFFOLD needs each client's control variate")
+        raise ValueError("SCAFFOLD needs each client's control variate, but got none")
     return state

@@ -8,5 +8,5 @@ from privfed.client.objective import Objective
 class Sgd(Objective):
     """Plain local SGD.
 
-    direction = gradient; a client sends delta = local - broadcast, d numbers.
+    A client steps along its gradient, and sends local model - broadcast model: d numbers.
     """

@@ -19,21 +19,21 @@ from privfed.core.deferred import Tensor, torch
 
 
 class FedRs(Objective):
-    """FedRS: softmax cross-entropy, with the logits of classes without examples times alpha.
+    """FedRS: softmax cross-entropy; logits of classes without examples are multiplied by alpha.
 
-    The factor also scales down the gradient that pushes away the weights of a missing class. A
-    client sends d numbers and is sent d. Its counts enter only its own gradient, so a round is
-    charged as FedAvg's.
+    The factor also reduces the gradient by which a client changes the weights of classes without
+    examples. A client sends d numbers and receives d. Its label counts affect only its own
+    gradient, so a round is charged like FedAvg's.
     """
 
     needs_classes: ClassVar[bool] = True
 
     alpha: float = Field(0.5, ge=0, le=1)
-    """Factor of the logits of missing classes; 1 is FedAvg."""
+    """Factor of the logits of classes without examples; 1 is FedAvg."""
 
     def losses(self, batch: Batch) -> Tensor:
         if batch.counts is None:
-            raise ValueError("FedRS needs labels that are classes")
+            raise ValueError("FedRS needs labels that are classes; use another client.objective")
         factors = torch.where(batch.counts > 0, 1.0, self.alpha)
         return batch.loss.losses(batch.outputs * factors, batch.y)
 
@@ -43,11 +43,11 @@ _ABSENT = 1e-8
 
 
 class FedLc(Objective):
-    """FedLC: the softmax cross-entropy of logits minus tau n_c^(-1/4), n_c examples of class c.
+    """FedLC: softmax cross-entropy of logits minus tau n_c^(-1/4), with n_c examples of class c.
 
-    Rare classes need a larger margin, and classes without examples nearly vanish from the softmax,
-    so that local steps do not unlearn them. A client sends d numbers and is sent d. Its counts
-    enter only its own gradient, so a round is charged as FedAvg's.
+    Rare classes get a larger margin. Classes without examples have almost no weight in the softmax,
+    so local steps do not unlearn them. A client sends d numbers and receives d. Its label counts
+    affect only its own gradient, so a round is charged like FedAvg's.
     """
 
     needs_classes: ClassVar[bool] = True
@@ -57,6 +57,6 @@ class FedLc(Objective):
 
     def losses(self, batch: Batch) -> Tensor:
         if batch.counts is None:
-            raise ValueError("FedLC needs labels that are classes")
+            raise ValueError("FedLC needs labels that are classes; use another client.objective")
         margins = self.tau * batch.counts.clamp(min=_ABSENT).pow(-0.25)
         return batch.loss.losses(batch.outputs - margins, batch.y)

@@ -4,14 +4,11 @@ Source: Karimireddy, He & Jaggi 2021, "Learning from history for Byzantine robus
 Algorithm 1; El Mhamdi, Guerraoui & Rouault 2021, "Distributed momentum for Byzantine-resilient
 stochastic gradient descent".
 
-With u_t the update of a client's local training in the t-th round of its participation, and beta
-the momentum, it sends
-
+With u_t the update of a client in its t-th round of participation, and beta the momentum, it sends
     m_t = beta m_(t-1) + (1 - beta) u_t
-
-in place of u_t. With one local step u_t is -lr times a gradient, and m_t is -lr times the papers'
-momentum. Averaging over rounds reduces the random differences between honest clients, in which
-attackers hide, so rules on rows benefit from it.
+instead of u_t. With one local step u_t is -lr times a gradient, and m_t is -lr times the papers'
+momentum. Averaging over rounds reduces the random differences between honest clients, so robust
+rules on rows distinguish Byzantine rows better.
 """
 
 from __future__ import annotations
@@ -30,18 +27,17 @@ class WorkerMomentum(Objective):
 
     A client keeps d numbers and sends d: one vector, which every rule on rows supports. A client
     that is not sampled, or drops out, keeps its momentum unchanged. Under privacy the momentum is
-    clipped as an update is, and the state costs no additional privacy
-    (`privfed.client.client_states`). A server's root set has no earlier rounds, and sends its plain
-    update.
+    clipped like an update, and the state costs no additional privacy
+    (`privfed.client.client_states`). The server's update on its root set has no momentum.
     """
 
     keeps: ClassVar[int] = 1
 
     momentum: float = Field(0.9, ge=0, lt=1)
-    """Weight of the past, beta; 0 is FedAvg."""
+    """Momentum beta, the weight of earlier rounds; 0 is FedAvg."""
     start: Literal["update", "zero"] = "update"
-    """A client's initial momentum: its first update (Karimireddy, He & Jaggi 2021), or (1 -
-    momentum) times that, as from a state of zero, which makes the rows of new clients shorter.
+    """A client's first momentum. "update": its first update (Karimireddy, He & Jaggi 2021). "zero":
+    (1 - momentum) times that, as from a zero state, so rows of new clients are shorter.
     """
 
     @property

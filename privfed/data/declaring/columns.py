@@ -17,7 +17,7 @@ from privfed.data.tables.dates import ISO, day_number, iso_date, parsed_days
 from privfed.data.tables.delimited import MISSING, Dialect
 
 ENOUGH_ROWS = 20
-"""Number of rows from which a record number, a constant or an outlier is not mere chance."""
+"""Smallest number of rows in which constants, record numbers and outliers are recognised."""
 _MOST_MISSING_WORDS = 3
 
 
@@ -25,7 +25,7 @@ _MOST_MISSING_WORDS = 3
 class NumericColumn:
     """A column of numbers with its bounds, and the reason for this declaration.
 
-    Empty cells and `missing_words` count as `missing`; None if no cell is empty.
+    `missing` replaces empty cells and cells with one of `missing_words`; None if there are none.
     """
 
     why: str
@@ -38,7 +38,8 @@ class NumericColumn:
 class DateColumn:
     """A column of dates: the first and last date in ISO format, and the format of cells.
 
-    Empty cells and `missing_words` count as the date `missing` (None: there are none).
+    The date `missing` replaces empty cells and cells with one of `missing_words`; None if there are
+    none.
     """
 
     why: str
@@ -70,9 +71,9 @@ ColumnKind = NumericColumn | DateColumn | CategoryColumn | LeftOutColumn
 
 
 def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
-    """Whether the words `odd` are few and rare enough to count as empty.
+    """Whether the words `odd` may count as empty: few of them, in at most half of the cells.
 
-    `others` is the number of other distinct words.
+    Few are at most 3, and fewer than `others`, the number of other distinct words.
     """
     if len(odd) > min(_MOST_MISSING_WORDS, others - 1):
         return not odd
@@ -103,7 +104,7 @@ def date_kind(words: Words) -> ColumnKind | None:
     for other, other_missing in fitting[1:]:
         if not np.array_equal(_days(words, other, other_missing), days, equal_nan=True):
             return LeftOutColumn(
-                f"dates of an ambiguous form, {form!r} or {other!r}: see data.dates"
+                f"dates in an ambiguous format, {form!r} or {other!r}; state it in data.dates"
             )
     finite = days[np.isfinite(days)]
     first = math.floor(finite.min())
@@ -135,16 +136,16 @@ def _days(words: Words, form: str, odd: Sequence[str]) -> np.ndarray:
 
 
 LARGEST = 1e300
-"""Numbers beyond it on either side are replaced by it."""
+"""Largest magnitude of a bound; larger numbers are clipped to it."""
 _FAR = 3.0
-"""Distance of an outlier from the other numbers, in multiples of their range."""
+"""Least distance of an outlier from the remaining numbers, in multiples of their range."""
 
 
 def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
-    """The range of finite `numbers`, rounded outwards to two digits of its width.
+    """Bounds for finite `numbers`: their range, rounded outwards to two digits of its width.
 
-    Up to one in 200 at each end (at least one, given 20 or more) are excluded if they are farther
-    from the rest than three times its range.
+    Outliers are excluded: of 20 or more numbers, up to one in 200 at each end (at least one) whose
+    distance from the remaining numbers exceeds three times the range of those.
     """
     ordered = np.sort(numbers.clip(-LARGEST, LARGEST))
     low, high = float(ordered[0]), float(ordered[-1])
@@ -245,7 +246,7 @@ MOST_CATEGORIES = 20
 def column_kind(column: np.ndarray | Words | str, dialect: Dialect | None) -> ColumnKind:
     """The kind of `column`: numbers `[N, *]`, words, or the name of another type.
 
-    With a `dialect`, words are parsed as numbers if most are.
+    If a `dialect` is given, words that are mostly numbers in it make a column of numbers.
     """
     if isinstance(column, str):
         return LeftOutColumn(f"of type {column}")
@@ -266,17 +267,17 @@ def _word_kind(words: Words) -> ColumnKind:
     rows = int((words.codes >= 0).sum())
     empty = len(words.codes) - rows
     if all(DECIMAL_COMMA.fullmatch(value) for value in values):
-        return LeftOutColumn("numbers with commas; write all numbers alike, or see data.decimal")
+        return LeftOutColumn("numbers with commas; use one decimal mark, or set data.decimal")
     if len(values) > MOST_CATEGORIES:
         if len(values) == rows:
             return LeftOutColumn(
                 "a different word in every row: a name, a record number or free text"
             )
         return LeftOutColumn(
-            f"{len(values)} different words; up to {MOST_CATEGORIES} make a category"
+            f"{len(values)} different words, but a category has at most {MOST_CATEGORIES}"
         )
     if len(values) == 1 and not empty and rows >= ENOUGH_ROWS:
         return LeftOutColumn("the same in every row")
     why = f"a category of {len(values)} words"
-    why += f"; {empty} of {len(words.codes)} empty: none of them" if empty else ""
+    why += f"; {empty} of {len(words.codes)} empty: no category" if empty else ""
     return CategoryColumn(why, values, bool(empty))

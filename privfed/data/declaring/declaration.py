@@ -39,14 +39,18 @@ class LabelKind:
 
 
 def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
-    """The kind of the label; messages name its place as `where`.
+    """The kind of the label: words and integers from 0 to 19 are classes, other numbers values.
 
-    Words are classes, and so are integers from 0 below 20; other numbers are predicted. Raises
-    `Refused` for a label of another kind, or one that is missing in some rows.
+    Args:
+      column: the label's column: numbers `[N]`, words, or the name of another type.
+      where: place of the column, for messages.
+
+    Raises:
+      Refused: if the label is of another type, empty in some rows, or cannot be learned.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
         raise Refused(
-            f"{where}: the label is neither one number nor one word per row; name a column that is"
+            f"{where}: the label is neither one number nor one word per row; name another column"
         )
     if isinstance(column, Words):
         return _classes_by_name(column, where)
@@ -64,7 +68,7 @@ def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
             f"integers, 0 to {classes - 1}",
         )
     low, high = rounded_range(finite)
-    why = f"numbers from {finite.min():g} to {finite.max():g}, to predict; beyond these, clipped"
+    why = f"numbers from {finite.min():g} to {finite.max():g}, to predict; clipped to the bounds"
     return LabelKind({"label_bounds": [low, high]}, "squared_error", why)
 
 
@@ -78,8 +82,8 @@ def _classes_by_name(words: Words, where: str) -> LabelKind:
         )
     if len(values) > _MOST_CLASSES or len(values) == len(words.codes) > MOST_CATEGORIES:
         raise Refused(
-            f"{where}: the label has {len(values)} different words in {len(words.codes)} rows; "
-            "expected classes, or numbers alone"
+            f"{where}: the label has {len(values)} different words in {len(words.codes)} rows, "
+            "which are too many classes; name a column of classes or of numbers"
         )
     return LabelKind(
         {"labels": values}, _classification_loss(len(values)), f"{len(values)} classes by name"
@@ -104,7 +108,13 @@ _COMMENT = 34
 
 @dataclass(frozen=True)
 class SampleSites:
-    """The `column` of sites, and the numbers of sites in the sample and per client (largest)."""
+    """The sites of a sample.
+
+    Attributes:
+      column: name of the sites' column.
+      count: number of sites in the sample.
+      per_client: largest number of sites of one client in the sample.
+    """
 
     column: str
     count: int
@@ -113,7 +123,7 @@ class SampleSites:
 
 @dataclass(frozen=True)
 class Declaration:
-    """The result for a sample: each column's kind, the label, and the file's dialect."""
+    """The declaration of a table: each column's kind, the label, and the file's dialect."""
 
     path: str
     client: str
@@ -125,7 +135,7 @@ class Declaration:
     """Number of distinct clients in the sample."""
     sites: SampleSites | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of [data] that are already known, for a population that was described, not sampled."""
+    """Values of [data] that a private description of the population gives; empty for a sample."""
 
     def section(self) -> dict[str, Any]:
         """The section [data] of a run file, by key."""
@@ -161,7 +171,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """The key of a column; for a feature, a pattern that matches only this column."""
+        """The key that declares a column; for a feature, a pattern that matches only the column."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
@@ -192,7 +202,7 @@ def _empty(column: ColumnKind) -> float | str | None:
 def run_file(sample: str, declared: Declaration) -> str:
     """The run file: the section [data] with a reason on each line, and placeholders to fill in."""
     lines = [
-        f"# Read off {_plain(sample)}, a public sample. Check every bound and value before",
+        f"# Inferred from {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: private values beyond them are clipped, or count as no category.",
         "# Leave out columns that are unknown when the label is to be predicted.",
     ]
@@ -202,14 +212,12 @@ def run_file(sample: str, declared: Declaration) -> str:
 def declared_run(
     header: Sequence[str], declared: Declaration, before: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """The run file under the comments `header`: [data], and placeholders to fill in.
-
-    Known values `before` are written to [run], [cohort], [privacy] and [secure], by section.
+    """The text of a run file: [data] as declared, and placeholders to fill in.
 
     Args:
       header: comments at the top of the file.
       declared: the declaration.
-      before: known keys of other sections, by section and key.
+      before: known values of [run], [cohort], [privacy] and [secure], by section and key.
     """
     known = declared.known.get("clients")
     known_clients = f", out of {known}" if known else ""
@@ -248,7 +256,8 @@ def left_out_comments(declared: Declaration) -> list[str]:
     lines = []
     for name, column in declared.kinds.items():
         if isinstance(column, LeftOutColumn):
-            anyway = f" (else, in features: {_value(list(column.bounds))})" if column.bounds else ""
+            bounds = _value(list(column.bounds)) if column.bounds else ""
+            anyway = f" (to use it, in features: {bounds})" if bounds else ""
             lines.append(f"#   {_plain(_key(name))}: {_plain(column.why)}{anyway}")
     return ["#", "# Left out:", *lines] if lines else []
 
@@ -264,7 +273,7 @@ def _data_section(declared: Declaration) -> list[str]:
         lines.append(_line("client", declared.client, why))
     else:
         lines.append(
-            _line("partition", "iid", "rows are partitioned over synthetic clients: a simulation")
+            _line("partition", "iid", "a simulation: rows are assigned to synthetic clients")
         )
     if declared.sites:
         lines.append(_line("site", declared.sites.column, "the site of each row"))
@@ -273,12 +282,12 @@ def _data_section(declared: Declaration) -> list[str]:
     if dialect.decimal != ".":
         lines.append(_line("decimal", dialect.decimal))
     if dialect.encoding != "utf-8":
-        why = "the sample is not UTF-8, and can be read so: look at its accents"
+        why = "inferred, since the sample is not UTF-8: check accented letters"
         lines.append(_line("encoding", dialect.encoding, why))
     lines.append(_line("label", declared.label, label.why))
     lines += [_line(key, value) for key, value in label.declared.items()]
     if words := declared.missing_words():
-        lines.append(_line("missing_words", words, "also empty, except where they are declared"))
+        lines.append(_line("missing_words", words, "also count as empty, except where declared"))
     lines += _people(declared)
     for name, rows in declared.tables().items():
         lines += ["", f"[data.{name}]"]
@@ -337,5 +346,5 @@ def _plain(text: str) -> str:
 
 
 def _population_name(path: str) -> str:
-    """A name for the population of a table, for runs whose spending is counted together."""
+    """A name for the population of a table; runs that state the same name compose."""
     return "".join(c for c in Path(path).stem if c.isalnum() or c in "-_ ") or "people"

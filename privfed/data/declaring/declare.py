@@ -78,7 +78,8 @@ def declare_file(
       The declaration.
 
     Raises:
-      Refused: if tables like the sample cannot be used for training.
+      Refused: if the sample cannot be read, an argument is invalid or names no column, or tables
+        like the sample cannot be used for training.
     """
     dialect = _dialect(sample, delimiter, encoding)
     names = column_names(sample, dialect)
@@ -211,10 +212,12 @@ def _refuse_unusable(declared: Declaration, source: Callable[[], Table | GivenTa
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise Refused(
-            "this sample makes no table to learn from",
+            "this sample cannot be declared as a table for training; write the declaration by "
+            "hand, or use another sample",
             private="\n".join([reason, *left_out_comments(declared)]),
         ) from None
     except Refused as refused:
         raise Refused(
-            f"this sample makes no table to learn from: {public_text(refused)}", refused.private
+            f"this sample cannot be declared as a table for training: {public_text(refused)}",
+            refused.private,
         ) from None

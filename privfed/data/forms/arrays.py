@@ -1,6 +1,6 @@
-"""Arrays of numbers as features: of a declared shape, clipped to declared bounds, onto [-1, 1].
+"""Arrays of numbers as features: clipped to declared bounds and scaled onto [-1, 1].
 
-They are stored as read, bytes as bytes, and are scaled when they are gathered.
+They are stored in the type of the file, for example as bytes, and scaled when they are gathered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PlaceOf = Callable[[int], str]
 class RawExamples:
     """Contents of files: `x`, an array `[N, *stored]` or N texts, and labels `y` `[N]`.
 
-    An array may be in pieces. y is None for texts without labels. `owners` `[N]` are indices into
-    `clients`, some of which may own nothing; None if examples have no owners.
+    y is None for texts without labels. `owners` `[N]` are indices into `clients`, and None if
+    examples have no owners. A client may own no example.
     """
 
     x: np.ndarray | Pieces | Sequence[str]
@@ -50,7 +50,7 @@ class ArrayForm:
 
     @property
     def squared_norm(self) -> float:
-        """A bound on |x|^2: each number adds at most 1."""
+        """Upper bound on the squared L2 norm of an example, whose numbers are in [-1, 1]."""
         return float(math.prod(self.shape))
 
     @property
@@ -68,7 +68,7 @@ class ArrayForm:
     def features(self, array: np.ndarray | Pieces, place: PlaceOf) -> tuple[Mapped, int]:
         """The features of an array `[N, *stored]`, and the number of clipped values.
 
-        Pieces are not copied. Raises `Refused` for a non-finite number.
+        Pieces are not copied. Raises `Refused` if a number is not finite.
         """
         rows = torch.arange(len(array))
         if isinstance(array, Pieces):

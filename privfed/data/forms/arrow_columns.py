@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> list[str]:
-    """The texts `[N]` of a column. Raises `Refused` for one of another type, and an empty cell."""
+    """The texts `[N]` of a column. Raises `Refused` for another type, or an empty cell."""
     import pyarrow
 
     if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
@@ -66,7 +66,7 @@ def array_cells(
 ) -> Pieces:
     """The arrays `[N, *stored]` of a column of nested lists of numbers, or of numbers.
 
-    They are not copied. All have one of the shapes `stored`. Raises `Refused` for another.
+    They are not copied. Raises `Refused` unless all have the same shape, one of `stored`.
     """
     pieces: list[np.ndarray] = []
     at = 0

@@ -40,7 +40,17 @@ class ClassForm:
         counts: Mapping[str, int] | None = None,
         how: Preprocessing | None = None,
     ) -> Examples:
-        """The examples `raw` with features `x`, computed by `how`. Raises `Refused`."""
+        """The contents `raw` as examples with encoded labels.
+
+        Args:
+          raw: labels, owners and places.
+          x: features, shape [N, *].
+          counts: counts that the loader observed, by name.
+          how: preprocessing by which the features were computed.
+
+        Raises:
+          Refused: if a label is not a declared class.
+        """
         y = torch.from_numpy(self.encoded(() if raw.y is None else raw.y, raw.place))
         return Examples(
             x,
@@ -78,7 +88,7 @@ class ClassForm:
         return np.array(codes, dtype=np.int64)
 
     def _number(self, value: object) -> int:
-        """The class with the number `value`, in digits or as a number; -1 for none."""
+        """The class whose number is `value`, given in digits or as a number; -1 for none."""
         if isinstance(value, str) and value.isascii() and value.isdecimal():
             value = int(value[:20])
         if isinstance(value, int | float) and 0 <= value < self.classes and value == int(value):
@@ -87,11 +97,12 @@ class ClassForm:
 
 
 def refuse_no_classes(classes: int, names: Sequence[str]) -> None:
-    """Raises `ValueError` unless several classes are declared, in one way."""
+    """Raises `ValueError` unless two or more classes are declared, by number or by `names`."""
     if bool(names) == bool(classes) or len(names) == 1 or classes == 1:
         raise ValueError(
-            "declare the classes, two or more, by exactly one of classes (integers from 0) and "
-            "labels (their values), which are public constants"
+            f"classes is {classes} and labels is {[*names]}, but exactly one of them must declare "
+            "two or more classes, as public constants; set classes (labels are integers from 0) or "
+            "labels (their values)"
         )
     if len({*names}) < len(names):
         raise ValueError(f"labels is {[*names]}, but names a value twice; name each value once")

@@ -15,7 +15,7 @@ from privfed.core.errors import Refused, public_text
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm"})
 """Suffixes of image files."""
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
-"""Supported formats; of the others, PostScript runs programs, and TIFF's library prints the
+"""Supported formats. Others are unsafe: PostScript runs programs, and TIFF's library prints the
 contents of damaged files.
 """
 _MODES = {1: "L", 3: "RGB"}
@@ -35,10 +35,17 @@ def is_of_pictures(shape: Sequence[int]) -> bool:
 def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> np.ndarray:
     """The image in `content` as bytes `[channels, height, width]` of a declared `shape`.
 
-    Colours are converted to gray by their luminance if one channel is declared, and transparency is
-    ignored. Images with more pixels than the library considers safe are refused before they are
-    decoded, and so are images of another size unless `resize` is set. Raises `Refused`, calling the
-    image `called`.
+    Colours become gray by their luminance if one channel is declared. Transparency is ignored.
+
+    Args:
+      content: bytes of an image file.
+      shape: channels (1 or 3), height and width.
+      resize: whether images of another size are resized; otherwise they are refused.
+      called: name of the image in messages.
+
+    Raises:
+      Refused: if the image cannot be read, has another size or more than one byte per channel, or
+        has more pixels than Pillow considers safe.
     """
     library = _pillow()
     channels, height, width = shape
@@ -59,7 +66,7 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
         ) from None
     except (OSError, SyntaxError, ValueError) as error:
         raise Refused(
-            f"data: {called} is no image that can be read ({public_text(error)}); expected one of "
+            f"data: {called} cannot be read as an image ({public_text(error)}); expected one of "
             f"{', '.join(_FORMATS)}",
             private=str(error),
         ) from None
@@ -81,7 +88,7 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise Refused(
-            "data: images are read with Pillow, which is not installed: "
+            "data: images are read with Pillow, which is not installed; run: "
             "pip install 'privfed[images]'"
         ) from None
     return Image

@@ -17,7 +17,7 @@ from privfed.data.sources.text import PADDING, Characters, decoded, stacked_wind
 
 
 class ListedWords(Characters):
-    """Tokens of words, from 2, in the order of their list; 0 is padding and 1 any other word.
+    """Tokens of listed words, numbered from 2 in the list's order; 0 is padding, 1 any other word.
 
     A text is split at whitespace. A word that is not listed is looked up in lower case, without
     surrounding punctuation.
@@ -29,14 +29,18 @@ class ListedWords(Characters):
 
     @classmethod
     def of_file(cls, path: Path) -> ListedWords:
-        """Reads the words of a public file: the first word of every line, as "the" of "the 1234".
+        """Reads a public list of words: the first word of every line.
 
-        Raises `Refused` for a missing file, and for one that lists no words, or a word twice.
+        Raises:
+          Refused: if there is no such file, or it lists no words, or a word twice.
         """
         try:
             lines = decoded(path, "data.words").splitlines()
         except (FileNotFoundError, IsADirectoryError):
-            raise Refused(f"data.words: {path} is no file; expected one word per line") from None
+            raise Refused(
+                f"data.words is {path}, but there is no such file; name a file with one word per "
+                "line"
+            ) from None
         words = tuple(line.split()[0] for line in lines if line.strip())
         if not words or len({*words}) < len(words):
             raise Refused(
@@ -46,16 +50,17 @@ class ListedWords(Characters):
         return cls(words)
 
     def pieces(self, text: str) -> Iterator[str]:
-        """The words of `text`, in the form in which the vocabulary lists words."""
+        """The words of `text`; a word that is not listed is in lower case, without punctuation."""
         for word in text.split():
             bare = word.strip(string.punctuation).lower()
             yield word if word in self._tokens else bare
 
 
 def tokens_of(words: str, vocabulary: str) -> Characters:
-    """The tokens of the words in the file `words`, if named, else of the characters `vocabulary`.
+    """The tokens of the words in the file `words`; of the characters in `vocabulary` if it is "".
 
-    Raises `Refused` for an invalid vocabulary.
+    Raises:
+      Refused: if the file or the vocabulary is invalid.
     """
     return ListedWords.of_file(Path(words)) if words else Characters(vocabulary)
 
@@ -68,9 +73,10 @@ class TextForm:
     window: int
 
     def next_tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Indices]:
-        """Windows x and y `[M, window]`, y one token later, and the text index `[M]` of each.
+        """Windows x and y `[M, window]` of tokens, and the index `[M]` of each window's text.
 
-        A text of fewer than two tokens has nothing to predict, and gives no window.
+        y holds the token that follows each token of x. A text of fewer than two tokens has no
+        window.
         """
         parts = [self.tokens.windows(text, self.window) for text in texts]
         parts = parts or [self.tokens.windows("", self.window)]

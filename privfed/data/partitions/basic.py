@@ -1,4 +1,4 @@
-"""Random partitions, and the source's own; those by label are in `label_skew`."""
+"""Random partitions, and the source's own; partitions by label are in `label_skew`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Partition(Protocol):
     natural: ClassVar[bool]
     """Whether owners are the source's own clients."""
     by_chance: ClassVar[bool]
-    """Whether examples are assigned at random, so that any subset resembles a client's."""
+    """Whether examples are assigned uniformly at random, whatever their labels and owners."""
     assigns: ClassVar[bool]
     """Whether it assigns examples to clients other than their owners."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        """Returns the owner `[N]` of each example, a number from 0; below `clients` if simulated.
+        """Returns the owner `[N]` of each example: a number from 0 (below `clients` if simulated).
 
         Args:
           examples: all examples to assign.
@@ -83,9 +83,9 @@ class Natural(Part):
 
 
 class Shuffled(Part):
-    """The ablation of heterogeneity: natural clients' sizes, with all examples shuffled.
+    """A control without heterogeneity: natural clients' sizes, with all examples shuffled.
 
-    Clients no longer hold their own data: a simulation.
+    A simulation, since clients do not hold their own data.
     """
 
     natural: ClassVar[bool] = True
@@ -95,7 +95,7 @@ class Shuffled(Part):
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         if examples.owners is None:
             raise Refused(
-                'data.partition is "shuffled", but this source does not state the owner of each '
-                'example, so that clients have no sizes to keep; use "iid"'
+                'data.partition is "shuffled", which keeps the sizes of clients, but this source '
+                'does not state the owner of each example; use "iid"'
             )
         return np.asarray(streams.at("partition").generator().permutation(examples.owners))

@@ -20,8 +20,8 @@ from privfed.data.partitions.basic import Simulated
 Weights = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
 """Draws weights of labels `[classes]`, given a mask of the remaining labels `[classes]`."""
 Wish = Callable[[Indices, int], Indices]
-"""Maps the remaining label counts `[classes]` and a client's quota to the counts it takes
-`[classes]`.
+"""A client's rule: maps the number of remaining examples of each label `[classes]`, and the
+client's quota, to the number that it takes of each label `[classes]`.
 """
 
 
@@ -49,12 +49,13 @@ class Dirichlet(Simulated):
 
 
 class LongTail(Simulated):
-    """Prior shift: each client's label frequencies decay along an order of its own.
+    """Prior shift: each client's label frequencies decay geometrically in its own random order.
 
-    Of C labels a client's r-th most frequent is ratio^(-r / (C - 1)) times as frequent as its
-    first, so `ratio` is the frequency ratio of the first and the last label (the imbalance ratio of
-    long-tailed recognition; per client as in FedFOR, Tian, Smith & Kira 2022). Every example is
-    assigned exactly once, so the last clients take the remainder; 1 is IID.
+    Of C labels, a client's label of rank r (from 0) has a frequency proportional to
+    ratio^(-r / (C - 1)), so `ratio` is the frequency ratio of its first and last label (the
+    imbalance ratio of long-tailed recognition; per client as in FedFOR, Tian, Smith & Kira 2022).
+    A ratio of 1 is IID. Every example is assigned exactly once, so the last clients take what is
+    left.
     """
 
     ratio: float = Field(100.0, ge=1, le=1e9)
@@ -83,11 +84,11 @@ class Pachinko(Simulated):
     """
 
     coarse: list[Annotated[int, Field(ge=0)]] = Field(examples=[[0, 0, 1]])
-    """The coarse label of each fine one."""
+    """The coarse label of each fine label."""
     concentration: float = Field(0.1, gt=0, le=1e9)
-    """Similarity of clients in coarse labels."""
+    """Similarity of clients in coarse labels: small values give one coarse label per client."""
     fine_concentration: float = Field(10.0, gt=0, le=1e9)
-    """Similarity of clients in the fine labels of a coarse one."""
+    """Similarity of clients in the fine labels of each coarse label."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         rng = streams.at("partition").generator()
@@ -124,7 +125,7 @@ class Pachinko(Simulated):
 def _dirichlet_weights(
     rng: np.random.Generator, concentration: NDArray[np.float64] | float
 ) -> Weights:
-    """Draws a Dirichlet variable over the remaining labels.
+    """Returns a function that draws Dirichlet weights over the remaining labels.
 
     A Dirichlet variable renormalised over some labels is a Dirichlet variable over these.
     """
@@ -138,7 +139,7 @@ def _dirichlet_weights(
 
 
 def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A draw of Dir(prior), even if it is so sparse that only one share differs from 0."""
+    """A draw of Dir(prior); if it underflows, one share is 1, chosen by `prior`."""
     shares = rng.dirichlet(prior)
     if np.isfinite(shares).all() and shares.sum() > 0.5:
         return np.asarray(shares)
@@ -148,9 +149,9 @@ def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[
 
 
 def flat(rng: np.random.Generator, weights: Weights) -> Wish:
-    """Draws labels independently by `weights`, renormalised over the remaining labels.
+    """Returns a rule that draws labels independently by `weights` over the remaining labels.
 
-    If a label runs out, the missing draws are repeated among the others. If the weights of these
+    If a label runs out, the missing draws are repeated among the other labels. If their weights
     underflow, new weights are drawn.
     """
 
@@ -178,13 +179,13 @@ def assigned_by_class(
 ) -> Indices:
     """Assigns each example `[N]` to an owner, exactly once.
 
-    Clients take their `quota` of examples in random order, each with label counts by its `wish`.
+    Clients take their examples one after another, in random order.
 
     Args:
       labels: class of each example, shape [N].
       classes: number of classes.
       quota: number of examples of each client, shape [clients].
-      wish: draws a client's rule for its label counts.
+      wish: draws the rule by which a client takes labels.
       rng: random generator.
     """
     piles = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
@@ -223,7 +224,7 @@ class Shards(Simulated):
 
 
 def _classes(examples: Examples, name: str) -> Indices:
-    """One class label per example `[N]`. Raises `Refused` if there is none."""
+    """The class `[N]` of each example. Raises `Refused` if labels are not single classes."""
     if examples.y.dim() != 1 or examples.y.dtype != torch.int64:
         raise Refused(
             f"data.partition is {name!r}, which assigns examples by class, but the labels here "

@@ -51,15 +51,15 @@ class Covariate(Part):
         )
 
     def _draw(self, keys: Keys) -> Tensor:
-        """The angle (radians), contrast and brightness of each client's camera `[n, 3]`."""
+        """Draws each client's angle (radians), contrast and brightness `[n, 3]`."""
         uniform = torch.from_numpy(uniforms(keys.per_client(3))).float() * 2 - 1
         scale = torch.tensor([math.radians(self.rotation), self.contrast, self.brightness])
         return uniform * scale + torch.tensor([0.0, 1.0, 0.0])
 
     def _photographed(self, examples: Examples, cameras: Tensor) -> Examples:
-        """`examples`, each transformed by its camera `[N, 3]`.
+        """Transforms each example by its angle, contrast and brightness in `cameras` `[N, 3]`.
 
-        Raises `Refused` if an example is not an image.
+        Raises `Refused` if examples are not images.
         """
         shape = examples.x.shape[1:]
         if examples.x.dtype != torch.float32 or not (image := _image_shape(tuple(shape))):
@@ -99,8 +99,7 @@ class Concept(Part):
 
     `swaps` rounds are drawn from 2 to `within`, and two classes for each. From that round on, train
     and test examples of one class carry the label of the other (the "concept shift" of Tian, Smith
-    & Kira 2022, FedFOR), and no labelling ever returns. Rounds and classes follow from the run's
-    seed.
+    & Kira 2022, FedFOR). No labelling occurs twice. The run's seed determines rounds and classes.
     """
 
     changes_labels: ClassVar[bool] = True
@@ -119,8 +118,8 @@ class Concept(Part):
             )
         if self.swaps > self.within - 1:
             raise Refused(
-                f"data.swaps is {self.swaps}, but rounds 2 to data.within = {self.within} are only "
-                f"{self.within - 1}; lower data.swaps, or raise data.within"
+                f"data.swaps is {self.swaps}, but rounds from 2 to data.within = {self.within} are "
+                f"only {self.within - 1}; lower data.swaps, or raise data.within"
             )
         rng = streams.at("shift").generator()
         rounds = np.sort(rng.choice(np.arange(2, self.within + 1), self.swaps, replace=False))
@@ -147,12 +146,12 @@ class Shift(Protocol):
     """A change of the population beyond the assignment of examples."""
 
     changes_labels: ClassVar[bool]
-    """Whether examples get other labels than they came with."""
+    """Whether labels are changed."""
     moves_features: ClassVar[bool]
-    """Whether features are changed, with the same change for all of a client's examples."""
+    """Whether features are changed, in the same way for all of a client's examples."""
 
     def apply(self, federation: Federation, streams: Streams) -> Federation:
-        """Returns the population after the shift, which follows from the run's seed only.
+        """Returns the population after the shift; random choices depend only on the run's seed.
 
         Args:
           federation: the population, after partitioning.

@@ -50,7 +50,7 @@ def declared_columns(source: DeclaredTable) -> Examples:
     least = source.labels[0] if source.labels else min(source.label_bounds, default=0.0)
     row |= dict.fromkeys(labels, least)
     table = pyarrow.table({name: [value] for name, value in row.items()})
-    return source.load_from(TableObject(table, "the declared columns"), anybody=True)
+    return source.load_from(TableObject(table, "the declared columns"), ownerless=True)
 
 
 class DeclaredExamples(Part):
@@ -61,21 +61,21 @@ class DeclaredExamples(Part):
     label: str = ""
     """Column, field or array of the label; empty: every next token of a text is predicted."""
     classes: int = Field(0, ge=0)
-    """Declared number of classes."""
+    """Number of classes, if labels are integers from 0."""
     labels: list[str] = []
-    """Or the values of the label, by name."""
+    """Values of the label, one for each class; instead of `classes`."""
     shape: list[Annotated[int, Field(ge=1)]] = []
-    """Shape of an example; of an image, [channels, height, width]."""
+    """Shape of one example; for an image [channels, height, width]."""
     bounds: list[float] = Field([], max_length=2)
-    """Bounds of its numbers, to which they are clipped, as [0, 255] for bytes."""
+    """Bounds [low, high] to which the numbers of x are clipped, for example [0, 255] for bytes."""
     text: bool = Field(False, examples=[True])
     """Whether x is text."""
     window: int = Field(80, ge=1, le=65_536)
-    """Number of tokens of a text in an example."""
+    """Number of tokens of a text in one example."""
     vocabulary: str = PRINTABLE
-    """The distinguished characters, each a token."""
+    """The characters that are tokens; all other characters share one token."""
     words: str = ""
-    """A public file of words, one a line, which then are the tokens."""
+    """A public file with one word per line; these words, not characters, are then the tokens."""
     bag: bool = False
     """Whether x is the relative frequency of each token in its text."""
     natural_partition: ClassVar[bool] = True
@@ -90,7 +90,7 @@ class DeclaredExamples(Part):
         if self.label:
             refuse_no_classes(self.classes, self.labels)
         elif not self.text:
-            raise ValueError("label is missing: name the column of labels")
+            raise ValueError("label is missing; set it to the column of labels")
         elif self.classes or self.labels or self.bag:
             raise ValueError(
                 "classes, labels or bag is set, but has an effect only on texts with a label; set "
@@ -123,7 +123,7 @@ class DeclaredExamples(Part):
 
     @property
     def squared_norm(self) -> float | None:
-        """Number of values of an array, with at most 1 each; 1 for shares; None for tokens."""
+        """Bound on the squared norm: values of an array; 1 for frequencies; None for tokens."""
         if self.text:
             return 1.0 if self.bag else None
         return self.array_form.squared_norm
@@ -135,7 +135,7 @@ class DeclaredExamples(Part):
         return ArrayForm(tuple(self.shape), (low, high))
 
     def of_declared_form(self, raw: RawExamples) -> Examples:
-        """The loaded examples, in their declared form. Raises `Refused`."""
+        """The loaded examples in their declared form. Raises `Refused` if they contradict it."""
         if self.text:
             return self._texts(raw)
         array = raw.x if isinstance(raw.x, Pieces) else np.asarray(raw.x)

@@ -44,7 +44,7 @@ from privfed.data.tables.readable import Readable
 
 Bounds = Annotated[list[float], Field(min_length=2, max_length=2)]
 _ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")
-"""Letters that make a column's name a pattern: escaped, and bare."""
+"""Characters that make a column's name a pattern: escaped by brackets, and unescaped."""
 
 
 class DeclaredTable(Part):
@@ -53,36 +53,38 @@ class DeclaredTable(Part):
     label: str | list[str] = Field(examples=["y"])
     """The column to predict, or several columns of 0 and 1."""
     features: dict[str, Bounds] = Field({}, examples=[{"a": [0.0, 1.0]}])
-    """Column, or pattern as "pixel*", -> its bounds [low, high]."""
+    """Bounds [low, high] of each column, by its name or a pattern such as "pixel*"."""
     dates: dict[str, Dates] = {}
-    """Column of dates -> its first and last day, and the format of dates."""
+    """First day, last day and format of each column of dates, by its name."""
     categories: dict[str, list[str | int | bool]] = {}
-    """Column -> its values, each of which becomes a feature of 0 or 1."""
+    """Values of each column of words, by its name; each value becomes a feature of 0 or 1."""
     client: str = ""
-    """Column of the client of each row. Without it, rows are assigned by a partition."""
+    """Column that identifies the client of each row; if empty, a partition assigns rows."""
     site: str = ""
-    """Column of the site of each row, in addition to `client`; with `data.sites` declared."""
+    """Column that identifies the site of each row; requires `client` and `data.sites`."""
     labels: list[str] = []
-    """The values of the label, by name."""
+    """Values of the label, one for each class."""
     classes: int = Field(0, ge=0, examples=[2])
-    """Or the number of classes, numbered from 0."""
+    """Number of classes, if labels are integers from 0; instead of `labels`."""
     label_bounds: list[float] = Field([], max_length=2)
-    """Or the bounds [low, high] of a number to predict."""
+    """Bounds [low, high] of the label, if it is a number to predict."""
     outside: Literal["clip", "refuse"] = "clip"
-    """Treatment of a number beyond its bounds, or an undeclared value: the bound or no category
-    ("clip"), or a refusal.
+    """Treatment of numbers beyond their bounds and of undeclared values: "clip" replaces them by
+    the bound, or by no category; "refuse" refuses the table.
     """
     missing: Missing = "refuse"
-    """Replacement of an empty cell: "refuse", a number for all features, or a table by column."""
+    """Replacement of empty cells: a number for all features, or a table by column; "refuse" refuses
+    tables with empty cells.
+    """
     missing_words: list[str] = []
-    """Further cells that count as empty, as "unknown"."""
+    """Words that count as empty cells, such as "unknown"."""
     natural_partition: ClassVar[bool] = True
     holds_real_clients: ClassVar[bool] = True
     whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        self._refuse_undeclared_inputs()
+        self._refuse_wrong_inputs()
         self._refuse_empty_ranges()
         self._declared_label.refuse_contradictions()
         self._refuse_repeated_values()
@@ -90,9 +92,9 @@ class DeclaredTable(Part):
         missing.refuse_misplaced(self.missing, self.features, self.dates, self.categories)
         return self
 
-    def _refuse_undeclared_inputs(self) -> None:
+    def _refuse_wrong_inputs(self) -> None:
         if not self.features and not self.dates and not self.categories:
-            raise ValueError("name at least one column in features, dates or categories")
+            raise ValueError("features, dates and categories are empty; name at least one column")
 
     def _refuse_empty_ranges(self) -> None:
         if len(self.label_bounds) == 1:
@@ -113,7 +115,7 @@ class DeclaredTable(Part):
                 )
 
     def _refuse_columns_declared_twice(self) -> None:
-        """Raises `ValueError` for a column declared in two roles."""
+        """Raises `ValueError` for a column with two roles, or a site without a client column."""
         label = {*self._declared_label.columns}
         if self.client and self.client in label:
             raise ValueError(
@@ -148,9 +150,9 @@ class DeclaredTable(Part):
 
     @property
     def squared_norm(self) -> float | None:
-        """The number of columns: each adds at most 1, a number in [-1, 1] or one category's 1.
+        """Bound on an example's squared norm: its number of columns, each of which adds at most 1.
 
-        None if the table determines the number of columns, as for a pattern.
+        None if the number of columns depends on the table, as for a pattern.
         """
         if any(_PATTERN.search(_ESCAPED.sub("", key)) for key in self.features):
             return None
@@ -165,20 +167,20 @@ class DeclaredTable(Part):
         return Dialect(missing_words=tuple(self.missing_words))
 
     def load_from(
-        self, table: Readable, label_free: bool = False, anybody: bool = False
+        self, table: Readable, label_free: bool = False, ownerless: bool = False
     ) -> Examples:
         """The examples in `table`, with owners and sites if their columns are declared.
 
         Args:
           table: the table to read.
           label_free: whether labels, owners and sites may be missing.
-          anybody: whether owners and sites may be missing, as in a public test set.
+          ownerless: whether owners and sites may be missing, as in a public test set.
 
         Raises:
-          Refused: for columns or cells that differ from the declaration.
+          Refused: if the table has no row, lacks a column, or a cell contradicts its declaration.
         """
         names = table.names()
-        optional = label_free or anybody
+        optional = label_free or ownerless
         client = "" if optional and self.client not in names else self.client
         site = "" if optional and self.site not in names else self.site
         numbers = self._number_features(names, table)
@@ -191,7 +193,7 @@ class DeclaredTable(Part):
         labelled = not label_free or (bool(labels) and has_labels(columns, labels, str(table)))
         encoded = label.encoded(columns if labelled else label.with_placeholders(columns), rules)
         x, clipped, how = self._features(columns, numbers, table, rules)
-        public = anybody and isinstance(x, torch.Tensor)
+        public = ownerless and isinstance(x, torch.Tensor)
         outside = outside_bounds(numbers, columns) if public else ()
         examples = Examples(
             x,
@@ -218,7 +220,7 @@ class DeclaredTable(Part):
         table: Readable,
         rules: CellRules,
     ) -> tuple[torch.Tensor | Mapped, int, Preprocessing | None]:
-        """The features `[N, *]`, the number of values clipped, and the computation of both."""
+        """The features `[N, *]`, the number of clipped values, and the preprocessing."""
         features = {name: (feature, columns.numbers[name]) for name, feature in numbers.items()}
         features |= self._date_features(columns, table)
         categories = {n: (self._category_feature(n), columns.words[n]) for n in self.categories}

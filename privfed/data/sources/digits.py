@@ -31,7 +31,7 @@ class Digits(Part):
 
     @property
     def squared_norm(self) -> float:
-        """The bound for 64 numbers of at most 0.5 in magnitude."""
+        """Bound on the squared norm of 64 numbers of magnitude at most 0.5."""
         return 16.0
 
     def sources(self, seed: int) -> tuple[str, ...]:
@@ -51,8 +51,8 @@ class Digits(Part):
 def _rows() -> np.ndarray:
     """64 intensities and the label of each image: `[1797, 65]`.
 
-    They are read from scikit-learn's own file, if it is at its usual place: importing
-    `sklearn.datasets`, and pandas with it, takes tens of times as long.
+    They are read from scikit-learn's own file if possible: importing `sklearn.datasets`, and pandas
+    with it, takes tens of times as long.
     """
     package = importlib.util.find_spec("sklearn")
     for folder in (package.submodule_search_locations or ()) if package else ():

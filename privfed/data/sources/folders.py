@@ -1,7 +1,7 @@
 """Images in folders, one folder per client.
 
-Finds the files of clients with a folder each, and the label of each file. Names of clients and
-files are private: messages refer to them by their index in order, from 1. Links are not followed.
+Names of clients and files are private: messages number them from 1, in alphabetical order. Links
+are not followed.
 """
 
 from __future__ import annotations
@@ -43,13 +43,19 @@ class ClientPicture:
 def client_pictures(
     folder: Path, label_table: Path | None, key: str
 ) -> tuple[tuple[str, ...], list[ClientPicture]]:
-    """The names of all clients, sorted, and their images, with labels from folders or a table.
+    """The sorted names of all clients, and their images with labels.
 
-    Raises `Refused` if there is no image, and for any other entry.
+    Args:
+      folder: the folder with one folder per client.
+      label_table: a table of labels; None if each client has one folder per label.
+      key: key of the run file that names `folder`, for messages.
+
+    Raises:
+      Refused: if there is no image, an image has no label, or a folder holds anything else.
     """
     if not folder.is_dir():
         raise Refused(
-            f"{key} is {str(folder)!r}, which is no folder; expected a folder that holds one "
+            f"{key} is {str(folder)!r}, but there is no such folder; name a folder that holds one "
             "folder per client"
         )
     labels = None if label_table is None else _labels(label_table)
@@ -89,16 +95,16 @@ def _by_table(client: Path, called: str, labels: Mapping[str, str]) -> Iterator[
 
 
 def _entries(folder: Path, called: str, folders: bool) -> list[Path]:
-    """The entries of `folder`, sorted, all folders or all images; hidden names are ignored.
+    """The sorted entries of `folder`, which must all be folders, or all images.
 
-    Raises `Refused` for a link, and for any other entry.
+    Hidden names are ignored. Raises `Refused` for a link or another kind of entry.
     """
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     for path in entries:
         fits = path.is_dir() if folders else path.is_file() and path.suffix.lower() in SUFFIXES
         if path.is_symlink() or not fits:
             expected = "folders" if folders else f"images ({', '.join(sorted(SUFFIXES))})"
-            problem = "a link, which is never followed" if path.is_symlink() else "something else"
+            problem = "a link, which is never followed" if path.is_symlink() else "another entry"
             raise Refused(
                 f"{called} holds {problem}; expected only {expected}",
                 private=f"it is {path.name!r}",
@@ -107,7 +113,7 @@ def _entries(folder: Path, called: str, folders: bool) -> list[Path]:
 
 
 def _labels(path: Path) -> dict[str, str]:
-    """Labels by file. Raises `Refused` if a table lacks these columns, or lists a file twice."""
+    """Labels by file. Raises `Refused` for missing columns, empty cells, or a repeated file."""
     table = TableFile(path, Dialect())
     refuse_absent([("label_table", name) for name in (_FILE, _LABEL)], table.names(), table)
     words = table.read({}, {name: repr(name) for name in (_FILE, _LABEL)}).words
@@ -143,15 +149,15 @@ class Folders(Part):
     shape: list[Annotated[int, Field(ge=1)]] = Field(examples=[[1, 2, 2]])
     """Shape of an image, [channels, height, width]."""
     classes: int = Field(0, ge=0, examples=[2])
-    """Declared number of classes."""
+    """Number of classes, if labels are integers from 0."""
     labels: list[str] = []
-    """Or the names of the classes, as in folders or the table."""
+    """Names of the classes, as in folders or the table; instead of `classes`."""
     label_table: str = ""
-    """A CSV with the columns file ("anna/1.png") and label, if folders do not name labels."""
+    """A CSV file with the columns file ("anna/1.png") and label, if there are no label folders."""
     resize: bool = False
-    """Whether images of another size are resized; else they are refused."""
+    """Whether images of another size are resized; otherwise they are refused."""
     test_path: str = ""
-    """A public folder of the same form to score on."""
+    """A public folder of the same form, with the test set."""
     natural_partition: ClassVar[bool] = True
     holds_real_clients: ClassVar[bool] = True
 
@@ -164,7 +170,7 @@ class Folders(Part):
 
     @property
     def squared_norm(self) -> float:
-        """The number of values of an image, each of which adds at most 1."""
+        """Bound on the squared norm of an image: its number of values, which are in [-1, 1]."""
         return self._array_form.squared_norm
 
     @property

@@ -37,9 +37,10 @@ _EXPECTED = "expected the output of datasets' save_to_disk() or to_parquet()"
 
 
 def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
-    """The columns `names` of a split: of a saved data set, or of Parquet files named for it.
+    """The columns `names` of a split of a saved data set, or of Parquet files.
 
-    Raises `Refused` if the split or a column is missing.
+    Raises:
+      Refused: if the split or a column is missing, or a file cannot be read.
     """
     import pyarrow
 
@@ -49,7 +50,7 @@ def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
 
 
 def split_files(path: Path, split: str) -> list[Path]:
-    """The files of a split, in their order; all files if there are no splits. Raises `Refused`."""
+    """The files of a split, or all if there are no splits. Raises `Refused` if there are none."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -74,9 +75,9 @@ def _parquet(folder: Path, split: str) -> list[Path]:
 
 
 def _saved(folder: Path) -> list[Path]:
-    """The files of a saved data set, as listed in its state; all must be in its folder.
+    """The files of a saved data set, as its state.json lists them.
 
-    Raises `Refused` for another state.
+    Raises `Refused` if that is invalid, or lists files outside of `folder`.
     """
     path = folder / "state.json"
     try:
@@ -92,8 +93,8 @@ def _saved(folder: Path) -> list[Path]:
 def _columns(file: Path, names: Sequence[str]) -> pyarrow.Table:
     """The columns `names` of one file, memory-mapped if it is an Arrow file.
 
-    Such a file itself states the positions of values, and no file is guaranteed to be UTF-8: both
-    are checked before any value is read.
+    An Arrow file states the positions of its values, and text in any file may not be UTF-8: both
+    are validated before a value is used.
     """
     import pyarrow
     from pyarrow import parquet
@@ -122,7 +123,7 @@ def _refuse_absent(file: Path, present: Sequence[str], names: Sequence[str]) -> 
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Converts any error of the files into one refusal."""
+    """Raises `Refused` in place of any error of the files, except lack of memory."""
     import pyarrow
 
     try:
@@ -157,16 +158,16 @@ class HuggingFace(DeclaredExamples):
     split: str = "train"
     """The split to read: Parquet files are named for it, or are in a folder of its name."""
     client: str = ""
-    """Column of the client of each row. Without it, rows are assigned by a partition."""
+    """Column that identifies the client of each row; if empty, a partition assigns rows."""
     resize: bool = False
-    """Whether images of another size are resized; else they are refused."""
+    """Whether images of another size are resized; otherwise they are refused."""
     test_path: str = ""
-    """Path of a public test set, if different."""
+    """Path of the public test set, if it is not `path`."""
     test_split: str = ""
-    """The split that is a public test set."""
+    """Split of the public test set."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column; and any table, since its location is unknown."""
+        """Tables with this client column, and any table, since the data set's origin is unknown."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:

@@ -33,26 +33,26 @@ _PIECE = 2**20
 class Idx(Part):
     """MNIST-format folders. x `[N, 1, height, width]`: intensities 0 … 255, scaled to [0, 1].
 
-    `path` is the folder, `prefix` the common prefix of the two files' names ("train", "t10k";
-    empty: the only pair there), `test_prefix` that of a public test set. `classes` is declared,
-    never counted from private labels. Uncompressed files are memory-mapped, and never read as a
-    whole.
+    `path` is the folder. `prefix` is the common prefix of the two files' names, for example "train"
+    or "t10k"; if it is empty, the folder must hold only one pair. `test_prefix` is the prefix of a
+    public test set. `classes` is declared, never counted from private labels. Uncompressed files
+    are memory-mapped, and never read as a whole.
     """
 
     path: str = Field(examples=["."])
     """The folder of the files."""
     prefix: str = ""
-    """Prefix of the names of the two files ("train"); empty: the only pair there."""
+    """Prefix of the names of the two files ("train"); empty if the folder holds only one pair."""
     test_prefix: str = ""
     """Prefix of the names of a public test set ("t10k"), if there is one."""
     classes: int = Field(10, ge=2)
-    """Declared number of classes."""
+    """Number of classes; labels are integers from 0."""
     natural_partition: ClassVar[bool] = False
     holds_real_clients: ClassVar[bool] = False
 
     @property
     def squared_norm(self) -> None:
-        """No bound: the size of images is known from the file only."""
+        """None, since only the file states the size of images."""
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class Idx(Part):
         return self._load(self.test_prefix) if self.test_prefix else None
 
     def load_inputs(self) -> Examples:
-        """Images without labels, if `path` is a file of them; else the folder's pair."""
+        """The images in `path` without labels, if it is a file; otherwise the folder's pair."""
         if not Path(self.path).is_file():
             return self._load(self.prefix)
         x = read_idx(Path(self.path))
@@ -105,10 +105,12 @@ class Idx(Part):
         )
 
     def _pair(self, prefix: str) -> tuple[Path, Path]:
-        """The one file of images and the one of labels. Raises `Refused` for none or several."""
+        """The files of images and of labels. Raises `Refused` unless there is exactly one pair."""
         folder = Path(self.path)
         if not folder.is_dir():
-            raise Refused(f"data.path is {self.path!r}; expected a folder of idx files")
+            raise Refused(
+                f"data.path is {self.path!r}, but there is no such folder; name one of idx files"
+            )
         pairs = [
             (images, labels)
             for images in sorted(folder.glob(f"{prefix}*images?idx3-ubyte*"))
@@ -128,9 +130,11 @@ class Idx(Part):
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """The array of unsigned bytes in an idx file, memory-mapped (privately) unless it is gzipped.
+    """The array of unsigned bytes in an idx file, memory-mapped unless it is gzipped.
 
-    Raises `Refused` if the file is of another type, or truncated.
+    Raises:
+      Refused: if the file is of another type, or truncated.
+      OSError: if it cannot be read.
     """
     content: np.ndarray
     try:
@@ -156,9 +160,7 @@ def read_idx(path: Path) -> np.ndarray:
         )
     header = 4 + 4 * magic[3]
     if len(content) < header:
-        raise Refused(
-            f"{path} ends inside its header, so that it was truncated; download the file again"
-        )
+        raise Refused(f"{path} is truncated: it ends within its header; download the file again")
     shape = tuple(np.frombuffer(bytes(content[4:header]), ">u4").tolist())
     if len(content) - header != math.prod(shape):
         raise Refused(
@@ -170,7 +172,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _unzipped(path: Path) -> bytearray:
-    """The contents of a gzip file, up to slightly more than its header declares."""
+    """The decompressed contents of a gzip file, up to little more than its idx header declares."""
     with regular.opened(path) as raw, gzip.open(raw) as file:
         content = bytearray(file.read(4))
         content += file.read(4 * content[3]) if len(content) == 4 else b""

@@ -1,7 +1,6 @@
-"""LEAF's JSON folders (Caldas et al. 2018): users, with x and y each.
+"""LEAF's JSON folders (Caldas et al. 2018), in which each user has a list x and a list y.
 
-Reads the users of LEAF's JSON files, and their examples as arrays. Users are private: messages
-refer to them by their index in a file, from 1.
+Users are private: messages refer to them by their index in a file, from 1.
 """
 
 from __future__ import annotations
@@ -39,9 +38,10 @@ class LeafUser:
 
 
 def read_users(folder: Path) -> list[LeafUser]:
-    """All users in order of their names.
+    """All users in the JSON files of `folder`, sorted by name.
 
-    Raises `Refused` for files of another form, and for a user in two files.
+    Raises:
+      Refused: if there is no file, a file has another format, or a user occurs twice.
     """
     files = sorted(folder.glob("*.json"))
     if not files:
@@ -60,13 +60,13 @@ def read_users(folder: Path) -> list[LeafUser]:
 
 
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
-    """The place of example `index` in its file; `owners` `[N]` are the examples' users, sorted."""
+    """The place of example `index` in messages; `owners` `[N]` are the examples' users, sorted."""
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
 
 
 def _users_of(file: Path) -> Iterator[LeafUser]:
-    """The users of one file. Raises `Refused` unless it has LEAF's form."""
+    """The users of one file. Raises `Refused` unless it has LEAF's format."""
     try:
         document = json.loads(decoded(file, "data.path"))
     except (ValueError, RecursionError) as error:
@@ -103,8 +103,9 @@ def feature_array(xs: list[Any], place: PlaceOf) -> np.ndarray:
         usual = _shape(xs[0])
         wrong = (n for n, x in enumerate(xs) if usual is None or _shape(x) != usual)
         raise Refused(
-            f"data.path: {place(next(wrong, 0))}: x is not a list of as many numbers as in the "
-            "first example; give all examples one length, or for text set data.text = true",
+            f"data.path: {place(next(wrong, 0))}: x is not a list of numbers, or its length "
+            "differs from the first example's; give all examples one length, or for text set "
+            "data.text = true",
             private=str(error),
         ) from None
     finite = np.isfinite(x).all(1)
@@ -137,9 +138,9 @@ def class_array(ys: list[Any], classes: int, place: PlaceOf) -> np.ndarray:
 
 
 def text_in(x: Any, field: int, place: PlaceOf, index: int) -> str:
-    """The text of the example `index`: x itself, or, for a list, its `field` from 0.
+    """The text of example `index`: x itself if `field` is -1, otherwise element `field` of x.
 
-    Raises `Refused` if there is none.
+    Raises `Refused` if that is not a text.
     """
     held = x if field < 0 else x[field] if isinstance(x, list) and field < len(x) else None
     if not isinstance(held, str):
@@ -155,36 +156,36 @@ class Leaf(Part):
     """LEAF's JSON folders: numbers (FEMNIST, Synthetic), or text (Shakespeare, Sent140).
 
     `path` is a folder with `train/` and `test/` (or with JSON files itself), as LEAF's preprocess
-    script writes. `classes` is declared, never counted from private labels. Numbers have declared
-    `bounds`, to which they are clipped, are scaled to [-1, 1] (`[]`: used unchanged) and may be
-    given the `shape` of an image. With `text`, x are strings, y the next character; or, if `labels`
-    are declared, y is one of these, and x a list whose `field` number 4 is the text in Sent140.
+    script writes. `classes` is declared, never counted from private labels. Numbers are clipped to
+    `bounds` and scaled to [-1, 1], or used unchanged if `bounds` is []; `shape` may give them the
+    shape of an image. With `text`, x is a string and y the next character. If `labels` are
+    declared, too, y is one of them, and the text is element `field` of x (4 in Sent140).
 
-    `test/` is public if LEAF split by user (`-t user`): its users differ from those that train. If
-    it split by sample, as in FedProx's sets, they are the same, and the test set is not public: it
-    is used without privacy, or with `data.holdout = "examples"`.
+    `test/` is public if LEAF split by user (`-t user`): its users then do not train. If LEAF split
+    by sample, as for FedProx's data sets, the users of `test/` also train, so it can be used only
+    without privacy or with `data.holdout = "examples"`.
     """
 
     path: str = Field(examples=["."])
     """A folder with `train/` and `test/`, or with JSON files itself."""
     classes: int = Field(0, ge=0, examples=[2])
-    """Declared number of classes."""
+    """Number of classes, if labels are integers from 0."""
     shape: list[int] = []
-    """Shape of an image that the numbers form; empty: flat."""
+    """Shape of an image that the numbers form; [] for a vector."""
     bounds: list[float] = Field([0.0, 1.0], max_length=2)
-    """Bounds of the numbers; empty: used unchanged."""
+    """Bounds [low, high] of the numbers; [] to use them unchanged."""
     text: bool = False
-    """Whether examples are strings, and the next character."""
+    """Whether x is text; without `labels`, y is the next character."""
     vocabulary: str = PRINTABLE
-    """The distinguished characters."""
+    """The characters that are tokens; all other characters share one token."""
     labels: list[str] = []
     """The values of y, if texts are classified (["0", "1"] in Sent140)."""
     field: int = Field(-1, ge=-1)
     """Index of the text in x, from 0; -1: x is the text."""
     window: int = Field(80, ge=1, le=65_536)
-    """Number of tokens of such a text in an example."""
+    """Number of tokens of a classified text in one example."""
     words: str = ""
-    """A public file of words, one a line, which then are the tokens."""
+    """A public file with one word per line; these words, not characters, are then the tokens."""
     bag: bool = False
     """Whether x becomes the relative frequency of each token in its text."""
     natural_partition: ClassVar[bool] = True
@@ -192,7 +193,7 @@ class Leaf(Part):
 
     @property
     def squared_norm(self) -> float | None:
-        """1 for shares of tokens; else no bound: only a file states the size of examples."""
+        """1 for token frequencies; otherwise None, since only files state the size of examples."""
         return 1.0 if self.bag else None
 
     @model_validator(mode="after")
@@ -212,8 +213,7 @@ class Leaf(Part):
             )
         if len(self.bounds) == 1 or (self.bounds and not self.bounds[0] < self.bounds[1]):
             raise ValueError(
-                f"bounds is {self.bounds}; expected a lower and a higher number, or [] to leave "
-                "numbers unclipped"
+                f"bounds is {self.bounds}; expected [low, high], or [] to leave numbers unclipped"
             )
         return self
 
@@ -271,7 +271,7 @@ class Leaf(Part):
     def _scaled(self, x: np.ndarray, place: PlaceOf) -> tuple[np.ndarray, int]:
         """The numbers `[N, features]` scaled onto [-1, 1], and the number of clipped values.
 
-        Undeclared bounds clip nothing: a number beyond them is refused.
+        If `bounds` is not declared, numbers beyond the default bounds are refused.
         """
         if not self.bounds:
             return x, 0
@@ -307,9 +307,9 @@ class Leaf(Part):
         names: tuple[str, ...],
         place: PlaceOf,
     ) -> Examples:
-        """Windows x of characters, with y the same window one character later.
+        """Examples of next-character prediction: x is the text, and y the next character of each.
 
-        y holds the window's own characters, and at its end the label.
+        The last entry of y is the example's label.
         """
         characters = Characters(self.vocabulary)
         for index, pair in enumerate(zip(xs, ys, strict=True)):

@@ -2,7 +2,8 @@
 
 For client k: u_k ~ N(0, alpha), W_k and b_k ~ N(u_k, 1); B_k ~ N(0, beta), v_k ~ N(B_k, 1); x ~
 N(v_k, diag(j^-1.2)), y = argmax(softmax(W_k x + b_k)). alpha controls the heterogeneity of the
-clients' true models, beta that of their data. `iid` shares one W, b ~ N(0, 1) and v = 0.
+clients' true models, beta that of their data. With `iid`, all clients share one W and b ~ N(0, 1),
+and v = 0.
 
 As in the authors' generator, alpha and beta are standard deviations, and a client holds `size_min`
 examples more than a log-normal draw with parameters `size_mean`, `size_std`.
@@ -44,9 +45,9 @@ class Synthetic(Part):
     size_min: int = Field(50, ge=0)
     """Smallest number of examples of a client."""
     size_mean: float = Field(4.0, ge=-20, le=20)
-    """Mean of the logarithm of the number of further examples."""
+    """Mean of the logarithm of a client's number of examples in excess of `size_min`."""
     size_std: float = Field(2.0, ge=0, le=10)
-    """Standard deviation of that logarithm."""
+    """Standard deviation of the logarithm of the number in excess of `size_min`."""
     size_max: int = Field(10_000, ge=1)
     """Largest number of examples of a client."""
     natural_partition: ClassVar[bool] = True
@@ -58,7 +59,7 @@ class Synthetic(Part):
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The seed, from which its clients are generated: another seed gives other clients."""
+        """The seed, since clients are generated from it: another seed gives other clients."""
         return (f"synthetic: seed {seed}",)
 
     def load(self, clients: int, streams: Streams) -> Examples:

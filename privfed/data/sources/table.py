@@ -6,7 +6,7 @@ import hashlib
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -20,6 +20,7 @@ from privfed.data.federation import Examples
 from privfed.data.inputs import Input, X, by_name, by_position, side_by_side
 from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
+from privfed.data.sites import earlier_sums
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.tables.array_table import ArrayShapes, PositionLabels
 from privfed.data.tables.cells import CellRules
@@ -30,53 +31,81 @@ from privfed.data.tables.readable import Readable, TableFile
 
 
 class GivenTable(DeclaredTable):
-    """A table that was passed in Python, with columns declared as those of `table`, or arrays.
+    """A table that was passed in Python, with columns declared as for `table`.
 
-    Arrays are one feature of a `shape`, or several `inputs`, whose kinds are declared. The table
-    itself is not stored: it has to be passed again to resume its run.
+    The object is not stored: to resume a run, it has to be passed again.
     """
 
-    shape: list[Annotated[int, Field(ge=1)]] = []
-    """Shape of one example, if its one feature is an array."""
-    inputs: dict[str, Input] = {}
-    """Inputs of the model by name, in place of features: numbers, token ids and masks."""
-    label_shape: list[Annotated[int, Field(ge=1)]] = []
-    """Shape of an example's labels, if each position has one."""
-    ignored: int = -100
-    """The integer of positions without a label."""
-    next_token: str = ""
-    """The input whose next token is the label of each position, in place of a label."""
-    padding: int = Field(-1, ge=-1)
-    """The token id that is not predicted, if no mask states the padding."""
-    tokens_per_client: int = Field(0, ge=0)
-    """Largest number of tokens of a client; further examples are left out. 0: no limit."""
-    tokenizer: str = ""
-    """The name of the tokenizer that made the tokens, for the record."""
     rows: ClassVar[Readable | None] = None
     test: ClassVar[Readable | None] = None
     kept_by_user: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, rows: Readable, test: Readable | None = None) -> type[GivenTable]:
-        """The source with the rows `rows`, and a public table `test`, if any."""
+    def of(cls, rows: Readable, test: Readable | None = None) -> type[Self]:
+        """The source class with the table `rows`, and a public test table, if any."""
         return part_around(cls, cls, rows=rows, test=test)
 
+    def sources(self, seed: int) -> tuple[str, ...]:
+        """Tables with this client column, and any table, since the object's origin is unknown."""
+        return (f"table: {self.client}", "table*")
+
+    def load(self, clients: int, streams: Streams) -> Examples:
+        return self.load_from(self._passed_rows())
+
+    def load_test(self, clients: int, streams: Streams) -> Examples | None:
+        self._passed_rows()
+        return self.load_from(self.test, ownerless=True) if self.test else None
+
+    def load_inputs(self) -> Examples:
+        """The rows of a table to predict, which may lack labels and the client column."""
+        return self.load_from(self._passed_rows(), label_free=True)
+
+    def _passed_rows(self) -> Readable:
+        """Returns the table. Raises `Refused` if it was not passed again."""
+        if self.rows is None:
+            raise Refused(
+                "the data of this run were passed as an object, which a run directory does not "
+                "store; in Python, pass the object again by privfed.load(path, data=population)"
+            )
+        return self.rows
+
+
+class GivenArrays(GivenTable):
+    """Arrays that were passed in Python: one feature of a `shape`, or several declared `inputs`."""
+
+    shape: list[Annotated[int, Field(ge=1)]] = []
+    """Shape of one example, if its only feature is an array."""
+    inputs: dict[str, Input] = {}
+    """Inputs of the model by name, instead of features: numbers, token ids and masks."""
+    label_shape: list[Annotated[int, Field(ge=1)]] = []
+    """Shape of an example's labels, if each position has one."""
+    ignored: int = -100
+    """Label of positions that are not scored."""
+    next_token: str = ""
+    """Input of token ids; the label of each of its positions is the next token."""
+    padding: int = Field(-1, ge=-1)
+    """Token id of padding, which is not predicted; -1 if a mask states the padding, or none."""
+    tokens_per_client: int = Field(0, ge=0)
+    """Largest number of tokens per client; examples beyond it are left out. 0 means no limit."""
+    tokenizer: str = ""
+    """Name of the tokenizer that made the tokens; recorded only."""
+
     @property
-    def array_shapes(self) -> ArrayShapes | None:
-        """The shapes of arrays; None for a table of columns."""
-        if not (self.shape or self.inputs):
-            return None
+    def shapes(self) -> ArrayShapes:
+        """The shapes of arrays."""
         return ArrayShapes.of(self.shape, self.inputs, self.label_shape, not self.next_token)
 
-    def _refuse_undeclared_inputs(self) -> None:
+    def _refuse_wrong_inputs(self) -> None:
         if not self.inputs:
-            super()._refuse_undeclared_inputs()
-        if self.inputs and (self.features or self.dates or self.categories or self.shape):
-            raise ValueError("inputs are declared, and features or shape as well; expected either")
+            super()._refuse_wrong_inputs()
+        elif self.features or self.dates or self.categories or self.shape:
+            raise ValueError(
+                "inputs is set, but so are features, dates, categories or shape; set only one kind"
+            )
         if {"y", "client"} & self.inputs.keys():
-            raise ValueError("an input is called 'y' or 'client', the names of the other columns")
-        if self.label_shape and self.array_shapes is None:
-            raise ValueError("label_shape applies to arrays; leave it out")
+            raise ValueError(
+                "an input is called 'y' or 'client', but these are other columns; rename the input"
+            )
         self._refuse_labels_of_positions()
 
     def _refuse_labels_of_positions(self) -> None:
@@ -90,42 +119,42 @@ class GivenTable(DeclaredTable):
                     f"sequence, of {names}"
                 )
             if self.classes or self.labels or self.label_bounds or self.label_shape:
-                raise ValueError("next_token is the label; leave classes and labels out")
+                raise ValueError(
+                    "next_token is set, but so are classes, labels, label_bounds or label_shape; "
+                    "leave those out, since the next token is the label"
+                )
         elif self.label_shape and not self.classes:
-            raise ValueError("label_shape needs classes, the number of classes of a position")
+            raise ValueError(
+                "label_shape is set, but classes is not; set classes to the number of classes"
+            )
         budgeted = any(each.tokens for each in self.inputs.values())
         if self.tokens_per_client and not budgeted:
-            raise ValueError("tokens_per_client is set, but no input holds token ids")
+            raise ValueError(
+                "tokens_per_client is set, but no input holds token ids; leave the key out"
+            )
 
     @property
     def squared_norm(self) -> float | None:
-        """The number of columns, as for any table, or of the array's numbers."""
+        """The number of values of an example's arrays; None if there are token ids."""
         if any(each.tokens for each in self.inputs.values()):
             return None
-        sizes = [each.size for each in self.inputs.values()]
-        return (
-            float(sum(sizes) or math.prod(self.shape))
-            if self.array_shapes
-            else super().squared_norm
-        )
+        return float(sum(each.size for each in self.inputs.values()) or math.prod(self.shape))
 
     @property
     def _declared_label(self) -> LabelDeclaration:
         if not (self.next_token or self.label_shape):
             return super()._declared_label
-        columns = [] if self.next_token else [str(self.label)]
-        classes = self.inputs[self.next_token].tokens if self.next_token else self.classes
         return PositionLabels(
-            columns,
-            True,
-            [],
-            classes,
-            [],
-            tuple(self.label_shape),
-            self.ignored,
-            self.inputs,
-            self.next_token,
-            self.padding,
+            columns=[] if self.next_token else [str(self.label)],
+            single=True,
+            values=[],
+            classes=self.inputs[self.next_token].tokens if self.next_token else self.classes,
+            bounds=[],
+            shape=tuple(self.label_shape),
+            ignored=self.ignored,
+            inputs=self.inputs,
+            next_token=self.next_token,
+            padding=self.padding,
         )
 
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
@@ -154,17 +183,17 @@ class GivenTable(DeclaredTable):
         return side_by_side(values, self.inputs), clipped, None
 
     def load_from(
-        self, table: Readable, label_free: bool = False, anybody: bool = False
+        self, table: Readable, label_free: bool = False, ownerless: bool = False
     ) -> Examples:
-        examples = replace(super().load_from(table, label_free, anybody), inputs=self.inputs)
+        examples = replace(super().load_from(table, label_free, ownerless), inputs=self.inputs)
         if not self.tokens_per_client or examples.owners is None or label_free:
             return examples
-        return examples.take(
-            within(self._token_counts(examples), examples.owners, self.tokens_per_client)
-        )
+        counts = self._token_counts(examples)
+        totals = earlier_sums(counts, examples.owners) + counts
+        return examples.take(np.flatnonzero(totals <= self.tokens_per_client))
 
     def _token_counts(self, examples: Examples) -> Indices:
-        """Number of tokens `[N]` of each example, without padding if the input is masked."""
+        """Number of tokens `[N]` of each example; padding counts unless a mask states it."""
         x = examples.x[torch.arange(len(examples))]
         values = {X: x} if by_position(self.inputs) else by_name(x, self.inputs)
         counts = np.zeros(len(examples), dtype=np.int64)
@@ -174,83 +203,48 @@ class GivenTable(DeclaredTable):
                 counts += values[masks[0]].flatten(1).sum(1).numpy() if masks else each.size
         return counts
 
-    def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column; and any table, since its location is unknown."""
-        return (f"table: {self.client}", "table*")
-
-    def load(self, clients: int, streams: Streams) -> Examples:
-        return self.load_from(self._at_hand())
-
-    def load_test(self, clients: int, streams: Streams) -> Examples | None:
-        self._at_hand()
-        return self.load_from(self.test, anybody=True) if self.test else None
-
-    def load_inputs(self) -> Examples:
-        """The rows of a table to predict, which may lack labels and the client column."""
-        return self.load_from(self._at_hand(), label_free=True)
-
-    def _at_hand(self) -> Readable:
-        """Returns the table. Raises `Refused` if it was not passed again."""
-        if self.rows is None:
-            raise Refused(
-                "the data of this run were passed as an object, which a run directory does not "
-                "store; in Python, pass the object again by privfed.load(path, data=population)"
-            )
-        return self.rows
-
-
-def within(counts: Indices, owners: Indices, budget: int) -> Indices:
-    """The rows `[n]`, in order, of each owner's first examples whose `counts` sum to a budget.
-
-    Examples after the first that exceeds it are left out.
-    """
-    order = np.argsort(owners, kind="stable")
-    total = np.cumsum(counts[order])
-    first = np.flatnonzero(np.diff(owners[order], prepend=-1))
-    before = np.repeat(total[first] - counts[order][first], np.diff(np.append(first, len(order))))
-    return np.sort(order[total - before <= budget])
-
 
 class Table(DeclaredTable):
     """A table in a CSV, Parquet or npz file. x `[N, features]` in [-1, 1].
 
     An npz may hold images `[N, *shape]`.
 
-    `features` maps columns (or patterns, "pixel*") to their bounds [low, high], from which they are
-    scaled, `dates` to their first and last day; `categories` maps columns to their values, one 0/1
-    feature each. `outside` is the treatment of a number beyond its bounds or an undeclared value
-    ("clip": the bound, or no category; "refuse").
+    `features` maps columns of numbers (or patterns such as "pixel*") to their bounds [low, high],
+    `dates` columns of dates to their first and last day, and `categories` columns of words to their
+    values, each of which becomes a 0/1 feature. `outside` is the treatment of numbers beyond their
+    bounds and of undeclared values: "clip" replaces them by the bound, or by no category; "refuse"
+    refuses the table.
 
-    `missing` is the replacement of an empty cell: "refuse", a number for all features (and then
-    none of its values for a category), or a table by column: a number, a date, or "none" for a
-    category. `missing_words` are further empty cells, as "unknown". `encoding`, `delimiter` and
-    `decimal` are those of a CSV.
+    `missing` replaces empty cells: by one number for all features (empty categories then count as
+    no category), or by column, by a number, a date, or "none" for a category. "refuse" refuses
+    tables with empty cells. `missing_words`, such as "unknown", count as empty cells. `encoding`,
+    `delimiter` and `decimal` are those of a CSV file.
 
-    `label` is one column, with `labels` (its values by name), `classes` (integers from 0) or
-    `label_bounds` (a number to predict); or several columns of 0 and 1. `client` names the column
-    of clients; without it, partition the rows by "iid" or another simulation. `site` names the
-    column of sites. A number to predict is also clipped to its bounds, and scored like that: choose
-    them wide enough. `test_path` is a public table with the same columns.
+    `label` is one column, with `labels` (its values), `classes` (integers from 0) or `label_bounds`
+    (a number to predict), or several columns of 0 and 1. A number to predict is clipped to its
+    bounds for scores, too: choose wide bounds. `client` names the column that identifies clients;
+    without it, partition the rows by "iid" or another simulation. `site` names the column that
+    identifies sites. `test_path` is a public table with the same columns.
     """
 
     path: str = Field(examples=["."])
     """A CSV, Parquet or npz file."""
     delimiter: str = Field(",", min_length=1, max_length=1)
-    """Delimiter between the cells of a CSV."""
+    """Delimiter between the cells of a CSV file."""
     decimal: Literal[".", ","] = "."
-    """Decimal mark of a CSV."""
+    """Decimal mark of a CSV file."""
     encoding: Annotated[str, AfterValidator(known_encoding)] = "utf-8"
-    """Encoding of a CSV."""
+    """Encoding of a CSV file."""
     test_path: str = ""
-    """A public table with the same columns, to score on."""
+    """A public table with the same columns: the test set."""
 
     @property
     def squared_norm(self) -> float | None:
-        """The number of columns, as for any table; None for an npz, which may hold arrays."""
+        """As for any table; None for an npz file, which may hold arrays."""
         return None if Path(self.path).suffix.lower() == ".npz" else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The client column, at any location; and the location, for any client column."""
+        """Two origins: the client column (in any file), and the file (with any client column)."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -259,7 +253,7 @@ class Table(DeclaredTable):
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
         if not self.test_path:
             return None
-        return self.load_from(self._file(self.test_path), anybody=True)
+        return self.load_from(self._file(self.test_path), ownerless=True)
 
     def load_inputs(self) -> Examples:
         """The rows of a table to predict, which may lack labels and the client column."""

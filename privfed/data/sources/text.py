@@ -3,9 +3,9 @@
 McMahan et al. 2017, section 3, and Caldas et al. 2018 (LEAF) define Shakespeare's clients in this
 way.
 
-Texts become examples for next-character prediction: declared characters, windows of fixed length.
-The vocabulary is a public constant; other characters become "unknown", so that no character of a
-client's text affects the set of tokens.
+Texts become windows of fixed length for next-character prediction. The vocabulary is a public
+constant: a character that is not in it becomes the token "unknown", so clients' texts do not affect
+the set of tokens.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ PRINTABLE = "".join(chr(code) for code in range(32, 127)) + "\n"
 
 
 class Characters:
-    """Maps the characters of a `vocabulary` to tokens from 2; 0 is padding, 1 any other.
+    """Maps the characters of a `vocabulary` to tokens from 2; 0 is padding, 1 any other character.
 
-    Raises `Refused` for a vocabulary that is empty or holds a character twice.
+    Raises `Refused` if the vocabulary is empty or contains a character twice.
     """
 
     def __init__(self, vocabulary: str) -> None:
         if len(set(vocabulary)) != len(vocabulary) or not vocabulary:
             raise Refused(
-                f"data.vocabulary is {vocabulary!r}; expected different characters, each once"
+                f"data.vocabulary is {vocabulary!r}; expected one character or more, each once"
             )
         self._tokens = {character: n for n, character in enumerate(vocabulary, start=2)}
         self.meaning = Meaning(names=("", "\ufffd", *vocabulary))
@@ -60,9 +60,10 @@ class Characters:
         return text
 
     def windows(self, text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Windows x `[n, length]`, and y, the same one character later; the last one is padded.
+        """Windows x and y `[n, length]` of tokens; the last window is padded.
 
-        A text of fewer than two characters has nothing to predict, and gives no window.
+        y holds the token that follows each token of x. A text of fewer than two tokens has no
+        window.
         """
         tokens = self.encode(text)
         count = -(-(len(tokens) - 1) // length) if len(tokens) > 1 else 0
@@ -84,7 +85,7 @@ _SPEECH = re.compile(r"(?:\A|\n[ \t]*\n)[ \t]*([^\n:]{1,80}):[ \t]*(?=\n|\Z)")
 
 
 class Text(Part):
-    """Plays by speaker. x and y `[N, window]` int64: characters, and the same one character later.
+    """Plays by speaker. x and y `[N, window]` int64: characters, and the next character of each.
 
     `path` is a UTF-8 text file, or a folder of `.txt` files, with blocks of "SPEAKER:" and lines.
     The lines of a speaker, in the order of the file, are cut into windows. `vocabulary` is
@@ -94,17 +95,17 @@ class Text(Part):
     path: str = Field(examples=["."])
     """A UTF-8 file, or a folder of `.txt` files."""
     window: int = Field(80, ge=1, le=65_536)
-    """Number of characters of an example."""
+    """Number of characters of one example."""
     vocabulary: str = PRINTABLE
-    """The distinguished characters."""
+    """The characters that are tokens; all other characters share one token."""
     test_path: str = ""
-    """A public file or folder to score on."""
+    """A public file or folder of the same form: the test set."""
     natural_partition: ClassVar[bool] = True
     holds_real_clients: ClassVar[bool] = True
 
     @property
     def squared_norm(self) -> None:
-        """No bound: its examples are tokens."""
+        """None, since examples are tokens."""
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
@@ -149,7 +150,12 @@ def decoded(file: Path, key: str) -> str:
 def speeches(path: Path, key: str = "data.path") -> dict[str, list[str]]:
     """The speeches of each speaker of the plays at `path`, in order.
 
-    Raises `Refused` if there is no file, no speech, or text that is not UTF-8.
+    Args:
+      path: a text file, or a folder of .txt files.
+      key: key of the run file that names `path`, for messages.
+
+    Raises:
+      Refused: if there is no such file, it contains no speech, or it is not UTF-8.
     """
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     by_speaker: dict[str, list[str]] = {}

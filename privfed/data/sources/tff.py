@@ -24,28 +24,26 @@ from privfed.data.sources.declared_examples import DeclaredExamples
 _EXAMPLES = "examples"
 _FORM = "TensorFlow Federated's form, examples/CLIENT/FIELD"
 _TIGHTEST = 1032
-"""Largest compression ratio of deflate; a file that claims a higher one does not hold such an
-array.
-"""
+"""Largest compression ratio of deflate; an array with a higher ratio is not stored in full."""
 
 
 def read_clients(
     path: Path, x: str, y: str, stored: Sequence[tuple[int, ...]], share: float
 ) -> RawExamples:
-    """The fields `x` and `y` of a share of the clients in the file, in order of their names.
+    """Reads the fields `x` and `y` of a fraction of the clients in a file, in order of their names.
 
     Args:
       path: the HDF5 file.
       x: field of the features.
       y: field of the labels; empty for none.
-      stored: admitted shapes of an example's array; empty for texts.
-      share: fraction of clients to read; membership depends on a client's own name only.
+      stored: permitted shapes of an example's array; empty for texts.
+      share: fraction of clients to read; whether a client is read depends on its name only.
 
     Returns:
       The examples, with their owners.
 
     Raises:
-      Refused: for a file of another form.
+      Refused: if the file cannot be read, has another form, or the chosen clients have no example.
     """
     with _groups(path) as groups:
         chosen = [
@@ -81,8 +79,8 @@ def _joined(
     owners = np.repeat(np.arange(len(names)), sizes)
     if not len(owners):
         raise Refused(
-            f"data: the {len(names)} clients that were read from {path} hold no example; expected "
-            "at least one"
+            f"data: {path} has no example of the {len(names)} clients that data.share chose; raise "
+            "data.share, or use another file"
         )
 
     def place(index: int) -> str:
@@ -97,7 +95,7 @@ def _joined(
 
 @contextlib.contextmanager
 def _groups(path: Path) -> Iterator[Any]:
-    """The groups of clients in an HDF5 file. Raises `Refused` for any error of the file."""
+    """The groups of clients in an HDF5 file. Raises `Refused` for any error in the file."""
     try:
         import h5py
     except ImportError:
@@ -106,7 +104,10 @@ def _groups(path: Path) -> Iterator[Any]:
             "install 'privfed[hdf5]'"
         ) from None
     if not path.is_file():
-        raise Refused(f"data: {path} does not exist (from {Path.cwd()}); expected an HDF5 file")
+        raise Refused(
+            f"data: the HDF5 file is {path}, but there is no such file (from {Path.cwd()}); "
+            "correct the path"
+        )
     try:
         with h5py.File(path, "r") as file:
             groups = _held(file, _EXAMPLES, str(path))
@@ -119,7 +120,7 @@ def _groups(path: Path) -> Iterator[Any]:
         KeyError,
         TypeError,
         ValueError,
-    ) as error:  # as h5py does
+    ) as error:  # h5py raises all of these
         raise Refused(
             f"data: {path} cannot be read: {public_text(error)}; expected an HDF5 file",
             private=str(error),
@@ -166,7 +167,7 @@ def _dataset(group: Any, name: str, called: str) -> Any:
 def _features(
     group: Any, name: str, stored: Sequence[tuple[int, ...]], called: str
 ) -> tuple[Any, tuple[int, ...] | None]:
-    """A client's texts or array, and the shape of one example in it. Raises `Refused`."""
+    """A client's texts or array, and the shape of one example; `Refused` if not in `stored`."""
     dataset = _dataset(group, name, called)
     if not stored:
         return _texts(dataset, name, called), None
@@ -204,9 +205,9 @@ def _texts(dataset: Any, name: str, called: str) -> list[str]:
 
 
 def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
-    """A client's labels, one for each of `count` examples: `[count]`, or `[count, 1]` in the file.
+    """A client's labels `[count]`; the file may store them as `[count, 1]`.
 
-    Raises `Refused`.
+    Raises `Refused` unless there is one for each of `count` examples.
     """
     dataset = _dataset(group, name, called)
     if dataset.shape not in ((count,), (count, 1)):
@@ -220,7 +221,7 @@ def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
 
 
 def _refuse_blanks(name: str, called: str) -> None:
-    """Raises `Refused` for a name with surrounding blanks, which may duplicate another client's."""
+    """Raises `Refused` for a name with surrounding blanks, which could count a client twice."""
     if name != name.strip():
         raise Refused(
             f"data: {called} has spaces before or after its name; remove these spaces",
@@ -238,17 +239,17 @@ class Tff(DeclaredExamples):
     public file of `words`. Numbers are scaled onto [-1, 1].
 
     The published test files of EMNIST, Shakespeare and Stack Overflow contain clients that also
-    train, and those of CIFAR-100 other clients with the same names: they are used without privacy,
-    or with `data.holdout = "examples"`. Under privacy, `data.holdout = "clients"` declares some of
-    the training clients public.
+    train; that of CIFAR-100 contains other clients with the same names. Use these files without
+    privacy, or with `data.holdout = "examples"`. Under privacy, `data.holdout = "clients"` declares
+    some of the training clients public instead.
     """
 
     path: str = Field(examples=["."])
-    """An HDF5 file, as fed_emnist_train.h5."""
+    """An HDF5 file, for example fed_emnist_train.h5."""
     test_path: str = ""
-    """A file of test examples, as fed_emnist_test.h5."""
+    """A file of test examples, for example fed_emnist_test.h5."""
     share: float = Field(1.0, gt=0.0, le=1.0)
-    """Fraction of the clients to read; a client's membership depends on its own name only."""
+    """Fraction of the clients to read; whether a client is read depends on its name only."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
         return ("tff: ",)

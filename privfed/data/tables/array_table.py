@@ -1,7 +1,7 @@
 """Clients' arrays that were passed in Python, as one table: inputs by name, labels, owners.
 
-A client is a name, and holds a pair (x, y) of arrays or a `torch.utils.data.Dataset` of such pairs.
-Messages refer to a client by its index, never by its name.
+Each client has a name, and a pair (x, y) of arrays or a `torch.utils.data.Dataset` of such pairs.
+Messages refer to a client by its index, from 1, never by its name.
 """
 
 from __future__ import annotations
@@ -82,10 +82,19 @@ class ArrayShapes:
 
 
 def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> ArrayTable:
-    """The table of all arrays of `clients`, by name. Raises `Refused`."""
+    """The table of the arrays of all clients.
+
+    Args:
+      clients: a pair (x, y), or a dataset of pairs, by the client's name.
+      shapes: the declared shapes.
+      called: name of the data in messages.
+
+    Raises:
+      Refused: if arrays are not as declared, two names are equal as text, or there is no example.
+    """
     pairs, names = [], []
-    for place, (name, held) in enumerate(clients.items(), start=1):
-        x, y = _examples(held, shapes, f"{called}, client {place}")
+    for place, (name, passed) in enumerate(clients.items(), start=1):
+        x, y = _examples(passed, shapes, f"{called}, client {place}")
         pairs.append((x, y))
         names += [str(name)] * len(y)
     if len({str(name) for name in clients}) < len(clients):
@@ -95,33 +104,36 @@ def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> 
         )
     if not names:
         raise Refused(
-            f"data: {called} holds no example; give every client at least one, or leave the "
-            "client out"
+            f"data: no client has an example in {called}; give every client at least one, or leave "
+            "the client out"
         )
     inputs = {name: np.concatenate([x[name] for x, _ in pairs]) for name in shapes.inputs}
     labels = np.concatenate([y for _, y in pairs]) if shapes.labelled else None
     return ArrayTable(inputs, labels, np.array(names), called)
 
 
-def of_pair(held: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
-    """The table of examples without owners. Raises `Refused`."""
-    x, y = _examples(held, shapes, called)
+def of_pair(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
+    """The table of a pair (x, y) without owners. Raises `Refused` if it is not as declared."""
+    x, y = _examples(passed, shapes, called)
     return ArrayTable(x, y if shapes.labelled else None, None, called)
 
 
-def of_inputs(held: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
-    """The table of features only. Raises `Refused`."""
-    return ArrayTable(_inputs(held, shapes, called), None, None, called)
+def of_inputs(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
+    """The table of inputs without labels. Raises `Refused` if they are not as declared."""
+    return ArrayTable(_inputs(passed, shapes, called), None, None, called)
 
 
 def _examples(
-    held: Any, shapes: ArrayShapes, called: str
+    passed: Any, shapes: ArrayShapes, called: str
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """The inputs and labels of a client; zeros for unlabelled ones. Raises `Refused`."""
+    """The inputs and labels of a client; labels are zeros if `shapes` states none.
+
+    Raises `Refused` if they are not as declared.
+    """
     if not shapes.labelled:
-        x = _inputs(held, shapes, called)
+        x = _inputs(passed, shapes, called)
         return x, np.zeros(len(next(iter(x.values()))))
-    pair = held if _is_pair(held) else _gathered(held, called)
+    pair = passed if _is_pair(passed) else _gathered(passed, called)
     y = _array(pair[1], called)
     if not y.size and not isinstance(pair[0], Mapping) and not _array(pair[0], called).size:
         empty = {name: np.zeros((0, *shape), np.int64) for name, shape in shapes.inputs.items()}
@@ -134,27 +146,31 @@ def _examples(
             private=f"x is of shape {[each.shape for each in x.values()]} and y of {y.shape}",
         )
     if y.shape[1:] != tuple(shapes.label):
-        expected = f"an array {tuple(shapes.label)} (label_shape)" if shapes.label else "one"
+        expected = (
+            f"an array of shape {tuple(shapes.label)} (label_shape)"
+            if shapes.label
+            else "one label"
+        )
         raise Refused(
-            f"data: {called} has labels of several numbers, or of another shape; expected "
-            f"{expected} per example; for one per position, declare label_shape",
+            f"data: {called} has labels of another shape; expected {expected} per example; for one "
+            "label per position, declare label_shape",
             private=f"they are of shape {y.shape[1:]}",
         )
     return x, y
 
 
-def _inputs(held: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray]:
-    """The arrays of declared inputs. Raises `Refused` for others."""
-    if [*shapes.inputs] == [X] and not isinstance(held, Mapping):
-        arrays = {X: _array(held, called)}
-    elif not isinstance(held, Mapping) or held.keys() != shapes.inputs.keys():
+def _inputs(passed: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray]:
+    """The arrays of declared inputs. Raises `Refused` if names, shapes or lengths differ."""
+    if [*shapes.inputs] == [X] and not isinstance(passed, Mapping):
+        arrays = {X: _array(passed, called)}
+    elif not isinstance(passed, Mapping) or passed.keys() != shapes.inputs.keys():
         raise Refused(
             f"data: {called} does not hold an array for each declared input; expected a mapping "
             f"with exactly {', '.join(map(repr, shapes.inputs))}",
-            private=f"it is a {type(held).__name__}",
+            private=f"it is a {type(passed).__name__}",
         )
     else:
-        arrays = {name: _array(held[name], called) for name in shapes.inputs}
+        arrays = {name: _array(passed[name], called) for name in shapes.inputs}
     for name, shape in shapes.inputs.items():
         _refuse_other_shape(arrays[name], shape, called)
     if len({len(array) for array in arrays.values()}) > 1:
@@ -165,15 +181,15 @@ def _inputs(held: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray
     return arrays
 
 
-def _is_pair(held: Any) -> bool:
-    """Whether `held` is a pair (x, y), and not a list of such pairs, one per example."""
-    return isinstance(held, tuple) and len(held) == 2
+def _is_pair(passed: Any) -> bool:
+    """Whether `passed` is a pair (x, y) rather than a list of pairs, one per example."""
+    return isinstance(passed, tuple) and len(passed) == 2
 
 
-def is_dataset(held: Any) -> bool:
-    """Whether `held` is indexed and contains pairs (x, y), and is not an array itself."""
-    indexed = hasattr(held, "__getitem__") and hasattr(held, "__len__")
-    return indexed and not hasattr(held, "shape") and not isinstance(held, list | Mapping)
+def is_dataset(passed: Any) -> bool:
+    """Whether `passed` may be a dataset of pairs (x, y): with items and a length, but no shape."""
+    indexed = hasattr(passed, "__getitem__") and hasattr(passed, "__len__")
+    return indexed and not hasattr(passed, "shape") and not isinstance(passed, list | Mapping)
 
 
 def _refuse_other_shape(x: np.ndarray, shape: Sequence[int], called: str) -> None:
@@ -194,7 +210,7 @@ def _gathered(dataset: Any, called: str) -> tuple[Any, Any]:
                 name: np.stack([np.asarray(each[name]) for each in x]) for name in x[0]
             }, _stack(y)
         return _stack(x), _stack(y)
-    except Exception as error:  # an arbitrary object, whose error may quote its contents
+    except Exception as error:  # errors of arbitrary objects may quote contents
         raise Refused(
             f"data: {called} holds a {type(dataset).__name__}; expected a pair (x, y) of arrays, "
             f"or a dataset of such pairs with a length: {public_text(error)}",
@@ -206,27 +222,27 @@ def _stack(each: Sequence[Any]) -> np.ndarray:
     return np.stack([np.asarray(example) for example in each]) if each else np.zeros(0)
 
 
-def _array(held: Any, called: str) -> np.ndarray:
-    """`held` as an array: of NumPy, of torch, or nested lists."""
+def _array(passed: Any, called: str) -> np.ndarray:
+    """`passed` as a NumPy array. Raises `Refused` if it cannot be converted."""
     try:
-        detached = held.detach().cpu() if hasattr(held, "detach") else held
+        detached = passed.detach().cpu() if hasattr(passed, "detach") else passed
         return np.asarray(detached)
-    except Exception as error:  # likewise
+    except Exception as error:  # its text may quote contents
         raise Refused(
-            f"data: {called} holds an object that is no array ({public_text(error)}); pass NumPy "
-            "arrays or torch tensors",
+            f"data: {called} holds an object that is not an array ({public_text(error)}); pass "
+            "NumPy arrays or torch tensors",
             private=" ".join(str(error).split()),
         ) from None
 
 
 def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
-    """`array`, if it is numeric. Raises `Refused` for another type."""
+    """Returns `array`. Raises `Refused` if it is not numeric."""
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "buif" or numbers.dtype.itemsize > 8:
         or_labels = (
             "declare words by labels=[…] instead of classes, or pass integers from 0"
             if name == Y
-            else "expected some"
+            else "pass an array of numbers"
         )
         raise Refused(
             f"data: {called}: {name} holds no numbers; {or_labels}",
@@ -239,8 +255,8 @@ def numeric(array: np.ndarray | None, name: str, called: str) -> np.ndarray:
 class PositionLabels(LabelDeclaration):
     """Labels of each position of an example: integers `[N, *shape]` below `classes`.
 
-    With `next_token`, the label of a position is the token after it, in the input of this name.
-    Positions that equal `ignored`, and padding, have no label.
+    If `next_token` names an input, the label of a position is the token after it in that input.
+    Labels that equal `ignored`, and padding, count as no label.
     """
 
     shape: tuple[int, ...] = ()
@@ -250,7 +266,7 @@ class PositionLabels(LabelDeclaration):
     padding: int = -1
 
     def encoded(self, table: Columns, rules: CellRules) -> EncodedLabels:
-        """The labels of `table`. Raises `Refused` for an integer that is no class."""
+        """The labels of `table`. Raises `Refused` if one is not a class."""
         if self.next_token:
             y = self._following(table, rules)
         else:
@@ -275,6 +291,6 @@ class PositionLabels(LabelDeclaration):
         return y
 
     def with_placeholders(self, table: Columns) -> Columns:
-        """`table` with a label 0 at each position."""
+        """`table` with label 0 at each position."""
         zeros = {name: np.zeros((table.rows, *self.shape)) for name in self.columns}
         return replace(table, numbers={**table.numbers, **zeros})

@@ -15,7 +15,7 @@ _TABLES = "a pandas, Polars, Arrow or Hugging Face table"
 
 
 def is_dict_of_tables(candidate: Any) -> bool:
-    """Whether `table` maps names to tables, as a data set with several splits does."""
+    """Whether `candidate` maps names to tables, as a data set with several splits does."""
     return isinstance(candidate, Mapping) and any(map(is_table, candidate.values()))
 
 
@@ -36,7 +36,7 @@ def is_table(candidate: Any) -> bool:
 
 
 def table_names(table: Any, called: str) -> list[str]:
-    """The names of its columns, as text. Raises `Refused` for other objects."""
+    """The names of the table's columns, as text. Raises `Refused` if `table` is not one table."""
     if is_dict_of_tables(table):
         raise Refused(
             f"{called} is a {type(table).__name__} of several tables; pass a single table"
@@ -47,7 +47,12 @@ def table_names(table: Any, called: str) -> list[str]:
 
 
 def as_arrow(table: Any, names: Sequence[str], called: str) -> pyarrow.Table:
-    """The columns `names` of a table of any library. Raises `Refused`, calling it `called`."""
+    """The columns `names` of a table of any supported library.
+
+    Raises:
+      Refused: if a column has no single type, or the data set has a transform; the message calls
+        the table `called`.
+    """
     import pyarrow
 
     try:
@@ -64,7 +69,7 @@ def as_arrow(table: Any, names: Sequence[str], called: str) -> pyarrow.Table:
         raise
     except Exception as error:  # errors of libraries quote cells
         raise Refused(
-            f"data: {called} has a column that no type fits ({public_text(error)}); expected "
+            f"data: {called} cannot be converted to Arrow ({public_text(error)}); expected "
             f"{_TABLES}, with one type in each column",
             private=" ".join(str(error).split()),
         ) from None
@@ -79,16 +84,17 @@ def _names(table: Any) -> list[str]:
 
 
 def is_pandas(candidate: Any) -> bool:
-    """Whether it is a DataFrame of pandas."""
+    """Whether `candidate` is a pandas DataFrame."""
     package = type(candidate).__module__.partition(".")[0]
     return package == "pandas" and hasattr(candidate, "itertuples")
 
 
 def _refuse_transform(dataset: Any, called: str) -> None:
-    """Raises `Refused` for a transform that is applied when rows are read, which Arrow skips."""
+    """Raises `Refused` if the data set transforms rows when they are read: Arrow skips that."""
     if (getattr(dataset, "format", None) or {}).get("type") == "custom":
         raise Refused(
-            f"data: {called} has a transform that is not applied yet; apply the transform by map()"
+            f"data: {called} has a transform that is applied only when rows are read; apply it by "
+            "map() first"
         )
 
 

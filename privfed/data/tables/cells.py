@@ -1,4 +1,4 @@
-"""Checks cells of a table against their declaration, and refuses them by row and column.
+"""Checks cells of a table against their declaration; refusals name row and column.
 
 The argument `called` names a column in messages.
 """
@@ -24,7 +24,7 @@ class Words:
     values: list[str]
 
     def first_row(self, wrong: np.ndarray) -> int:
-        """The first row, counted from 1, where `wrong` `[N]` holds."""
+        """The first row, counted from 1, where the mask `wrong` `[N]` is true."""
         return int(np.flatnonzero(wrong)[0]) + 1
 
     def shown(self, row: int) -> str:
@@ -40,16 +40,16 @@ class Words:
 
 @dataclass(frozen=True)
 class CellRules:
-    """Treatment of cells of a `table` that are empty, or differ from the declaration.
+    """Treatment of cells of a table that are empty, or contradict the declaration.
 
-    `table` is the table's name in messages. A declared word keeps its meaning, even if it is among
-    the `missing_words`.
+    `table` is the table's name in messages. `outside` is the treatment of numbers beyond their
+    bounds, and of undeclared values. A declared value never counts as empty.
     """
 
     table: str
     outside: Literal["clip", "refuse"]
     missing_words: Collection[str]
-    """The words that count as an empty cell."""
+    """Words that count as empty cells, unless they are declared values of their column."""
 
     def outside_bounds(
         self,
@@ -61,7 +61,7 @@ class CellRules:
     ) -> int:
         """Number of values of `array` `[N, *]` outside `bounds`.
 
-        The array is read in pieces, so that a mapped array stays in its file.
+        The array is read in pieces, so a memory-mapped array is never read as a whole.
 
         Args:
           array: numbers of a column.
@@ -71,8 +71,8 @@ class CellRules:
           may_be_empty: whether empty cells are allowed.
 
         Raises:
-          Refused: for an empty cell that is not allowed, and for a number outside if `outside` is
-            "refuse".
+          Refused: if a cell is empty although `may_be_empty` is false, or a number is outside its
+            bounds and `outside` is "refuse".
         """
         (low, high), count = bounds, 0
         step = max(1, 2**22 // max(int(np.prod(array.shape[1:])), 1))
@@ -83,8 +83,8 @@ class CellRules:
             if empty.any() and not may_be_empty:
                 raise Refused(
                     f"data: {self.table}, row {start + int(empty.argmax()) + 1}: column {called} "
-                    "is empty; declare a public constant for empty cells: for this column in "
-                    "[data.missing], or one number for all columns by data.missing"
+                    "is empty; declare a public constant that replaces empty cells: in "
+                    "[data.missing] for this column, or in data.missing for all columns"
                 )
             wrong = (piece < low) | (piece > high)
             if wrong.any() and self.outside == "refuse":
@@ -100,10 +100,13 @@ class CellRules:
     def category_codes(
         self, words: Words, called: str, values: Sequence[object], may_be_empty: bool
     ) -> tuple[Indices, int]:
-        """The index `[N]` of each row's word in `values`, and the number of other words.
+        """The index `[N]` of each row's word in `values`, and the number of undeclared words.
 
-        The index is -1 for another word, and for an empty cell if `may_be_empty`. Raises `Refused`
-        for either if it is not allowed.
+        The index is -1 for an undeclared word or an empty cell.
+
+        Raises:
+          Refused: if a cell is empty although `may_be_empty` is false, or a word is undeclared and
+            `outside` is "refuse".
         """
         place = {as_text(value): n for n, value in enumerate(values)}
         words = words.without({*self.missing_words} - place.keys())
@@ -112,8 +115,7 @@ class CellRules:
         if empty.any() and not may_be_empty:
             raise Refused(
                 f"data: {self.table}, row {words.first_row(empty)}: column {called} is empty; set "
-                'this column to "none" in [data.missing], so that an empty cell counts as none of '
-                "the values"
+                'this column to "none" in [data.missing], and empty cells count as no category'
             )
         unknown = (codes < 0) & ~empty
         if unknown.any() and self.outside == "refuse":
@@ -139,7 +141,7 @@ class CellRules:
         return codes
 
     def label_numbers(self, numbers: np.ndarray, called: str) -> np.ndarray:
-        """A label that is one number `[N]`, present in every row. Raises `Refused` for others."""
+        """Returns the labels `numbers` `[N]`. Raises `Refused` for arrays, or an empty label."""
         if numbers.ndim != 1:
             raise Refused(
                 f"data: {self.table}: the label {called} has shape {numbers.shape}; expected one "
@@ -155,20 +157,20 @@ class CellRules:
         return numbers
 
     def numbered_classes(self, numbers: np.ndarray, called: str, classes: int) -> Indices:
-        """Labels `[N]` that are integers below `classes`. Raises `Refused` for others."""
+        """The labels `[N]` as int64. Raises `Refused` unless each is a class below `classes`."""
         with np.errstate(invalid="ignore"):
             valid = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < classes)
         if not valid.all():
             row = int((~valid).argmax())
             raise Refused(
-                f"data: {self.table}, row {row + 1}: the label {called} is no class; expected an "
-                f"integer from 0 to {classes - 1} (data.classes)",
+                f"data: {self.table}, row {row + 1}: the label {called} is not a class; expected "
+                f"an integer from 0 to {classes - 1} (data.classes)",
                 private=f"it is {numbers[row]:g}",
             )
         return numbers.astype(np.int64)
 
     def binary_labels(self, numbers: np.ndarray, called: str) -> np.ndarray:
-        """One of several label columns `[N]`, 0 or 1 each. Raises `Refused` for other numbers."""
+        """Returns a label column `[N]`. Raises `Refused` unless each number is 0 or 1."""
         wrong = ~((numbers == 0) | (numbers == 1))
         if wrong.any():
             row = int(wrong.argmax())
@@ -182,14 +184,14 @@ class CellRules:
     def owners(self, words: Words, called: str) -> tuple[Indices, tuple[str, ...]]:
         """The owner `[N]` of each row, a number from 0, and the names of the clients.
 
-        Raises `Refused` if a row has no owner, or one person's rows might belong to two clients.
+        Raises:
+          Refused: if a row names no client, or two names could denote one client.
         """
         self._refuse_nameless(
             words,
             f"the client column {called}",
-            "every row has to belong to a client, or the unit of privacy would be undefined",
-            "another client except for blanks: one client's rows may not count as those of two. "
-            "Give every client one name",
+            "name a client in every row, since clients are the unit of privacy",
+            "the client",
         )
         used, owners = np.unique(words.codes, return_inverse=True)
         return owners.astype(np.int64), tuple(words.values[code] for code in used)
@@ -197,22 +199,23 @@ class CellRules:
     def sites(self, words: Words, called: str) -> tuple[Indices, tuple[str, ...]]:
         """The site `[N]` of each row, a number from 0, and the names of the sites, sorted.
 
-        Raises `Refused` if a row has no site, or one site's rows might belong to two sites.
+        Raises:
+          Refused: if a row names no site, or two names could denote one site.
         """
         self._refuse_nameless(
             words,
             f"the site column {called}",
-            "every row has to be at a site, which sends it",
-            "another site except for blanks. Give every site one name",
+            "name a site in every row",
+            "the site",
         )
         used = np.unique(words.codes)
         names = sorted(words.values[code] for code in used)
         return recoded(words, {name: n for n, name in enumerate(names)}), tuple(names)
 
-    def _refuse_nameless(self, words: Words, column: str, empty: str, blank: str) -> None:
-        """Raises `Refused` for an empty cell of `column`, and for an ambiguous name.
+    def _refuse_nameless(self, words: Words, column: str, empty: str, holder: str) -> None:
+        """Raises `Refused` for an empty cell of `column`, or a name that is empty or has blanks.
 
-        The messages end in `empty` and `blank`.
+        Messages advise `empty` for an empty cell, and call the named party `holder`.
         """
         nothing = words.codes < 0
         if nothing.any():
@@ -223,8 +226,8 @@ class CellRules:
             if value in (*MISSING, *self.missing_words) or value != value.strip():
                 row = words.first_row(words.codes == code)
                 raise Refused(
-                    f"data: {self.table}, row {row}: {column} holds a value that reads as empty, "
-                    f"or as {blank}; correct that value",
+                    f"data: {self.table}, row {row}: {column} holds a word for an empty cell, or a "
+                    f"name with spaces around it; write one name for {holder} in all of its rows",
                     private=f"it holds {value!r}",
                 )
 

@@ -1,7 +1,7 @@
 """The columns of a CSV or Parquet file or of an npz archive, by name. Nothing is unpickled.
 
-A file's own words are private, and so are the names of its columns: without a header, they are the
-first row. Messages therefore name a column as the run file does, which `Called` holds.
+A file's words are private. So are the names of its columns, since in a file without a header they
+are the first row. Messages therefore name a column as the run file does, by a mapping `Called`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _ENCRYPTED = 0x1
-"""The flag bit of encrypted archive members."""
+"""The bit of a zip member's flags that marks encryption."""
 
 
 def array_names(path: Path) -> list[str]:
-    """The names of the arrays, which are private."""
+    """The names of the arrays in an npz archive, which are private."""
     with zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
@@ -38,39 +38,52 @@ def array_names(path: Path) -> list[str]:
 def read_arrays(
     path: Path, numbers: Mapping[str, str], words: Mapping[str, str]
 ) -> tuple[int, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The number of rows, arrays of numbers `[N, *]`, and arrays of words or integers `[N]`.
+    """Reads arrays of an npz archive.
 
-    `numbers` and `words` map names to the arrays' names in messages. Raises `Refused` for arrays of
-    another kind.
+    Args:
+      path: the archive.
+      numbers: arrays of numbers, by name, with their names in messages.
+      words: arrays of words or integers, by name, with their names in messages.
+
+    Returns:
+      The number of rows N, arrays of numbers `[N, *]`, and arrays of words or integers `[N]`.
+
+    Raises:
+      Refused: if an array cannot be read, has another type or shape, or lengths differ.
     """
     display = {**numbers, **words}
     arrays = {name: read_array(path, name, called) for name, called in display.items()}
     lengths = {display[name]: len(array) if array.ndim else -1 for name, array in arrays.items()}
     if len(set(lengths.values())) > 1 or -1 in lengths.values():
-        shown = ", ".join(f"{called}: {length}" for called, length in lengths.items())
+        shown = ", ".join(
+            f"{called} has {length} rows" if length >= 0 else f"{called} is a single number"
+            for called, length in lengths.items()
+        )
         raise Refused(
-            f"data: {path} holds arrays of different lengths ({shown}); expected one entry per "
-            "row in each"
+            f"data: {path}: arrays differ in their number of rows ({shown}); save arrays with one "
+            "entry per row"
         )
     for name, called in numbers.items():
         if arrays[name].dtype.kind not in "buif" or arrays[name].dtype.itemsize > 8:
             raise Refused(
-                f"data: {path}: {called} is of type {arrays[name].dtype.name}; expected numbers"
+                f"data: {path}: the array {called} has type {arrays[name].dtype.name}; expected "
+                "numbers"
             )
     for name, called in words.items():
         if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iuUb":
             raise Refused(
-                f"data: {path}: {called} is of type {arrays[name].dtype.name} and shape "
-                f"{arrays[name].shape}; expected one word or integer per example"
+                f"data: {path}: the array {called} has type {arrays[name].dtype.name} and shape "
+                f"{arrays[name].shape}; expected one word or integer per row, shape (N,)"
             )
     rows = next(iter(lengths.values()), 0)
     return rows, {n: arrays[n] for n in numbers}, {n: arrays[n] for n in words}
 
 
 def read_array(path: Path, name: str, called: str) -> np.ndarray:
-    """The array `name`: memory-mapped (privately) if uncompressed, otherwise read.
+    """The array `name` of an npz archive, memory-mapped if it is not compressed.
 
-    Raises `Refused` for an array that is encrypted, damaged, or of Python objects.
+    Raises `Refused`, calling the array `called`, if it is missing, encrypted, damaged, too large to
+    decompress, or of Python objects.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -82,10 +95,10 @@ def read_array(path: Path, name: str, called: str) -> np.ndarray:
             return _member(path, archive, member, called)
     except (Refused, MemoryError):
         raise
-    except Exception as error:  # raised by libraries on arbitrary files
+    except Exception as error:  # libraries raise any error on damaged files
         raise Refused(
-            f"data: {path}: the array {called} cannot be read, since it is damaged or was not "
-            f"saved by NumPy ({public_text(error)}); save the archive again",
+            f"data: {path}: the array {called} is missing, damaged or was not saved by NumPy "
+            f"({public_text(error)}); save the archive again",
             private=str(error),
         ) from None
 
@@ -102,7 +115,7 @@ def _member(
         }.get(version)
         if read_header is None:
             raise Refused(
-                f"data: {path}: {called} is of an unknown npy version; expected 1 or 2",
+                f"data: {path}: the array {called} has another npy version; expected 1 or 2",
                 private=f"it is of version {version}",
             )
         shape, fortran, dtype = read_header(file)
@@ -114,8 +127,8 @@ def _member(
         begins = file.tell()
     if begins + dtype.itemsize * int(np.prod(shape, dtype=object)) != member.file_size:
         raise Refused(
-            f"data: {path}: {called} holds another number of bytes than its header declares, so "
-            "that it was truncated; save the archive again",
+            f"data: {path}: the array {called} is truncated: it has another number of bytes than "
+            "its header declares; save the archive again",
             private=f"it declares shape {shape} of {dtype}, in {member.file_size} bytes",
         )
     if member.compress_type != zipfile.ZIP_STORED or not np.prod(shape):
@@ -136,14 +149,18 @@ _PARQUET = {".parquet", ".pq"}
 NO_TEXT = {".npz", *_PARQUET}
 """The suffixes of files that have neither a delimiter nor an encoding."""
 Called = Mapping[str, str]
-"""The name of each column in messages: as it was declared, or by its index."""
+"""The name in messages of each column by its name in the file: as declared, or by its index."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that were read: numbers `[N]` float64, NaN for empty cells, and words.
+    """The columns that were read from a table.
 
-    Arrays of numbers in an npz archive are `[N, *]`, of any real type.
+    Attributes:
+      rows: number of rows N.
+      numbers: columns of numbers by name: float64 `[N]` with NaN for empty cells; from an npz
+        archive, arrays `[N, *]` of any real type.
+      words: columns of words by name.
     """
 
     rows: int
@@ -152,10 +169,15 @@ class Columns:
 
 
 def column_names(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
-    """The names of the columns in order, which are private.
+    """The names of a file's columns in order, which are private.
 
-    If `skips`, rows of a CSV with too few or too many cells are skipped. Raises `Refused` if there
-    is no column, or two with the same name.
+    Args:
+      path: a CSV, Parquet or npz file.
+      dialect: syntax of a CSV file.
+      skips: whether rows of a CSV file with too few or too many cells are skipped, not refused.
+
+    Raises:
+      Refused: if the file cannot be read, or has no column, or two columns with the same name.
     """
     with _readable(path, dialect):
         if path.suffix.lower() == ".npz":
@@ -186,9 +208,9 @@ def refuse_repeated_names(names: Sequence[str], table: str) -> None:
 
 
 def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -> Columns:
-    """The columns `numbers` and `words`, all of which the file has.
+    """The columns `numbers` and `words` of a file, which must exist.
 
-    Raises `Refused` for a file that cannot be read, and for cells of another kind.
+    Raises `Refused` if the file cannot be read, or a column of `numbers` is not numeric.
     """
     with _readable(path, dialect):
         if path.suffix.lower() == ".npz":
@@ -204,9 +226,9 @@ def read_columns(path: Path, numbers: Called, words: Called, dialect: Dialect) -
 
 
 def read_rows(path: Path, names: Sequence[str], dialect: Dialect) -> pyarrow.Table:
-    """The columns `names` of a CSV or Parquet file unchanged, those of a CSV as text.
+    """The columns `names` of a CSV file as text, or of a Parquet file in their types.
 
-    Rows of a CSV with too few or too many cells are skipped. Raises `Refused` for a file that
+    Rows of a CSV file with too few or too many cells are skipped. Raises `Refused` if the file
     cannot be read.
     """
     with _readable(path, dialect):
@@ -222,7 +244,7 @@ def arrow_columns(
 ) -> Columns:
     """The columns `numbers` and `words` of an Arrow table, which messages call `called`.
 
-    Raises `Refused` for cells of another kind.
+    Raises `Refused` if a column of `numbers` is not numeric.
     """
     return Columns(
         table.num_rows,
@@ -234,9 +256,10 @@ def arrow_columns(
 def sample_columns(
     path: Path, names: Sequence[str], dialect: Dialect
 ) -> dict[str, np.ndarray | Words | str]:
-    """Every column of a public sample: numbers if all cells are, else words, else its type.
+    """Every column of a public sample, by name.
 
-    Dates are words. Raises `Refused` for a file that cannot be read.
+    A column is an array of numbers if all its cells are numbers, otherwise words (also for dates),
+    or the name of its type if it has no text form. Raises `Refused` if the file cannot be read.
     """
     if path.suffix.lower() == ".npz":
         return {name: _sample_array(path, name) for name in names}
@@ -285,7 +308,7 @@ def _sample_array(path: Path, name: str) -> np.ndarray | Words | str:
 
 @contextlib.contextmanager
 def _readable(path: Path, dialect: Dialect) -> Iterator[None]:
-    """Converts any error of the file into one refusal."""
+    """Raises `Refused` in place of any error of the file, except lack of memory."""
     if not path.is_file():
         problem = "is a FIFO or a device" if path.exists() else "does not exist"
         problem = "is a folder" if path.is_dir() else problem
@@ -296,8 +319,7 @@ def _readable(path: Path, dialect: Dialect) -> Iterator[None]:
         yield
     except (Refused, MemoryError):
         raise
-    except Exception as error:  # raised by libraries on arbitrary files
+    except Exception as error:  # libraries raise any error on damaged files
         where, why = delimited.csv_problem(path, error, dialect)
-        raise Refused(
-            f"data: {path}{where} cannot be read: {why or public_text(error)}", private=str(error)
-        ) from None
+        why = why or f"{public_text(error)}; expected a CSV, Parquet or npz file"
+        raise Refused(f"data: {path}{where} cannot be read: {why}", private=str(error)) from None

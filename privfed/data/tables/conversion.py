@@ -23,7 +23,7 @@ def as_numbers(
 ) -> np.ndarray:
     """Converts a column of numbers to float64 `[N]`; empty cells become NaN.
 
-    Raises `Refused` for a column of another type, and for a word that is not a number.
+    Raises `Refused` if the column has another type, or a cell is not a number.
     """
     import pyarrow
     from pyarrow import compute
@@ -77,8 +77,8 @@ def parsed_number(cell: str | None, dialect: Dialect, where: str) -> float:
     except ValueError:
         pass
     raise Refused(
-        f"{where} holds no number; expected one (declare words in data.categories, or for the "
-        "label in data.labels)",
+        f"{where} is not a number; correct that cell, or declare words in data.categories (for the "
+        "label, in data.labels)",
         private=f"it holds {cell!r}",
     )
 

@@ -21,17 +21,17 @@ _EXAMPLE = datetime(2001, 2, 3, 4, 5, 6)
 class Dates(Part):
     """A column of dates, clipped to the `first` and the `last`.
 
-    Both are in ISO 8601 ("2019-12-31"). So are cells, in any of its forms and optionally with a
-    time, unless `format` (of `datetime.strptime`: "%d.%m.%Y") is set. Times with a zone are
-    converted to UTC.
+    Both are in ISO 8601 ("2019-12-31"). Cells are also in ISO 8601, in any of its forms and
+    optionally with a time, unless `format` states another format of `datetime.strptime`. Times with
+    a zone are converted to UTC.
     """
 
     first: str
     """The first day, in ISO 8601."""
     last: str
-    """The last day."""
+    """The last day, in ISO 8601."""
     format: str = ISO
-    """Format of cells, as "%d.%m.%Y"; ISO 8601 by default."""
+    """Format of cells, for example "%d.%m.%Y"; ISO 8601 by default."""
 
     @field_validator("first", "last")
     @classmethod
@@ -51,7 +51,7 @@ class Dates(Part):
             same = False
         if not same:
             raise ValueError(
-                'expected "iso", or a format that names year, month and day: "%d.%m.%Y"'
+                'expected "iso", or a format with year, month and day, for example "%d.%m.%Y"'
             )
         return value
 
@@ -70,11 +70,11 @@ class Dates(Part):
 
 
 def day_number(date: str) -> float:
-    """Days from 1970-01-01 to an ISO date. Raises `ValueError`."""
+    """Days from 1970-01-01 to an ISO date. Raises `ValueError` for another text."""
     try:
         return _days(date, ISO)
     except ValueError:
-        raise ValueError(f'{date!r} is no date; expected the form "2019-12-31"') from None
+        raise ValueError(f'{date!r} is not a date; expected the form "2019-12-31"') from None
 
 
 def iso_date(days: float) -> str:
@@ -85,14 +85,20 @@ def iso_date(days: float) -> str:
 def day_numbers(words: Words, format: str, missing: Collection[str], where: str) -> np.ndarray:
     """The days `[N]` since 1970-01-01, NaN for empty cells.
 
-    Raises `Refused` for a word that is not a date of this form; `where` has a placeholder for the
-    `row`.
+    Args:
+      words: the column.
+      format: "iso", or a format of `datetime.strptime`.
+      missing: words that count as empty cells.
+      where: place of the column in messages, with a placeholder {row}.
+
+    Raises:
+      Refused: if a cell is not a date in this format.
     """
     days = [_cell(value, format, missing) for value in words.values]
     if None in days:
         row = words.first_row(words.codes == days.index(None))
         raise Refused(
-            f"{where.format(row=row)} holds no date of the form {format!r}; correct that cell, "
+            f"{where.format(row=row)} is not a date in the format {format!r}; correct that cell, "
             "declare another format in data.dates, or list words for empty cells in "
             "data.missing_words",
             private=f"it holds {words.shown(row)}",
@@ -101,7 +107,7 @@ def day_numbers(words: Words, format: str, missing: Collection[str], where: str)
 
 
 def parsed_days(values: Collection[str], format: str) -> list[float] | None:
-    """The days of each of `values`; None if one of them has another form."""
+    """The days since 1970-01-01 of each of `values`; None if one of them has another format."""
     try:
         return [_days(value, format) for value in values]
     except (ValueError, OverflowError):
@@ -109,7 +115,7 @@ def parsed_days(values: Collection[str], format: str) -> list[float] | None:
 
 
 def _cell(value: str, format: str, missing: Collection[str]) -> float | None:
-    """The day of one word, NaN if it counts as empty, None if it is not such a date."""
+    """The day of one word; NaN if it counts as empty, None if it is not a date in this format."""
     if value in missing:
         return np.nan
     days = parsed_days([value], format)

@@ -1,6 +1,7 @@
 """CSV files: their delimiter, their encoding, and the cells that count as empty.
 
-A file's dialect is declared. Inference is used for public samples, and for refusals.
+The syntax of a private file is declared. It is inferred only for public samples, and for hints in
+refusals.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None"]
-"""Words in a column of numbers that mark a missing number."""
+"""Words that count as empty cells in a column of numbers or dates."""
 _DELIMITERS = ",;\t|"
 _FIRST_BYTES, _FIRST_ROWS = 1 << 16, 200
 """Bytes and rows of a file used to infer its delimiter."""
 _LONGEST_ROW = 1 << 20
-"""Block size of pyarrow in bytes, which bounds the length of a row."""
+"""Block size of pyarrow in bytes; no row may be longer."""
 _ENCODINGS = ("utf-8", "utf-16", "cp1252", "latin-1")
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -40,11 +41,11 @@ class Dialect:
 
     @cached_property
     def missing(self) -> frozenset[str]:
-        """The texts of a cell that mark a missing number."""
+        """Words that count as empty cells in a column of numbers or dates."""
         return frozenset({*MISSING, *self.missing_words})
 
     def with_point(self, number: str) -> str:
-        """Replaces the decimal mark by a point; with another mark the text is no number."""
+        """Replaces the decimal mark by a point, and other points by "?", which no number has."""
         return number if self.decimal == "." else number.replace(".", "?").replace(",", ".")
 
 
@@ -54,16 +55,16 @@ def known_encoding(name: str) -> str:
         "a,1\n".encode(name).decode(name)
     except (LookupError, UnicodeError, ValueError):
         raise ValueError(
-            'expected the name of an encoding, as "utf-8", "cp1252" or "latin-1"'
+            'expected the name of an encoding, for example "utf-8", "cp1252" or "latin-1"'
         ) from None
     return name
 
 
 def delimiter_of(path: Path, encoding: str) -> str | None:
-    """Infers the delimiter: it divides each of the first rows into the same number of cells.
+    """Infers the delimiter: the character that divides the first rows into equally many cells.
 
-    There must be two or more cells. Of several characters it is the one with most cells; None if
-    there is no such character.
+    Of several such characters, the one with most cells per row is returned; None if no character
+    gives two or more.
     """
     try:
         start = unpacked(path, _FIRST_BYTES)
@@ -76,7 +77,10 @@ def delimiter_of(path: Path, encoding: str) -> str | None:
 
 
 def unpacked(path: Path, length: int = -1) -> bytes:
-    """The first `length` bytes of a file (-1: all), decompressed. Raises `OSError`."""
+    """The first `length` bytes of a file, decompressed; all if `length` is -1.
+
+    Raises `OSError` if the file cannot be read.
+    """
     import pyarrow
 
     with pyarrow.input_stream(str(path), compression="detect") as stream:
@@ -98,7 +102,7 @@ def _width(text: str, delimiter: str, cut: bool) -> int:
 
 
 def encoding_of(sample: Path) -> str:
-    """The first common encoding that decodes a public sample."""
+    """The first of a few common encodings that decodes a public sample."""
     sample_bytes = unpacked(sample)
     for name in _ENCODINGS:
         if name == "utf-16" and not sample_bytes.startswith(_UTF16_MARKS):
@@ -108,14 +112,14 @@ def encoding_of(sample: Path) -> str:
         except UnicodeDecodeError:
             continue
         return name
-    return _ENCODINGS[-1]  # in which every byte is valid
+    return _ENCODINGS[-1]  # every byte is valid in it
 
 
 def csv_header(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
-    """The names in the first row, which are private. `skips` is as in `read_csv`."""
+    """The names in the first row, which are private; `skips` as for `read_csv`."""
     from pyarrow import csv
 
-    one_thread = _reading(dialect, threads=False)  # reports the row
+    one_thread = _reading(dialect, threads=False)  # then errors state the row
     with csv.open_csv(path, one_thread, _parsing(dialect, skips)) as reader:
         names: list[str] = reader.schema.names
     return names
@@ -128,9 +132,10 @@ def read_csv(
     dialect: Dialect,
     skips: bool = False,
 ) -> pyarrow.Table:
-    """The columns `numbers` and `words`; all are words if a cell of `numbers` is not a number.
+    """The columns `numbers` (float64) and `words` (text) of a CSV file.
 
-    If `skips`, rows with too few or too many cells are skipped.
+    If a cell of `numbers` is not a number, all columns are text. If `skips` is true, rows with too
+    few or too many cells are skipped.
     """
     import pyarrow
     from pyarrow import csv
@@ -150,7 +155,7 @@ def read_csv(
     try:
         return parsed(types, threads=True)
     except pyarrow.ArrowInvalid as error:
-        # It is read again: a single thread reports the row, and words identify the cell later.
+        # Reads again: a single thread reports the row, and later checks find the cell in the text.
         words_only = "conversion error to double" in str(error)
         return parsed(dict.fromkeys(types, pyarrow.string()) if words_only else types, False)
 
@@ -179,9 +184,9 @@ _PROBLEM = re.compile(
 
 
 def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
-    """The place and description of a pyarrow error, without its text, which quotes the row.
+    """The place and the description of a known pyarrow error; both are empty for another error.
 
-    Both are empty for an error of another kind.
+    They are without the error's own text, which quotes the row.
     """
     utf16 = _is_utf16(path) and dialect.encoding == "utf-8"
     if isinstance(error, UnicodeError) or utf16:
@@ -194,7 +199,7 @@ def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, st
     if match["expected"]:
         return where, (
             f"there are {match['got']} columns, but {match['expected']} are expected; "
-            f"{other_delimiter(path, dialect) or 'quote cells that hold the delimiter, or'} name "
+            f"{other_delimiter(path, dialect) or 'quote cells that contain the delimiter, or'} set "
             "another data.delimiter"
         )
     if "UTF8" in match["why"]:
@@ -203,13 +208,13 @@ def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, st
     if "straddling" in match["why"] or longer:
         return "", (
             f"a row is longer than {_LONGEST_ROW >> 20} MiB, or a quote is never closed; close the "
-            "quote, or use fewer columns, or a Parquet or npz file"
+            "quote, or use fewer columns or a Parquet file"
         )
-    return where, "it is empty"
+    return where, "the file is empty; expected a row of names, and rows of cells"
 
 
 def _is_utf16(path: Path) -> bool:
-    """Whether the file can be read, and begins with a UTF-16 mark."""
+    """Whether the file can be read and begins with a UTF-16 byte order mark."""
     try:
         return unpacked(path, len(_UTF16_MARKS[0])) in _UTF16_MARKS
     except OSError:
@@ -219,8 +224,8 @@ def _is_utf16(path: Path) -> bool:
 def _other_encoding(dialect: Dialect) -> str:
     named = {"utf-8": "UTF-8"}.get(dialect.encoding, dialect.encoding)
     return (
-        f"the text is not {named}; save the file as UTF-8, or name its encoding by data.encoding, "
-        'for example "cp1252"'
+        f"the text is not {named}; save the file as UTF-8, or set data.encoding, for example to "
+        '"cp1252"'
     )
 
 

@@ -25,11 +25,11 @@ _ONTO = (-1.0, 1.0)
 
 @dataclass(frozen=True)
 class NumberFeature:
-    """A column of numbers, which become one feature.
+    """A column of numbers, which becomes one feature.
 
-    `column` is its name, or the pattern that declares it, and `called` its name in messages. Its
-    bounds are `low` and `high`, and `bounds` shows them as they were declared. An empty cell counts
-    as `missing` (None: it is refused). `days` marks dates, in days since 1970-01-01.
+    `column` is its name, or the pattern that declares it; `called` is its name in messages. `low`
+    and `high` are its bounds, which messages show as `bounds`. `missing` replaces empty cells; if
+    it is None, they are refused. `days` marks dates, in days since 1970-01-01.
     """
 
     column: str
@@ -45,7 +45,8 @@ class NumberFeature:
 class CategoryFeature:
     """A column of words, encoded as one 0/1 feature for each of its `values`.
 
-    `column` is its name, and `called` its name in messages.
+    `column` is its name, and `called` its name in messages. If `may_be_empty`, an empty cell counts
+    as none of the values; otherwise it is refused.
     """
 
     column: str
@@ -63,10 +64,10 @@ class DeclaredNames:
         self._taken = frozenset(taken)
 
     def matching(self, pattern: str) -> list[str]:
-        """Returns the columns that `pattern` declares: the one of that name, or all matches."""
+        """Returns the columns that `pattern` declares: the column of that name, or all matches."""
         if pattern in self._places:
             return [pattern]
-        alone = self._escaped.get(pattern)  # tables of many columns have many such patterns
+        alone = self._escaped.get(pattern)  # a quick look-up, for tables of many columns
         fitting = self._places if alone is None else [alone]
         return [n for n in fitting if n not in self._taken and fnmatchcase(n, pattern)]
 
@@ -83,9 +84,16 @@ def feature_matrix(
     categories: Mapping[str, tuple[CategoryFeature, Words]],
     rules: CellRules,
 ) -> tuple[torch.Tensor | Mapped, int]:
-    """The features `[rows, features]`, and the number of values clipped or without a category.
+    """Computes the features of a table.
 
-    A single column of arrays (images) is not copied and stays in its file.
+    A single column of arrays, such as images, is mapped instead of copied.
+
+    Returns:
+      The features `[rows, features]`, and the number of values that were clipped or have no
+      category.
+
+    Raises:
+      Refused: if `rules` refuses a cell.
     """
     arrays = [(feature, array) for feature, array in numbers.values()]
     if len(arrays) == 1 and arrays[0][1].ndim > 1 and not categories:
@@ -118,7 +126,7 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
 
 
 def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tuple[Outside, ...]:
-    """The numbers of `table` beyond their bounds, by declaration."""
+    """The fraction and range of numbers of `table` beyond their bounds, for each declaration."""
     declared: dict[tuple[str, float, float], list[np.ndarray]] = {}
     for name, feature in numbers.items():
         key = (feature.column, feature.low, feature.high)
@@ -156,7 +164,7 @@ def declared_preprocessing(
     categories: Mapping[str, tuple[CategoryFeature, Words]],
     clips: bool,
 ) -> Preprocessing:
-    """The declaration of the computation of `x` by `feature_matrix`."""
+    """The preprocessing by which `feature_matrix` computed `x`."""
     features = [(feature, int(np.prod(array.shape[1:]))) for feature, array in numbers.values()]
     if isinstance(x, Mapped):
         return Preprocessing.of_mapped(features[0][0].column, x, clips)
@@ -184,9 +192,16 @@ def declared_preprocessing(
 def prepared_rows(
     numbers: np.ndarray, codes: np.ndarray, how: Preprocessing, rules: CellRules
 ) -> torch.Tensor:
-    """The features `[N, features]` of raw `numbers` `[N, *]` and `codes` `[N, categories]`.
+    """The features `[N, features]` of raw rows.
 
-    Raises `TypeError` if `how` takes an array instead of columns.
+    Args:
+      numbers: raw numbers, shape [N, *], in the order of `how`.
+      codes: index of each category's value, shape [N, categories]; others count as no category.
+      how: the preprocessing.
+      rules: treatment of cells.
+
+    Raises:
+      TypeError: if `how` is of an array instead of columns.
     """
     columns: dict[str, tuple[NumberFeature, np.ndarray]] = {}
     declarations = (declared for declared in how.numbers for _ in range(declared.count))
@@ -201,14 +216,14 @@ def prepared_rows(
         categories[category.column] = CategoryFeature("", "", category.values, True), words
     x, _ = feature_matrix(len(numbers), columns, categories, rules)
     if isinstance(x, Mapped):
-        raise TypeError("several columns are no array")
+        raise TypeError("the preprocessing is of an array; expected columns")
     return x
 
 
 def present_labels(labels: Sequence[str], names: Sequence[str], called: str) -> list[str]:
-    """The columns `labels`, or none if `names` has none of them.
+    """The columns `labels`, or [] if none is among `names`.
 
-    Raises `Refused` if it has only some of them.
+    Raises `Refused` if only some are among `names`.
     """
     present = [label for label in labels if label in names]
     if 0 < len(present) < len(labels):
@@ -220,7 +235,7 @@ def present_labels(labels: Sequence[str], names: Sequence[str], called: str) -> 
 
 
 def has_labels(table: Columns, labels: Sequence[str], called: str) -> bool:
-    """Whether the columns `labels` are filled. Raises `Refused` if only some rows are empty."""
+    """Whether rows have labels. Raises `Refused` if some rows have labels and others do not."""
     empty = np.stack([_empty(table, label) for label in labels], 1)
     if empty.all():
         return False
@@ -259,9 +274,9 @@ def with_placeholder_labels(
 
 @dataclass(frozen=True)
 class EncodedLabels:
-    """Labels `y` `[N, *]`, their number of classes (or width), and their meaning.
+    """Labels `y` `[N, *]`, their number of classes (or of label columns), and their meaning.
 
-    `clipped` is the number of values to predict that were outside their bounds.
+    `clipped` is the number of labels that were clipped to their bounds.
     """
 
     y: torch.Tensor
@@ -275,7 +290,7 @@ class LabelDeclaration:
     """The declaration of the label in a configuration.
 
     A `single` column has exactly one of `values` (the classes by name), `classes` (integers from 0)
-    and `bounds` (of a number to predict). Several columns hold 0 or 1 each.
+    and `bounds` (of a number to predict). Several columns contain 0 or 1 each.
     """
 
     columns: Sequence[str]
@@ -289,8 +304,9 @@ class LabelDeclaration:
         kinds = (bool(self.values), bool(self.classes), bool(self.bounds))
         if self.single and sum(kinds) != 1:
             raise ValueError(
-                "declare the label by exactly one of labels (its values by name), classes "
-                "(integers from 0) and label_bounds (a number to predict)"
+                f"labels is {self.values}, classes is {self.classes} and label_bounds is "
+                f"{self.bounds}, but exactly one must be set; set labels (the label's values), "
+                "classes (integers from 0) or label_bounds (a number to predict)"
             )
         if not self.single and (any(kinds) or len(set(self.columns)) < 2):
             raise ValueError(
@@ -298,10 +314,10 @@ class LabelDeclaration:
                 "remove labels, classes and label_bounds"
             )
         if len(self.values) == 1 or self.classes == 1:
-            raise ValueError("a label of one class leaves nothing to learn; expected two or more")
+            raise ValueError("the label has one class; expected two or more classes")
 
     def encoded(self, table: Columns, rules: CellRules) -> EncodedLabels:
-        """The labels of `table`. Raises `Refused` for a cell that is not as declared."""
+        """The labels of `table`. Raises `Refused` if a cell is not as declared."""
         if not self.single:
             columns = [
                 rules.binary_labels(table.numbers[name], repr(name)) for name in self.columns

@@ -15,7 +15,7 @@ from privfed.data.tables.readable import Readable
 def refuse_absent(
     declared: Iterable[tuple[str, str]], names: Sequence[str], table: Readable
 ) -> None:
-    """Raises `Refused` for the first pair of key and column whose column is not in `names`."""
+    """Raises `Refused` for the first (key, column) in `declared` with a column not in `names`."""
     present = {*names}
     for key, name in declared:
         if name not in present:
@@ -23,13 +23,13 @@ def refuse_absent(
 
 
 def absent_column(key: str, name: str, names: Sequence[str], table: Readable) -> Refused:
-    """Builds the refusal of the column `name`, declared by `data.key` but not among the `names`."""
+    """The refusal of the column `name`, which data.`key` declares, but which `names` lacks."""
     close = nearest(name, names)
     suggestion = f"did you mean {close!r}? " if close else ""
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
     return Refused(
-        f"data.{key}: {table} has no column {name!r}; expected one of the {len(names)} that "
-        f"{table.naming} names{table.hint(names)}",
+        f"data.{key} names {name!r}, but {table} has no such column; expected one of the "
+        f"{len(names)} names in {table.naming}{table.hint(names)}",
         private=f"{suggestion}its columns are {shown}",
     )
 
@@ -44,13 +44,13 @@ def refuse_misplaced(
     dates: Collection[str],
     categories: Collection[str],
 ) -> None:
-    """Raises `ValueError` for a key that is not a column, and for a value of another kind."""
+    """Raises `ValueError` if a key is not a declared column, or its value does not suit it."""
     for key, value in missing.items() if isinstance(missing, dict) else ():
         if key in categories and key not in features:
             if value != NO_CATEGORY:
                 raise ValueError(
                     f"missing.{key} is {value!r}, but {key!r} is a category; expected "
-                    f'"{NO_CATEGORY}", so that an empty cell counts as none of the values'
+                    f'"{NO_CATEGORY}": an empty cell then counts as no category'
                 )
         elif key in dates:
             if not isinstance(value, str):
@@ -60,7 +60,7 @@ def refuse_misplaced(
             day_number(value)
         elif key not in features and not any(fnmatchcase(key, name) for name in features):
             raise ValueError(
-                f"missing names {key!r}, which is no feature, date or category; remove that key"
+                f"missing names {key!r}, but that is no feature, date or category; remove the key"
             )
         elif isinstance(value, str):
             raise ValueError(
@@ -69,7 +69,7 @@ def refuse_misplaced(
 
 
 def empty_number(missing: Missing, *names: str) -> float | None:
-    """Replacement of an empty cell of the feature called by one of `names`; None: refuse it."""
+    """Replacement of an empty cell of the feature with one of `names`; None if it is refused."""
     if isinstance(missing, Mapping):
         value = next((missing[name] for name in names if name in missing), None)
         return None if isinstance(value, str) else value
@@ -77,11 +77,11 @@ def empty_number(missing: Missing, *names: str) -> float | None:
 
 
 def empty_day(missing: Missing, name: str) -> float | None:
-    """Replacement, in days, of an empty cell of the column `name`; None: refuse it."""
+    """Replacement, in days, of an empty cell of the column `name`; None if it is refused."""
     value = missing.get(name) if isinstance(missing, Mapping) else None
     return day_number(value) if isinstance(value, str) else None
 
 
 def empty_is_no_category(missing: Missing, name: str) -> bool:
-    """Whether an empty cell of the category `name` counts as none of its values."""
+    """Whether an empty cell of the category `name` counts as no category; else it is refused."""
     return name in missing if isinstance(missing, Mapping) else missing != "refuse"

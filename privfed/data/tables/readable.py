@@ -30,27 +30,30 @@ class Readable(Protocol):
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect of its cells, if they are text."""
+        """The syntax of the table's cells, if they are text."""
         ...
 
     def names(self) -> list[str]:
-        """The names of its columns in order, which are private.
+        """The names of the table's columns in order, which are private.
 
         Raises `Refused` if there is no column, or two with the same name.
         """
         ...
 
     def read(self, numbers: Called, words: Called) -> Columns:
-        """The columns `numbers` and `words`, all of which it has. Raises `Refused`."""
+        """The columns `numbers` and `words`, which must exist.
+
+        Raises `Refused` if the table cannot be read, or a column of `numbers` is not numeric.
+        """
         ...
 
     @property
     def naming(self) -> str:
-        """The source of the column names, for messages."""
+        """The place of the column names, for messages."""
         ...
 
     def hint(self, names: Sequence[str]) -> str:
-        """A hint for messages about a column that is missing among its `names`."""
+        """A hint for a message about a column that is not among `names`; may be empty."""
         ...
 
 
@@ -66,7 +69,7 @@ class TableFile:
 
     @property
     def naming(self) -> str:
-        return "its first row"
+        return "the first row"
 
     def names(self) -> list[str]:
         return column_names(self.path, self.dialect)
@@ -82,16 +85,16 @@ class TableFile:
 
 @dataclass(frozen=True)
 class TableRows(TableFile):
-    """The rows of a CSV or Parquet file selected by a mask `among` `[N]`; None: all rows.
+    """The rows of a CSV or Parquet file that the mask `among` `[N]` selects; all if it is None.
 
-    Columns in `read_before` are not read again.
+    Columns are read once and stored in `read_before`.
     """
 
     among: np.ndarray | None = None
     read_before: dict[tuple[str, ...], pyarrow.Table] = field(default_factory=dict)
 
     def only(self, among: np.ndarray) -> TableRows:
-        """A view of some of its rows."""
+        """The same table, with only the rows that the mask `among` `[N]` selects."""
         return replace(self, among=among)
 
     def names(self) -> list[str]:
@@ -110,7 +113,7 @@ class TableRows(TableFile):
 class TableObject:
     """A table of any library that was passed in Python; messages call it `called`.
 
-    A column is converted only when it is read: others may hold anything.
+    A column is converted only when it is read; columns that are not declared may be of any type.
     """
 
     table: Any
@@ -138,7 +141,7 @@ class TableObject:
         return arrow_columns(table, numbers, words, self.called, self.dialect)
 
     def all_columns(self) -> pyarrow.Table:
-        """All columns. Raises `Refused`."""
+        """All columns. Raises `Refused` if one cannot be converted to Arrow."""
         return as_arrow(self.table, self.names(), self.called)
 
     def hint(self, names: Sequence[str]) -> str:

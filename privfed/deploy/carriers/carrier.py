@@ -15,8 +15,8 @@ class Carrier(Protocol):
     """Carries bytes to sites and back; it may lose, swap or delay them.
 
     No sum and no charge relies on a carrier: their content is signed and bound to its context, and
-    content for the coordinator alone is sealed. A site's refusals and the ledger head it has seen
-    are not signed: a carrier can forge them, as it can lose an answer.
+    content for the coordinator alone is sealed. A site's refusals, and its report of the last
+    ledger head that it saw, are not signed: a carrier can forge both, just as it can lose answers.
     """
 
     def send(self, site: int, data: bytes, deadline: float) -> None:

@@ -58,7 +58,12 @@ class LocalServer:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
-        """Serves until the block ends. Raises `Refused` if another agent serves here."""
+        """Serves until the block ends.
+
+        Raises:
+          Refused: if the path is too long, or another agent serves at it.
+          OSError: if no socket can be created there.
+        """
         listener = _listening(self.path)
         thread = threading.Thread(target=self._accept, args=(listener,), daemon=True)
         thread.start()
@@ -107,7 +112,17 @@ class LocalServer:
 
 
 def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> bytes:
-    """Asks the server at the socket `path`. Raises `OSError`, also on timeout."""
+    """Returns the answer of the server at the socket `path`.
+
+    Args:
+      path: the socket.
+      question: bytes to send.
+      seconds: time limit for the answer.
+      most: largest accepted answer, in bytes.
+
+    Raises:
+      OSError: if no server listens, or its answer is late, incomplete or too long.
+    """
     until = time.monotonic() + seconds
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(seconds)
@@ -120,7 +135,7 @@ def ask(path: Path, question: bytes, seconds: float, most: int = 1 << 30) -> byt
 
 
 def _listening(path: Path) -> socket.socket:
-    """Returns a listening socket at `path` that only its user may open. Raises `Refused`."""
+    """Returns a listening socket at `path` that only its user may open. Raises as `serving`."""
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise Refused(
             f"{path} is too long for a socket, by {len(os.fsencode(path)) - _LONGEST_PATH} bytes; "
@@ -187,7 +202,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sockets:
-    """Asks each site at the socket in `paths`, concurrently, each in its own thread."""
+    """A carrier to sites on this machine: `paths` gives each site's socket.
+
+    Each question has its own thread.
+    """
 
     paths: Mapping[int, Path]
     _arrived: queue.Queue[tuple[int, int, bytes]] = field(default_factory=queue.Queue)

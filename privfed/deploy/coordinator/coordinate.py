@@ -33,7 +33,7 @@ Connect = Callable[[Greeter], Carrier]
 
 @dataclass(frozen=True)
 class Reach:
-    """Creates the coordinator for the sites of a `federation` and the run in a `directory`."""
+    """Creates the coordinator of the run in `directory`, over the sites of `federation`."""
 
     directory: RunDirectory
     federation: FederationFile
@@ -93,8 +93,9 @@ def coordinate(
       The outcome of training.
 
     Raises:
-      Refused: if the run is not permitted; `Busy` if too few sites are available.
-      Broken: if files of the run are damaged.
+      Refused: if the run is not permitted, or a file is invalid.
+      Busy: if too few sites are available after `patience` seconds.
+      Broken: if the key file cannot be used, or files of the run are damaged.
     """
     agreed, signing = FederationFile.read(federation), SiteKey.read(key)
     if str(signing.public) != agreed.coordinator:
@@ -113,7 +114,7 @@ def coordinate(
 
 
 def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) -> None:
-    """Raises `Refused` for runs that a federation of sites on their own machines cannot run."""
+    """Raises `Refused` for a run that sites on machines of their own cannot take part in."""
     data = config.data
     if data.sites != len(federation.sites):
         raise Refused(

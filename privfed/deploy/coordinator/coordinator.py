@@ -29,7 +29,7 @@ from privfed.secure.summation import Aborted
 
 _log = logging.getLogger(__name__)
 _HINTS = {Reply.UNSIGNED: "(it has agreed on another federation file)"}
-"""Hints for replies without a reason of their own."""
+"""Explanations of replies that carry no reason."""
 _AGAIN = 1.0
 """Seconds until an unavailable site is asked again."""
 
@@ -39,8 +39,8 @@ class Coordinator:
     """Sums over remote sites: declares the run, asks for sums and opens them.
 
     Every message is signed, and bound to the federation and the run. Sites receive the lines of the
-    ledger as it grows; a site that was away receives the declaration again. A site with a late or
-    an invalid answer has dropped out of the sum.
+    ledger as it grows; a site that was unavailable receives the declaration again. A site whose
+    answer is late or invalid counts as a dropout of that sum.
 
     Attributes:
       algorithm_in: the algorithm of a round.
@@ -120,7 +120,7 @@ class Coordinator:
     def _stepped(
         self, session: SumSession, kind: Kind, bodies: Mapping[int, bytes]
     ) -> Collection[int]:
-        """Sends a step and passes answers on; returns the sites with a useful answer."""
+        """Sends each site its message in `bodies`; returns the sites with a valid answer."""
         seconds = self.seconds + (self.deadline if session.awaits_rows else 0.0)
         useful = []
         for site, answer in self._answers(kind, bodies, seconds).items():
@@ -186,7 +186,7 @@ class Coordinator:
         try:
             reply, body = read_answer(data)
         except BadMessage:
-            self._lost(site, "bytes that are no answer")
+            self._lost(site, "it sent an invalid answer")
             return None
         if reply == Reply.ANSWERED:
             return body

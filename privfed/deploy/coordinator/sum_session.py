@@ -48,7 +48,7 @@ class MaskedSession:
         directory: Directory,
         question: Question,
     ) -> MaskedSession:
-        """Starts a session, over the sites of `directory`, of the sum that answers `question`."""
+        """Starts the masked sum that answers `question`, over the sites of `directory`."""
         protocol, limits = summation.protocol, summation.limits
         if not isinstance(protocol, Masking):
             raise TypeError("sites on machines of their own send masked sums")
@@ -68,11 +68,19 @@ class MaskedSession:
         return encode(self.server.invitation)
 
     def handle(self, site: int, answer: bytes) -> None:
-        """Accepts a site's next message. Raises `Aborted` for one that counts as dropped out."""
+        """Accepts a site's next message.
+
+        Raises:
+          Aborted: if the message is invalid; the site then counts as a dropout.
+        """
         self.server.handle(site, decode(answer))
 
     def proceed(self) -> Mapping[int, bytes]:
-        """Returns the next messages to sites; empty after the last step. Raises `Aborted`."""
+        """Returns the next messages to sites; empty after the last step.
+
+        Raises:
+          Aborted: if the sum cannot continue, for example with too few surviving sites.
+        """
         if self._steps == _STEPS:
             return {}
         self._steps += 1
@@ -86,7 +94,7 @@ class MaskedSession:
         return self.server.culprits
 
     def total(self) -> BoundedSum:
-        """Opens the sum. Raises `Aborted`."""
+        """Opens the sum. Raises `Aborted` if that is impossible."""
         words, survivors = self.server.total()
         total = self.codec.decode(self.codec.unwrap(words.astype("uint64")))
         return BoundedSum(torch.from_numpy(total), self.codec.bound * self.codec.step, survivors)
@@ -94,12 +102,12 @@ class MaskedSession:
 
 @dataclass
 class PlainSession:
-    """The total of sums from sites of a `directory`, sealed to the `sealing` key.
+    """A sum in the clear: sites of `directory` send their sums sealed to the `sealing` key.
 
-    It contains no client of an absent site.
+    Only clients at the sites that sent a sum are in the total.
 
-    If sites add no noise of their own, a client changes the total by at most the mechanism's bound:
-    it has a row at one site, or parts of it at several.
+    If sites add no noise, one client changes the total by at most the mechanism's bound, also if
+    its row is split over several sites.
     """
 
     algorithm: Algorithm
@@ -116,7 +124,7 @@ class PlainSession:
 
     @property
     def awaits_rows(self) -> bool:
-        """Whether sums are still expected: true at first."""
+        """Whether no sum has arrived yet."""
         return not self._sums
 
     def handle(self, site: int, answer: bytes) -> None:
@@ -138,7 +146,7 @@ class PlainSession:
     def total(self) -> BoundedSum:
         """Returns the sum over all sites that sent one. Raises `Aborted` if none did."""
         if not self._sums:
-            raise Aborted("no site sent a sum, so that there is nothing to add up")
+            raise Aborted("no site sent a sum")
         encoding = self.algorithm.mechanism.encoding(self.question.state)
         total = torch.stack([self._sums[site] for site in sorted(self._sums)]).sum(0)
         bound = math.inf if encoding.site_std else encoding.bound
@@ -159,11 +167,19 @@ class SumSession(Protocol):
         ...
 
     def handle(self, site: int, answer: bytes) -> None:
-        """Accepts a site's answer. Raises `Aborted` for one that counts as dropped out."""
+        """Accepts a site's answer.
+
+        Raises:
+          Aborted: if the answer is invalid; the site then counts as a dropout.
+        """
         ...
 
     def proceed(self) -> Mapping[int, bytes]:
-        """Returns the next messages to sites; empty if the sum can be opened. Raises `Aborted`."""
+        """Returns the next messages to sites; empty if the sum can be opened.
+
+        Raises:
+          Aborted: if the sum cannot continue.
+        """
         ...
 
     @property
@@ -172,7 +188,7 @@ class SumSession(Protocol):
         ...
 
     def total(self) -> BoundedSum:
-        """Opens the sum. Raises `Aborted`."""
+        """Opens the sum. Raises `Aborted` if that is impossible."""
         ...
 
 

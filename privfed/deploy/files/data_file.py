@@ -34,8 +34,8 @@ class SiteTable(Part):
     rows: int = Field(ge=1, le=1_000_000)
     """Upper bound on the rows per client that count; the first rows are used."""
     reading: float = Field(5.0, gt=0, le=3600)
-    """Seconds after which the answer to a run's declaration leaves; the table is read within this
-    time, since a varying time would reveal its content.
+    """Seconds from a run's declaration to the site's answer. The table must be read within this
+    time; an answer after a varying time would reveal its content.
     """
     device: str = "cpu"
     """The device on which this site trains: "cpu", "cuda", or "auto"."""
@@ -54,7 +54,7 @@ class SiteTable(Part):
         """Reads the file at `path`; paths in it are relative to the file.
 
         Raises:
-          Refused: with every mistake in it.
+          Refused: if the file is invalid; the message lists all mistakes.
         """
         document = read_toml(path, "data")
         try:
@@ -73,10 +73,10 @@ class SiteTable(Part):
 
     @property
     def settled(self) -> dict[str, Any]:
-        """Keys of a run's table that this site sets, and keys that exist only in a run.
+        """Values that override a run's keys for its table: this file's, and three fixed ones.
 
-        Numbers beyond their bounds are clipped, whatever the run states. Otherwise a run could use
-        its bounds to test whether any client exceeds them, and exclude all others' rows.
+        Numbers beyond their bounds are always clipped, whatever the run states. Otherwise a run
+        could choose bounds that reveal whether any client exceeds them.
         """
         requested = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
         requested |= {"encoding": self.encoding, "client": self.client}
@@ -84,16 +84,16 @@ class SiteTable(Part):
 
 
 TEXT = """\
-# This site's table and its population. A run cannot change these values. For another table, over
-# other people, create another site folder with its own key. The first five keys are required.
+# This site's table and its population. A run cannot change these values. For a table of another
+# population, create another site folder with its own key. The first five keys are required.
 format = 1
 
-# population = "stays"             # a name for the people in the table
+# population = "stays"             # a name for the clients in the table
 # path = "/srv/hospital/stays.csv" # CSV or Parquet; relative to this folder
-# client = "patient"               # the column that identifies the person of a row
-# clients = 10_000                 # upper bound on the number of people; a round number
-# rows = 200                       # largest number of rows per person that count
-# sites_per_client = 1             # largest number of sites at which one person may have rows
+# client = "patient"               # the column that identifies the client of a row
+# clients = 10_000                 # upper bound on the number of clients; a round number
+# rows = 200                       # largest number of rows per client that count
+# sites_per_client = 1             # largest number of sites at which one client may have rows
 # delimiter = ","
 # decimal = "."
 # encoding = "utf-8"

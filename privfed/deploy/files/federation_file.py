@@ -29,13 +29,13 @@ class FederationFile(Part):
 
     name: str
     coordinator: str
-    """The key that signs every invitation, and names the ledger."""
+    """The public key of the coordinator, which signs every invitation and identifies the ledger."""
     threshold: int = Field(0, ge=0, le=10_000)
-    """Number of shares that open a secret; 0 means the smallest t with t > k and, for a malicious
-    server, 2 t > n + k.
+    """Number of shares that open a secret. With n sites, of which k may collude with the server, 0
+    means the smallest t with t > k and, for a malicious server, 2 t > n + k.
     """
     sites: dict[str, str] = {}
-    """The key of each site."""
+    """The public key of each site."""
 
     @field_validator("name")
     @classmethod
@@ -72,7 +72,11 @@ class FederationFile(Part):
 
     @staticmethod
     def read(path: Path) -> FederationFile:
-        """Reads the federation in the file at `path`. Raises `Refused` with every mistake in it."""
+        """Reads the federation in the file at `path`.
+
+        Raises:
+          Refused: if the file is invalid; the message lists all mistakes.
+        """
         return agreed(read_toml(path, "federation"), f"{path}: ")
 
     def write_new(self, path: Path) -> None:
@@ -85,7 +89,11 @@ class FederationFile(Part):
             ) from error
 
     def with_site(self, name: str, key: str) -> FederationFile:
-        """Returns the federation with one more site. Raises `Refused` if name or key is present."""
+        """Returns the federation with one more site.
+
+        Raises:
+          Refused: if another site has the name or key, or one of them is invalid.
+        """
         if name in self.sites:
             raise Refused(
                 f"the federation has a site {name} already, and nothing was changed; choose "
@@ -94,13 +102,13 @@ class FederationFile(Part):
         return agreed({**self.model_dump(), "sites": {**self.sites, name: key}})
 
     def toml(self) -> str:
-        """Returns the text of a federation file from which `read` restores this value."""
+        """Returns the text of a file from which `read` restores this federation."""
         return _TEXT.format(
             format=FORMAT, name=self.name, coordinator=self.coordinator, threshold=self.threshold
         ) + "".join(_line(name, key) for name, key in self.sites.items())
 
     def digest(self) -> str:
-        """Returns SHA-256 of the agreed values, independent of the file's layout and order."""
+        """Returns the SHA-256 digest of the values, whatever the file's layout and order."""
         facts = {**self.model_dump(), "format": FORMAT}
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"privfed federation\n" + text.encode()).hexdigest()
@@ -111,7 +119,7 @@ class FederationFile(Part):
         return tuple(sorted(self.sites))
 
     def directory(self) -> Mapping[int, bytes]:
-        """Returns the public key `[32]` of each site by its number, as secure sums pin them."""
+        """Returns each site's public key, 32 bytes, by the site's number."""
         return {number: self.key_of(name).raw for number, name in enumerate(self.order)}
 
     @property
@@ -135,7 +143,8 @@ class FederationFile(Part):
           threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
 
         Raises:
-          Refused: if the stated threshold is too low, or there are too few sites to hide one.
+          Refused: if there are too few sites, or the stated threshold is too low or exceeds the
+            number of sites.
         """
         sites = len(self.sites)
         if sites < FEWEST or not 0 <= colluders < sites:
@@ -154,8 +163,8 @@ class FederationFile(Part):
         if self.threshold and self.threshold < least:
             raise Refused(
                 f"threshold is {self.threshold}, but {colluders} of {sites} sites may collude "
-                f"with a {threat} server, so that a threshold below {least} would let them open "
-                f"secrets; set threshold to 0 (automatic) or at least {least}",
+                f"with a {threat} server and could open secrets; set threshold to 0 (automatic) "
+                f"or at least {least}",
                 key="threshold",
             )
         return self.threshold or least
@@ -169,13 +178,13 @@ def agreed(document: dict[str, Any], where: str = "") -> FederationFile:
       where: prefix of error messages.
 
     Raises:
-      Refused: with every mistake.
+      Refused: if the content is invalid; the message lists all mistakes.
     """
     try:
         return FederationFile.model_validate(document)
     except ValidationError as error:
         wrong = mistakes(error, "", document, FederationFile)
-    shown = f"sites is {document.get('sites')!r}: "  # the mistakes suffice
+    shown = f"sites is {document.get('sites')!r}: "  # the mistakes name the sites
     raise Refused(listed_mistakes(wrong, where).replace(shown, "[sites] "), key=wrong[0].key)
 
 
@@ -203,7 +212,7 @@ def add_site(path: Path, name: str, key: str) -> FederationFile:
 
 
 def _says(text: str, federation: FederationFile) -> bool:
-    """Whether `text` is a file of `federation`."""
+    """Whether `read` would restore `federation` from `text`."""
     try:
         document = from_toml(text)
         return document.pop("format", FORMAT) == FORMAT and (
@@ -214,7 +223,7 @@ def _says(text: str, federation: FederationFile) -> bool:
 
 
 def _key(text: str) -> PublicKey:
-    """Parses a key. Raises `ValueError`, as validators do."""
+    """Parses a key. Raises `ValueError`, as pydantic expects of a validator."""
     try:
         return PublicKey.parse(text)
     except UnknownKey as error:

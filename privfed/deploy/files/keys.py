@@ -1,8 +1,8 @@
 """Signing keys of sites and coordinators: Ed25519 (RFC 8032), as files and as text.
 
-A site *is* its key. The public key is written as `ed25519:` and 43 characters of base64url, or 64
-hexadecimal digits; the two spell the same key. The secret key is in a file that only its owner may
-read.
+A site is identified by its public key, which is written as `ed25519:` followed by either 43
+characters of base64url or 64 hexadecimal digits. The secret key is in a file that only its owner
+may read.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from privfed.secure.primitives import KEY, verified
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Permitted names of sites and federations: a single word in every file and shell."""
-EXPECTED_NAME = "a word of at most 64 letters, digits, and _ . - after the first"
+EXPECTED_NAME = "at most 64 letters, digits and _ . -, with a letter or digit first"
 _PUBLIC, _SECRET = "ed25519:", "ed25519-secret:"
 _LETTERS, _DIGITS = 43, 64
-"""Letters of 32 bytes in base64url without padding, and their hexadecimal digits."""
+"""Lengths of 32 bytes as base64url without padding, and as hexadecimal digits."""
 _SMALL_ORDER = frozenset(
     bytes.fromhex(point)
     for point in (
@@ -164,7 +164,7 @@ def _encoded(raw: bytes) -> str:
 
 
 def _decoded(text: str, where: str) -> bytes:
-    """Decodes 32 bytes from either form. Raises `UnknownKey`."""
+    """Decodes 32 bytes from either form. Raises `UnknownKey` if `text` is neither."""
     expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
     if len(text) not in (_LETTERS, _DIGITS):
         raise UnknownKey(f"{expected}; found {len(text)} characters: copy the complete line")

@@ -18,8 +18,14 @@ from privfed.plan.assumed import Assumed
 from privfed.plan.prior_spending import Prior
 
 FORMAT = 1
-_DIGEST = re.compile("[0-9a-f]{64}")
 _MOST_ROUNDS = 10**9
+_DIGESTS = ("federation", "model", "question", "config")
+_FORMS = (
+    *((name, "[0-9a-f]{64}", "64 hexadecimal digits") for name in _DIGESTS),
+    ("run", r"[\w.:-]{1,128}", "1 to 128 letters, digits and _ . : -"),
+    ("population", r"[\w.:-]{0,128}", "at most 128 letters, digits and _ . : -"),
+)
+"""Field, regular expression of its value, and description of that expression."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +33,18 @@ class Receipt(Encoded):
     """One answered exchange, and the charge of its round.
 
     Attributes:
-      federation: digest of the federation file, 64 hexadecimal digits, as all digests.
+      federation: digest of the federation file. Digests are 64 hexadecimal digits.
       run: name of the run.
       round: round number.
       exchange: number of the exchange; all exchanges of a round share one cohort.
       model: digest of the model.
-      question: digest of all bytes of the question, including the sum's invitation, so that a
-        receipt covers no second sum.
+      question: digest of all bytes of the question, including the sum's invitation; a receipt
+        therefore covers one sum only.
       config: digest of the configuration.
-      event: event of the round against the server with colluding sites.
-      alone: event of the round if only this site is trusted; None if it is the same.
-      prepaid_rounds: number of rounds charged with the first, if clients are at several sites and
-        every round of the run counts; 0 if each round is charged as it is answered.
+      event: event of the round against a server that colludes with other sites.
+      alone: event of the round if only this site is trusted; None if that is the same event.
+      prepaid_rounds: number of rounds that the run's first receipt charges, if a client may be at
+        several sites; 0 if each round is charged when it is answered.
       population: the site's name for the clients that are charged.
     """
 
@@ -57,16 +63,16 @@ class Receipt(Encoded):
     """The adversary that `event` holds against; None if a receipt does not state it."""
 
     def __post_init__(self) -> None:
-        digests = (self.federation, self.model, self.question, self.config)
-        if not all(_DIGEST.fullmatch(digest) for digest in digests):
-            raise Refused("a receipt's digests are 64 hexadecimal digits each")
-        if not re.fullmatch(r"[\w.:-]{1,128}", self.run):
-            raise Refused("a receipt's run is a word of at most 128 letters")
-        if not re.fullmatch(r"[\w.:-]{0,128}", self.population):
-            raise Refused("a receipt's population is a word of at most 128 letters")
-        counts = (self.round, self.exchange, self.prepaid_rounds)
-        if not all(type(count) is int and 0 <= count <= _MOST_ROUNDS for count in counts):
-            raise Refused("a receipt's round, exchange and prepaid_rounds are integers from 0")
+        for name, pattern, expected in _FORMS:
+            if not re.fullmatch(pattern, value := getattr(self, name)):
+                raise Refused(f"{name} is {value!r} in a receipt; expected {expected}")
+        for name in ("round", "exchange", "prepaid_rounds"):
+            count = getattr(self, name)
+            if type(count) is not int or not 0 <= count <= _MOST_ROUNDS:
+                raise Refused(
+                    f"{name} is {count!r} in a receipt; expected an integer from 0 to "
+                    f"{_MOST_ROUNDS}"
+                )
 
     @property
     def place(self) -> tuple[int, int]:
@@ -79,13 +85,12 @@ class Receipt(Encoded):
 
     @classmethod
     def from_json(cls, link: Mapping[str, Any]) -> Receipt:
-        """Parses the receipt in a line. Raises `LedgerBroken` if there is none."""
+        """Parses the receipt in a line. Raises `LedgerBroken` if the line is no valid receipt."""
         if link.get("type") != "answer" or link.get("format") != FORMAT:
             raise LedgerBroken(
                 "is of a kind that this version of privfed does not know; update privfed"
             )
-        digests = ("federation", "model", "question", "config")
-        names = (*digests, "run", "round", "exchange", "prepaid_rounds", "population")
+        names = (*_DIGESTS, "run", "round", "exchange", "prepaid_rounds", "population")
         try:
             facts = {name: link[name] for name in names}
             alone = Event.from_json(link["alone"]) if link["alone"] is not None else None
@@ -110,8 +115,8 @@ class Receipt(Encoded):
 class Commits(Encoded):
     """The number of states that a party had committed when it answered an exchange.
 
-    The number reveals a state that is missing or was rolled back; from such a state the party could
-    answer twice.
+    A stored state with fewer commits was rolled back: from such a state the party could answer the
+    exchange twice.
     """
 
     run: str
@@ -130,7 +135,7 @@ class Commits(Encoded):
 
     @classmethod
     def from_json(cls, link: Mapping[str, Any]) -> Commits:
-        """Parses a line of commits. Raises `LedgerBroken` for another line."""
+        """Parses a line of commits. Raises `LedgerBroken` if the line is invalid."""
         numbers = ("round", "exchange", "count")
         facts: dict[str, Any] = {name: link.get(name) for name in ("run", *numbers)}
         counted = all(type(facts[name]) is int for name in numbers)
@@ -141,7 +146,7 @@ class Commits(Encoded):
 
 
 def read_line(link: chain.Link) -> Receipt | Commits:
-    """Parses a line of receipts. Raises `LedgerBroken`."""
+    """Parses a line of the file of receipts. Raises `LedgerBroken` if it is invalid."""
     if link.get("format") == FORMAT and link.get("type") == "commits":
         return Commits.from_json(link)
     return Receipt.from_json(link)
@@ -163,10 +168,17 @@ class AnsweredRun:
 def charged_here(
     spending: Spending, assumed: Assumed | None, against: str | None, now: Assumed
 ) -> Counter[Event]:
-    """Recomputes one run's `spending` (`against` a party) for the adversary of `now`.
+    """Returns the charged events of one run, restated for another adversary.
+
+    Args:
+      spending: counts of the charged events.
+      assumed: adversary that the events hold against; None if the receipts do not state it.
+      against: party that the events are against ("sites" or "others"); None if the run charged
+        the same event against both.
+      now: adversary to restate the events for.
 
     Raises:
-      Incomposable: if no bound is known.
+      Incomposable: if no bound against that adversary is known.
     """
     prior = Prior("", "", "", apart(spending), against=against, assumed=assumed)
     return Counter(prior.under(now).spending)
@@ -181,10 +193,10 @@ class RunReceipts:
     rounds: dict[int, Receipt] = field(default_factory=dict)
     events: Counter[tuple[Event, Event | None]] = field(default_factory=Counter)
     commits: int = 0
-    """The number of commits by the party of the last exchange."""
+    """The number of states that the secure sum's party committed in the last exchange."""
 
     def take(self, receipt: Receipt) -> None:
-        """Adds a receipt, if it may follow. Raises `Declined` otherwise."""
+        """Adds a receipt. Raises `Declined` if it cannot follow the earlier ones."""
         self.refuse_replay(receipt)
         self.lines[receipt.place] = receipt
         self.commits = 0
@@ -198,10 +210,14 @@ class RunReceipts:
         return next(reversed(self.lines))
 
     def spending(self, alone: bool, now: Assumed) -> Counter[Event]:
-        """Returns the counts of charged events, recomputed for `now`, for a sum over runs.
+        """Returns the counts of charged events, restated for the adversary of `now`.
+
+        Args:
+          alone: whether to count the events that hold if only this site is trusted.
+          now: the adversary.
 
         Raises:
-          Incomposable: if no bound is known.
+          Incomposable: if no bound against that adversary is known.
         """
         charged: Counter[Event] = Counter()
         for (event, other), count in self.events.items():
@@ -209,7 +225,7 @@ class RunReceipts:
         return charged_here(charged, self.first.assumes, self._party(alone), now)
 
     def _party(self, alone: bool) -> str | None:
-        """Returns the party that charges are against; None if there is no distinction."""
+        """Returns the party that the events are against; None if both have the same event."""
         if self.first.alone is None:
             return None
         return "others" if alone else "sites"
@@ -218,26 +234,26 @@ class RunReceipts:
         """Raises `Declined` if `receipt` cannot follow the lines of its run."""
         first, where = self.first, f"run {receipt.run}, round {receipt.round}"
         if (first.federation, first.config) != (receipt.federation, receipt.config):
-            reason = f"{where}: another federation or configuration than the run began with"
+            reason = f"{where}: its federation or configuration differs from the run's first round"
             raise Declined(Refusal(Code.RUN, reason))
         if receipt.place in self.lines:
-            reason = f"{where}: exchange {receipt.exchange} was answered to another question"
+            reason = f"{where}: exchange {receipt.exchange} already answered another question"
             raise Declined(Refusal(Code.QUESTION, reason))
         if self.lines and receipt.place < self.last:
             last = "round {}, exchange {}".format(*self.last)
-            raise Declined(Refusal(Code.ROUND, f"{where}: the run was answered up to {last}"))
+            raise Declined(Refusal(Code.ROUND, f"{where}: the site already answered {last}"))
         before = self.rounds.get(receipt.round, first if first.prepaid_rounds else None)
         charged = before and (before.event, before.alone)
         other = charged is not None and charged != (receipt.event, receipt.alone)
         if other or receipt.prepaid_rounds != first.prepaid_rounds:
-            raise Declined(Refusal(Code.RUN, f"{where}: another event than was charged"))
+            raise Declined(Refusal(Code.RUN, f"{where}: its event differs from the charged one"))
         if first.prepaid_rounds and receipt.round > first.prepaid_rounds:
             raise Declined(
-                Refusal(Code.ROUND, f"{where}: {first.prepaid_rounds} rounds were charged")
+                Refusal(Code.ROUND, f"{where}: only {first.prepaid_rounds} rounds were charged")
             )
 
     def note(self, commits: Commits) -> None:
-        """Adds the commits of the last exchange's party. Raises `LedgerBroken` for another."""
+        """Adds commits. Raises `LedgerBroken` if they are older or of another exchange."""
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
             raise LedgerBroken("states commits of an earlier state, or of another exchange")
         self.commits = commits.count

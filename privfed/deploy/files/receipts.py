@@ -2,14 +2,14 @@
 
 The lines are hash-chained (`accounting.chain`). Each states the exchange (federation, run, round,
 exchange) and digests of the model, of all bytes of the question and of the configuration. It also
-states the event that the round costs a client of this site: against the server with colluding
-sites, and if only this site is trusted (rules of proof, section 9.6). It contains no time, no count
-and no client data.
+states the event that the round charges to each client of this site: one against a server that
+colludes with other sites, and one if only this site is trusted (rules of proof, section 9.6). It
+contains no time, no number of clients and no client data.
 
-Order: a line is durable before clients are sampled, and the answer leaves after that. So a line
-that a crash left incomplete was never answered and no clients were sampled for it: it is removed,
-and costs nothing. A complete line is charged, whether its answer arrived or not. All lines of a
-file concern the clients of one table: another table has its own folder.
+Order: a line is durable before clients are sampled, and the answer leaves after that. For a line
+that a crash left incomplete, no clients were sampled and no answer left: it is removed, and costs
+nothing. A complete line is charged, whether its answer arrived or not. All lines of a file concern
+the clients of one table; a site folder has one table.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ class Receipts:
 
     @property
     def assumed(self) -> Assumed:
-        """The adversary that epsilon over all runs holds against: the strongest of any run."""
+        """The joint adversary of all runs, against which epsilon over all runs holds."""
         return self._joint()
 
     def _joint(self, now: Assumed | None = None) -> Assumed:
-        """Returns the joint adversary of all runs and `now`: a party is trusted only if in all."""
+        """Returns the joint adversary: it trusts a party only if every run and `now` trust it."""
         each = [*(run.first.assumes for run in self._runs.values()), now]
         known = [assumed for assumed in each if assumed is not None]
         joint = reduce(or_, known, Assumed())
@@ -133,12 +133,12 @@ class Receipts:
         """Returns the charges of a client of this site over all runs.
 
         Args:
-          alone: whether only this site is trusted, instead of the server with colluding sites.
-          now: adversary of a requested run; every run is charged for the strongest adversary of
-            all.
+          alone: whether to count the charges that hold if only this site is trusted, instead of
+            those against a server that colludes with other sites.
+          now: adversary of a requested run, if any; every run is charged for the joint adversary.
 
         Raises:
-          Incomposable: if a run gives no guarantee against that adversary.
+          Incomposable: if a run gives no guarantee against the joint adversary.
         """
         joint = self._joint(now)
         return sum((run.spending(alone, joint) for run in self._runs.values()), Counter())
@@ -146,28 +146,28 @@ class Receipts:
     def following(
         self, spending: Spending, assumed: Assumed | None, against: str | None
     ) -> tuple[Spending, Spending]:
-        """Recomputes all charges for a further run.
+        """Returns all charges, restated for the joint adversary with a further run.
 
         Args:
           spending: planned charges of the further run.
           assumed: its adversary.
-          against: the party that its charges are against; None if there is no distinction.
+          against: the party that its charges are against ("sites" or "others"); None if it has
+            the same charges against both.
 
         Returns:
-          The charges so far and those of the further run, both for the strongest adversary of all
-          runs.
+          The charges so far, and those of the further run.
 
         Raises:
-          Incomposable: if a run gives no guarantee against that adversary.
+          Incomposable: if a run gives no guarantee against the joint adversary.
         """
         return self.spending(now=assumed), charged_here(
             spending, assumed, against, self._joint(assumed)
         )
 
     def guarantees(self, delta: float) -> tuple[Guarantee, Guarantee | None]:
-        """Returns the guarantees at `delta`: against colluders, and trusting only this site.
+        """Returns two guarantees at `delta`: against colluding sites, and trusting only this site.
 
-        The second is None if no line distinguishes the two.
+        The second is None if the two are the same for every line.
         """
         both = any(each.alone for run in self._runs.values() for each in run.lines.values())
         bound = self._guarantee(delta)
@@ -177,22 +177,22 @@ class Receipts:
         return replace(bound, against="sites"), replace(alone, against="others")
 
     def _guarantee(self, delta: float, alone: bool = False) -> Guarantee:
-        """Composes all runs at `delta`; infinite if a run gives no joint guarantee."""
+        """Composes all runs at `delta`; epsilon is infinite if a run does not compose."""
         try:
             with terms_are_whole():
                 return guarantee(self.spending(alone), delta)
         except Incomposable as error:
             return unbounded({}, delta, str(error))
-        except Unaccountable as error:  # of another unit or relation: `affords` charges none
+        except Unaccountable as error:  # other units or relations, which `affords` never accepts
             raise LedgerBroken(f"{self.path}: {public_text(error)}") from None
 
     def affords(self, limit: SpendingLimit, receipt: Receipt, rounds: int = 1) -> bool:
         """Whether the charge of `receipt` stays within `limit`, by the composition of all runs.
 
         Args:
-          limit: largest epsilon against the server with colluding sites, and delta.
+          limit: delta, and the largest epsilon against a server that colludes with other sites.
           receipt: the exchange to charge.
-          rounds: number of rounds expected from the run, so that they are accounted for together.
+          rounds: number of rounds expected from the run, which are precomputed together.
         """
         run = self._runs.get(receipt.run)
         if run is not None and (run.first.prepaid_rounds or receipt.round in run.rounds):
@@ -211,13 +211,13 @@ class Receipts:
                 (event,) = following
                 return gate.affords(total - Counter({event: 1}), event)
             return guarantee(total, limit.delta).epsilon <= limit.epsilon
-        except (Unaccountable, Incomposable):  # of another unit, relation or adversary
+        except (Unaccountable, Incomposable):  # other units, relations or adversaries
             return False
 
     def charged(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> str:
         """Charges `receipt` durably, before clients are sampled.
 
-        An identical line is charged once; its head is returned again.
+        If an identical receipt was charged already, nothing is charged.
 
         Args:
           receipt: the exchange to charge.
@@ -225,12 +225,12 @@ class Receipts:
           rounds: number of rounds expected from the run.
 
         Returns:
-          The head after its line.
+          The ledger head at the line of `receipt`.
 
         Raises:
-          Declined: charging nothing, for another question of an answered exchange, a round or
-            exchange not after the run's last, a changed federation or configuration, or an exceeded
-            `limit`.
+          Declined: if the exchange already answered another question, the round or exchange
+            precedes the run's last, the federation, configuration or event differs from the run's
+            first receipts, or `limit` would be exceeded; nothing is charged.
           LedgerBroken: if another process wrote to the file, or an earlier line could not be
             written.
         """
@@ -242,29 +242,29 @@ class Receipts:
         return self.head
 
     def refuse(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> None:
-        """Raises `Declined` if `receipt` cannot follow, or would exceed `limit`."""
+        """Raises `Declined` if `receipt` cannot follow its run's, or would exceed `limit`."""
         if run := self._runs.get(receipt.run):
             run.refuse_replay(receipt)
         if not self.affords(limit, receipt, rounds):
             raise Declined(
                 Refusal(
                     Code.BUDGET,
-                    f"round {receipt.round} of run {receipt.run} would take epsilon above "
-                    f"{limit.epsilon:g} at delta {limit.delta:g}, by this site's own count",
+                    f"budget.epsilon is {limit.epsilon:g} at delta {limit.delta:g}, but with this "
+                    f"site's receipts round {receipt.round} of run {receipt.run} would exceed it",
                 )
             )
 
     def committed(self, run: str, count: int) -> None:
-        """Records durably the number of commits by the party of the last exchange of `run`."""
+        """Records durably that the party of the last exchange of `run` committed `count` states."""
         round, exchange = self._runs[run].last
         self._append(Commits(run, round, exchange, count))
 
     def commits(self, run: str) -> int:
-        """Returns the commits of the party of the last exchange of `run` when it answered."""
+        """Returns the recorded number of commits in the last exchange of `run`; 0 if none."""
         return self._runs[run].commits if run in self._runs else 0
 
     def to_json(self, limit: SpendingLimit) -> dict[str, Any]:
-        """Returns the object that `privfed site receipts --json` prints."""
+        """Returns the JSON object of `privfed site receipts --json`, with the budget in `limit`."""
         bound, alone = self.guarantees(limit.delta)
         return {
             "runs": encoded(self.runs),
@@ -276,12 +276,12 @@ class Receipts:
         }
 
     def _head_of(self, receipt: Receipt) -> str | None:
-        """Returns the head after the line of an identical receipt; None if there is none."""
+        """Returns the ledger head at the line of an identical receipt; None if there is none."""
         run = self._runs.get(receipt.run)
         return self._heads[receipt] if run and run.lines.get(receipt.place) == receipt else None
 
     def _append(self, line: Receipt | Commits) -> None:
-        """Appends a line durably. Raises `LedgerBroken` if the file was changed meanwhile."""
+        """Appends a line durably. Raises `LedgerBroken` if another process changed the file."""
         self._refuse_another_writer()
         text, link = chain.sealed(self.head, line.to_json())
         self._failed = True  # until the line is durable: a part of it may be in the file
@@ -293,8 +293,8 @@ class Receipts:
     def _refuse_another_writer(self) -> None:
         if self._failed or self.torn or self.path.stat().st_size != self._size:
             raise LedgerBroken(
-                f"{self.path}: another process wrote to it, or a line could not be written; start "
-                "the site again"
+                f"{self.path}: another process wrote to this file, or a line could not be written; "
+                "start the site again"
             )
 
     def _take(self, line: Receipt | Commits, head: str) -> None:

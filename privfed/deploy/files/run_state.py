@@ -1,10 +1,10 @@
 """A site's state of its runs: `state/`, with one folder per run, readable by its owner only.
 
-It contains a copy of the coordinator's ledger, which grows, and whose lines never change.
+It contains a copy of the coordinator's ledger, to which lines are only added.
 
-A coordinator that rolls its ledger back, to charge rounds once and sample them twice, or that keeps
-a second ledger, has to show a site other lines than before. The site refuses them, and keeps the
-lines it has seen.
+A coordinator that rolls its ledger back (to charge rounds once and sample them twice), or that
+keeps a second ledger, has to send a site lines that differ from earlier ones. The site refuses
+them, and keeps the lines that it has seen.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from privfed.deploy.site.policy import Code, Declined, Refusal
 class PartyStore:
     """The question of the current sum and its party's state, in a private folder.
 
-    The question is durable before the first state of its party; a state of another question is
-    ignored. The folder holds secrets: no copy is kept, and none is ever restored.
+    A question is durable before the first state of its party. The folder holds secrets: do not back
+    it up or restore it.
     """
 
     folder: Path
 
     def begin(self, question: bytes) -> None:
-        """Stores the `question` of a new sum, replacing the last one and its state."""
+        """Stores the `question` of a new sum; deletes the previous question and its state."""
         make_folder(self.folder, 0o700)
         self._state.unlink(missing_ok=True)
         self._write(self._question, question)
@@ -74,7 +74,7 @@ class LedgerCopy:
     def __post_init__(self) -> None:
         data = regular.read_bytes(self.path) if self.path.exists() else b""
         *lines, torn = data.split(b"\n")
-        if torn:  # of a crash: no question was answered for that line
+        if torn:  # left by a crash: no question was answered for that line
             with _owner_only():
                 durable.write_atomically(self.path, data[: len(data) - len(torn)])
         self._lines = lines
@@ -84,29 +84,33 @@ class LedgerCopy:
 
     @property
     def head(self) -> bytes:
-        """The hash `[32]` of the last line seen."""
+        """The hash of the last line, 32 bytes."""
         return bytes.fromhex(self._heads[-1])
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger as seen so far."""
+        """The ledger that the copied lines form."""
         return self._ledger
 
     def extend(self, since: bytes, data: bytes) -> None:
-        """Appends the lines in `data` that follow the line of hash `since`, durably.
+        """Appends new lines durably; lines that the copy already has may be repeated unchanged.
 
-        Lines that were seen before may be repeated unchanged.
+        Args:
+          since: hash of the line that `data` follows, 32 bytes.
+          data: complete lines of the ledger.
 
         Raises:
-          Declined: if other lines follow there, or `since` was never seen.
+          Declined: if the copy has no line of that hash, or has other lines after it, or the lines
+            are no valid ledger.
+          LedgerBroken: if an earlier line could not be written.
         """
         *lines, torn = data.split(b"\n")
         if torn or since.hex() not in self._heads:
-            raise _declined("lines that do not follow from those seen before")
+            raise _declined("its new lines do not follow a line that this site has seen")
         start = self._heads.index(since.hex())
         known = self._lines[start:]
         if known[: len(lines)] != lines[: len(known)]:
-            raise _declined("lines that differ from those seen before")
+            raise _declined("its lines differ from those that this site has seen")
         new = lines[len(known) :]
         if not new:
             return
@@ -161,11 +165,11 @@ class RunState:
 
     @property
     def parties(self) -> PartyStore:
-        """The party of the current sum."""
+        """The stored question and party of the current sum."""
         return PartyStore(self.folder)
 
     def ledger(self) -> LedgerCopy:
-        """Returns the copy of the coordinator's ledger. Raises `Declined` if it was edited."""
+        """Returns the copy of the coordinator's ledger. Raises `Declined` if it is invalid."""
         return LedgerCopy(self.folder / "ledger.jsonl")
 
     def declare(self, declaration: bytes) -> None:

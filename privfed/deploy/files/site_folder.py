@@ -21,12 +21,12 @@ class SiteFolder:
 
     @property
     def key(self) -> Path:
-        """The secret key, mode 600: never copied, never restored on a second machine."""
+        """Path of the secret key, mode 600; never copy it to a second machine."""
         return self.path / "key"
 
     @property
     def policy(self) -> Path:
-        """The site's policy."""
+        """Path of the site's policy."""
         return self.path / "policy.toml"
 
     @property
@@ -36,7 +36,7 @@ class SiteFolder:
 
     @property
     def receipts(self) -> Path:
-        """The answered exchanges, hash-chained: never restored from an older copy."""
+        """Path of the receipts; never restore an older copy."""
         return self.path / "receipts.jsonl"
 
     @property
@@ -51,21 +51,21 @@ class SiteFolder:
 
     @property
     def log(self) -> Path:
-        """The refusals with reasons; for the site's owner only."""
+        """Path of the log of refusals and their reasons, which only the site's owner reads."""
         return self.path / "log"
 
     @property
     def state(self) -> Path:
-        """The state of runs: never copied, never restored."""
+        """Path of the folder with the state of runs; never copy or restore it."""
         return self.path / "state"
 
     def begin(self, name: str) -> SiteKey:
         """Creates the folder, mode 700, of a site called `name`, and returns its fresh key.
 
-        The key is written last: a folder with a key is complete.
+        The key is written last, so a folder with a key is complete.
 
         Raises:
-          Refused: if the folder is not empty; nothing is changed.
+          Refused: if the name is invalid, or the folder is not empty; nothing is changed.
         """
         key = SiteKey.draw(name)
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):

@@ -52,12 +52,12 @@ class Declaration:
     """A run, as its coordinator declares it.
 
     Attributes:
-      opening: first line of the ledger; it cites the digest of the run file, and its hash
-        identifies the run.
+      opening: first line of the ledger. The line cites the digest of the run file; the hash of the
+        line identifies the run.
       text: the run file.
-      examples: input form of the model.
+      examples: shapes and types of the model's examples.
       constants: tensors of the model that training does not change.
-      sealing: the coordinator's public key [32] for sums that only it may see.
+      sealing: the coordinator's public X25519 key, 32 bytes, to which plain sums are sealed.
     """
 
     opening: bytes
@@ -68,14 +68,14 @@ class Declaration:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all parts of a run that may not change, in 64 hexadecimal digits."""
+        """SHA-256 of the run file's digest, form of examples and constants, in hexadecimal."""
         constants = save(dict(sorted(self.constants.items())))
         parts = (self.file_digest.encode(), self._form, constants)
         return hashlib.sha256(b"".join(map(sized, parts))).hexdigest()
 
     @property
     def file_digest(self) -> str:
-        """The digest of the run file that ledgers state; empty if the text is invalid."""
+        """The run file's digest, as ledgers state it; empty if the text is invalid."""
         try:
             return digest(self.text)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -83,12 +83,12 @@ class Declaration:
 
     @property
     def run(self) -> bytes:
-        """The hash `[32]` of the ledger's first line. Raises `BadMessage`."""
+        """The hash of the ledger's first line, 32 bytes. Raises `BadMessage` if it is invalid."""
         return bytes.fromhex(self._first["hash"])
 
     @property
     def terms(self) -> Mapping[str, Any]:
-        """The terms in the ledger's first line. Raises `BadMessage`."""
+        """The terms in the ledger's first line. Raises `BadMessage` if that line is invalid."""
         return dict(self._first.get("terms", {}))
 
     @property
@@ -96,7 +96,7 @@ class Declaration:
         try:
             (link,) = chain.following(chain.START, [self.opening], "a declaration")
         except LedgerBroken as error:
-            raise BadMessage("wrong ledger", "a ledger that does not begin here") from error
+            raise BadMessage("wrong ledger", "its line is not the first of a ledger") from error
         return link
 
     def encode(self) -> bytes:
@@ -120,7 +120,7 @@ class Declaration:
 
     @classmethod
     def decode(cls, data: bytes) -> Declaration:
-        """Parses a declaration. Raises `BadMessage`."""
+        """Parses a declaration. Raises `BadMessage` if it is malformed."""
         reader = Reader(data)
         try:
             sealing = reader.take(KEY)
@@ -131,7 +131,7 @@ class Declaration:
             form = ExampleForm(x, x_type, y, y_type, int(facts["classes"]))
             return cls(opening, text, form, load(reader.rest()), sealing)
         except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise BadMessage("wrong format", "bytes that are no declaration") from error
+            raise BadMessage("wrong format", "the bytes are not a declaration") from error
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -17,14 +17,14 @@ from privfed.secure.primitives import KEY, SIGNATURE, random_key, verified
 _FORMAT = b"PF1"
 """The version of these messages."""
 NO_RUN = bytes(KEY)
-"""Placeholder for the run in messages that belong to none."""
+"""Placeholder for the hash of a run in messages that belong to no run."""
 
 
 class Kind(IntEnum):
     """Kinds of a coordinator's messages."""
 
     HELLO = 0
-    """Asks which site is there: fresh random bytes, of no run."""
+    """Asks which site answers at an address, by fresh random bytes; belongs to no run."""
     QUESTION = 1
     """The model of an exchange, and the invitation to its sum."""
     STEP = 2
@@ -34,7 +34,7 @@ class Kind(IntEnum):
 
 
 class Reply(IntEnum):
-    """Kinds of a site's replies; except for the answer itself they contain no text and no data."""
+    """Kinds of a site's replies. Only an answer contains data, and only a refusal a fixed word."""
 
     ANSWERED = 0
     DECLINED = 1
@@ -42,14 +42,22 @@ class Reply(IntEnum):
     UNSIGNED = 2
     """The coordinator did not sign it, or it belongs to another federation or run."""
     MALFORMED = 3
-    """The bytes are no message, or out of order."""
+    """The bytes are not a message, or the message is out of order."""
     FAILED = 4
     """The site failed to compute an answer; its own log states why."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """A coordinator's message for one federation (the hash of its file) and one run."""
+    """A coordinator's signed message.
+
+    Attributes:
+      federation: hash of the federation file, 32 bytes.
+      run: hash that identifies the run, 32 bytes, or `NO_RUN`.
+      kind: kind of the message.
+      body: content of the message.
+      signature: Ed25519 signature of `text`, 64 bytes.
+    """
 
     federation: bytes
     run: bytes
@@ -78,13 +86,13 @@ class Envelope:
 
     @classmethod
     def decode(cls, data: bytes) -> Envelope:
-        """Parses an envelope. Raises `BadMessage`."""
+        """Parses an envelope. Raises `BadMessage` if it is malformed; checks no signature."""
         reader = Reader(data)
         if reader.take(len(_FORMAT)) != _FORMAT:
-            raise BadMessage("wrong format", "bytes that are no message of this version")
+            raise BadMessage("wrong format", "the bytes are not a message of this version")
         federation, run, kind = reader.take(KEY), reader.take(KEY), reader.take(1)[0]
         if kind not in tuple(Kind):
-            raise BadMessage("wrong type", "a message of no known kind")
+            raise BadMessage("wrong type", "the message is of an unknown kind")
         body, signature = reader.sized(), reader.take(SIGNATURE)
         reader.end()
         return cls(federation, run, Kind(kind), body, signature)
@@ -96,19 +104,19 @@ def answered(reply: Reply, body: bytes = b"") -> bytes:
 
 
 def read_answer(data: bytes) -> tuple[Reply, bytes]:
-    """Parses a site's answer into its kind and body. Raises `BadMessage`."""
+    """Parses a site's answer into its kind and body. Raises `BadMessage` if it is malformed."""
     if not data or data[0] not in tuple(Reply):
-        raise BadMessage("wrong format", "bytes that are no answer of a site")
+        raise BadMessage("wrong format", "the bytes are not a site's answer")
     return Reply(data[0]), data[1:]
 
 
 @dataclass(frozen=True)
 class Greeter:
-    """Asks addresses which site of the `federation` they lead to, signed by the coordinator's
-    `key`.
+    """Finds out which site of the `federation` answers at an address.
 
-    A party that forwards a greeting also obtains the site's answer. It becomes one more address of
-    that site, which can lose messages to it, as any carrier can.
+    Greetings are signed by the coordinator's `key`, and answers by the site's. A third party that
+    forwards both appears as one more address of that site. It can then lose the site's messages,
+    but so can any carrier.
     """
 
     federation: FederationFile

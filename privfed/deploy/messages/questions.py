@@ -1,4 +1,4 @@
-"""A site's question for a sum: the released model and all other inputs of its clients.
+"""The question for a sum that a site receives: the released model and its clients' other inputs.
 
 Also the site's sealed answer: a sum that only its coordinator can read, signed by the site.
 
@@ -46,9 +46,10 @@ class QuestionForm:
 
 
 def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) -> list[Question]:
-    """Returns the questions of a `round` that begins at `state`.
+    """Returns the questions of a `round` that begins at `state`, with zeros as its releases.
 
-    They follow the round's play with zero releases: their forms depend on public constants only.
+    Their forms (`Question.form`) are those of any such round, since they depend on public constants
+    only.
     """
     conversation, questions = Conversation(play(algorithm, round, state)), []
     for number, exchange in enumerate(conversation):
@@ -68,11 +69,11 @@ class Question:
 
     @property
     def model_hash(self) -> bytes:
-        """SHA-256 `[32]` of the broadcast model."""
+        """SHA-256 of the broadcast model, 32 bytes."""
         return model_hash(self.exchange)
 
     def width(self, algorithm: Algorithm) -> int:
-        """Returns the length of a bounded row that answers."""
+        """Returns the length of a bounded row in answer to this question."""
         return algorithm.mechanism.width(algorithm.wire(self.exchange.layout))
 
     def encode(self) -> bytes:
@@ -89,7 +90,7 @@ class Question:
 
     @classmethod
     def decode(cls, data: bytes) -> Question:
-        """Parses a question. Raises `BadMessage`."""
+        """Parses a question. Raises `BadMessage` if it is malformed or not finite."""
         reader = Reader(data)
         try:
             facts: Any = from_json(reader.sized().decode())
@@ -99,7 +100,7 @@ class Question:
             exchange = Exchange(str(facts["task"]), broadcast, layout, float(facts["scale"]))
             question = cls(int(facts["round"]), int(facts["number"]), exchange, state)
         except (SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise BadMessage("wrong format", "bytes that are no question") from error
+            raise BadMessage("wrong format", "the bytes are not a question") from error
         question.refuse_not_finite()
         return question
 
@@ -114,10 +115,10 @@ class Question:
         """Raises `BadMessage` if the model is missing, or the model or state is not finite."""
         broadcast = self.exchange.broadcast
         if "params" not in broadcast or broadcast["params"].dim() != 1:
-            raise BadMessage("wrong model", "a question without a model")
+            raise BadMessage("wrong model", "the question has no model")
         for tensor in (*broadcast.values(), *self.state.values()):
             if not bool(torch.isfinite(tensor.double()).all()):
-                raise BadMessage("wrong model", "a question whose numbers are not finite")
+                raise BadMessage("wrong model", "the question contains numbers that are not finite")
 
 
 def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -142,40 +143,68 @@ _PURPOSE = b"privfed plain sum"
 
 @dataclass(frozen=True)
 class SealedSums:
-    """The sums that answer a `question` of a `run` (the hash of its ledger's first line)."""
+    """Seals and opens the sums that answer a `question`.
+
+    Attributes:
+      run: hash of the first line of the run's ledger, 32 bytes.
+      question: the question.
+    """
 
     run: bytes
     question: Question
 
     def seal(self, total: Tensor, key: SiteKey, coordinator: bytes) -> bytes:
-        """Signs and seals a site's sum `[m]` for the coordinator. Raises `BadMessage`."""
+        """Returns a site's sum, signed and sealed for the coordinator.
+
+        Args:
+          total: the sum `[m]`.
+          key: the site's signing key.
+          coordinator: the coordinator's public X25519 key, 32 bytes.
+
+        Raises:
+          BadMessage: if the coordinator's key is of low order.
+        """
         plain = total.cpu().numpy().astype(_TYPE).tobytes()
         once = KeyPair(random_key())
         try:
             secret = once.agree(coordinator)
         except LowOrder as error:
-            raise BadMessage("wrong key", "a coordinator's key of low order") from error
+            raise BadMessage("wrong key", "the coordinator's key is of low order") from error
         text = key.sign(self._signed(plain)) + plain
         sealing = derive(secret, self._about, _PURPOSE)
         return once.public + seal_text(sealing, text, once.public)
 
     def open(self, data: bytes, length: int, site: PublicKey, coordinator: KeyPair) -> Tensor:
-        """Opens the sum `[length]` of a `site`. Raises `BadMessage` unless the site signed it."""
+        """Opens a site's sealed sum.
+
+        Args:
+          data: the sealed sum.
+          length: length of the sum.
+          site: the site's public signing key.
+          coordinator: the coordinator's X25519 key pair.
+
+        Returns:
+          The sum `[length]`, in float64.
+
+        Raises:
+          BadMessage: if it was not sealed for this question, has another length, is not signed by
+            the site, or is not finite.
+        """
         reader = Reader(data)
         once, sealed = reader.take(KEY), reader.rest()
         try:
             opening = derive(coordinator.agree(once), self._about, _PURPOSE)
         except LowOrder as error:
-            raise BadMessage("wrong key", "a sum under a key of low order") from error
+            raise BadMessage("wrong key", "the sum is sealed by a key of low order") from error
         text = unseal(opening, sealed, once)
         if text is None or len(text) != SIGNATURE + length * _TYPE.itemsize:
-            raise BadMessage("wrong row", "bytes that are no sum for this question")
+            raise BadMessage("wrong row", "the bytes are not a sum for this question")
         signature, plain = text[:SIGNATURE], text[SIGNATURE:]
         if not site.verifies(signature, self._signed(plain)):
-            raise BadMessage("wrong signature", "a sum that its site did not sign")
+            raise BadMessage("wrong signature", "the sum is not signed by its site")
         total = torch.from_numpy(np.frombuffer(plain, _TYPE).astype(np.float64))
         if not bool(total.isfinite().all()):
-            raise BadMessage("wrong row", "a sum that is not finite")
+            raise BadMessage("wrong row", "the sum is not finite")
         return total
 
     @property

@@ -26,7 +26,7 @@ class Admission:
       receipts: the site's receipts.
       ledger: the site's copy of the coordinator's ledger.
       limit: returns the current budget.
-      federation: digest of the federation file, 64 hexadecimal digits, as all digests.
+      federation: digest of the federation file. Digests are 64 hexadecimal digits.
       run: digest that identifies the run.
       config: digest of the declaration.
       population: the site's name for its clients.
@@ -44,11 +44,11 @@ class Admission:
     def charge(self, question: Question, digest: str) -> None:
         """Charges the question durably.
 
-        The last question may be repeated if no answer to it was committed; it is charged once.
+        A repetition of the last question is not charged again.
 
         Args:
           question: the question to charge.
-          digest: hash of all its bytes, so that an exchange is answered to one question only.
+          digest: digest of all bytes of the question; an exchange answers one question only.
 
         Raises:
           Declined: if the question cannot be charged; nothing is charged.
@@ -58,14 +58,15 @@ class Admission:
         receipt = self._receipt(question.round, question.number, question.model_hash.hex(), digest)
         last = self.receipts.last(self.run)
         if last is not None and receipt.place < last.place:
-            reason = f"round {question.round}, exchange {question.number} is over"
+            reason = f"round {question.round}, exchange {question.number} precedes the last one"
             raise Declined(Refusal(Code.ROUND, reason))
         self.receipts.charged(receipt, self.limit(), rounds)
 
     def refuse_spent(self) -> None:
         """Raises `Declined` if the run's next round would exceed the budget.
 
-        The coordinator then learns of it before it charges a round that the site would not answer.
+        Called when a run is declared: the coordinator then does not charge a round that this site
+        would decline.
         """
         last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
         following, nothing = last.round + 1 if last else 1, "0" * 64
@@ -93,12 +94,12 @@ class Admission:
         )
 
     def committed(self, count: int) -> None:
-        """Records durably the number of commits by the current question's party."""
+        """Records durably that the last question's party committed `count` states."""
         self.receipts.committed(self.run, count)
 
     @property
     def commits(self) -> int:
-        """Number of commits by the last question's party when it answered."""
+        """The recorded number of states that the last question's party committed."""
         return self.receipts.commits(self.run)
 
     def is_last(self, digest: str) -> bool:
@@ -107,15 +108,15 @@ class Admission:
         return last is not None and last.question == digest
 
     def _refuse_uncharged(self, question: Question, rounds: int) -> None:
-        """Raises `Declined` for a round or an exchange without a charge of this run."""
+        """Raises `Declined` if the run has no such exchange, or its round is not charged."""
         exchanges = self.setup.algorithm_in(question.round).exchanges
         if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):
             reason = (
-                f"round {question.round}, exchange {question.number}; the run has {rounds} rounds "
-                f"of {exchanges} exchanges"
+                f"round {question.round}, exchange {question.number} does not exist: the run has "
+                f"{rounds} rounds of {exchanges} exchanges"
             )
             raise Declined(Refusal(Code.ROUND, reason))
         charge = self.ledger.ledger.charged(question.round)
         if charge is None or charge.event != self.setup.plan.event_in(question.round):
-            reason = f"the coordinator's ledger states no such charge of round {question.round}"
+            reason = f"the coordinator's ledger does not charge round {question.round} as planned"
             raise Declined(Refusal(Code.LEDGER, reason))

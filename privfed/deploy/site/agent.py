@@ -1,4 +1,4 @@
-"""A site's answers to its coordinator: each message is checked first, and reveals nothing else."""
+"""A site's answers to its coordinator: protocol messages, or fixed words without a reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Agent:
-    """Answers a site's coordinator by protocol messages or fixed words.
+    """Answers a site's coordinator, after checks of each message.
 
     The reasons for refusals and failures are in the site's own log only.
 
@@ -40,9 +40,9 @@ class Agent:
       key: the site's key.
       coordinator: the coordinator's public key.
       federation: hash of the federation file.
-      join: creates the site's part in a declared run, or raises `Declined`.
-      parties: the site's parts in declared runs, by hash of the run.
-      concurrent_runs: largest number of these.
+      join: returns the site's `RunParty` for a declaration, or raises `Declined`.
+      parties: the `RunParty` of each declared run, by hash of the run.
+      concurrent_runs: largest number of runs in `parties`; a further one replaces the oldest.
     """
 
     key: SiteKey
@@ -53,7 +53,7 @@ class Agent:
     concurrent_runs: int
 
     def answer(self, data: bytes) -> bytes:
-        """Returns the bytes that answer `data`, for any input."""
+        """Returns the answer to the message `data`; never raises an `Exception`."""
         try:
             return answered(Reply.ANSWERED, self._answer(Envelope.decode(data), data))
         except _Unsigned:
@@ -64,7 +64,7 @@ class Agent:
         except Aborted as malformed:
             _log.warning("not answered: %s", malformed)
             return answered(Reply.MALFORMED)
-        except Exception:  # any exception: its text may quote data
+        except Exception:  # its text may quote data, and stays in the site's log
             _log.exception("failed")
             return answered(Reply.FAILED)
 
@@ -83,10 +83,10 @@ class Agent:
                 return self._party(envelope.run).step(envelope.body)
 
     def _joined(self, envelope: Envelope) -> RunParty:
-        """Returns the site's part in the declared run, which is active from now on."""
+        """Joins the declared run; returns the earlier party if the declaration is the same."""
         declaration = Declaration.decode(envelope.body)
         if declaration.run != envelope.run:
-            raise BadMessage("wrong run", "a declaration of another run")
+            raise BadMessage("wrong run", "the declaration and its envelope differ in the run")
         last = self.parties.get(envelope.run)
         if last is not None and last.declaration == declaration.encode():
             return last
@@ -98,9 +98,9 @@ class Agent:
         return party
 
     def _party(self, run: bytes) -> RunParty:
-        """Returns the site's part in `run`. Raises `BadMessage` for a run that was not declared."""
+        """Returns the party of `run`. Raises `BadMessage` for a run that was not declared."""
         if run not in self.parties:
-            raise BadMessage("wrong run", "a run that was not declared")
+            raise BadMessage("wrong run", "the run was not declared")
         return self.parties[run]
 
 
@@ -117,12 +117,13 @@ def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
 
     Args:
       folder: the site's folder.
-      alone: whether only this process uses the folder, so that files may be repaired.
+      alone: whether only this process uses the folder; an incomplete last receipt is then removed.
 
     Raises:
-      Refused: if a file is invalid.
-      Broken: if a file is damaged, or the folder is open to others.
-      LedgerBroken: if receipts were edited.
+      Refused: if a file is invalid, the receipts charge another population, or the federation does
+        not name the site's key.
+      Broken: if the key cannot be used, or other users have access to the folder.
+      LedgerBroken: if the receipts cannot be read, or their hash chain is broken.
     """
     _refuse_open_folder(folder.path)
     key, federation = SiteKey.read(folder.key), FederationFile.read(folder.federation)
@@ -148,7 +149,7 @@ def _refuse_open_folder(path: Path) -> None:
 
 
 def agent_of(member: Membership) -> Agent:
-    """Returns the agent of a site, with its part in earlier runs."""
+    """Returns the agent of a site, which resumes the runs declared last."""
     federation = member.federation
     return Agent(
         member.key,
@@ -162,9 +163,12 @@ def agent_of(member: Membership) -> Agent:
 
 @contextlib.contextmanager
 def serving(folder: SiteFolder) -> Iterator[Membership]:
-    """Answers at the socket of `folder` until the block ends, in one process at a time.
+    """Serves the site in `folder` at its socket until the block ends.
 
-    Raises as `open_member` does, and `Busy` if another process uses the folder.
+    Raises:
+      Busy: if another process serves the folder.
+      Refused, Broken, LedgerBroken: as `open_member` does; `Refused` also if the socket's path is
+        too long.
     """
     with held_alone(folder.path, Busy(f"another agent serves {folder.path}; stop it first")):
         member = open_member(folder)

@@ -1,4 +1,4 @@
-"""Joins a site to a declared run: checks first, then setup."""
+"""Joins a site to a declared run: checks the run, then sets it up."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from privfed.secure.frames import BadMessage
 _log = logging.getLogger(__name__)
 """A site's own log, which only its owner reads."""
 CONCURRENT_RUNS = 4
-"""Number of runs that a site takes part in at once; a further one replaces the oldest."""
+"""Largest number of runs that a site takes part in at once; a further run replaces the oldest."""
 _MARGIN = 2.0
-"""Required ratio of training time to the rehearsed time of the largest cohort."""
+"""Smallest permitted ratio of `secure.deadline` to the rehearsed time of the largest cohort."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,22 @@ class Membership:
         return self.federation.order.index(name)
 
     def join(self, declaration: Declaration) -> RunParty:
-        """Joins the declared run and returns the site's part in it. Raises `Declined`.
+        """Joins the declared run and returns the site's party in it.
 
-        It returns after `reading` seconds of data.toml, within which the table is read. Clients
-        that cannot be read by then do not count, and the reading time is not revealed.
+        The call takes `reading` seconds (data.toml), however long the table takes to read: a
+        varying time would reveal its content. If the table takes longer, no client counts.
+
+        Raises:
+          Declined: if the site does not accept the run.
         """
         party = self._party(declaration, new=True)
         self._state(declaration.run).declare(declaration.encode())
         return party
 
     def rejoined(self) -> dict[bytes, RunParty]:
-        """Returns the site's part in the most recently declared runs, by hash.
+        """Returns the site's parties in the runs declared last, by hash of the run.
 
-        Runs that it declines by now are left out, and must be declared again.
+        A run that the site now declines is left out: the coordinator has to declare it again.
         """
         folders = self.folder.state.glob("*/declaration")
         latest = sorted(folders, key=lambda path: path.stat().st_mtime)[-CONCURRENT_RUNS:]
@@ -87,9 +90,17 @@ class Membership:
     def accepted(
         self, text: str, form: ExampleForm, constants: Mapping[str, Tensor] | None
     ) -> tuple[SiteTable, Setup]:
-        """Returns the site's table, and the plan and model of the run file `text`.
+        """Returns the declaration of the site's table, and the setup of a run that it accepts.
 
-        Both depend on public facts only: the run, the policy, and `data.toml`. Raises `Declined`.
+        Both depend only on the run, the policy and `data.toml`, not on clients' data.
+
+        Args:
+          text: the run file.
+          form: shapes and types of examples.
+          constants: declared tensors of the model that are not trained; None builds them.
+
+        Raises:
+          Declined: if the run file is invalid, or the policy does not allow the run.
         """
         policy, table = LocalPolicy.read(self.folder.policy), SiteTable.read(self.folder.data)
         _refuse(outside_part(policy, text))
@@ -103,9 +114,11 @@ class Membership:
         return table, setup
 
     def rehearsed(self, table: SiteTable, setup: Setup) -> float:
-        """Returns the seconds that the largest cohort takes here. Raises `Declined` if too long.
+        """Returns the seconds that the largest cohort takes on this machine.
 
-        Policies that allow simulations permit any time, since timing may then reveal data.
+        Raises:
+          Declined: if that is too long for `secure.deadline`. A policy that allows simulations
+            permits any time.
         """
         seconds = rehearsed_seconds(self.number, setup, table)
         if not LocalPolicy.read(self.folder.policy).allow.simulation:
@@ -115,7 +128,11 @@ class Membership:
     def _party(self, declaration: Declaration, new: bool) -> RunParty:
         if declaration.terms.get("config") != declaration.file_digest:
             raise Declined(
-                Refusal(Code.RUN, "the ledger was opened for another run file, or for none")
+                Refusal(
+                    Code.RUN,
+                    "the ledger's first line cites another run file, or none; the coordinator has "
+                    "to declare the run with its own ledger",
+                )
             )
         facts = declaration.text, declaration.examples, declaration.constants
         table, setup = self.accepted(*facts)
@@ -146,7 +163,7 @@ class Membership:
         )
 
     def _parties(self, work: SiteWork, declaration: Declaration) -> MakesParties:
-        """Returns the factory of the site's parties: of masked sums, or of plain sums."""
+        """Returns the factory of parties for the run's sums: masked or plain."""
         if work.setup.plan.config.secured:
             return MaskedParties(work, self.key.identity, self.federation.directory())
         return PlainParties(work, self.key, declaration.run, declaration.sealing)
@@ -154,9 +171,9 @@ class Membership:
     def _with_population(self, setup: Setup, table: SiteTable, form: ExampleForm) -> Setup:
         """Returns the run over the site's clients; over none if its table cannot be read.
 
-        In that case the site takes part with its noise alone: the state of its data is private
-        (rules of proof, section 9.1, S1). All work that depends on the data, including its log, is
-        finished when this returns. A simulation returns at once.
+        With no clients the site sends its noise alone, because an error in its data is private
+        (rules of proof, section 9.1, S1). The call takes `table.reading` seconds, whatever the
+        table holds; it returns at once if the policy allows simulations.
         """
         config = setup.plan.config
         empty = setup.over(synthetic_clients(config, form))
@@ -168,17 +185,17 @@ class Membership:
             except Exception as error:  # any error in a file
                 quoted = error.private if isinstance(error, Refused) else ""
                 _log.error(
-                    "NO CLIENT OF THIS SITE COUNTS: its table is refused: %s %s", error, quoted
+                    "NO CLIENT OF THIS SITE COUNTS: its table cannot be used: %s %s", error, quoted
                 )
                 return empty
             if read.left_out:
-                _log.error("%d PEOPLE DO NOT COUNT:\n%s", read.left_out, read.reason)
+                _log.error("%d CLIENTS DO NOT COUNT:\n%s", read.left_out, read.reason)
             return setup.over(population)
 
         def late() -> Setup:
             _log.error(
-                "NO CLIENT OF THIS SITE COUNTS: its table takes longer than reading = %g s in "
-                "data.toml; raise it",
+                "NO CLIENT OF THIS SITE COUNTS: reading is %g s in data.toml, but the table takes "
+                "longer; raise reading",
                 table.reading,
             )
             return empty
@@ -191,19 +208,24 @@ class Membership:
 
 
 def too_slow(seconds: float, deadline: float) -> Refusal | None:
-    """Returns a refusal if training is too slow for the deadline; None otherwise."""
+    """Returns a refusal if training takes longer than half the deadline; None otherwise.
+
+    Args:
+      seconds: rehearsed time of the largest cohort.
+      deadline: `secure.deadline` in seconds; 0 if the run sets none.
+    """
     if deadline >= _MARGIN * seconds > 0.0:
         return None
     return Refusal(
         Code.DEADLINE,
         f"secure.deadline is {deadline:g} s, but training the largest cohort takes {seconds:.3g} "
-        f"s here, and the deadline has to be at least {_MARGIN:g} times that, so that the time of "
-        "an answer reveals nothing about the cohort; the run has to raise secure.deadline",
+        "s here, and a late answer would reveal the cohort's size; the run has to set "
+        f"secure.deadline to at least {_MARGIN * seconds:.3g}",
     )
 
 
 def built(text: str, table: SiteTable) -> Config:
-    """Returns the configuration of the run file `text` for a site. Raises `Declined`."""
+    """Returns a site's configuration of the run file `text`. Raises `Declined` if it is invalid."""
     try:
         return site_config(text, table)
     except Declined:

@@ -1,7 +1,7 @@
-"""External parts in a run file, checked before any of their code runs: allowed by digest only.
+"""Checks of external parts in a run file, before any of their code runs.
 
-Building a configuration imports the parts that it names, and importing runs their code. So a run
-file from elsewhere is first examined as text.
+Building a configuration imports the parts that it names, and an import runs their code. A run file
+from a coordinator is therefore examined as text first.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ _MODEL = "model.name"
 
 
 def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
-    """Returns a refusal if the run file `text` may not be built here; None if it may.
+    """Returns a refusal if building the run file `text` could run unlisted code; None otherwise.
 
-    The model may be an external module, `module:name`, if the policy lists the digest of that
-    module's file. Files that it imports are not covered: read it before you list it. Every other
-    part must be privfed's own. No part is imported for this check.
+    The model may be an external `module:name` if the policy lists the digest of the module's file.
+    The digest does not cover files that the module imports. Every other part must be privfed's own.
+    This check imports no part.
     """
     try:
-        keys = keys_of_outside_parts(text, "the run's file")
+        keys = keys_of_outside_parts(text, "the run file")
         others = [key for key in keys if key != _MODEL]
         if others:
             return Refusal(
                 Code.PART,
-                f"{', '.join(others)} is an external part, but only privfed's own parts are "
-                "allowed; the run has to use these",
+                f"{', '.join(others)} names an external part, but this site allows only built-in "
+                "parts; the run has to use those",
             )
         if _MODEL in keys:
             return unlisted_model(policy, str(from_toml(text)["model"]["name"]))
     except (Refused, ValueError, TypeError, AttributeError) as error:
-        return Refusal(Code.PART, f"the run's file cannot be read: {error}")
+        return Refusal(Code.PART, f"the run file cannot be read: {error}")
     return None
 
 
 def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
-    """Returns a refusal if the model `name`, "module:name", may not be built here.
+    """Returns a refusal of the external model `name`; None if the policy lists its file's digest.
 
-    None if its file is listed. A name registered by an installed package is refused, because it
-    does not identify the file of its code.
+    Only "module:name" can be listed: a name that an installed package registers does not identify
+    the file of its code.
     """
     module, colon, _ = name.partition(":")
     path = _file_of(module) if colon else None
@@ -61,8 +61,8 @@ def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
     if not _defines(path, name.partition(":")[2]):
         return Refusal(
             Code.MODEL,
-            f"model.name is {name!r}, but {path} defines no function or class of that name, and a "
-            "digest covers no imports; define the model in that file",
+            f"model.name is {name!r}, but {path} does not define that function or class exactly "
+            "once, and a digest covers no imports; define the model in that file",
         )
     digest = file_digest(path)
     if digest not in policy.allow.models:
@@ -80,7 +80,7 @@ def file_digest(path: Path) -> str:
 
 
 def _defines(path: Path, name: str) -> bool:
-    """Whether the file itself defines `name`, once and without rebinding. No code is run."""
+    """Whether the file defines `name` exactly once and never rebinds it. No code is run."""
     kinds = ast.FunctionDef | ast.ClassDef
     try:
         body = ast.parse(path.read_bytes()).body
@@ -104,15 +104,16 @@ def _defines(path: Path, name: str) -> bool:
 
 
 def _file_of(module: str) -> Path | None:
-    """Returns the only file that an import of `module` would run; None if there is none.
+    """Returns the single file that an import of `module` runs; None if there is no such file.
 
-    Modules in packages are excluded: the package's own code would run first. Nothing is imported.
+    Modules in packages are excluded, because the package's code would run first. Nothing is
+    imported.
     """
     if not module.isidentifier():
         return None
     try:
         spec = find_spec(module) or PathFinder.find_spec(module, [str(Path.cwd())])
-    except ValueError:  # of a module that was not imported from a file
+    except ValueError:  # a loaded module that has no file
         return None
     if spec is None or spec.submodule_search_locations is not None or not spec.has_location:
         return None

@@ -1,9 +1,8 @@
 """A site's party of one sum, for any protocol: it commits before it answers.
 
-It includes the parties of plain sums, which the coordinator sees, with the site's noise or none.
-
-A plain sum leaves once per question. Its computation is committed before it begins, and the sum
-before it leaves. So a site that is killed in between has dropped out, and one that is killed later
+A plain sum is one that the coordinator sees, with or without the site's own noise. A party computes
+at most one sum per question: it commits a mark before the computation, and the sum before it
+leaves. A site that is killed between the two commits counts as a dropout; one that is killed later
 sends the same bytes again.
 """
 
@@ -33,22 +32,22 @@ from privfed.secure.masked.policy import Expected, Masking
 from privfed.secure.summation import Session
 
 Commit = Callable[[bytes, int], None]
-"""Makes a state durable, with the number of commits, before an answer leaves."""
+"""A function that stores a state and the number of commits durably, before an answer leaves."""
 
 
 class Party(Protocol):
     """Contract of parties: answers each message of one sum once, and repeats the last answer."""
 
     def handle(self, message: bytes) -> bytes:
-        """Returns the committed answer to the next message. Raises `Aborted`."""
+        """Returns the committed answer to the next message. Raises `Aborted` if it is invalid."""
         ...
 
     def end(self) -> None:
-        """Commits that the party answers nothing more."""
+        """Commits that the party answers no further message."""
         ...
 
     def sends_row(self, message: bytes) -> bool:
-        """Whether the answer depends on clients' data, so that its time would reveal something."""
+        """Whether the answer to `message` depends on clients' data; its time is then fixed."""
         ...
 
 
@@ -64,21 +63,30 @@ class MakesParties(Protocol):
           question: the question that the sum answers.
           state: the last committed state; None for a new party.
           commit: stores further states.
-          least: number of commits before the last answer.
+          least: number of commits that the receipts record; the state must have at least as many.
 
         Raises:
-          BadState: if the state is damaged, or older than `least` commits.
+          BadState: if the state is damaged, or has fewer commits than `least`.
         """
         ...
 
 
 _BEGUN, _OVER = b"begun", b"over"
-"""States of a party that has begun to compute its sum, and of one that answers nothing more."""
+"""States of a party that has begun to compute its sum, and of one that answers no further message.
+"""
 
 
 @dataclass
 class PlainParty:
-    """The party of one plain sum, with its last committed `state` after `commits` commits."""
+    """The party of one plain sum.
+
+    Attributes:
+      parties: the factory, which computes the sum.
+      question: the question.
+      state: the last committed state; None before the first commit.
+      commit: stores further states.
+      commits: number of commits so far.
+    """
 
     parties: PlainParties
     question: Question
@@ -93,10 +101,10 @@ class PlainParty:
         it computed the sum.
         """
         if message:
-            raise BadMessage("wrong type", "a step of a sum without steps")
+            raise BadMessage("wrong type", "a plain sum has no further steps")
         if self.state in (_BEGUN, _OVER):
             raise BadMessage(
-                "row lost", "a site that was interrupted, or late, while its sum was computed"
+                "row lost", "the site was interrupted, or late, while it computed its sum"
             )
         if self.state is not None:
             return self.state
@@ -110,7 +118,7 @@ class PlainParty:
         return True
 
     def end(self) -> None:
-        """Commits that the party answers nothing more."""
+        """Commits that the party answers no further message."""
         self._committed(_OVER)
 
     def _committed(self, state: bytes) -> None:
@@ -121,9 +129,13 @@ class PlainParty:
 
 @dataclass(frozen=True)
 class PlainParties:
-    """Makes parties of plain sums for the site with this `work` and `key`, in a `run`.
+    """Makes parties of plain sums.
 
-    Their sums are sealed to the `coordinator`'s key `[32]`.
+    Attributes:
+      work: computes the site's sums.
+      key: the site's signing key.
+      run: hash of the first line of the run's ledger, 32 bytes.
+      coordinator: the coordinator's X25519 key, 32 bytes, to which sums are sealed.
     """
 
     work: SiteWork
@@ -136,10 +148,10 @@ class PlainParties:
     ) -> PlainParty:
         """Returns the party of the sum for `question`. Raises `BadState` for a stale `state`."""
         if state == b"":
-            raise BadState("damaged", "an empty state")
+            raise BadState("damaged", "the state is empty")
         counted = {None: 0, _BEGUN: 1, _OVER: 3}.get(state, 2)
         if counted < least:
-            raise BadState("stale", f"a state from before the last of {least} commits")
+            raise BadState("stale", f"the state has {counted} commits, but {least} were recorded")
         return PlainParty(self, question, state, commit, least)
 
     def sealed(self, question: Question) -> bytes:
@@ -149,7 +161,10 @@ class PlainParties:
 
 
 class MaskedParty:
-    """A committed party of a masked sum, which sends its row in answer to its inbox."""
+    """A party of a masked sum, which commits before each answer.
+
+    It sends its masked row in answer to the message with its inbox.
+    """
 
     def __init__(self, client: MaskingClient, commit: Commit, least: int) -> None:
         self._party = CommittedParty(
@@ -157,21 +172,27 @@ class MaskedParty:
         )
 
     def handle(self, message: bytes) -> bytes:
-        """Returns the committed answer to the next message. Raises `Aborted`."""
+        """Returns the committed answer to the next message. Raises `Aborted` if it is invalid."""
         return self._party.handle(message)
 
     def end(self) -> None:
-        """Commits that the party answers nothing more."""
+        """Commits that the party answers no further message."""
         self._party.end()
 
     def sends_row(self, message: bytes) -> bool:
-        """Whether the row is requested. Raises `Aborted` for bytes that are no message."""
+        """Whether `message` requests the row. Raises `Aborted` if it is malformed."""
         return isinstance(decode(message), Inbox)
 
 
 @dataclass(frozen=True)
 class MaskedParties:
-    """Makes parties of masked sums for the site with this `work` and `identity`."""
+    """Makes parties of masked sums.
+
+    Attributes:
+      work: computes the site's rows.
+      identity: the site's signing key.
+      directory: the public key of each site.
+    """
 
     work: SiteWork
     identity: Ed25519PrivateKey
@@ -180,7 +201,7 @@ class MaskedParties:
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
     ) -> MaskedParty:
-        """Returns the party of the sum for `question`. Raises `BadState`."""
+        """Returns the party of the sum for `question`. Raises `BadState` if `state` is unusable."""
         return MaskedParty(self._client(question, state), commit, least)
 
     def _client(self, question: Question, state: bytes | None) -> MaskingClient:

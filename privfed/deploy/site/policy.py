@@ -18,10 +18,10 @@ from privfed.core.registry import BUILT_IN
 
 
 class Code(StrEnum):
-    """The only reason for a refusal that a site reveals to the coordinator."""
+    """The word that a site sends to the coordinator as the only reason for a refusal."""
 
     PART = "part"
-    """An external part is named, whose code would run here."""
+    """The run names an external part, whose code would run here."""
     PROOF = "proof"
     """The combination has no proof."""
     SIMULATION = "simulation"
@@ -40,15 +40,15 @@ class Code(StrEnum):
     ROUND = "round"
     """The round, or its exchange, is not after the last one answered."""
     QUESTION = "question"
-    """The exchange was answered, and this is another question."""
+    """The site answered another question in the same exchange."""
     LEDGER = "ledger"
-    """The coordinator's ledger does not continue the site's copy, or states no charge."""
+    """The coordinator's ledger does not continue the site's copy, or does not charge the round."""
     SOURCE = "source"
-    """The run's data are no table."""
+    """The run's data source is not a table."""
     CLIENT = "client"
     """A client may have rows at more sites than the run takes into account."""
     DEADLINE = "deadline"
-    """The time to train is not set, or too short for this site's machine."""
+    """The run's deadline is not set, exceeds the policy's, or is too short for this machine."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ RELEASES = ("training", "evaluation", "statistics")
 
 
 def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
-    """Validates that each name of a list is `known` and unique, or is a file's digest."""
+    """Validates that the names in a list are unique, and each is `known` or a file's digest."""
 
     def check(names: list[str]) -> list[str]:
         wrong = [name for name in names if not (name in known or (digests and _is_digest(name)))]
@@ -90,7 +90,7 @@ def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
             also = f", or {DIGEST!r} and 64 digits" if digests else ""
             raise ValueError(f"{wrong[0]!r}: {expected(wrong[0], list(known))}{also}")
         if not names or len({*names}) < len(names):
-            raise ValueError("expected at least one name, and each once")
+            raise ValueError("expected at least one name, and no name twice")
         return names
 
     return AfterValidator(check)
@@ -120,7 +120,7 @@ class Requirements(Part):
         "skellam",
     ]
     threat: Literal["curious", "malicious"] = "malicious"
-    """"malicious": sums stay closed even if the server misreports dropouts."""
+    """"malicious": the run must protect sums even if the server lies about dropouts."""
     sites: int = Field(3, ge=1, le=10_000)
     """The smallest number of surviving sites of a sum that is opened."""
 
@@ -130,15 +130,15 @@ class Allowances(Part):
 
     objectives: Annotated[list[str], _names(_built_in("objective"))] = ["sgd", "fedprox"]
     models: Annotated[list[str], _names(_built_in("model"), digests=True)] = ["logistic", "mlp"]
-    """By name; an external module by the digest of its file."""
+    """Names of built-in models, and digests of the files of external models."""
     parameters: int = Field(10_000_000, ge=1)
     """The largest number of model parameters."""
     deadline: float = Field(3600.0, gt=0, le=86_400)
-    """Seconds that a run may train at this site; its agent answers nothing else meanwhile."""
+    """Largest `secure.deadline` in seconds; while it trains, the agent answers nothing else."""
     releases: Annotated[list[str], _names(RELEASES)] = ["training"]
     simulation: bool = False
-    """Whether seeded noise, sums without cryptography and measures without an ε are allowed. With
-    any of them no client has a guarantee.
+    """Whether runs may use seeded noise, sums without cryptography, or measures that are released
+    without an ε. Each of them voids every client's guarantee.
     """
 
 
@@ -151,7 +151,11 @@ class LocalPolicy(Part):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Reads the policy in the file at `path`. Raises `Refused` with every mistake in it."""
+        """Reads the policy in the file at `path`.
+
+        Raises:
+          Refused: if the file is invalid; the message lists all mistakes.
+        """
         document = read_toml(path, "policy")
         try:
             return cls.model_validate(document)
@@ -165,7 +169,7 @@ TEXT = """\
 # written to this site's own log only. The values below are the defaults.
 format = 1
 
-[budget]                    # for each person in this site's table, over all runs that it answers
+[budget]                    # for each client in this site's table, over all runs that it answers
 epsilon = 2.0
 delta = 1e-5
 
@@ -184,4 +188,4 @@ deadline = 3600.0           # largest secure.deadline: seconds to train for each
 releases = ["training"]     # also "evaluation", "statistics"
 simulation = false          # true also accepts simulations, which have no privacy guarantee
 """
-"""A policy file with the defaults, explained."""
+"""The template of a policy file: the defaults with explanations."""

@@ -1,4 +1,4 @@
-"""Checks a run against a site's policy: a public code, and the full private reason."""
+"""Checks a run against a site's policy. A refusal has a public code and a private reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Request:
     parameters: int
 
     def name(self, kind: str) -> str:
-        """Returns the catalogue's name of the part of `kind`, also if a run spells it otherwise."""
+        """Returns the registered name of the part of `kind`, however the run file spells it."""
         return catalogued(kind, type(self.config.parts[kind]))
 
 
@@ -49,9 +49,9 @@ def refusal(
 ) -> Refusal | None:
     """Returns the refusal of the run `config` by a site; None if the policy allows the run.
 
-    It depends only on the policy and on public facts of the run, so that a refusal reveals no
-    client data. `own_modules.outside_part` examines run files from elsewhere before they are built;
-    `privfed.deploy.files.receipts` compares the cost of rounds with the budget.
+    It depends only on the policy and on public facts of the run; a refusal therefore reveals no
+    client data. Two checks are elsewhere: `own_modules.outside_part` examines a run file before it
+    is built, and `privfed.deploy.files.receipts` compares the cost of rounds with the budget.
 
     Args:
       policy: the site's policy.
@@ -73,7 +73,11 @@ def _parts(request: _Request) -> Reasons:
     """External parts, except the model, which is checked by its digest."""
     for kind in request.config.parts:
         if kind != "model" and request.name(kind) not in {**BUILT_IN[kind], **GIVEN.get(kind, {})}:
-            yield Code.PART, f"{kind}: {request.name(kind)} is an external part; use privfed's own"
+            yield (
+                Code.PART,
+                f"{kind} is {request.name(kind)}, which is an external part, but this site allows "
+                "only built-in parts; the run has to use those",
+            )
     config = request.config
     listed = {
         "before": config.aggregation.before,
@@ -83,7 +87,11 @@ def _parts(request: _Request) -> Reasons:
     for kind, key in LISTS.items():
         for name in listed[kind]:
             if name not in BUILT_IN[kind]:
-                yield Code.PART, f"{key}: {name} is an external part; use privfed's own"
+                yield (
+                    Code.PART,
+                    f"{key} names {name}, which is an external part, but this site allows only "
+                    "built-in parts; the run has to use those",
+                )
 
 
 def _proof(request: _Request) -> Reasons:
@@ -107,7 +115,10 @@ def _simulation(request: _Request) -> Reasons:
     }
     for key, requested in simulated.items():
         if requested:
-            yield Code.SIMULATION, f"{key} is simulated, but allow.simulation is false; remove it"
+            yield (
+                Code.SIMULATION,
+                f"{key} is for simulations, but allow.simulation is false; the run has to omit it",
+            )
 
 
 def _protocol(request: _Request) -> Reasons:
@@ -117,11 +128,11 @@ def _protocol(request: _Request) -> Reasons:
 
 
 def _mechanism(request: _Request) -> Reasons:
-    """Refuses unlisted mechanisms: with central noise, a site's sum or all sites' sum is seen."""
+    """Refuses unlisted mechanisms. With central noise the server sees sums without noise."""
     allowed, name = request.policy.require.mechanisms, request.name("mechanism")
     if name not in allowed:
         text = _not_listed("privacy.mechanism", name, "require.mechanisms", allowed)
-        shown = "; the server sees sums and adds the noise"
+        shown = "; with it the server sees sums before it adds noise"
         central = request.config.mechanism.private and request.config.mechanism.trust == "server"
         yield Code.MECHANISM, text + (shown if central else "")
 
@@ -143,26 +154,31 @@ def _sites(request: _Request) -> Reasons:
     if config.data.sites != pinned:
         yield (
             Code.SITES,
-            (f"data.sites is {config.data.sites}, but the federation has {pinned} sites"),
+            f"data.sites is {config.data.sites}, but the federation has {pinned} sites; the run "
+            f"has to set data.sites = {pinned}",
         )
     elif not config.secured:  # the server sees the sum of each site
         if pinned < least:
-            yield Code.SITES, f"there are {pinned} sites, but require.sites is {least}"
+            yield Code.SITES, f"the federation has {pinned} sites, but require.sites is {least}"
     elif not config.by_sites:
-        yield Code.SITES, 'secure.parties is "clients", but the parties are sites'
+        yield (
+            Code.SITES,
+            'secure.parties is "clients", but the parties of sums are sites here; the run has to '
+            'set secure.parties = "sites"',
+        )
     else:
         yield from _shares(request)
 
 
 def _shares(request: _Request) -> Reasons:
-    """The number of sites that must survive a sum, and of shares that open a secret."""
+    """Checks the number of sites that must survive a sum, and of shares that open a secret."""
     config, least = request.config, request.policy.require.sites
     limits, protocol = configured_limits(config), config.row_hiding
     if limits.minimum < least:
         yield (
             Code.SITES,
-            f"a sum of {limits.minimum} sites would be opened, but require.sites is {least}; "
-            "the run has to set secure.minimum",
+            f"the run opens sums of {limits.minimum} sites, but require.sites is {least}; "
+            f"the run has to set secure.minimum = {least}",
         )
     if protocol is None or not isinstance(protocol, _NamesThreat):
         return
@@ -175,26 +191,32 @@ def _shares(request: _Request) -> Reasons:
         yield (
             Code.SITES,
             f"{protocol.least_sites(limits.sites)} shares would open a secret, but the "
-            f"federation requires {pinned}; the run has to raise secure.threshold",
+            f"federation file requires {pinned}; the run has to raise secure.threshold",
         )
 
 
 def _budget(request: _Request) -> Reasons:
-    """The planned spending of the run; actual spending is charged round by round."""
+    """Checks the run's declared budget; its charges are checked round by round."""
     privacy, limit = request.config.privacy, request.policy.budget
     noise = request.config.noise_multiplier
     fixed = privacy.noise_multiplier if privacy.noise_multiplier is not None else noise
     if not request.config.mechanism.private or fixed == 0.0 or privacy.epsilon == math.inf:
-        yield Code.BUDGET, "the run adds no noise, so that its epsilon is infinite"
+        yield (
+            Code.BUDGET,
+            f"the run adds no noise, but budget.epsilon is {limit.epsilon:g}; the run has to set a "
+            "privacy.mechanism with noise and a finite privacy.epsilon",
+        )
     elif privacy.epsilon is not None and privacy.epsilon > limit.epsilon:
         yield (
             Code.BUDGET,
-            f"privacy.epsilon is {privacy.epsilon:g}, but budget.epsilon is {limit.epsilon:g}",
+            f"privacy.epsilon is {privacy.epsilon:g}, but budget.epsilon is {limit.epsilon:g}; the "
+            "run has to lower privacy.epsilon",
         )
     if privacy.delta > limit.delta:
         yield (
             Code.DELTA,
-            f"privacy.delta is {privacy.delta:g}, but budget.delta is {limit.delta:g}",
+            f"privacy.delta is {privacy.delta:g}, but budget.delta is {limit.delta:g}; the run has "
+            "to lower privacy.delta",
         )
 
 
@@ -205,7 +227,7 @@ def _objective(request: _Request) -> Reasons:
 
 
 def _model(request: _Request) -> Reasons:
-    """An external module is checked by its file, and by the file that defines it."""
+    """Checks the model's name and size; an external model by the digest of its file."""
     allowed, name = request.policy.allow.models, request.name("model")
     if name in BUILT_IN["model"]:
         if name not in allowed:
@@ -218,7 +240,8 @@ def _model(request: _Request) -> Reasons:
     if request.parameters > most:
         yield (
             Code.PARAMETERS,
-            f"the model has {request.parameters} parameters, but allow.parameters is {most}",
+            f"the model has {request.parameters} parameters, but allow.parameters is {most}; the "
+            "run has to use a smaller model",
         )
 
 

@@ -1,10 +1,8 @@
 """A site's clients, read from its own table with the columns that the run declares.
 
-Clients with unreadable rows are left out of the table.
-
-A cell that differs from its declaration makes a table unreadable. At a site this would let one
-client exclude all others from the sum (rules of proof, section 9.1, S1). So clients with unreadable
-rows are identified and left out.
+In a simulation, one cell that contradicts its column's declaration makes the table unreadable. At a
+site this would let one client exclude all others from the sum (rules of proof, section 9.1, S1), so
+only clients with unreadable rows are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from privfed.core.errors import Refused, public_text
 from privfed.core.parts import Part
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples, Federation
-from privfed.data.sites import Entries, entry_identities, places_among_owners
+from privfed.data.sites import Entries, earlier_sums, entry_identities
 from privfed.data.sources.declared_examples import declared_columns
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.tables.delimited import Dialect
@@ -33,7 +31,7 @@ from privfed.deploy.messages.declaration import ExampleForm
 from privfed.run.population import sites_of
 
 _ROW = re.compile(r", row \d+")
-"""Pattern of the row number in a message; it counts within the rows of one client."""
+"""Pattern of a row number in a message; causes are grouped without it."""
 
 
 @runtime_checkable
@@ -64,8 +62,8 @@ class Readings(NamedTuple):
 
 
 def by_cause(causes: Mapping[str, int]) -> str:
-    """Lists each of the `causes` with its number of clients, the most frequent one first."""
-    return "\n".join(f"{n:,} people: {cause}" for cause, n in Counter(causes).most_common())
+    """Returns a line for each of the `causes` with its number of clients, largest number first."""
+    return "\n".join(f"{n:,} clients: {cause}" for cause, n in Counter(causes).most_common())
 
 
 def readable_examples(source: Part, table: SiteTable) -> Readings:
@@ -74,7 +72,7 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
     CSV rows with too few or too many cells belong to no client and are left out.
 
     Raises:
-      Refused: if no client's rows can be read.
+      Refused: if `source` does not read tables, or no client's rows can be read.
     """
     if not isinstance(source, _ReadsTables):
         raise Refused(
@@ -127,10 +125,10 @@ def _good(clients: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, C
 
 
 def synthetic_clients(config: Config, form: ExampleForm, count: int = 0) -> Federation:
-    """Returns a site with `count` synthetic clients of one zero example each, to build a model.
+    """Returns `count` synthetic clients of one zero example each, to build a model from.
 
-    No check may read these as data: there is no test set, and columns and labels mean what the run
-    declares.
+    They have the columns and labels that the run declares, and no test set: no check of data may
+    use them.
     """
     made_up = form.zeros(count)
     if isinstance(config.source, DeclaredTable):
@@ -148,26 +146,32 @@ def synthetic_clients(config: Config, form: ExampleForm, count: int = 0) -> Fede
 def site_population(
     examples: Examples, config: Config, table: SiteTable, form: ExampleForm, site: str
 ) -> Federation:
-    """Returns the clients of a site's `examples`, which were read from its `table`.
+    """Returns a site's clients; of a client with more rows than `table.rows`, the first count.
 
-    All of them are at this site, the only one known to this process. Of clients with more than
-    `table.rows` rows, the first rows count.
+    Args:
+      examples: examples read from the site's table, with owners.
+      config: the run.
+      table: the site's declaration of its table.
+      form: declared shapes and types of examples.
+      site: name of the site.
 
     Raises:
-      Refused: if the table differs from the run's declaration or from the site's.
+      Refused: if the run names no client column, or the examples have another form.
     """
     if examples.owners is None:
         raise Refused(
-            "data.client names no column; set it to the column that identifies the client of a row"
+            "data.client is empty, but clients must be known; set it to the column that identifies "
+            "the client of a row"
         )
     if ExampleForm.of(examples) != form:
         raise Refused(
-            "the table's examples have another form than the run's, since columns or types of "
-            "columns differ from those declared; correct the table, or the run's [data]",
+            "the table's examples differ in shape or type from the run's declaration; correct the "
+            "columns of the table, or the run's [data]",
             private=f"{ExampleForm.of(examples)}; expected {form}",
         )
     clients = len(examples.clients)
-    first = np.flatnonzero(places_among_owners(examples.owners) < table.rows)
+    places = earlier_sums(np.ones_like(examples.owners), examples.owners)
+    first = np.flatnonzero(places < table.rows)
     bounded = examples.take(first)
     entries = Entries(examples.owners, np.zeros(clients, dtype=np.int64), np.arange(clients))
     owners = examples.owners[first]

@@ -1,16 +1,13 @@
-"""A site's part in the sums of one run: each question is checked first, and charged.
+"""A site's part in the sums of one run: each question is checked and charged, then answered.
 
-Also the time at which an answer leaves: fixed, independent of the data.
-
-Training takes longer the more clients were sampled, and the more rows they have, so the time of a
-sum would reveal both (rules of proof, section 9.1, S1). The sum therefore waits until `seconds`
-have passed, a constant of the run that is large enough for the largest cohort. If work takes
-longer, the site has dropped out; this must be rare enough to be charged, or never happen: rehearse
-it (`privfed.deploy.site.site_setup`). Reading a site's table also takes longer the larger it is. It
-is cut off at a fixed time, since clients that are not read by then do not count.
+Answers leave at a fixed time. Training takes longer with more sampled clients and more rows, so the
+time of a sum would reveal both (rules of proof, section 9.1, S1). A sum therefore leaves a constant
+number of seconds after its question. If the work takes longer, the site counts as a dropout; a
+rehearsal of the largest cohort (`privfed.deploy.site.site_setup`) makes sure that this is rare.
+Reading a table also takes a fixed time; if it takes longer, the table is ignored.
 
 A machine that has just worked wakes up some microseconds sooner or later than one that has slept.
-So an answer leaves later by a fraction of `seconds` that is drawn afresh.
+Each answer is therefore delayed further by a random fraction of those seconds.
 """
 
 from __future__ import annotations
@@ -40,15 +37,12 @@ Work = TypeVar("Work")
 
 
 class Late(Aborted):
-    """A sum that was not ready in time; it never leaves."""
+    """The sum was not ready in time, and is not sent."""
 
 
 @dataclass(frozen=True)
 class FixedTime:
-    """Releases data-dependent results `seconds` after the request; 0 means at once.
-
-    An answer that took longer is never sent, and a table that took longer is ignored.
-    """
+    """Returns data-dependent results `seconds` after the request; 0 means at once."""
 
     seconds: float
     blur: float = 0.02
@@ -60,7 +54,7 @@ class FixedTime:
         """Returns or raises the result of `work` at the fixed time.
 
         Raises:
-          Late: at the next multiple of the fixed time, if the work took longer.
+          Late: at the next multiple of `seconds`, if the work took longer than `seconds`.
         """
         if not self.seconds:
             return work()
@@ -75,10 +69,9 @@ class FixedTime:
                 raise Late("the sum was not ready in time, and is not sent")
 
     def cut_off(self, work: Callable[[], Work], late: Callable[[], Work]) -> Work:
-        """Returns or raises the result of `work` at the fixed time, or that of `late` if it took
-        longer.
+        """Returns or raises the result of `work` at the fixed time.
 
-        Work that is cut off is not interrupted; its result is ignored.
+        If `work` takes longer, it is not interrupted, but the result of `late` is returned instead.
         """
         if not self.seconds:
             return work()
@@ -101,14 +94,14 @@ class FixedTime:
 class RunParty:
     """A site's answers in one run; the caller has verified the coordinator's signatures.
 
-    A question of another form than the run's is refused first: some would make work fail only if
-    clients were sampled. `admission` declines questions that the site's policy does not allow, and
-    charges the site's receipts, durably, before clients are sampled.
+    A question whose form differs from the run's is refused first: otherwise its failure could
+    depend on whether clients were sampled. Then `admission` declines it, or charges the site's
+    receipts durably, before clients are sampled.
 
-    The actions of a sum's party are committed to `store`, and then to the receipts, before each
-    answer. A killed party resumes from there: the same bytes get the same answer, a row that was
-    requested and did not leave is lost, and an older state is refused. A row leaves at the time set
-    by `leaving`, whatever the cohort.
+    Before each answer, the state of a sum's party is committed to `store`, and then to the
+    receipts. After a restart the party resumes from `store`: the same bytes get the same answer, a
+    row that had not left is lost, and a state older than the receipts is refused. A row leaves at
+    the time that `leaving` fixes, whatever the cohort.
     """
 
     work: SiteWork
@@ -117,23 +110,28 @@ class RunParty:
     store: PartyStore
     leaving: FixedTime
     declaration: bytes
-    """The byte form of its declaration; equal bytes are the same run."""
+    """The bytes of the run's declaration."""
     _party: Party | None = field(default=None, init=False, repr=False)
 
     @property
     def head(self) -> bytes:
-        """The last line `[32]` that was seen of the coordinator's ledger."""
+        """The hash of the last line in the copy of the coordinator's ledger, 32 bytes."""
         return self.admission.ledger.head
 
     def question(self, body: bytes) -> bytes:
-        """Answers a question, which starts a sum or repeats the current sum's answer."""
+        """Returns the answer to a question: starts its sum, or repeats the current sum's answer.
+
+        Raises:
+          Declined: if the question is not admitted.
+          Aborted: if it is malformed, the state of its party was lost, or its row was late.
+        """
         requested = _Request.decode(body)
         if (party := self._restored(body)) is None:
             self.work.refuse_other_form(requested.question)
             digest = hashlib.sha256(body).hexdigest()
             if self.admission.is_last(digest) and self.admission.commits:
                 raise BadMessage(
-                    "lost state", "its party answered before, and its state was deleted"
+                    "lost state", "the sum's party answered before, but its state was deleted"
                 )
             self.admission.ledger.extend(requested.since, requested.lines)
             self.admission.charge(requested.question, digest)
@@ -142,18 +140,22 @@ class RunParty:
         return self._handled(party, requested.invitation)
 
     def step(self, body: bytes) -> bytes:
-        """Answers the next message of the current sum."""
+        """Returns the answer to the next message of the current sum.
+
+        Raises:
+          Aborted: if no sum was started, or the message is invalid.
+        """
         party = self._party or self._restored(None)
         if party is None:
-            raise BadMessage("wrong type", "a step of a sum that was not started")
+            raise BadMessage("wrong type", "a step arrived, but no sum was started")
         return self._handled(party, body)
 
     def _restored(self, body: bytes | None) -> Party | None:
-        """Returns the current party in its last committed state; None if it answers another
-        question.
+        """Returns the current party in its last committed state.
 
-        Without a `body` any question matches. Raises `BadMessage` for an unusable state: its
-        earlier answers are unknown, and it answers nothing else.
+        None if the party belongs to another question than `body`, or to one that was not the last
+        to be charged. Raises `BadMessage` if the state is unusable: what the party answered from it
+        is then unknown.
         """
         if (last := self.store.read()) is None or body not in (None, last[0]):
             return None
@@ -166,10 +168,7 @@ class RunParty:
         return self._party
 
     def _party_of(self, question: Question, state: bytes | None = None) -> Party:
-        """Returns the party of `question`, new or from a `state`.
-
-        Each of its commits is in the receipts before an answer leaves.
-        """
+        """Returns the party of `question`, new or from a `state`; commits are also in receipts."""
 
         def commit(state: bytes, count: int) -> None:
             self.store.commit(state)
@@ -198,7 +197,7 @@ class _Request(NamedTuple):
 
     @classmethod
     def decode(cls, body: bytes) -> _Request:
-        """Parses a question's body. Raises `BadMessage`."""
+        """Parses a question's body. Raises `BadMessage` if it is malformed."""
         reader = Reader(body)
         question = Question.decode(reader.sized())
         return cls(question, reader.take(32), reader.sized(), reader.rest())

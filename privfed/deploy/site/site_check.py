@@ -1,4 +1,4 @@
-"""Checks before a run whether a site would take part, and the cost, for its operator.
+"""Checks for a site's operator whether the site would take part in a run, and at which cost.
 
 No data leave the site, and nothing is charged.
 """
@@ -20,26 +20,27 @@ from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.site.joining import Membership
 from privfed.deploy.site.own_modules import outside_part
-from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
+from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal, SpendingLimit
 from privfed.deploy.site.population import readable_examples, site_population
 from privfed.deploy.site.site_setup import largest_cohort, site_config
 from privfed.plan.assumptions import Incomposable
 from privfed.run.prepare import streams_of
+from privfed.run.setup import Setup
 
 
 @dataclass(frozen=True)
 class SiteCheck(Encoded):
-    """A run in which a site would take part.
+    """The result of the check of a run in which a site would take part.
 
     Attributes:
-      clients: number of clients in its table; private.
+      clients: number of clients in the site's table; private.
       rows: number of rows that count; private.
-      epsilon: epsilon spent at `delta` by the site's own count after the run.
+      epsilon: epsilon at `delta`, by the site's receipts and the whole run.
       budget: the site's largest epsilon.
       delta: the site's delta.
       cohort: size of the largest cohort that may be sampled here.
-      seconds: training time of that cohort.
-      reading: seconds to read the table.
+      seconds: seconds that this machine takes to train that cohort.
+      reading: seconds that this machine takes to read the table.
       deadline: seconds that the run allows for training.
     """
 
@@ -64,7 +65,8 @@ def check_site(member: Membership, run: Path) -> SiteCheck:
       run: the run file.
 
     Raises:
-      Refused: if the site would decline the run, or its table differs from the run's declaration.
+      Refused: if a file is invalid, the site would decline the run, its table cannot be read as
+        the run declares, or `clients` or `reading` in data.toml is too small.
     """
     try:
         return _checked(member, run)
@@ -90,31 +92,20 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     _, setup = member.accepted(text, form, None)
     if clients.clients > table.clients:
         raise Refused(
-            f"the table has more clients than clients = {table.clients} in {member.folder.data}; "
-            "raise clients there"
+            f"clients is {table.clients} in {member.folder.data}, but the table has more; raise "
+            "clients there"
         )
     if 2 * reading > table.reading:
         raise Refused(
-            f"reading the table takes {reading:.2g} s; set reading in {member.folder.data} to at "
-            f"least {4 * reading:.2g}, twice the time for a table with unreadable rows"
+            f"reading is {table.reading:g} s in {member.folder.data}, but the table takes "
+            f"{reading:.2g} s, and longer if rows are unreadable; set reading to at least "
+            f"{4 * reading:.2g}"
         )
-    plan, limit = setup.plan, policy.budget
-    party = "sites" if plan.other is not None else None
-    try:
-        before, following = member.receipts.following(
-            plan.spending(config.run.rounds), plan.assumed, party
-        )
-    except Incomposable as error:
-        raise Declined(Refusal(Code.BUDGET, f"runs answered before: {error}")) from None
-    charges = Counter(before) + Counter(following)
-    spent = guarantee(charges, limit.delta).epsilon
-    if spent > limit.epsilon:
-        excess = f"the whole run would raise epsilon to {spent:.4g}, of {limit.epsilon:g}"
-        raise Declined(Refusal(Code.BUDGET, f"{excess} (budget.epsilon), by this site's own count"))
+    limit = policy.budget
     return SiteCheck(
         clients=clients.clients,
         rows=len(clients.examples),
-        epsilon=spent,
+        epsilon=_spent(member, setup, limit),
         budget=limit.epsilon,
         delta=limit.delta,
         cohort=largest_cohort(setup, table.clients),
@@ -125,8 +116,35 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     )
 
 
+def _spent(member: Membership, setup: Setup, limit: SpendingLimit) -> float:
+    """Epsilon after the whole run. Raises `Declined` if it exceeds the site's budget."""
+    plan = setup.plan
+    party = "sites" if plan.other is not None else None
+    try:
+        before, following = member.receipts.following(
+            plan.spending(plan.config.run.rounds), plan.assumed, party
+        )
+    except Incomposable as error:
+        raise Declined(
+            Refusal(
+                Code.BUDGET,
+                "budget.epsilon cannot be checked, since the run and the runs answered before have "
+                f"no joint guarantee ({error}); the run has to use another mechanism or threat",
+            )
+        ) from None
+    charges = Counter(before) + Counter(following)
+    spent = guarantee(charges, limit.delta).epsilon
+    if spent > limit.epsilon:
+        reason = (
+            f"budget.epsilon is {limit.epsilon:g}, but with this site's receipts the whole run "
+            f"would raise epsilon to {spent:.4g}"
+        )
+        raise Declined(Refusal(Code.BUDGET, reason))
+    return spent
+
+
 def _open_table(path: Path) -> Iterator[str]:
-    """Warns of a table that every user of the machine may read or change."""
+    """Yields a warning if all users of the machine have access to the table."""
     if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
         yield (
             f"{path} has mode {mode:o}, which gives other users of this machine access; set it to "
@@ -135,14 +153,14 @@ def _open_table(path: Path) -> Iterator[str]:
 
 
 def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
-    """Returns a table's refusal, with the number of clients that each cause would exclude."""
+    """Returns `error` extended by the number of clients that each cause would exclude."""
     read = readable_examples(config.parts["source"], table)
     if not read.causes:
         return error
     clients = read.left_out + len(read.examples.clients)
     return Refused(
-        f"{public_text(error)}\n{read.left_out:,} of {clients:,} people would not count, "
-        f"although the agent would run:\n{read.reason}",
+        f"{public_text(error)}\nThe agent would run, but {read.left_out:,} of {clients:,} clients "
+        f"would not count:\n{read.reason}",
         private=error.private,
         key=error.key,
     )

@@ -1,9 +1,8 @@
-"""A run as one site sets it up, from its declaration and the site's own files.
+"""Sets up a run at one site, from the run's declaration and the site's own files.
 
-It also measures the time of the largest cohort that a site may sample, before any question.
-
-The rehearsal uses synthetic clients, as many and with as many rows as the site states publicly, so
-that its result reveals nothing about the actual clients.
+Also measures the training time of the largest cohort that a site may sample, before any question.
+This rehearsal uses synthetic clients. Their number and rows are the bounds in data.toml, so its
+result reveals nothing about the actual clients.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 
 _EXCEEDED = 1e-12
-"""The probability of a larger cohort than is rehearsed."""
+"""Largest probability per round of a cohort that is larger than the rehearsed one."""
 _CHUNKS = 2
-"""Number of chunks that are trained; the others take as long."""
+"""Largest number of chunks that a rehearsal trains; the time of further chunks is extrapolated."""
 
 
 def largest_cohort(setup: Setup, clients: int) -> int:
@@ -49,7 +48,14 @@ def largest_cohort(setup: Setup, clients: int) -> int:
 def rehearsed_seconds(
     site: int, setup: Setup, table: SiteTable, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Returns the seconds of the slowest exchange for a site's largest cohort with maximal rows."""
+    """Returns the seconds of the slowest exchange for the largest cohort that a site may sample.
+
+    Args:
+      site: number of the site.
+      setup: the run.
+      table: bounds on the number of clients, and on the rows of each.
+      clock: returns the time in seconds.
+    """
     largest = largest_cohort(setup, table.clients)
     clients = min(largest, _CHUNKS * setup.executor.chunk)
     work = SiteWork(site, setup.over(_made_up(setup, clients, table.rows)), all_clients=True)
@@ -76,22 +82,31 @@ def _made_up(setup: Setup, clients: int, rows: int) -> Federation:
 
 
 def site_config(text: str, table: SiteTable) -> Config:
-    """Returns the configuration of the run file `text` with the site's own data and file paths.
+    """Returns the configuration of the run file `text`, with the site's own table and device.
+
+    Keys that name other files on the coordinator's machine are cleared.
 
     Raises:
-      Refused: if it is no valid run file.
-      Declined: if the run's data are no table, or clients may be at more sites than it allows.
+      Refused: if the run file is invalid.
+      Declined: if the run's source is not a table, or the site's clients may be at more sites than
+        `data.sites_per_client`.
     """
     config = read_resolved(text, "the run")
     source = config.parts["source"]
     if not {*table.settled} <= {*type(source).model_fields}:
-        raise Declined(Refusal(Code.SOURCE, 'data.source is not "table", but a site has a table'))
+        raise Declined(
+            Refusal(
+                Code.SOURCE,
+                'data.source is not "table", but sites have tables; the run has to set it',
+            )
+        )
     if config.data.sites_per_client < table.sites_per_client:
         raise Declined(
             Refusal(
                 Code.CLIENT,
                 f"data.sites_per_client is {config.data.sites_per_client}, but clients of this "
-                f"site may have rows at {table.sites_per_client} sites",
+                f"site may have rows at {table.sites_per_client} sites; the run has to raise "
+                "data.sites_per_client",
             )
         )
     there: Any = _with_keys(source, table.settled)
@@ -108,7 +123,7 @@ def site_config(text: str, table: SiteTable) -> Config:
 
 
 def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
-    """Returns the source with other `keys`. Raises `Refused` if they do not fit."""
+    """Returns the source with `keys` replaced. Raises `Refused` if they contradict its columns."""
     try:
         return type(source).model_validate({**source.model_dump(), **keys})
     except ValidationError as error:
@@ -119,10 +134,15 @@ def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
 
 
 def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor] | None) -> Setup:
-    """Returns plan and model of the run over one synthetic client, from public facts alone.
+    """Returns the run's plan and model over one synthetic client; they are equal at all sites.
 
-    They are the same at every site. `constants` are the declared untrained tensors of the model;
-    None builds them here. Raises `Refused`.
+    Args:
+      config: the run.
+      form: shapes and types of examples.
+      constants: declared tensors of the model that are not trained; None builds them.
+
+    Raises:
+      Refused: if the run is not permitted.
     """
     return prepare(
         config, constants=constants, load=lambda config, _: synthetic_clients(config, form, 1)

@@ -1,13 +1,11 @@
 """A site's work for a sum: it samples its own clients, trains them, and adds up their rows.
 
-The same parts as in a simulation are used: the run's sampler, executor, mechanism and codec, over
-the site's own clients alone. A sum of integers with the site's share of noise leaves the site.
+The run's sampler, executor, mechanism and codec are used as in a simulation, over the site's own
+clients alone.
 
-Denormal numbers are flushed to zero at a site, since processors take a hundred times as long for
-them.
-
-Otherwise the model's sender could choose for which clients training takes long (rules of proof,
-section 9.1, S1).
+Denormal numbers are flushed to zero at a site, because processors take about a hundred times as
+long for them: a malicious coordinator could choose a model that makes training slow for certain
+clients (rules of proof, section 9.1, S1).
 """
 
 from __future__ import annotations
@@ -53,8 +51,8 @@ _log = logging.getLogger(__name__)
 class IsolatedTraining:
     """An executor that confines each failure to one client (rules of proof, section 9.1, S1).
 
-    Clients are trained by chunks. If a chunk fails, its clients are trained individually, and a
-    client that fails then contributes a row of zeros. Only the site's log records failures.
+    Clients are trained in chunks. If a chunk fails, its clients are trained individually; a client
+    whose training fails again contributes a row of zeros. Only the site's log records failures.
     """
 
     executor: LocalExecutor
@@ -64,11 +62,11 @@ class IsolatedTraining:
         return self.executor.answering(cohort)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
-        """Returns the server's own answer, which no site gives."""
+        """Returns the answer on the server's own data, as the wrapped executor does."""
         return self.executor.root(exchange, round)
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """Yields the answers of `cohort`, most work first."""
+        """Yields the answers of `cohort` in chunks, clients with most work first."""
         ids, size = self.executor.by_work(cohort.clients), self.executor.chunk
         for start in range(0, len(ids), size):
             yield from self._answers(exchange, cohort, ids[start : start + size])
@@ -76,7 +74,7 @@ class IsolatedTraining:
     def _answers(self, exchange: Exchange, cohort: Cohort, ids: Indices) -> list[Chunk]:
         try:
             return list(self.executor.chunks(exchange, replace(cohort, clients=np.sort(ids))))
-        except Exception:  # any exception concerns these clients only
+        except Exception:  # whatever it is, it affects these clients only
             _log.warning("training failed", exc_info=True)
         if len(ids) > 1:
             each = (self._answers(exchange, cohort, ids[k : k + 1]) for k in range(len(ids)))
@@ -88,10 +86,9 @@ class IsolatedTraining:
 
 @contextlib.contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Flushes denormals to zero in this thread, and in threads that it starts, until the block
-    ends.
+    """Flushes denormals to zero in this thread, and in threads that it starts, within the block.
 
-    The previous mode is restored, so blocks may be nested.
+    The previous mode is restored afterwards.
     """
     before = flushes_denormals()
     torch.set_flush_denormal(True)
@@ -102,12 +99,15 @@ def flushed_denormals() -> Iterator[None]:
 
 
 def flushes_denormals() -> bool:
-    """Whether denormals are zero in this thread, tested by half of the smallest normal number."""
+    """Whether this thread flushes denormals to zero."""
     return sys.float_info.min / 2 == 0.0
 
 
 def questions_of_each_kind(setup: Setup) -> list[Question]:
-    """Returns the questions of a round of each kind of the run, with its first model."""
+    """Returns the questions of one training round and, if the run has any, one evaluation round.
+
+    They contain the run's initial model.
+    """
     rounds, state = setup.plan.config.evaluation_rounds, setup.initial_state()
     return [
         question
@@ -120,11 +120,15 @@ def questions_of_each_kind(setup: Setup) -> list[Question]:
 
 @dataclass
 class SiteWork:
-    """The work of site number `site`; `setup` contains only its own clients.
+    """The work of one site for the sums of a run.
 
-    It samples once in a round, for all exchanges of the round (exchanges with one cohort are one
-    event), from streams of its own: no sampling and no noise comes from elsewhere. In a rehearsal
-    `all_clients` is true: all clients are in the cohort.
+    It samples once per round, since all exchanges of a round share one cohort. Sampling and noise
+    use the site's own random streams.
+
+    Attributes:
+      site: number of the site.
+      setup: the run over the site's own clients.
+      all_clients: whether every client is in the cohort, as in a rehearsal.
     """
 
     site: int
@@ -134,7 +138,11 @@ class SiteWork:
 
     @property
     def encoded_summation(self) -> EncodedSummation:
-        """The integer encoding of rows, known to all sites and the server. Raises `Refused`."""
+        """The summation of rows that are encoded as integers.
+
+        Raises:
+          Refused: if the run's sums are not encoded.
+        """
         summation = self.setup.algorithm.summation
         if not isinstance(summation, EncodedSummation):
             raise Refused(
@@ -145,24 +153,22 @@ class SiteWork:
 
     @cached_property
     def forms(self) -> Mapping[bool, tuple[QuestionForm, ...]]:
-        """The form of each exchange, of rounds that evaluate (True) or train (False)."""
+        """The form of each exchange of a round that evaluates (True) or trains (False)."""
         forms: dict[bool, tuple[QuestionForm, ...]] = {False: (), True: ()}
         for question in questions_of_each_kind(self.setup):
             forms[self._algorithm(question).evaluates] += (question.form,)
         return forms
 
     def refuse_other_form(self, question: Question) -> None:
-        """Raises `BadMessage` for a question that this run does not ask."""
+        """Raises `BadMessage` if the run has no such exchange, or its questions another form."""
         forms = self.forms[self._algorithm(question).evaluates]
         if not 0 <= question.number < len(forms):
-            raise BadMessage(
-                "wrong exchange", "an exchange that is not part of a round of this run"
-            )
+            raise BadMessage("wrong exchange", "the exchange is not part of a round of this run")
         if question.form != forms[question.number]:
-            raise BadMessage("wrong form", "a question of another form than this run's")
+            raise BadMessage("wrong form", "the question's form differs from this run's")
 
     def width(self, question: Question) -> int:
-        """Returns the length of a bounded row that answers."""
+        """Returns the length of a bounded row in answer to `question`."""
         return question.width(self._algorithm(question))
 
     def _algorithm(self, question: Question) -> Algorithm:
@@ -170,13 +176,13 @@ class SiteWork:
         return self.setup.algorithm_in(question.round)
 
     def encoding(self, question: Question) -> Encoding:
-        """Returns the encoding of the sum that answers."""
+        """Returns the encoding of the sum in answer to `question`."""
         return self._algorithm(question).mechanism.encoding(question.state)
 
     def row(self, question: Question) -> Integers:
         """Returns the site's integer sum `[m]` for an exchange, to be masked.
 
-        It includes the site's share of noise, but no layers.
+        It includes the site's share of noise, except noise in layers, which the party adds.
         """
         session = self._session(question, np.array([self.site]), np.empty(0, dtype=np.int64))
         encoding, sent = self.encoding(question), _Outbox()
@@ -211,12 +217,12 @@ class SiteWork:
         )
 
     def _add_rows(self, question: Question, accumulator: Accumulator) -> None:
-        """Trains the sampled clients, and adds their bounded rows."""
+        """Trains the sampled clients, and adds their bounded rows to `accumulator`."""
         algorithm, updates = self._algorithm(question), self._drawn(question)
         if not isinstance(algorithm.rule, SumRule):
             raise Refused(
-                "aggregation.rule needs single rows, but sites send only sums; use a rule that "
-                "needs only sums"
+                "aggregation.rule needs single rows, but sites send only sums; use a rule on sums, "
+                'for example "mean"'
             )
         aggregation = BySums(algorithm.rule, updates)
         aggregation.state = question.state
@@ -226,7 +232,7 @@ class SiteWork:
                 accumulator.add(ids, rows)
 
     def _drawn(self, question: Question) -> ClientUpdates:
-        """Returns the clients of the question's round, sampled at its first question."""
+        """Returns the updates of the round's cohort, which is sampled at its first question."""
         if self._updates is None or self._updates.cohort.round != question.round:
             if question.number > 0:
                 raise Aborted(
@@ -241,7 +247,7 @@ class SiteWork:
         return self._updates
 
     def _cohort(self, question: Question) -> Cohort:
-        """Returns the site's clients sampled in the round, from its own random streams."""
+        """Samples the site's clients for the round from the site's own random streams."""
         population = self.setup.federation.population().with_equal_sizes()
         return self._algorithm(question).draw(question.round, population, self.setup.streams)
 

@@ -1,1 +1,1 @@
-"""Figures of a grid's tables, checked before it runs and drawn afterwards."""
+"""Figures of a grid's tables: checked before the grid runs, and drawn afterwards."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _FACTS = ("epsilon", "noise_multiplier", "seconds", "charges", "rounds", "aborted")
-"""Drawable columns that are not metrics."""
+"""Columns that can be drawn although they are not metrics."""
 _ACROSS = 3
 """Number of panels side by side."""
 _KINDS = {"curves": draw_curves_panel, "bars": draw_bars_panel, "heat": draw_heat_panel}
@@ -61,7 +61,7 @@ def draw_all(
       The written files.
 
     Raises:
-      Refused: if the tables are missing or those of another grid, or a figure cannot be drawn.
+      Refused: if a table is missing or is that of another grid, or a figure cannot be drawn.
     """
     written = []
     words = [
@@ -80,7 +80,20 @@ def draw_all(
 
 
 def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, bytes]:
-    """Draws a figure of `rows` as .svg and .png, by file name. Raises `Refused` for unfit keys."""
+    """Draws a figure.
+
+    Args:
+      figure: the figure.
+      rows: the rows of the table.
+      keys: the varied keys.
+
+    Returns:
+      The contents of the .svg and the .png, by file name.
+
+    Raises:
+      Refused: if the figure names an unknown key or metric, averages over a key, or has nothing
+        to show.
+    """
     import matplotlib
 
     matplotlib.use("agg")
@@ -112,13 +125,16 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
 
 
 def _panel_width(figure: Figure, rows: Sequence[Row]) -> float:
-    """Width of a panel in inches; in a map, every column has room for its number."""
+    """Returns the width of a panel in inches: in a heat map, each column has room for a number."""
     columns = len(values(rows, figure.x)) if figure.kind == "heat" else 0
     return max(3.4, 0.45 * columns + 1.0)
 
 
 def _with_known_measure(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> Figure:
-    """`figure` with its metric, by default the first of the tables. Raises `Refused`."""
+    """Returns `figure` with its metric, by default the first one of the table.
+
+    Raises `Refused` for an unknown metric.
+    """
     measured = [name for name in measures_of(keys, rows) if name not in PROGRESS]
     measure = figure.measure or next(iter(measured), "")
     measures = {*measured, *_FACTS}
@@ -152,7 +168,7 @@ def _draw_panels(
 def _add_legend(
     figure: Figure, rows: Sequence[Row], canvas: Canvas, panels: Sequence[Axes]
 ) -> None:
-    """Adds one legend for all panels: the drawn values of `by`, in their order."""
+    """Adds one legend for all panels, with the values of `by` that are drawn."""
     legends = [axes.get_legend_handles_labels() for axes in panels]
     handle_of = {n: h for handles, names in legends for h, n in zip(handles, names, strict=True)}
     names = [name for value in values(rows, figure.by) if (name := text(value)) in handle_of]
@@ -173,7 +189,7 @@ def _add_title(figure: Figure, canvas: Canvas, rows: Sequence[Row]) -> None:
 
 
 def _runs_behind(figure: Figure, rows: Sequence[Row]) -> str:
-    """The numbers of seeds and rounds of the fields of a map; "" for other figures."""
+    """Describes the numbers of seeds and rounds behind a heat map; "" for other figures."""
     if figure.kind != "heat":
         return ""
     keys = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
@@ -194,7 +210,7 @@ def _range(counts: Sequence[int], noun: str) -> str:
 
 
 def _bytes(canvas: Canvas, kind: str) -> bytes:
-    """The figure as a file with reproducible bytes."""
+    """Returns the figure as a file with reproducible bytes."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     canvas.savefig(buffer, format=kind, dpi=160, metadata=metadata)
@@ -202,14 +218,14 @@ def _bytes(canvas: Canvas, kind: str) -> bytes:
 
 
 def _aligned(rows: Sequence[Row], keys: Sequence[str], x: str) -> list[Row]:
-    """`rows` with each round of a cell at the mean of its seeds' `x`.
+    """Returns `rows` with each `x` replaced by its mean over the seeds of the same cell and round.
 
-    Seeds of a cell process different numbers of examples. Raises `Refused` if one has no `x`.
+    Seeds of a cell process different numbers of examples. Raises `Refused` if a row has no `x`.
     """
     if any(row.get(x) is None for row in rows):
         raise Refused(
-            f"a figure has x = {x!r}, but not every run measured it; set run.simulation_metrics = "
-            f"true in all runs, or use x = {ROUND!r}"
+            f"a figure has x = {x!r}, but some runs have not measured that; set "
+            f"run.simulation_metrics = true in all runs, or use x = {ROUND!r}"
         )
     places: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:

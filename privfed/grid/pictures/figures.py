@@ -1,8 +1,8 @@
-"""The declarations of a grid's figures, checked before anything runs; `drawing` draws them.
+"""The declarations of a grid's figures, and their checks before the grid runs.
 
-The style is readable in print and for colour-blind readers: lines and bars take the Okabe-Ito
-palette with a marker and a dash each (Okabe & Ito 2008), with a grey in place of its black, on
-which hatching and whiskers are visible.
+The style is readable in print and for colour-blind readers: each line has its own marker and dash,
+and colours are the palette of Okabe & Ito (2008). Its black is replaced by a grey, on which the
+hatching and whiskers of bars are visible.
 """
 
 from __future__ import annotations
@@ -38,37 +38,35 @@ STYLE: Any = {
 
 ROUND = "round"
 PROGRESS = (ROUND, "examples", "bytes", "device_seconds")
-"""The quantities of a run's progress that may be an axis; all except rounds are measured in
+"""The quantities of a run's progress that `x` may name; all except rounds are measured in
 simulations only."""
 
 
 class Figure(Part):
-    """One figure, `name`.svg and .png.
+    """One figure, written to `name`.svg and `name`.png.
 
-    `measure` (empty: the loss's own) over the values of `x` (or over "round"), one line, group of
-    bars or row of the map per value of `by`, one panel per value of `panels`. `where` fixes keys.
-    Every varied key must appear in one of these, or in `worst`: of its values, the worst mean over
-    seeds is shown. Only seeds are averaged. `log` scales x if it is a run's progress.
+    It shows the mean of `measure` over seeds, and never averages over a varied key: each varied key
+    must be `x`, `by`, `panels` or `worst`, or have a single value in `where`.
     """
 
     name: str = Field(pattern=r"^[\w. -]+$", description="a name for a file")
     """The name of its files."""
     kind: Literal["curves", "heat", "bars"] = "curves"
-    """Lines, a map (with the success rate of targeted attacks in brackets, and the numbers of seeds
-    and rounds in the title), or groups of bars."""
+    """Lines, a heat map (with the success rate of targeted attacks in brackets, and the numbers of
+    seeds and rounds in the title), or groups of bars."""
     measure: str = ""
-    """The metric to draw; empty: the loss's own."""
+    """The metric to draw; empty: the first measure of the loss."""
     x: str
     """The key along the axis, or a run's progress: "round", "examples", "bytes",
     "device_seconds"."""
     by: str = ""
-    """A line, group of bars or row of the map for each value of this key."""
+    """The key with a line, a series of bars or a row of the heat map for each value."""
     panels: str = ""
-    """A panel for each value of this key."""
+    """The key with a panel for each value."""
     worst: str = ""
-    """The key over whose values the worst is shown."""
+    """The key of which only the value with the worst mean over seeds is shown."""
     where: dict[str, Any] = {}
-    """Fixed keys and their values."""
+    """Values by key: only cells with these values are shown; a list means any of its values."""
     lower_is_better: bool | None = None
     """Whether lower values are better; None: as the metric defines it (`privfed.grid.tables`)."""
     log: bool = False
@@ -79,24 +77,32 @@ class Figure(Part):
     """Axis labels by key."""
 
     def label(self, key: str) -> str:
-        """Returns the axis label of `key`, with its section: two sections have an "lr"."""
+        """Returns the label of `key`: as set in `labels`, or else the key with its section."""
         return self.labels.get(key, key.replace(".", " ").replace("_", " "))
 
 
 def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]) -> None:
-    """Refuses figures that could not be drawn of a grid with these keys, before anything runs."""
+    """Checks figures before a grid runs.
+
+    Args:
+      figures: the figures.
+      varied: the values of each varied key.
+
+    Raises:
+      Refused: if two figures have one name, or a figure cannot be drawn with these keys.
+    """
     names = [figure.name for figure in figures]
     for figure in figures:
         if names.count(figure.name) > 1:
             raise Refused(
-                f"two figures are called {figure.name!r}, but each is written to a file of that "
+                f"two figures have the name {figure.name!r}, but each is written to a file of its "
                 "name; rename one"
             )
         refuse_unknown(figure, [*varied])
         if figure.log and figure.x not in PROGRESS:
             raise Refused(
-                f"figure {figure.name!r}: log is set, but applies only if x is a run's progress "
-                f"({', '.join(PROGRESS)}), and x is {figure.x!r}; remove log"
+                f"figure {figure.name!r}: log is set, but x is {figure.x!r} and not a run's "
+                f"progress ({', '.join(PROGRESS)}); remove log"
             )
         refuse_averaging(figure, varied)
         for key, fixed in figure.where.items():
@@ -109,7 +115,7 @@ def check_figures(figures: Sequence[Figure], varied: Mapping[str, Sequence[Any]]
 
 
 def values(rows: Sequence[Row], key: str) -> list[Any]:
-    """Returns the distinct values of `key`: numbers sorted, other values in order of appearance."""
+    """Returns the distinct values of `key`: sorted if all are numbers, else in order of `rows`."""
     distinct = list(dict.fromkeys(row[key] for row in rows if row.get(key) is not None))
     if all(isinstance(value, int | float) for value in distinct):
         return sorted(distinct)
@@ -123,7 +129,7 @@ def text(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     shown = textwrap.shorten(str(value), 30, placeholder="…") or "(empty)"
-    return f"\u200b{shown}" if shown.startswith("_") else shown  # otherwise the legend omits it
+    return f"\u200b{shown}" if shown.startswith("_") else shown  # legends omit names with "_"
 
 
 def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
@@ -132,7 +138,7 @@ def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
 
 
 def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
-    """Raises `Refused` for keys that the grid does not vary, or that a figure uses twice."""
+    """Raises `Refused` if `figure` names a key that is not in `keys`, or uses one twice."""
     used = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]
     for key in [*used, *figure.where]:
         if key not in keys and not (key == figure.x and key in PROGRESS):
@@ -145,7 +151,7 @@ def refuse_unknown(figure: Figure, keys: Sequence[str]) -> None:
 
 
 def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> None:
-    """Raises `Refused` unless each varied key is shown, fixed, or shown at its worst."""
+    """Raises `Refused` if `figure` would average over a varied key with several values."""
     used = {figure.x, figure.by, figure.panels, figure.worst}
     fixed = {key for key, value in figure.where.items() if len(listed(value)) == 1}
     hidden = [
@@ -153,11 +159,11 @@ def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> Non
     ]
     if hidden:
         raise Refused(
-            f"figure {figure.name!r} would average over {', '.join(hidden)}; show such a key by x, "
-            "by or panels, fix it by where, or name it as worst"
+            f"figure {figure.name!r} would average over {', '.join(hidden)}; name each of these "
+            "keys in x, by, panels or worst, or fix its value in where"
         )
 
 
 def listed(fixed: Any) -> list[Any]:
-    """Returns the accepted values of a key of `where`, as a table holds them."""
+    """Returns the accepted values of a key in `where`, in the form that tables have."""
     return [cell_of(value) for value in (fixed if isinstance(fixed, list) else [fixed])]

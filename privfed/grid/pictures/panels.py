@@ -1,7 +1,8 @@
 """One panel of a figure: curves with bands, bars with whiskers, or a heat map.
 
-Maps are in cividis (Nunez, Anderton & Renslow 2018), with a number in every field. Each kind draws
-the `rows` of its panel; `all_rows` are those of all panels, which share places, groups and scale.
+Heat maps have the colour map cividis (Nunez, Anderton & Renslow 2018) and a number in every field.
+`rows` are those of one panel and `all_rows` those of all panels, which share positions on the axes,
+colours and scales.
 """
 
 from __future__ import annotations
@@ -20,25 +21,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FEW_DECADES = 20.0
-"""Ratio of its ends up to which a logarithmic axis also has numbers within decades."""
+"""A logarithmic axis has numbers within decades if its ends have a smaller ratio than this."""
 _WIDE = 40
-"""Number of characters that fit side by side under one panel."""
+"""Number of characters that fit under one panel in a row."""
 ATTACK_SUCCESS = "attack_success"
-"""The attack success rate."""
+"""The column of the attack success rate."""
 _SPACING = 0.12
-"""Distance between the points of one name, relative to the distance between names."""
+"""Distance between points at the same x, relative to the distance between values of x."""
 
 Point = tuple[float, Spread]
-"""A place on x, and the spread over seeds there."""
+"""A position on the x axis, and the spread over seeds there."""
 
 
 def draw_curves_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draws means over seeds, with the band from the smallest to the largest seed.
+    """Draws means over seeds as lines, with a band from the smallest to the largest seed.
 
-    Names have no order: if a value of x is a name, all values are points with whiskers, without a
-    line.
+    If a value of x is a name, which has no order, points with whiskers are drawn instead of lines.
     """
     positions, names = _places(figure, all_rows)
     groups = list(_groups(figure, rows, all_rows))
@@ -53,7 +53,7 @@ def draw_curves_panel(
 
 
 def _look(figure: Figure, number: int) -> dict[str, Any]:
-    """The style of a series."""
+    """Returns the style of a series."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],
@@ -81,7 +81,7 @@ def _draw_points(axes: Axes, points: Sequence[Point], look: dict[str, Any], labe
 
 
 def _whiskers(points: Sequence[Point]) -> list[list[float]]:
-    """Distances of the smallest and the largest seed from the mean."""
+    """Returns the distances from the mean to the smallest and to the largest seed."""
     return [
         [over_seeds.mean - over_seeds.low for _, over_seeds in points],
         [over_seeds.high - over_seeds.mean for _, over_seeds in points],
@@ -118,9 +118,9 @@ def draw_bars_panel(
 def draw_heat_panel(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row], axes: Axes
 ) -> None:
-    """Draws a field per pair of values, with its mean over seeds; a dash if there is none.
+    """Draws a heat map: each field has the mean over seeds, or a dash if there is none.
 
-    For targeted attacks, the attack success rate is in brackets below.
+    If attacks are targeted, the attack success rate is below the mean, in brackets.
     """
     columns = values(all_rows, figure.x)
     lines = values(all_rows, figure.by) if figure.by else [None]
@@ -147,13 +147,13 @@ def draw_heat_panel(
 
 
 def shows_success(figure: Figure, rows: Sequence[Row]) -> bool:
-    """Whether a map of another metric also shows the attack success rate."""
+    """Whether the figure is a heat map of another metric, and attack success was measured."""
     measured = any(row.get(ATTACK_SUCCESS) is not None for row in rows)
     return measured and figure.kind == "heat" and figure.measure != ATTACK_SUCCESS
 
 
 def _means(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]) -> np.ndarray:
-    """The mean over seeds `[lines, columns]` of each field of a map; NaN if there is none."""
+    """Returns the mean over seeds of each field of a heat map, `[rows, columns]`; NaN if none."""
     columns = values(all_rows, figure.x)
     field = np.full((len(values(all_rows, figure.by)) if figure.by else 1, len(columns)), np.nan)
     for line, (_, group) in enumerate(_groups(figure, rows, all_rows)):
@@ -164,7 +164,7 @@ def _means(figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]) -> np.n
 
 
 def _range_of_means(figure: Figure, all_rows: Sequence[Row]) -> tuple[float, float]:
-    """The smallest and the largest finite mean of all panels, which share one colour scale."""
+    """Returns the smallest and the largest finite mean of all panels; both 0 without any."""
     spreads = _spreads_of_all_panels(figure, all_rows)
     means = [over_seeds.mean for over_seeds in spreads if over_seeds.count]
     finite = [mean for mean in means if math.isfinite(mean)] or [0.0]
@@ -172,7 +172,7 @@ def _range_of_means(figure: Figure, all_rows: Sequence[Row]) -> tuple[float, flo
 
 
 def _write_numbers(field: np.ndarray, numbers: np.ndarray, middle: float, axes: Axes) -> None:
-    """Writes the number of each field `[lines, columns]`, in black on colours above `middle`."""
+    """Writes the number of each field `[rows, columns]`, in black if its value exceeds `middle`."""
     for (line, column), value in np.ndenumerate(field):
         colour = "black" if math.isnan(value) or value > middle else "white"
         number = str(numbers[line, column])
@@ -180,7 +180,10 @@ def _write_numbers(field: np.ndarray, numbers: np.ndarray, middle: float, axes: 
 
 
 def _places(figure: Figure, rows: Sequence[Row]) -> tuple[dict[Any, float], list[str]]:
-    """The place of each x: rounds at their values, values of a key side by side."""
+    """Returns the position of each value of x, and the names to print there.
+
+    A run's progress is at its value; values of a key are at 0, 1, ... with names.
+    """
     distinct = values(rows, figure.x)
     if figure.x in PROGRESS:
         return {x: float(x) for x in distinct}, []
@@ -205,7 +208,7 @@ def _x_axis(figure: Figure, names: Sequence[str], axes: Axes) -> None:
 
 
 def _slant(axes: Axes, names: Sequence[str]) -> None:
-    """Rotates long names, so that they do not overlap."""
+    """Rotates names that would overlap."""
     if max(map(len, names), default=0) * len(names) > _WIDE:
         axes.tick_params(axis="x", rotation=30)
         for label in axes.get_xticklabels():
@@ -215,7 +218,7 @@ def _slant(axes: Axes, names: Sequence[str]) -> None:
 def _groups(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]
 ) -> Iterator[tuple[Any, list[Row]]]:
-    """The rows of each value of `by`, in the order of all panels; one group without `by`."""
+    """Yields each value of `by` in all panels with its `rows`; without `by`, one group of all."""
     if not figure.by:
         yield "", list(rows)
         return
@@ -226,7 +229,7 @@ def _groups(
 def _over_x(
     figure: Figure, rows: Sequence[Row], all_rows: Sequence[Row]
 ) -> Iterator[tuple[Any, Spread]]:
-    """The spread over seeds at each x; for `worst`, that of its worst value."""
+    """Yields each x with its spread over seeds, or with that of the worst value of `worst`."""
     for x in values(rows, figure.x):
         at_x = [row for row in rows if row[figure.x] == x]
         if not figure.worst:
@@ -237,7 +240,7 @@ def _over_x(
             for value in values(all_rows, figure.worst)
         ]
         if not all(option.count for option in options):
-            yield x, spread([])  # without one value, the worst is not known
+            yield x, spread([])  # if a value has no result, the worst is not known
             continue
         yield x, (max if figure.lower_is_better else min)(options, key=lambda option: option.mean)
 
@@ -245,7 +248,7 @@ def _over_x(
 def _finite(
     axes: Axes, positions: Mapping[Any, float], spreads: Iterable[tuple[Any, Spread]]
 ) -> Iterator[tuple[float, Spread]]:
-    """The drawable values with their place on x; infinite values are written at the bottom."""
+    """Yields finite spreads with their positions on x; an infinite one is written as "∞"."""
     for x, over_seeds in spreads:
         if over_seeds.count and math.isfinite(over_seeds.high):
             yield positions[x], over_seeds
@@ -275,5 +278,5 @@ def _short(value: float) -> str:
 
 
 def _bracketed(value: float) -> str:
-    """Formats a second number of a field, on a line below the first."""
+    """Formats the second number of a field, for the line below the first number."""
     return f"\n({_short(value)})"

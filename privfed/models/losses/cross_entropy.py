@@ -22,8 +22,8 @@ from privfed.models.loss import (
 class BinaryCrossEntropy(ScoredLoss):
     """Binary cross-entropy of one output, the log-odds of class 1; scored by the ROC AUC.
 
-    Accuracy is that of predicting class 1 from a probability of one half. Any constant prediction
-    has an area under the ROC curve (AUC) of 0.5.
+    Accuracy predicts class 1 if its probability exceeds one half. Any constant prediction has an
+    area under the ROC curve (AUC) of 0.5.
     """
 
     @property
@@ -54,14 +54,15 @@ class BinaryCrossEntropy(ScoredLoss):
         score, y = scores.nan_to_num().cpu().unbind(1)
         if not 0 < y.mean() < 1:
             raise Refused(
-                "the area under the ROC curve needs examples of both classes to score on, but all "
-                "of these have one class; use a larger test set, or model.loss = 'cross_entropy'"
+                'model.loss is "binary_cross_entropy", which is scored by the area under the ROC '
+                "curve, but all scored examples have one class; use a larger test set, or "
+                'model.loss = "cross_entropy"'
             )
         auc = float(roc_auc_score(y.numpy(), score.numpy()))
         return {"auc": auc, "accuracy": self.client_measure(scores)[1]}
 
     def client_measure(self, scores: Tensor) -> tuple[str, float]:
-        """The accuracy: most clients hold one class only, for which the area is undefined."""
+        """The accuracy, since the area is undefined for clients with one class only."""
         score, y = scores.nan_to_num().unbind(1)
         return "accuracy", float(((score > 0) == (y > 0.5)).double().mean())
 
@@ -86,7 +87,7 @@ class MultiLabel(ScoredLoss):
     """
 
     k: int = Field(3, ge=1)
-    """Number of most likely labels that the measure counts."""
+    """Number k of most likely labels that the measure takes into account."""
 
     @property
     def measure(self) -> str:
@@ -96,9 +97,10 @@ class MultiLabel(ScoredLoss):
         return log_odds(y.double().mean(0))
 
     def best_guess(self, y: Tensor, width: int) -> Tensor:
-        """The contribution of each label to the recall: its mean share of an example's labels.
+        """Each label's contribution to the recall: the mean of 1 / (number of an example's labels).
 
-        The k labels with the largest share are the best constant prediction.
+        The mean is over examples, with 0 for examples without the label. The k labels with the
+        largest contributions are the best constant prediction.
         """
         labels = y.sum(-1, keepdim=True)
         return (y / labels.clamp(min=1)).double().mean(0)
@@ -139,7 +141,8 @@ _VECTOR = 16
 class CrossEntropy(ScoredLoss):
     """Cross-entropy of one class per example, or per position of a sequence; scored by accuracy.
 
-    A sequence's loss is the mean over its labelled positions; accuracy is over all positions.
+    A sequence's loss is the mean over its labelled positions; accuracy is the fraction of all
+    labelled positions that are predicted correctly.
     """
 
     softmax: ClassVar[bool] = True
@@ -155,14 +158,14 @@ class CrossEntropy(ScoredLoss):
         return examples.classes
 
     def minimiser(self, y: Tensor, width: int) -> Tensor:
-        """The logarithm of each class's share; an example has weight one, whatever its length."""
+        """The logarithm of each class's frequency, in which each example has weight one."""
         labelled = (y != NO_LABEL).view(len(y), -1)
         weights = labelled / labelled.sum(1, keepdim=True).clamp(min=1)
         shares = _class_weights(y, weights.view(y.shape), width)
         return (shares / shares.sum().clamp(min=1)).clamp(min=TINY_SHARE).log()
 
     def best_guess(self, y: Tensor, width: int) -> Tensor:
-        """The frequency of each class as a label, so that the most frequent one is predicted."""
+        """The number of labels of each class: the most frequent class is predicted."""
         return _class_weights(y, torch.ones_like(y), width)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:

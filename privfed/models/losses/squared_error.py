@@ -19,10 +19,9 @@ _UNDECLARED = 1000.0
 class SquaredError(ScoredLoss):
     """Squared error of numbers with declared bounds; scored by the mean absolute error.
 
-    Labels are scaled by their bounds. The loss is the mean squared error in scaled units, the score
-    in the label's own units. Labels lie within their bounds, [-1, 1] in scaled units. Predictions
-    are clamped to these for scores and results (never for the loss, whose gradient has to point
-    back).
+    Labels are scaled from their bounds onto [-1, 1]. The loss is the mean squared error in scaled
+    units; the score is in the label's own units. Predictions are clamped to the bounds for scores
+    and results. They are not clamped for the loss, which would have no gradient outside.
     """
 
     lower_is_better: ClassVar[bool] = True
@@ -32,15 +31,15 @@ class SquaredError(ScoredLoss):
         return "mae"
 
     def defaults(self, task: Task) -> Mapping[str, Any]:
-        """A client's learning rate that cannot overshoot in a linear model on bounded inputs.
+        """Defaults with a client learning rate that cannot overshoot in a linear model.
 
         For one output w.x + b, the mean of (w.x + b - y)^2 over any batch has the Hessian 2 mean(x'
         x'^T), x' = (x, 1): positive semi-definite, its largest eigenvalue at most its trace, 2
         mean(|x|^2 + 1) <= L = 2 (squared_norm + 1). A gradient step at rate 1 / L therefore
         multiplies the error in every direction by a factor in [0, 1], on every batch, so local
         training never moves away from a batch's minimiser, whatever its number of steps. (At a rate
-        above 2 / L the error may grow without bound.) Without a declared bound on inputs,
-        `_UNDECLARED` takes its place, and the statement holds only if that bound holds.
+        above 2 / L the error may grow without bound.) If no bound on inputs is declared, 1000 is
+        assumed, and the statement holds only if that bound holds.
         """
         declared = task.squared_norm
         bound = _UNDECLARED if declared is None else declared

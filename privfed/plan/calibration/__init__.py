@@ -1,1 +1,1 @@
-"""Calibration: solves for any one of noise, rounds, cohort or epsilon, given the others."""
+"""Calibration: solves for one of noise, rounds, cohort size and epsilon, given the others."""

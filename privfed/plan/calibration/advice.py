@@ -1,4 +1,4 @@
-"""Compares samplers and mechanisms by the noise that they leave on the model."""
+"""Compares samplers and mechanisms by the noise on the model at the same epsilon."""
 
 from __future__ import annotations
 
@@ -30,26 +30,23 @@ from privfed.sampling.cohort import InGroups, Witness
 SECRET, ATTENDANCE, SEPARATION = "secret", "attendance", "separation"
 PROMISES: Mapping[str, str] = MappingProxyType(
     {
-        SECRET: "no reader of the releases learns which clients take part when, or how many do",
-        ATTENDANCE: "clients answer in the round for which they are sampled and in no other; a "
-        "client that cannot drops out, for reasons that do not depend on any "
-        "client's data",
-        SEPARATION: "clients keep their numbers, and it is enforced that none takes part more "
-        "often than its slots allow",
+        SECRET: "no reader of the releases learns which clients take part in which round, or how "
+        "many take part",
+        ATTENDANCE: "a client answers only in the rounds for which it is sampled; a client that "
+        "cannot answer drops out, for reasons that do not depend on any client's data",
+        SEPARATION: "each client keeps its number, and it is enforced that no client takes part "
+        "more often than its slots allow",
     }
 )
-"""The operational assumptions, in general words."""
-_AWAY = (
-    "a client answers in the round for which it is sampled and in no other; a client that "
-    "cannot drops out, for reasons that do not depend on any client's data"
-)
+"""The meaning of each operational assumption, for any sampler."""
+_AWAY = PROMISES[ATTENDANCE]
 
 
 def assumptions(witness: Witness) -> dict[str, str]:
-    """Returns the operational assumptions of a sampler's proof: name -> meaning for this sampler.
+    """Returns the operational assumptions of a sampler's proof: their meaning here, by name.
 
-    Without privacy amplification the schedule and the dropouts may be public; only the number of
-    participations of a client is limited.
+    Without privacy amplification, schedule and dropouts may be public, and the proof only needs a
+    limit on the number of rounds in which a client takes part.
     """
     return _of_release(witness.release)
 
@@ -60,20 +57,20 @@ def _of_release(release: Release | None) -> dict[str, str]:
             return {SECRET: PROMISES[SECRET], ATTENDANCE: _AWAY}
         case WithoutReplacement():
             who = (
-                "no reader of the releases learns which clients take part when; their number is "
-                "public"
+                "no reader of the releases learns which clients take part in which round; their "
+                "number is public"
             )
             return {SECRET: who, ATTENDANCE: _AWAY}
         case RandomAllocation(slots=b):
             once = (
-                "clients keep their numbers, and it is enforced that each takes part once at most "
+                "each client keeps its number, and it is enforced that it takes part at most once "
                 f"in an epoch of {b} rounds, in its slot"
             )
             return {SECRET: PROMISES[SECRET], ATTENDANCE: _AWAY, SEPARATION: once}
         case Separated(separation=b) if b > 1:
             often = (
-                "clients keep their numbers, and it is enforced that each takes part once at most "
-                f"in any {b} rounds in a row; when may be public"
+                "each client keeps its number, and it is enforced that it takes part at most once "
+                f"in any {b} rounds in a row; the schedule may be public"
             )
             return {SEPARATION: often}
     return {}
@@ -85,19 +82,26 @@ def membership(relation: str, clients: int) -> str:
         return "the set of clients is secret"
     public = f"the set of clients may be public; there are exactly {clients}"
     if relation == REPLACE_ONE:
-        return f"{public}; a client's data are replaced, which takes noise for two clips"
-    return f"{public}; all contributions of a client are hidden"
+        return f"{public}; a client's data are replaced, so the sensitivity is two clipping norms"
+    return f"{public}; a client's rows are replaced by zeros"
 
 
 @dataclass(frozen=True)
 class Alternative(Encoded):
-    """Figures of the plan of a run with these `keys`.
+    """A sampler and a mechanism, with figures of the run's plan for them.
 
     Attributes:
-      noise_on_model: root mean square over rounds of the standard deviation of the sums of
-        releases, in clipping norms.
-      remembers: number of stored rows of past noise, each as long as a message.
-      assumes: operational assumptions by name, with their meaning here.
+      sampler: name of the sampler.
+      mechanism: name of the mechanism.
+      keys: the keys that select both, with values that were solved for.
+      noise_multiplier: the noise multiplier that the budget needs.
+      noise_on_model: standard deviation of the noise in the sum of all releases up to a round, in
+        clipping norms; root mean square over rounds.
+      epsilon: the epsilon of the run.
+      relation: the adjacency relation of epsilon.
+      remembers: number of stored rows of earlier noise, each as long as a message.
+      assumes: meaning of the operational assumptions, by name.
+      membership: whether the set of clients may be public.
     """
 
     sampler: str
@@ -113,15 +117,15 @@ class Alternative(Encoded):
 
     @property
     def ranked(self) -> bool:
-        """Whether its adjacency relation, add/remove or zero-out, makes its epsilon comparable."""
+        """Whether the relation is add/remove or zero-out; replace-one has incomparable epsilons."""
         return self.relation != REPLACE_ONE
 
 
 @dataclass(frozen=True)
 class Unavailable(Encoded):
-    """A sampler with a mechanism for which no noise was computed.
+    """A sampler and a mechanism for which no noise was computed, and the `reason`.
 
-    `lacks` names the missing assumptions; otherwise `reason` explains why.
+    `lacks` names the assumptions that do not hold, if these are the reason.
     """
 
     sampler: str
@@ -131,7 +135,7 @@ class Unavailable(Encoded):
 
 
 def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
-    """Returns the numbers of a plan with these `keys`; None if its noise is not known."""
+    """Returns the figures of a plan with these `keys`; None if its noise is not known."""
     config, mechanism = plan.config, plan.mechanism
     noise = noise_on_model(mechanism, max(plan.training_rounds, 1), config.sampler.size)
     if noise is None or plan.noise_multiplier is None:
@@ -151,7 +155,7 @@ def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
 
 
 def _solved_keys(config: Config, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds the solved numbers of groups and bands to `keys`, if these were left open."""
+    """Returns `keys` with the solved numbers of groups and bands, if `keys` name these."""
     solved = dict(keys)
     if isinstance(config.sampler, InGroups) and "cohort.groups" in keys:
         solved["cohort.groups"] = config.sampler.possible_groups()[0]
@@ -164,18 +168,18 @@ Keys = dict[str, Any]
 
 _MOST_BANDS = 10_000
 _WORK = 20_000_000
-"""Limit on bands times rounds for solving: some tenths of a second."""
+"""Limit on bands times rounds, which keeps solving below about a second."""
 
 
 def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
-    """Returns the samplers with fixed periods, if a cohort of `size` does not divide `clients`."""
+    """Returns the samplers by slots as unavailable, if `size` does not divide `clients`."""
     if clients % size == 0:
         return ()
     period = max(1, round(clients / size))
     why = (
         f"a client takes part once in an integer number of rounds, but {clients} clients are "
-        f"not a multiple of the cohort size {size}; once in {period} would be cohorts of "
-        f"{clients / period:.4g}"
+        f"not a multiple of the cohort size {size}; once in {period} rounds would give cohorts of "
+        f"{clients / period:.4g} clients"
     )
     return (Unavailable("cyclic and allocation", "any noise", why),)
 
@@ -183,9 +187,9 @@ def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
 def keys_to_compare(clients: int, size: int, rounds: int) -> Iterator[Keys]:
     """Yields the keys of each alternative, for an expected cohort of `size` among `clients`.
 
-    Samplers by slots are included if the cohort size divides the number of clients: a client then
-    takes part once in clients / size rounds. Cyclic sampling has the largest allowed number of
-    bands, or fewer if solving for that number over `rounds` takes long.
+    Cyclic sampling and random allocation are included if `size` divides `clients`: a client then
+    takes part once in clients / size rounds. The number of bands for cyclic sampling is clients /
+    size, or smaller if solving for that number over `rounds` would take long.
     """
     for sampler in ("poisson", "fixed_size"):
         yield {"cohort.sampler": sampler, "cohort.size": size, "privacy.mechanism": "gaussian"}
@@ -207,7 +211,7 @@ class Advice:
     """Alternatives to a run, compared by noise.
 
     Attributes:
-      ranked: comparable alternatives, least noise first.
+      ranked: comparable alternatives, the smallest noise first.
       apart: alternatives whose guarantees are not comparable.
       unavailable: alternatives without a computed noise.
       yours: the run as it is configured; None if there is none.
@@ -221,7 +225,7 @@ class Advice:
     reference: Alternative | None = None
 
     def of(self, sampler: str, mechanism: str) -> Alternative | None:
-        """Returns the alternative of these names; None if there is none."""
+        """Returns the alternative with this sampler and mechanism; None if there is none."""
         every = (*self.ranked, *self.apart)
         return next((a for a in every if (a.sampler, a.mechanism) == (sampler, mechanism)), None)
 
@@ -244,7 +248,7 @@ class Advice:
 
 
 def relative(alternative: Alternative, reference: Alternative | None) -> float | None:
-    """Ratio of the noise on the model to that of `reference`; None if they are not comparable."""
+    """Returns the ratio of the noise on the model to that of `reference`; None if incomparable."""
     if reference is None or alternative.ranked != reference.ranked:
         return None
     return alternative.noise_on_model / reference.noise_on_model
@@ -267,8 +271,8 @@ def compared(
       promises: the operational assumptions that hold.
       before: the earlier runs that count.
       yours: the run as it is configured, if there is one.
-      adaptive: whether mechanisms without an adaptive clipping norm are unavailable.
-      uneven: alternatives that are unavailable for this cohort size.
+      adaptive: whether alternatives need an adaptive clipping norm.
+      uneven: further unavailable alternatives (from `uneven`).
     """
     every = [_tried(base, keys, promises, before, adaptive) for keys in tried]
     every += uneven
@@ -287,7 +291,7 @@ def compared(
 def _tried(
     base: Raw, keys: Mapping[str, Any], promises: Collection[str], before: Priors, adaptive: bool
 ) -> Alternative | Unavailable:
-    """Returns figures of the plan of `base` with these `keys`, or why there are none."""
+    """Returns figures of the plan of `base` with these `keys`, or the reason why there are none."""
     names = keys["cohort.sampler"], keys["privacy.mechanism"]
     try:
         config = assembled(_with_keys(base, keys))
@@ -295,7 +299,7 @@ def _tried(
         if lacks := tuple(name for name in needed if name not in promises):
             return Unavailable(*names, f"not promised: {', '.join(lacks)}", lacks)
         if adaptive and not config.mechanism.adaptive:
-            return Unavailable(*names, "its clipping norm does not adapt to clients' norms")
+            return Unavailable(*names, "it has no adaptive clipping norm, unlike this run")
         alternative = alternative_of(plan(config, before), keys)
     except Refused as refused:
         return Unavailable(*names, str(refused))
@@ -303,7 +307,7 @@ def _tried(
 
 
 def _with_keys(base: Raw, keys: Mapping[str, Any]) -> Raw:
-    """Sets `keys` in `base`, and resets a cohort size that other keys determine."""
+    """Returns `base` with `keys` set; a cohort size that other keys determine becomes 0."""
     raw = copy.deepcopy(base)
     for key, value in keys.items():
         assign(raw, key, value)

@@ -1,4 +1,4 @@
-"""The input of `privfed calibrate --advise`: a public setting, a budget, and assumptions."""
+"""The input of `--advise`: a setting, a budget, and the assumptions that hold."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ def refuse_incomparable(plan: Plan) -> None:
             "--advise out"
         )
     elif plan.budget is None or plan.budget == math.inf:
-        why = "compares the noise that one ε needs, but this run has no budget; set privacy.epsilon"
+        why = (
+            "compares the noise that a budget needs, but this run has no budget; set "
+            "privacy.epsilon"
+        )
     elif config.apart:
         why = (
-            "compares samplers of one server, but in this run sites elsewhere sample their own "
-            "clients; leave --advise out"
+            "compares samplers of one server, but in this run sites on machines of their own "
+            "sample their clients; leave --advise out"
         )
     elif config.chosen:
-        why = "is about a single run, but this run is chosen among others; leave --advise out"
+        why = "is for a single run, but this run is a candidate of a tuning; leave --advise out"
     else:
         return
     raise Refused(f"--advise {why}")
@@ -58,7 +61,7 @@ def comparable(plan: Plan) -> bool:
 
 
 def advice_on_run(plan: Plan, promises: Collection[str] = tuple(PROMISES)) -> Advice:
-    """Returns the alternatives to the sampler and mechanism of `plan` that its other parts allow.
+    """Compares the sampler and mechanism of a run with alternatives; other parts are unchanged.
 
     Args:
       plan: the plan of the run.
@@ -71,8 +74,8 @@ def advice_on_run(plan: Plan, promises: Collection[str] = tuple(PROMISES)) -> Ad
     config, yours = plan.config, alternative_of(plan, {})
     if yours is None:
         raise Refused(
-            "--advise compares known mechanisms, but this run's noise is correlated over rounds "
-            "in an unknown way; leave --advise out"
+            "--advise compares the noise on the model, but this run's mechanism declares no such "
+            "noise; leave --advise out"
         )
     clients, size = config.data.clients, config.sampler.size
     others = [
@@ -107,9 +110,11 @@ _DRAWS = "--population and --cohort, --sampling-rate, --separation, or --slots"
 
 @dataclass(frozen=True)
 class AdviceQuestion:
-    """A `cohort` of a `population`, a `sampling_rate`, or one round per `period`.
+    """A budget over all rounds, with the expected cohort and the assumptions that hold.
 
-    `promises` are the operational assumptions that hold (`privfed.plan.calibration.advice`).
+    The expected cohort is given in one of three ways: by `cohort` and `population`; by
+    `sampling_rate`; or by `period`, the number of rounds in which a client takes part once.
+    `promises` names operational assumptions (`privfed.plan.calibration.advice.PROMISES`).
     """
 
     epsilon: float
@@ -124,7 +129,10 @@ class AdviceQuestion:
 
 
 def advise(question: AdviceQuestion) -> Advice:
-    """Compares the noise of all samplers and mechanisms at this budget. Raises `Refused`."""
+    """Compares the noise of samplers and mechanisms at the budget of `question`.
+
+    Raises `Refused` if the budget or the expected cohort is missing or invalid.
+    """
     if not 0 < question.epsilon < math.inf:
         raise Refused(f"--epsilon is {question.epsilon}; expected a positive finite number")
     clients, size = _whole_clients(question)
@@ -147,15 +155,18 @@ def advise(question: AdviceQuestion) -> Advice:
 
 
 def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
-    """The number of clients, and the expected cohort size. Raises `Refused`."""
+    """Returns the number of clients and the expected cohort size, both integers.
+
+    Raises `Refused` if they are not determined, or are invalid.
+    """
     population, cohort, rate, period = (
         getattr(question, name) for name in ("population", "cohort", "sampling_rate", "period")
     )
     given = [cohort is not None, rate is not None, period is not None]
     if sum(given) != 1 or (cohort is not None and population is None) or (rate and population):
         raise Refused(
-            "--advise compares samplers with the same expected cohort, which is not determined; "
-            f"give {_DRAWS}"
+            "--advise compares samplers with the same expected cohort, but the given flags do not "
+            f"determine one; give {_DRAWS}"
         )
     if rate is not None:
         if not 1 / _MOST_CLIENTS <= rate <= 1:
@@ -165,8 +176,8 @@ def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
         return quotient.denominator, quotient.numerator
     if period is not None and population is not None and population % period:
         raise Refused(
-            f"--population is {population}; expected a multiple of the {period} rounds in which a "
-            "client takes part once"
+            f"--population is {population}; expected a multiple of {period}, the number of rounds "
+            "in which a client takes part once"
         )
     if period is not None:
         return population or period, (population or period) // period
@@ -176,21 +187,26 @@ def _whole_clients(question: AdviceQuestion) -> tuple[int, int]:
 
 
 def _counts_clients(keys: Keys) -> bool:
-    """Whether a sampler depends on the number of clients, and not on the rate alone."""
+    """Whether the sampler's proof depends on the number of clients, in addition to the rate."""
     sampler: type[Sampler] = find("sampler", keys["cohort.sampler"], "cohort.sampler")
     return "clients" in sampler.constants
 
 
 _REQUIRED = ("epsilon", "delta", "rounds", "accountant", "population", "cohort", "sampling_rate")
 _COMPARED = {"sampler": "poisson", "mechanism": "gaussian"}
-"""Flags that the comparison varies, with their defaults."""
+"""Flags that the comparison itself varies, with their defaults."""
 _SPACINGS = ("separation", "slots")
 
 
 def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQuestion:
-    """Reads the question from `flags` and from `promises`, separated by commas.
+    """Returns the question that the flags of `privfed calibrate --advise` form.
 
-    Raises `Refused` for flags that advice does not use, and for missing numbers.
+    Args:
+      flags: values of the flags by field name; None for flags that are not given.
+      promises: names of operational assumptions, separated by commas; None: all of them.
+
+    Raises:
+      Refused: for a flag that `--advise` does not use, and if the budget or the rounds are missing.
     """
     used = {*_REQUIRED, *_SPACINGS}
     left = [name for name, value in flags.items() if value is not None and name not in used]
@@ -218,7 +234,7 @@ def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQue
 
 
 def refuse_promises_alone(words: str | None) -> None:
-    """Raises `Refused` for promises without a request for advice."""
+    """Raises `Refused` if --promises is given (`words` is not None), although --advise is not."""
     if words is not None:
         raise Refused(
             "--promises is given, but has an effect only with --advise; add --advise, or leave "
@@ -227,9 +243,9 @@ def refuse_promises_alone(words: str | None) -> None:
 
 
 def promised(words: str | None) -> tuple[str, ...]:
-    """Reads a list of promises, separated by commas, or "nothing"; all of them if None.
+    """Returns the operational assumptions that `words` name, separated by commas.
 
-    Raises `Refused` for an unknown name.
+    None stands for all assumptions, and "nothing" for none. Raises `Refused` for an unknown name.
     """
     if words is None:
         return tuple(PROMISES)

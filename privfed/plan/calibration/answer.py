@@ -15,12 +15,14 @@ from privfed.privacy.shared_noise import shares_noise
 
 @dataclass(frozen=True)
 class CalibrationAnswer:
-    """The completed `question`, the name of the number that was `solved`, and the guarantee.
+    """The answer to a question of calibration.
 
     Attributes:
+      question: the question, with the number that was solved for.
+      solved: name of that number.
       bound: the guarantee over all rounds.
-      other_party: the second guarantee of noise that clients or sites share, which the budget does
-        not limit.
+      cost: the cost of a round.
+      other_party: the second guarantee of distributed noise, which the budget does not limit.
     """
 
     question: CalibrationQuestion
@@ -31,7 +33,7 @@ class CalibrationAnswer:
 
     @property
     def colluders(self) -> int | None:
-        """Number of clients that may collude with the server, if pairs share noise; else None."""
+        """Largest number of colluding clients if pairs of clients share noise; else None."""
         if not self.question.mechanism_class.joint:
             return None
         return solved_config_of(self.question).colluding
@@ -63,22 +65,26 @@ class CalibrationAnswer:
 
     @property
     def warning(self) -> str:
-        """The warning about a delta of at least 1 / population; empty otherwise."""
+        """The warning that delta is at least 1 / population; empty if it is smaller."""
         return large_delta(self.question.delta, self.question.population or 0)
 
     def _party(self) -> dict[str, Any]:
-        """The adversary of epsilon if pairs of clients share noise."""
+        """Returns the adversary of epsilon if pairs of clients share noise; else empty."""
         count = self.colluders
         return {} if count is None else {"against": "clients", "colluders": count}
 
     def _solved_for_run(self) -> dict[str, Any]:
-        """Slots, groups, bands and buffers, if the question involves any."""
+        """Returns the numbers of slots, groups, bands and buffers that the question has."""
         names = ("slots", "groups", "bands", "buffers")
         given = {name: getattr(self.question, name) for name in names}
         return {name: value for name, value in given.items() if value is not None}
 
     def sum_json(self) -> Mapping[str, Any]:
-        """Returns the abort probability of a secure sum and, for shared noise, its grid."""
+        """Returns the facts of a secure sum for JSON.
+
+        These are the abort probability and, for distributed noise, the second guarantee and the
+        grid of the noise.
+        """
         question = self.question
         facts = self._site_facts()
         if question.secured:
@@ -102,7 +108,7 @@ class CalibrationAnswer:
         }
 
     def _site_facts(self) -> dict[str, Any]:
-        """Number of sites, fewest surviving and colluding sites, and the noise of all sites."""
+        """Returns the numbers of sites, of required survivors and of colluders, and the noise."""
         limits = self.cost.limits
         if not self.question.by_sites:
             return {"sites": self.question.sites} if self.question.sites else {}
@@ -115,7 +121,7 @@ class CalibrationAnswer:
         return facts
 
     def _other_party(self) -> Mapping[str, Any] | None:
-        """The second guarantee: its adversary and its epsilon."""
+        """Returns the adversary and the epsilon of the second guarantee; None if there is none."""
         if self.other_party is None:
             return None
         return {"against": self.other_party.against, "epsilon": self.other_party.epsilon}

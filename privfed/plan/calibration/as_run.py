@@ -1,9 +1,9 @@
-"""The run that a question of `privfed calibrate` is about.
+"""The run that a question of `privfed calibrate` describes.
 
-A question becomes the configuration of a run, and its answer is that run's plan: Byzantine and
-colluding clients, aborts and a small number of bits cost the same here as there, and the same
-combinations are refused. A sampling rate alone stands for a population with that quotient, without
-a secure sum.
+A question becomes the configuration of a run, and the answer is taken from that run's plan. So
+Byzantine and colluding clients, aborts and a small number of bits have the same cost as in the run,
+and the same combinations are refused. If only a sampling rate is given, the answer uses integer
+numbers of clients with this ratio, and there is no secure sum.
 """
 
 from __future__ import annotations
@@ -32,27 +32,31 @@ _OF_CLIENT_PARTIES = {
     "against": (
         "distinguishes the server from readers, but with --sites one guarantee holds against both"
     ),
-    "byzantine": "is about clients, which add no noise if sites do; Byzantine sites are among "
-    "--colluders",
-    "sampling_rate": "has no clients: with --sites give --population and --cohort",
+    "byzantine": "counts clients, but with --sites the sites add the noise; count Byzantine sites "
+    "among --colluders",
+    "sampling_rate": "is given, but --sites needs numbers of clients; give --population and "
+    "--cohort",
 }
-"""Flags without a meaning, or without a proof, if sites are the parties, and the reasons."""
+"""Flags that have no meaning or no proof if sites are the parties, with the reasons."""
 
 
 def given_flags(question: CalibrationQuestion, names: Iterable[str]) -> list[str]:
-    """Returns those of the fields `names` that are given, as flags."""
+    """Returns the flags of those fields in `names` that are not None."""
     return [f"--{name.replace('_', '-')}" for name in names if getattr(question, name) is not None]
 
 
 def part_of_sites(question: CalibrationQuestion) -> float | None:
-    """Converts a number of colluding sites to `secure.colluders`; None if it is not given."""
+    """Returns the value of `secure.colluders`: a fraction of the sites or, without any, of clients.
+
+    None if `--colluders` is not given.
+    """
     if question.colluders is None or not question.sites:
         return question.colluders
     return question.colluders / question.sites
 
 
 def refuse_contradictory_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for flags of sites without sites, and flags that sites invalidate."""
+    """Raises `Refused` for flags that need --sites without it, and for flags that exclude it."""
     if question.sites is None:
         _refuse_flags_without_sites(question)
         return
@@ -68,7 +72,7 @@ def _refuse_flags_without_sites(question: CalibrationQuestion) -> None:
     """Raises `Refused` for `--sites-per-client` or a number of colluders without `--sites`."""
     if flags := given_flags(question, _OF_CLIENTS):
         raise Refused(
-            f"{flags[0]} is about sites, but --sites is missing; set --sites to their number"
+            f"{flags[0]} is given, but --sites is missing; set --sites to the number of sites"
         )
     if question.colluders is not None and not 0 <= question.colluders < 1:
         raise Refused(
@@ -78,14 +82,14 @@ def _refuse_flags_without_sites(question: CalibrationQuestion) -> None:
 
 
 def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for a fraction of sites, none of them, or all of them."""
+    """Raises `Refused` unless `--colluders` is an integer from 1 to the number of sites - 1."""
     sites, colluders = question.sites, question.colluders
     if colluders is None or not sites:
         return
     if sites == 1:
         raise Refused(
-            "--sites is 1, but --colluders leaves no site whose noise counts; set --sites to 2 or "
-            "more"
+            "--sites is 1, but with --colluders no site would remain whose noise counts; set "
+            "--sites to 2 or more"
         )
     if colluders != int(colluders):
         raise Refused(
@@ -94,20 +98,21 @@ def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
         )
     if not 1 <= colluders < sites:
         raise Refused(
-            f"--colluders is {colluders:g} of {sites} sites; expected at least 1, since every site "
-            f"is curious, and at most {sites - 1}, so that the noise of at least one site counts"
+            f"--colluders is {colluders:g} of {sites} sites; expected at least 1, since any site "
+            f"may be curious, and at most {sites - 1}, so that the noise of at least one site "
+            "counts"
         )
 
 
 def _instead_of_part(part: float, sites: int) -> str:
-    """Returns advice for `part` given as a number of colluding sites, which is no integer."""
+    """Returns advice if `part`, the given number of colluding sites, is not an integer."""
     if 0 < part < 1 and (count := whole_sites(part, sites)) < sites:
         return f"use {count}, which is secure.colluders = {part:g} of {sites} sites"
     return f"use an integer from 1 to {sites - 1}"
 
 
 _MOST_CLIENTS = 10**15
-"""Population with which any sampling rate is represented as a quotient of integers."""
+"""Largest population by which a sampling rate is represented as a ratio of integers."""
 _KEYS = {
     "mechanism": "privacy.mechanism",
     "sampler": "cohort.sampler",
@@ -130,11 +135,11 @@ _KEYS = {
     "against": "privacy.against",
     "rounds": "run.rounds",
 }
-"""Optional flags and their keys in a run file; colluders are `part_of_sites`."""
+"""Keys of a run file by optional flag; `part_of_sites` converts --colluders."""
 
 
 def config_of(question: CalibrationQuestion) -> Config:
-    """Returns the configuration of the run. Raises `Refused`."""
+    """Returns the configuration of the run. Raises `Refused` for an invalid configuration."""
     raw: Raw = {"secure": {}, "data": {}}
     for name, place in _KEYS.items():
         if (value := getattr(question, name)) is not None:
@@ -158,18 +163,21 @@ def config_of(question: CalibrationQuestion) -> Config:
 
 @functools.lru_cache(maxsize=16)
 def solved_config_of(question: CalibrationQuestion) -> Config:
-    """Returns the configuration with the values that its parts solve for. Raises `Refused`."""
+    """Returns the configuration with the values that its parts solve for.
+
+    Raises `Refused` for an invalid configuration, and if no values are possible.
+    """
     return with_solved_parts(config_of(question), {})
 
 
 def _clients(question: CalibrationQuestion) -> int:
-    """The declared number of clients; a multiple of the spacing between a client's rounds."""
+    """Returns the number of clients, rounded down to a multiple of the sampler's spacing."""
     apart = (getattr(question, question.spacing) or 1) if question.spaced else 1
     return max(apart, (question.population or 1) // apart * apart)
 
 
 def plan_of(question: CalibrationQuestion) -> Plan:
-    """Returns the plan of the run. Raises `Refused`."""
+    """Returns the plan of the run. Raises `Refused` if there is none."""
     return plan(solved_config_of(question), length=question.dimension or 1)
 
 
@@ -187,7 +195,7 @@ def cost_of(question: CalibrationQuestion) -> RoundCost:
 
 
 def guarantee_of(question: CalibrationQuestion) -> Guarantee:
-    """Returns the guarantee of all `rounds`. Raises `AccountingError`."""
+    """Returns the guarantee of all `rounds`. Raises `AccountingError` if none can be computed."""
     assert question.rounds is not None
     event = cost_of(question).event(question.noise_multiplier)
     return guarantee(Counter({event: question.rounds}), question.delta, question.accountant)
@@ -201,7 +209,7 @@ def mechanism_of(question: CalibrationQuestion) -> Mechanism:
 
 
 def _witness_of(question: CalibrationQuestion, rate: float) -> Witness:
-    """Returns the sampling rule for integer numbers of clients with quotient `rate`."""
+    """Returns the sampling rule for integer numbers of clients with the ratio `rate`."""
     quotient = Fraction(rate).limit_denominator(_MOST_CLIENTS)
     sampler = find("sampler", question.sampler, "--sampler")(size=quotient.numerator)
     witness: Witness = sampler.witness(0, quotient.denominator)
@@ -217,7 +225,7 @@ _FLAGS_OF = {
     "slots": ("--slots",),
     "groups": ("--groups",),
 }
-"""The constants of a sampling rule, and the flags that determine them."""
+"""The flags that determine each constant of a sampling rule."""
 _OF_SUMS = ("bits", "minimum", "threshold", "colluders", "dropout")
 _OF_SHARED_NOISE = ("dimension", "sizing", "against")
 
@@ -231,8 +239,8 @@ def refuse_contradictory_question(question: CalibrationQuestion) -> None:
     _refuse_numbers_of_other_mechanisms(question)
     if question.in_bands and question.slots is None:
         raise Refused(
-            "--slots is missing, but cannot be solved for, since noise does not always fall with "
-            "more slots; set --slots"
+            "--slots is missing, but it cannot be solved for, since the noise is not monotone in "
+            "the number of slots; set --slots"
         )
     noise, epsilon = question.noise_multiplier, question.epsilon
     if noise is not None and not 0.0 <= noise <= LARGEST_NOISE:
@@ -244,7 +252,7 @@ def refuse_contradictory_question(question: CalibrationQuestion) -> None:
 
 
 def _refuse_numbers_of_other_mechanisms(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for keys of another mechanism."""
+    """Raises `Refused` for --bands or --buffers with a mechanism that has none."""
     for name, mechanism in (("bands", "banded"), ("buffers", "blt")):
         if getattr(question, name) and name not in _fields(question):
             raise Refused(
@@ -254,12 +262,12 @@ def _refuse_numbers_of_other_mechanisms(question: CalibrationQuestion) -> None:
 
 
 def _fields(question: CalibrationQuestion) -> set[str]:
-    """The mechanism's own keys."""
+    """Returns the names of the mechanism's own keys."""
     return {*find("mechanism", question.mechanism, "--mechanism").model_fields}
 
 
 def _refuse_ignored(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for constants of sampling that neither sampler nor mechanism reads."""
+    """Raises `Refused` for flags of sampling that the sampler does not use here."""
     given = {
         "--population": question.population,
         "--cohort": question.cohort,
@@ -277,13 +285,16 @@ def _refuse_ignored(question: CalibrationQuestion) -> None:
     if ignored:
         raise Refused(
             f"{', '.join(ignored)} is given, but has no effect for {question.mechanism} with the "
-            f"sampler {question.sampler!r}, which takes "
-            f"{', '.join(used) or 'neither population nor cohort'}; leave it out"
+            f"sampler {question.sampler!r}, which uses "
+            f"{', '.join(used) or 'neither population nor cohort'}; leave {', '.join(ignored)} out"
         )
 
 
 def _refuse_rate(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for an invalid sampling rate, or one next to its two numbers."""
+    """Raises `Refused` for an invalid sampling rate, or one that is given with numbers of clients.
+
+    A secure sum needs the numbers instead of the rate.
+    """
     if question.sampling_rate is None:
         return
     if not 0.0 < question.sampling_rate <= 1.0:
@@ -297,25 +308,25 @@ def _refuse_rate(question: CalibrationQuestion) -> None:
         )
     if question.secured:
         raise Refused(
-            "--sampling-rate is given, but a sum has an integer number of clients; give "
+            "--sampling-rate is given, but a secure sum needs integer numbers of clients; give "
             "--population and --cohort instead"
         )
 
 
 def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for numbers of a secure sum without one, and for missing numbers of one."""
+    """Raises `Refused` for flags of a secure sum without one, and if a secure sum lacks a flag."""
     shares_noise = question.shares_noise
     _refuse_given(question, _OF_SUMS, question.secured, ", or with a --protocol")
     _refuse_given(question, _OF_SHARED_NOISE, shares_noise, "")
     if shares_noise and not (question.bits and question.dimension):
         raise Refused(
-            f"--mechanism is {question.mechanism}, but --bits or --dimension is missing, which "
+            f"--mechanism is {question.mechanism}, but --bits or --dimension is missing, and both "
             "determine the grid of its noise; give both"
         )
     if question.mechanism_class.joint and not question.population:
         raise Refused(
-            f"--mechanism is {question.mechanism}, but --population is missing, the number of "
-            "clients that share the noise; give --population"
+            f"--mechanism is {question.mechanism}, but --population, the number of clients that "
+            "share the noise, is missing; give --population"
         )
     if shares_noise and not (question.cohort or question.population):
         raise Refused(
@@ -327,7 +338,7 @@ def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
 def _refuse_given(
     question: CalibrationQuestion, names: tuple[str, ...], have_meaning: bool, alternative: str
 ) -> None:
-    """Raises `Refused` if a flag of these `names` is given and has no meaning."""
+    """Raises `Refused` if a flag of these `names` is given, unless they `have_meaning`."""
     given = given_flags(question, names)
     if given and not have_meaning:
         raise Refused(

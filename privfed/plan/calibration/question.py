@@ -15,22 +15,25 @@ if TYPE_CHECKING:  # help texts need no parts
 
 _ALL_BUT_ONE = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"
 _SPACINGS = ("separation", "slots")
-"""Constants of samplers that set the number of rounds in which a client takes part once."""
+"""Constants of samplers: the number of rounds in which a client takes part once."""
 RUN_FILE_KEYS = {"clients": "population", "size": "cohort"}
-"""Keys of a run file, and the corresponding flags."""
+"""Flags by key of a run file, where the names differ."""
 _SOLVABLE = frozenset({"rate", "size", *_SPACINGS})
 """The constants of sampling that can be solved for."""
 _KINDS = {"int": (Integral, "an integer"), "float": (Real, "a number")}
-"""The types of numbers that a field accepts, and their names."""
+"""The number type of a field, and its name in messages, by annotation."""
 
 
 def _flag(text: str, default: object = None, **limits: object) -> dict[str, Any]:
-    """A flag's help, its default, and its limits: `least`, `most`, `above`, `below`, `choices`."""
+    """Returns metadata of a flag: its help, its default and its limits.
+
+    Limits are `least` and `most` (inclusive), `above` and `below` (exclusive), or `choices`.
+    """
     return {"help": text, "default": default, **limits}
 
 
 def _optional(text: str, **limits: object) -> Any:
-    """A field that may stay None."""
+    """Returns a field that is None by default."""
     return field(default=None, metadata=_flag(text, **limits))
 
 
@@ -40,16 +43,18 @@ _ROUNDS = {"least": 1, "most": 10**6}
 
 @dataclass(frozen=True)
 class CalibrationQuestion:
-    """A mechanism with a sampler; exactly one of its numbers is None and is solved for.
+    """A mechanism, a sampler and their numbers; the one that is missing is solved for.
 
     Each field is a flag of `privfed calibrate` and an argument of `privfed.calibrate`, with its
-    type, help, default and limits. `population` and `cohort` are integer numbers of clients.
-    `sampling_rate` replaces both if sampling depends on their quotient alone; so do `separation`
-    under cyclic sampling and `slots` under random allocation. None or 0 takes the part's own
-    default. Noise that clients share depends on the `dimension` of an update and on the secure
-    sum's numbers; `protocol` is then "masks" by default. With `sites`, sites hold the clients and
-    are the parties: `minimum` and `colluders` are numbers of sites. Without, `colluders` is a
-    fraction of a cohort.
+    type, help, default and limits. Exactly one of epsilon, noise multiplier, rounds and expected
+    cohort must be missing; for other fields, None selects the default of the part.
+
+    The expected cohort is given by `cohort` and `population`; by `sampling_rate`, if sampling
+    depends only on their ratio; by `separation` for cyclic sampling; or by `slots` for random
+    allocation. Distributed noise also depends on `dimension` and on the numbers of the secure sum,
+    whose `protocol` is "masks" by default. With `sites`, sites hold the clients and are the
+    parties, so `minimum` and `colluders` are numbers of sites; without, `minimum` is a number of
+    clients and `colluders` a fraction of a cohort.
     """
 
     mechanism: str = field(metadata=_flag("As privacy.mechanism.", "gaussian"))
@@ -59,49 +64,66 @@ class CalibrationQuestion:
         metadata=_flag("As privacy.accountant.", "tightest", choices=("tightest", "rdp", "pld")),
     )
     sampling_rate: float | None = _optional(
-        "q (poisson): expected cohort / clients.", above=0, most=1
+        "poisson: sampling rate, expected cohort / clients.", above=0, most=1
     )
-    population: int | None = _optional("Clients, as a public constant.", **_CLIENTS)
+    population: int | None = _optional("Number of clients, a public constant.", **_CLIENTS)
     cohort: int | None = _optional(
-        "Clients per round: expected, or exactly (fixed_size).", **_CLIENTS
+        "Clients per round: expected number, or exact (fixed_size).", **_CLIENTS
     )
-    cap: int | None = _optional("truncated_poisson: default 1.5 x cohort.", **_CLIENTS)
-    separation: int | None = _optional("cyclic: rounds between two.", **_ROUNDS)
-    slots: int | None = _optional("allocation: rounds of an epoch.", **_ROUNDS)
-    groups: int | None = _optional("allocation: public groups; as many as bands.", **_CLIENTS)
-    protocol: str | None = _optional(
-        "As secure.protocol; distributed noise takes masks by default."
+    cap: int | None = _optional(
+        "truncated_poisson: largest cohort; default: 1.5 x cohort.", **_CLIENTS
     )
-    bands: int | None = _optional("banded; allocation: 0 searches.", least=0, most=10_000)
-    buffers: int | None = _optional("blt: stored rows of noise.", least=1, most=8)
-    bits: int | None = _optional("Of the secure sum.", least=8, most=62)
-    dimension: int | None = _optional("distributed noise: entries of an update.", **_CLIENTS)
-    minimum: int | None = _optional("Fewest survivors of a sum: clients, or sites.", **_CLIENTS)
+    separation: int | None = _optional(
+        "cyclic: number of rounds in which a client takes part once.", **_ROUNDS
+    )
+    slots: int | None = _optional("allocation: number of rounds in an epoch.", **_ROUNDS)
+    groups: int | None = _optional(
+        "allocation: number of public groups; at least the number of bands.", **_CLIENTS
+    )
+    protocol: str | None = _optional("As secure.protocol; default for distributed noise: masks.")
+    bands: int | None = _optional(
+        "banded: number of bands; 0 with allocation: the best one.", least=0, most=10_000
+    )
+    buffers: int | None = _optional("blt: number of stored rows of noise.", least=1, most=8)
+    bits: int | None = _optional("Bits per entry of the secure sum.", least=8, most=62)
+    dimension: int | None = _optional(
+        "distributed noise: number of entries of an update.", **_CLIENTS
+    )
+    minimum: int | None = _optional(
+        "Smallest number of survivors of a sum: clients, or sites.", **_CLIENTS
+    )
     threshold: float | None = _optional(
         "masks: the fraction of a cohort that has to survive.", above=0, most=1
     )
-    sites: int | None = _optional("Sites that hold the clients.", least=1, most=10_000)
-    sites_per_client: int | None = _optional("Most sites of one client.", least=1, most=64)
+    sites: int | None = _optional("Number of sites that hold the clients.", least=1, most=10_000)
+    sites_per_client: int | None = _optional(
+        "Largest number of sites at which a client has rows.", least=1, most=64
+    )
     colluders: float | None = _optional(
-        "secure sums: the fraction that may collude; with --sites, the number of sites.", least=0
+        "secure sums: fraction of a cohort that may collude; with --sites, a number of sites.",
+        least=0,
     )
     byzantine: int | None = _optional(
-        ("Byzantine clients of a cohort, which add no noise."), **_CLIENTS
+        "Number of Byzantine clients in a cohort, which may add no noise.", **_CLIENTS
     )
     dropout: float | None = _optional(
         "secure sums: the fraction of a cohort that drops out.", least=0, below=1
     )
-    sizing: str | None = _optional("distributed noise: how.", choices=("minimum", "layers"))
+    sizing: str | None = _optional("As privacy.sizing.", choices=("minimum", "layers"))
     against: str | None = _optional(
-        ("The adversary of the guarantee."), choices=("server", "readers")
+        "distributed noise: adversary of the budget.", choices=("server", "readers")
     )
-    rounds: int | None = _optional("Rounds; left out: as many as fit.", **_ROUNDS)
+    rounds: int | None = _optional(
+        "Number of rounds; left out: the largest possible one.", **_ROUNDS
+    )
     epsilon: float | None = _optional("Budget ε; left out: solved for.", above=0)
-    noise_multiplier: float | None = _optional("Standard deviation / clip.", least=0)
+    noise_multiplier: float | None = _optional(
+        "Standard deviation / clipping norm; left out: solved for.", least=0
+    )
 
     @classmethod
     def of(cls, flags: Mapping[str, Any]) -> CalibrationQuestion:
-        """Returns the question of these flags, with defaults for those that are left out.
+        """Returns the question of these flags by field name; missing flags have their defaults.
 
         Raises `Refused` for an unknown name or a value of another type.
         """
@@ -121,7 +143,10 @@ class CalibrationQuestion:
 
     @classmethod
     def flag_meant(cls, name: str) -> str | None:
-        """Returns the flag for a key of a run file, or for another library's name of one."""
+        """Returns the field for the name of a run file's key, or of another library's argument.
+
+        None if there is no such field.
+        """
         from privfed.config.mistakes import named_elsewhere
 
         keys = [name, *(key.rpartition(".")[2] for key in named_elsewhere(name.replace("-", "_")))]
@@ -130,14 +155,14 @@ class CalibrationQuestion:
 
     @property
     def sampler_class(self) -> type[Sampler]:
-        """The class of the `sampler`. Raises `Refused`."""
+        """The class of the `sampler`. Raises `Refused` for an unknown name."""
         from privfed.core.parts import find
 
         return find("sampler", self.sampler, "--sampler")
 
     @property
     def mechanism_class(self) -> type[Mechanism]:
-        """The class of the `mechanism`. Raises `Refused`."""
+        """The class of the `mechanism`. Raises `Refused` for an unknown name."""
         from privfed.core.parts import find
 
         return find("mechanism", self.mechanism, "--mechanism")
@@ -149,27 +174,27 @@ class CalibrationQuestion:
 
     @property
     def by_sites(self) -> bool:
-        """Whether sites add the noise, or are the parties of the sums."""
+        """Whether sites are the parties of secure sums, or add noise to their own sums."""
         return bool(self.sites) and (self.secured or self.mechanism_class.trust == "client")
 
     @property
     def secured(self) -> bool:
-        """Whether a protocol sums the rows without showing any single one."""
+        """Whether a secure sum hides the rows of single clients."""
         return self.protocol is not None or self.shares_noise
 
     @property
     def spacing(self) -> str:
-        """The constant by which a sampler spaces a client's rounds; empty if it does not."""
+        """The sampler's constant for the rounds in which a client takes part once; "" if none."""
         return next((each for each in _SPACINGS if each in self.sampler_class.constants), "")
 
     @property
     def spaced(self) -> bool:
-        """Whether a client takes part once in a fixed number of rounds."""
+        """Whether the sampler lets a client take part once in a fixed number of rounds."""
         return bool(self.spacing)
 
     @property
     def in_bands(self) -> bool:
-        """Whether clients are in groups so that noise may have bands."""
+        """Whether the sampler has groups, and the mechanism bands that depend on their number."""
         from privfed.privacy.noise_on_model import InBands
         from privfed.sampling.cohort import InGroups
 
@@ -178,25 +203,25 @@ class CalibrationQuestion:
 
     @property
     def chooses_bands(self) -> bool:
-        """Whether the number of bands is chosen for the least noise."""
+        """Whether the number of bands is solved for, to minimise the noise."""
         return not self.bands and self.in_bands
 
     @property
     def draw_is_irrelevant(self) -> bool:
-        """Whether sampling gives no amplification, as each client adds noise to its own row."""
+        """Whether sampling does not affect epsilon, since each client adds noise to its own row."""
         own_noise = self.mechanism_class.trust == "client" and not self.by_sites
         return own_noise and not self.spaced and not self.mechanism_class.joint
 
     @property
     def draw_is_given(self) -> bool:
-        """Whether no number of the sampler is left to solve for."""
+        """Whether the numbers of the sampler are given, so that none is to be solved for."""
         solvable = _SOLVABLE & {*self.sampler_class.constants}
         given = self.cohort or self.sampling_rate or self.separation or self.slots
         return bool(given or not solvable or self.draw_is_irrelevant)
 
     @property
     def unknown(self) -> str:
-        """The one of four numbers to solve for. Raises `Refused` unless exactly one is missing."""
+        """The name of the number to solve for. Raises `Refused` unless exactly one is missing."""
         known = {
             "epsilon": self.epsilon is not None,
             "noise_multiplier": self.noise_multiplier is not None,
@@ -207,7 +232,7 @@ class CalibrationQuestion:
         if len(missing) != 1:
             what = "nothing is left to solve for" if not missing else f"{len(missing)} are missing"
             raise Refused(
-                f"give all but one of {_ALL_BUT_ONE}, of which the missing one is solved for; "
-                f"{what}"
+                f"{what}, but exactly one of {_ALL_BUT_ONE} is solved for; give all of these "
+                "except one"
             )
         return missing[0]

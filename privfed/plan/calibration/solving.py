@@ -28,11 +28,19 @@ _SMALLEST_RATE = 1e-9
 
 
 def large_scanned(fits: Callable[[int], bool], most: int) -> int:
-    """Searches for a large count up to `most` that fits, if fitting is not monotone; 0 if none.
+    """Searches for a large count for which `fits` is true, if `fits` is not monotone.
 
-    Small expected cohorts are truncated more often, so small counts may not fit where larger ones
-    do. The result is not proved to be the largest: counts a fifth apart are tried from above, then
-    those between.
+    An example is truncated Poisson sampling: small expected cohorts are truncated more often, so a
+    small cohort may not fit although a larger one does. Counts are tried from above, each a sixth
+    smaller than the last; then the interval above the first one that fits is bisected. The result
+    is not proved to be the largest.
+
+    Args:
+      fits: whether a count fits.
+      most: the largest count to try.
+
+    Returns:
+      A count that fits; 0 if no tried count fits.
     """
     above = most + 1
     tried = most
@@ -47,7 +55,11 @@ def large_scanned(fits: Callable[[int], bool], most: int) -> int:
 
 
 def largest_rate(fits: Callable[[float], bool]) -> float | None:
-    """Searches for the largest fitting sampling rate, to four digits; None if below 1e-9."""
+    """Searches for the largest sampling rate for which `fits` is true.
+
+    Returns:
+      The rate to a relative accuracy of 1e-4; None if it is below 1e-9.
+    """
     low = 1.0
     while not fits(low):
         low /= 4
@@ -64,13 +76,17 @@ _MOST_ROUNDS = 1_000_000
 
 
 def solve(question: CalibrationQuestion) -> CalibrationAnswer:
-    """Returns the answer, taken from a run's plan (`privfed.plan.calibration.as_run`).
+    """Solves for the missing number of a question.
 
     Args:
       question: the question, with exactly one number missing.
 
+    Returns:
+      The answer, from the plan of the run that the question describes.
+
     Raises:
-      Refused: if there is no answer, or not exactly one question.
+      Refused: unless exactly one number is missing; for flags that contradict each other or have no
+        effect; and if no number suffices.
     """
     unknown = question.unknown
     refuse_contradictory_question(question)
@@ -82,7 +98,7 @@ def solve(question: CalibrationQuestion) -> CalibrationAnswer:
 
 
 def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
-    """Solves for the `unknown` number. Raises `AccountingError` if no value of it suffices."""
+    """Solves for the number named `unknown`. Raises `AccountingError` if no value suffices."""
     if question.sites:
         refuse(config_of(question))
     if unknown != "cohort":
@@ -98,7 +114,7 @@ def _answer(question: CalibrationQuestion, unknown: str) -> CalibrationAnswer:
 
 
 def _as_chosen(question: CalibrationQuestion, plan: Plan) -> CalibrationQuestion:
-    """Returns `question` with the solved bands and groups."""
+    """Returns `question` with the numbers of bands and groups that the plan solved for."""
     mechanism = plan.config.mechanism
     if isinstance(mechanism, InBands):
         question = replace(question, bands=mechanism.bands)
@@ -108,14 +124,14 @@ def _as_chosen(question: CalibrationQuestion, plan: Plan) -> CalibrationQuestion
 
 
 def _planned(complete: CalibrationQuestion, unknown: str, plan: Plan) -> CalibrationAnswer:
-    """Returns the guarantee of the plan, with the second guarantee of shared noise."""
+    """Returns the answer with the guarantees of `plan`, including that of distributed noise."""
     assert complete.rounds is not None
     other_party = plan.other_party(complete.rounds)
     return CalibrationAnswer(complete, unknown, plan.guarantee, plan.cost, other_party)
 
 
 def _completed(question: CalibrationQuestion, unknown: str) -> CalibrationQuestion:
-    """Returns `question` with the unknown set to a number; epsilon follows from the others."""
+    """Returns `question` with the number named `unknown`; an unknown epsilon stays None."""
     match unknown:
         case "noise_multiplier":
             return replace(question, noise_multiplier=_noise(question))
@@ -127,32 +143,32 @@ def _completed(question: CalibrationQuestion, unknown: str) -> CalibrationQuesti
 
 
 def _affordable(question: CalibrationQuestion) -> bool:
-    """Whether its rounds spend at most its epsilon."""
+    """Whether the rounds of `question` spend at most its epsilon."""
     return guarantee_of(question).epsilon <= _budget(question)
 
 
 def _budget(question: CalibrationQuestion) -> float:
-    """The given epsilon, which a search for another number must not exceed."""
+    """Returns the given epsilon, which a search for another number must not exceed."""
     assert question.epsilon is not None
     return question.epsilon
 
 
 def _noise(question: CalibrationQuestion) -> float:
-    """The smallest affordable noise multiplier."""
+    """Returns the smallest noise multiplier within the budget."""
     assert question.rounds is not None
     budget, delta = _budget(question), question.delta
     return cost_of(question).solve(question.rounds, budget, delta, question.accountant)
 
 
 def _most_rounds(question: CalibrationQuestion) -> int:
-    """The largest affordable number of rounds."""
+    """Returns the largest number of rounds within the budget."""
     beyond = f"epsilon {_budget(question):g} allows more than {_MOST_ROUNDS} rounds"
     rounds = largest(lambda n: _affordable(replace(question, rounds=n)), _MOST_ROUNDS, beyond)
     return _some(rounds, "even one round", question)
 
 
 def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
-    """`question` with the largest affordable cohort or rate, or the smallest affordable spacing."""
+    """Returns `question` with the largest cohort or rate, or the smallest spacing, that fits."""
     if question.spaced:
         return _spaced(question, _spacing(question))
     if question.population is not None:
@@ -164,14 +180,14 @@ def _with_draw(question: CalibrationQuestion) -> CalibrationQuestion:
     rate = largest_rate(lambda rate: _affordable(replace(question, sampling_rate=rate)))
     if rate is None:
         raise Unaccountable(
-            f"no sampling rate keeps epsilon below {_budget(question):g}; raise the noise, "
-            "epsilon or delta"
+            f"epsilon is {_budget(question):g}, but every sampling rate from {_SMALLEST_RATE:g} "
+            "spends more; raise the noise, epsilon or delta"
         )
     return replace(question, sampling_rate=rate)
 
 
 def _cohort(question: CalibrationQuestion, population: int) -> int:
-    """The largest affordable cohort; for truncated sampling, a large affordable one."""
+    """Returns the largest cohort within the budget; for truncated sampling, a large one."""
     most = min(population, question.cap or population)
     cut = "cap" in question.sampler_class.constants
     search = large_scanned if cut else largest
@@ -180,20 +196,23 @@ def _cohort(question: CalibrationQuestion, population: int) -> int:
 
 
 def _spaced(question: CalibrationQuestion, rounds: int) -> CalibrationQuestion:
-    """`question` with one participation per client in `rounds` rounds."""
+    """Returns `question` with one participation per client in `rounds` rounds."""
     if question.spacing == "slots":
         return replace(question, slots=rounds)
     return replace(question, separation=rounds)
 
 
 def _spacing(question: CalibrationQuestion) -> int:
-    """The smallest separation that fits; values above the number of rounds change nothing."""
+    """Returns the smallest separation within the budget.
+
+    Values above the number of rounds need not be tried: they have the same cost.
+    """
     least = len(mechanism_of(question).coefficients())
     most = max(question.rounds or 1, least)
     if not _affordable(_spaced(question, most)):
         raise Unaccountable(
-            f"even one round per client spends more than epsilon {_budget(question):g}; raise the "
-            "noise"
+            f"epsilon is {_budget(question):g}, but even one round per client spends more; raise "
+            "the noise"
         )
     too_short = largest(
         lambda n: not _affordable(_spaced(question, least + n - 1)), most - least + 1
@@ -202,19 +221,19 @@ def _spacing(question: CalibrationQuestion) -> int:
 
 
 def _some(count: int, smallest: str, question: CalibrationQuestion) -> int:
-    """Returns `count`. Raises `Unaccountable` for 0: even the `smallest` is not affordable."""
+    """Returns `count`. Raises `Unaccountable` for 0: even `smallest` exceeds the budget."""
     if count == 0:
         raise Unaccountable(
-            f"{smallest} spends more than epsilon {_budget(question):g}; raise the noise, epsilon "
-            "or delta"
+            f"epsilon is {_budget(question):g}, but {smallest} spends more; raise the noise, "
+            "epsilon or delta"
         )
     return count
 
 
 def alternatives(answer: CalibrationAnswer) -> Iterator[tuple[str, CalibrationAnswer]]:
-    """Yields answers with one constant changed each, and a description of the change.
+    """Yields the answers to questions with one number changed, each with the name of the change.
 
-    Changes without an answer are left out.
+    Changed questions without an answer are left out.
     """
     for words, question in _variants(_unsolved(answer), answer.solved):
         try:
@@ -240,7 +259,10 @@ def _unsolved(answer: CalibrationAnswer) -> CalibrationQuestion:
 def _variants(
     question: CalibrationQuestion, unknown: str
 ) -> Iterator[tuple[str, CalibrationQuestion]]:
-    """Variants of the question with one other number; the `unknown` one stays None."""
+    """Yields questions with one number changed, and the name of the change.
+
+    The number named `unknown` stays None.
+    """
     if unknown != "cohort":
         yield from _doubled_cohort(question)
     if question.rounds is not None and question.rounds > 1:
@@ -253,7 +275,7 @@ def _variants(
 
 
 def _doubled_cohort(question: CalibrationQuestion) -> Iterator[tuple[str, CalibrationQuestion]]:
-    """Twice the rate, or twice the cohort with twice the cap."""
+    """Yields the question with twice the rate, or with twice the cohort and twice the cap."""
     if question.sampling_rate is not None:
         yield "2x the cohort", replace(question, sampling_rate=2 * question.sampling_rate)
     elif question.cohort is not None:

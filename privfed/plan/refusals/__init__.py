@@ -1,6 +1,7 @@
-"""Combinations of parts that have no proof, or are impossible: each with its reason.
+"""The reasons why combinations of parts have no proof, or are impossible.
 
 A reason depends on the declarations of the parts, never on their names, and states an alternative.
+A function yields its reasons if the situation that its docstring describes holds.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from privfed.sampling.cohort import draws_of
 
 
 def client_state_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why clients cannot keep state (`config.keeping`) here."""
+    """Yields every reason why clients cannot keep state between rounds (`config.keeping`)."""
     if config.keeping and not config.by_sites:  # sites keep none
         yield from _state_that_tells_of_others(config)
         yield from _clients_that_do_not_return(config)
@@ -32,14 +32,14 @@ def _instead(config: Config) -> str:
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
-    """Amplification is not proved if client state reveals the rounds of participation."""
+    """Client state reveals in which rounds a client took part, which subsampling keeps secret."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
         return
     if not isinstance(release, Gaussian | PoissonSampled | Separated):
         yield (
-            f"{config.keeping} has clients store the rounds in which they took part, but under "
+            f"{config.keeping} has clients store values that reveal when they took part, but under "
             f"cohort.sampler = {config.names['sampler']!r} no privacy amplification is proved for "
             f"clients that do so; use {draws_of(Gaussian, PoissonSampled, Separated)}"
         )
@@ -52,7 +52,7 @@ def _clients_that_do_not_return(config: Config) -> Iterator[str]:
         yield (
             f"{config.keeping} has each client store {numbers}numbers between rounds, so the "
             "same clients have to return, but cross-device clients do not; use data.setting = "
-            f'"cross_silo" if yours do, or {_instead(config)}'
+            f'"cross_silo" if your clients return, or {_instead(config)}'
         )
 
 
@@ -98,15 +98,15 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_not_at_the_server(config: Config) -> Iterator[str]:
-    """The objective moves its models itself, but the server would move the run's model."""
+    """The objective updates several models, but the server would move the run's model apart."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
         yield (
-            f"client.objective = {config.names['objective']!r} moves each broadcast model by the "
-            f"mean update of its members, but server.optimizer = {config.names['optimizer']!r} "
+            f"client.objective = {config.names['objective']!r} updates each broadcast model by the "
+            f"mean update of its clients, but server.optimizer = {config.names['optimizer']!r} "
             f"({at_rate}server.schedule = {config.names['server_schedule']!r}) would update the "
-            "run's model differently, so that this model would equal none of the broadcast models; "
+            "run's model differently, so this model would equal none of the broadcast models; "
             'set server.optimizer = "fedavg" and server.lr = 1.0, and remove server.schedule'
         )
 
@@ -116,7 +116,7 @@ def _logits_of_no_classes(config: Config) -> Iterator[str]:
     if config.objective.needs_classes and not config.loss.softmax:
         yield (
             f"client.objective = {config.names['objective']!r} changes the logits of classes, "
-            f"but model.loss = {config.names['loss']!r} has none; use another objective, or "
+            f"but model.loss = {config.names['loss']!r} has no logits; use another objective, or "
             'model.loss = "cross_entropy"'
         )
 
@@ -127,8 +127,8 @@ def _steps_for_nothing(config: Config) -> Iterator[str]:
     if most and most < least:
         key = "client.epochs" if config.example_privacy else "client.steps"
         yield (
-            f"client.objective = {config.names['objective']!r} begins after {least} local steps "
-            f"with these keys, but a client takes at most {most}, so that every client would send "
+            f"client.objective = {config.names['objective']!r} has an effect after {least} local "
+            f"steps with these keys, but a client takes at most {most}, so every client would send "
             f"a plain update; raise {key} to {least} steps or more, lower the keys of the "
             'objective that determine this number, or use client.objective = "sgd"'
         )
@@ -150,17 +150,17 @@ def _objectives_of_whole_models(config: Config) -> Iterator[str]:
         f"{config.names['objective']!r}"
     )
     if objective.personalises:
-        yield f"{where} gives each client a model of its own; use one of the two"
+        yield f"{where} also gives each client its own model; use only one of the two"
     elif _reads_sent_models(objective):
         yield (
-            f"{where} reads examples at broadcast models, which lack the local part; use an "
-            "objective that reads examples only in its local steps: "
+            f"{where} evaluates examples at broadcast models, which lack the local part; use an "
+            "objective that uses examples only in its local steps: "
             f"{offered('objective', _trains_parts)}"
         )
 
 
 def _reads_sent_models(objective: Objective) -> bool:
-    """Whether examples are read at broadcast models, in addition to the local steps."""
+    """Whether examples are evaluated at broadcast models, in addition to the local steps."""
     return bool(objective.anchored or objective.measures) or objective.exchanges > 1
 
 
@@ -175,68 +175,69 @@ def averages_statistics(objective: Objective) -> bool:
 
 
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
-    """Attackers that steer the model (`attack.steers`) train the broadcast model, and no other."""
+    """Attackers that steer the model (`attack.steers`) need a single, complete broadcast model."""
     if not (config.attacked and config.attack.steers):
         return
-    attack = f"attack.name is {config.names['attack']!r}, which steers the model that is sent"
+    attack = f"attack.name is {config.names['attack']!r}, which steers the broadcast model"
     if config.start.local:
-        yield f"{attack}, but model.local adds parameters that are not sent; use another attack"
+        yield f"{attack}, but model.local leaves parameters out of it; use another attack"
     elif dict(config.objective.layout(1).parts).get("delta", 1) > 1:
         name = config.names["objective"]
-        yield f"{attack}, but client.objective = {name!r} sends several; use another attack"
+        yield f"{attack}, but client.objective = {name!r} has several; use another attack"
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
-    """Epochs of the local part are some of `client.epochs`, and precede plain steps."""
+    """`client.local_epochs` is set, but no epochs can be only for the local part."""
     count, client = config.client.local_epochs, config.client
     if not count:
         return
     if not config.start.local:
         yield (
-            f"client.local_epochs is {count}, but the model has no part that is local to clients; "
-            "set model.local, or remove the key"
+            f"client.local_epochs is {count}, but the model has no local part; set model.local, or "
+            "remove client.local_epochs"
         )
     elif count >= client.epochs or client.steps:
         yield (
             f"client.local_epochs is {count}, but client.epochs is {client.epochs} and "
-            f"client.steps is {client.steps}, which leaves no epochs for the shared part after "
-            "those for the local part; raise client.epochs, and set client.steps = 0"
+            f"client.steps is {client.steps}, so no epochs remain for the shared part; raise "
+            "client.epochs, and set client.steps = 0"
         )
     elif not config.objective.plain:
         yield (
             f"client.local_epochs is {count}, but client.objective = {config.names['objective']!r} "
-            'corrects all local steps, including the steps on the local part; use "sgd", or '
+            'changes all local steps, including those of the local part; use "sgd", or '
             "client.local_epochs = 0"
         )
 
 
 def nothing_to_shorten(config: Config) -> Iterator[str]:
-    """Stragglers train fewer epochs, but clients train one only."""
+    """Stragglers train fewer epochs, but all clients train only one epoch."""
     if config.client.stragglers and config.client.epochs == 1:
         yield (
-            f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, which "
-            "leaves no epoch to skip; raise client.epochs or remove the key"
+            f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, so "
+            "stragglers have no epoch to skip; raise client.epochs, or remove client.stragglers"
         )
 
 
 def no_stragglers_to_drop(config: Config) -> Iterator[str]:
-    """Stragglers are dropped, but no client, or every client, is one."""
+    """Stragglers are dropped, but no client, or every client, is a straggler."""
     if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
         yield (
             f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "
-            "which drops no client, or all; set client.stragglers between 0 and 1"
+            "so no client, or every client, would be dropped; set client.stragglers above 0 and "
+            "below 1"
         )
 
 
 def rates_of_zero(config: Config) -> Iterator[str]:
-    """A schedule reaches zero before the last round."""
+    """A schedule has reached zero in the last round."""
     schedules = {"client": config.client_schedule, "server": config.server_schedule}
     for section, schedule in schedules.items():
         if schedule.factor(config.run.rounds) == 0.0:
             yield (
-                f"{section}.schedule reaches a rate of 0 before round {config.run.rounds}, but "
-                "later rounds would be charged without changing the model; let the schedule last "
-                "longer, or lower run.rounds"
+                f"{section}.schedule has a learning rate of 0 in the last round, "
+                f"{config.run.rounds}, but rounds at this rate are charged without changing the "
+                "model; make the schedule longer, or lower run.rounds"
             )
 
 
@@ -251,7 +252,7 @@ def attack_refusals(config: Config) -> Iterator[str]:
 
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
-    """Attacks (`attack.acts`, `false_claims`) require a fraction of attackers, and the reverse."""
+    """An attack has no attackers, attackers have no attack, or an attack's hooks are undeclared."""
     name, attackers = config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
     acts = config.attack.acts or attackers.false_claims
@@ -265,19 +266,19 @@ def _attackers_without_attack(config: Config) -> Iterator[str]:
         what = "".join(f", {claim}" for claim in _false_claims(config))
         what += "" if acts else ", which changes neither examples nor rows,"
         yield (
-            f"attack.name is {name!r}{what} and attack.fraction {fraction:g}; expected an "
-            "attack and the fraction of clients that carry it out (0.0 for none), or neither: "
-            f"set attack.{'fraction' if acts else 'name'}, or remove the other keys of the attack"
+            f"attack.name is {name!r}{what} and attack.fraction is {fraction:g}; expected both an "
+            "attack and the fraction of clients that attack, or neither: set attack."
+            f"{'fraction' if acts else 'name'}, or remove the other keys of the attack"
         )
     elif 0.0 < fraction * config.data.clients < 0.5:
         yield (
-            f"attack.fraction is {fraction:g}, but that is less than one of {config.data.clients} "
+            f"attack.fraction is {fraction:g}, but that rounds to none of {config.data.clients} "
             "clients; raise attack.fraction"
         )
 
 
 def _false_claims(config: Config) -> Iterator[str]:
-    """The keys, with their values, of false statements by attackers."""
+    """Yields the keys of false claims by attackers, with their values."""
     if config.attackers.weight != 1.0:
         yield f"attack.weight {config.attackers.weight:g}"
     if config.attackers.clip_count != "true":
@@ -285,25 +286,25 @@ def _false_claims(config: Config) -> Iterator[str]:
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
-    """Details of an attack are set, but no client attacks (`attack.acts`, `false_claims`)."""
+    """Details of an attack are set, but there is no attack (`attack.acts`, `false_claims`)."""
     given = config.attackers
     details = (given.selection, given.stage, given.replaces, given.first_round, given.last_round)
     usual = ("once", "auto", "messages", 1, 0)
     if not (config.attack.acts or given.false_claims) and details != usual:
         yield (
-            "attack.selection, attack.stage, attack.replaces and the attack's rounds say how an "
-            "attack goes, and none is configured"
+            "attack.selection, attack.stage, attack.replaces, attack.first_round or "
+            "attack.last_round is set, but there is no attack; set attack.name, or remove the key"
         )
 
 
 def _all_clients_pool(config: Config) -> Iterator[str]:
-    """Attackers pool examples (`Knowledge.ATTACKERS_DATA`), and all clients attack eventually."""
+    """Attackers pool examples (`Knowledge.ATTACKERS_DATA`), and any client may become one."""
     pools = Knowledge.ATTACKERS_DATA in config.attack.knows
     if pools and config.attackers.selection == "round":
         yield (
             f"attack.name = {config.names['attack']!r} pools the attackers' examples before the "
-            'first round, but with attack.selection = "round" every client attacks in some round, '
-            'so that the attackers would know all clients\' data; use attack.selection = "once", '
+            'first round, but with attack.selection = "round" any client may attack in some round, '
+            'so the attackers would know all clients\' data; use attack.selection = "once", '
             "or another attack"
         )
 
@@ -313,7 +314,7 @@ def _labels_changed_twice(config: Config) -> Iterator[str]:
     if config.attack.poisons and config.shift.changes_labels:
         yield (
             f"attack.name = {config.names['attack']!r} and data.shift = "
-            f"{config.names['shift']!r} both change labels; use one of them"
+            f"{config.names['shift']!r} both change labels; use only one of them"
         )
 
 
@@ -328,20 +329,22 @@ def _weights_not_requested(config: Config) -> Iterator[str]:
     if not requested:
         yield (
             f"attack.weight is {config.attackers.weight:g}, but no client reports a weight, since "
-            'weights are equal or declared; set aggregation.weights = "examples", or remove the key'
+            'weights are equal or declared; set aggregation.weights = "examples", or remove '
+            "attack.weight"
         )
 
 
 def _counts_not_requested(config: Config) -> Iterator[str]:
-    """Attackers deceive adaptive clipping, but the clipping norm is fixed (`adaptive`)."""
+    """Attackers report false counts to adaptive clipping, but no such counts are simulated."""
     count = config.attackers.clip_count
     if count != "true" and not config.mechanism.adaptive:
         yield (
             f"attack.clip_count is {count!r}, but clients report whether they are within the clip "
-            "only under privacy.adaptive_clip; set privacy.adaptive_clip = true, or remove the key"
+            "only if privacy.adaptive_clip is true; set privacy.adaptive_clip = true, or remove "
+            "attack.clip_count"
         )
     elif count != "true" and config.mechanism.trust == "sum":
         yield (
-            f"attack.clip_count is {count!r}, but clients that share noise may rotate their rows, "
-            'for which false counts are not simulated; use "true", or central noise'
+            f"attack.clip_count is {count!r}, but false counts are not simulated for distributed "
+            'noise; use "true", or privacy.mechanism = "gaussian"'
         )

@@ -1,4 +1,4 @@
-"""Refusals of aggregation rules, by the data that they see and the bounds of their terms."""
+"""Refusals about aggregation rules: the data that they receive, and the bounds of their terms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.core.registry import BUILT_IN
 from privfed.plan.rule import rule_of, rules_by_sums, tolerates, weighs_by_examples
 
 _OF_UPDATES = frozenset({"root", "center", "model", "histories"})
-"""Inputs of a rule that concern updates, and not gradients."""
+"""Inputs of a rule that are defined for updates, but not for gradients."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class _Choice:
 
     @property
     def name(self) -> str:
-        """The key and its value, with the pre-aggregators."""
+        """The rule's key and value, with those of pre-aggregators, for messages."""
         before = self.config.aggregation.before
         after = f" after aggregation.before = {before!r}" if before else ""
         return f"aggregation.rule = {self.config.names['rule']!r}{after}"
@@ -39,12 +39,12 @@ class _Choice:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a plain sum of the rows."""
+        """Whether the rule is a plain sum of the rows."""
         return self.by_sums and not self.rule.robust
 
     @property
     def needs(self) -> frozenset[str]:
-        """The inputs that it needs in addition to rows."""
+        """The inputs that the rule needs in addition to rows."""
         return self.rule.needs() if isinstance(self.rule, RowRule) else frozenset()
 
 
@@ -70,7 +70,7 @@ def rule_refusals(config: Config) -> Iterator[str]:
 
 
 def _rows_under_noise(choice: _Choice) -> Iterator[str]:
-    """Noise is added by the server or in a sum (`trust`), but the rule needs rows."""
+    """The rule needs rows, but noise is added by the server or in a secure sum (`trust`)."""
     mechanism = choice.config.mechanism
     if mechanism.private and not choice.by_sums and mechanism.trust != "client":
         yield (
@@ -82,7 +82,7 @@ def _rows_under_noise(choice: _Choice) -> Iterator[str]:
 
 
 def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
-    """The protocol hides single rows (`hides_rows`), but the rule needs rows."""
+    """The rule needs rows, but the protocol hides single rows (`hides_rows`)."""
     if not choice.by_sums and choice.config.secured:
         yield (
             f"{choice.name} needs rows, which a secure sum never reveals; use a rule that needs "
@@ -91,53 +91,56 @@ def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
 
 
 def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
-    """A rule that remembers clients (`keeps`) receives mixtures, which belong to no client."""
+    """The rule stores messages by client (`keeps`), but pre-aggregators give mixtures of rows."""
     rule = choice.config.rule
     if choice.config.before and isinstance(rule, RowRule) and rule.keeps(1):
         off = ", or aggregation.history = false" if "history" in type(rule).model_fields else ""
         yield (
-            f"{choice.name} stores each client's messages, but a mixture of rows belongs to no "
-            f"client; remove aggregation.before{off}"
+            f"{choice.name} stores each client's messages, but pre-aggregators give it mixtures of "
+            f"rows, which belong to no client; remove aggregation.before{off}"
         )
 
 
 def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
-    """The server sums more than updates (`sends_updates_alone`, `sums_states`, `exchanges`)."""
+    """The rule is for updates, but clients also send other values.
+
+    The objective declares this (`sends_updates_alone`, `sums_states`, `exchanges`).
+    """
     if choice.plain:
         return
     objective, name = choice.config.objective, choice.config.names["objective"]
     if not objective.sends_updates_alone or objective.sums_states:
         summed = "" if choice.config.mechanism.joint else 'aggregation.rule = "mean", or '
         yield (
-            f"client.objective = {name!r} sends more than an update, but {choice.name} is for rows "
-            f'of updates; use {summed}an objective that sends only an update, for example "sgd"'
+            f"client.objective = {name!r} sends more than an update, but {choice.name} is only for "
+            f'updates; use {summed}an objective that sends only an update, for example "sgd"'
         )
     elif objective.exchanges > 1 and (choice.by_sums or choice.needs & _OF_UPDATES):
         yield (
-            f"client.objective = {name!r} sends gradients to be averaged before updates, but "
-            f"{choice.name} supports only updates; change one of the two"
+            f"client.objective = {name!r} sends gradients and then updates, but {choice.name} "
+            "supports only updates; change one of the two"
         )
 
 
 def _weights_that_may_be_false(choice: _Choice) -> Iterator[str]:
-    """A Byzantine-robust rule (`robust`) has weights, which clients may misstate."""
+    """Weights are set, but a Byzantine-robust rule (`robust`) gives all rows equal weight."""
     aggregation = choice.config.aggregation
     if not choice.plain and (aggregation.weights == "examples" or aggregation.silo_weights):
         yield (
-            f"{choice.name} gives all rows the same weight, as a Byzantine client may report a "
-            'false size; use aggregation.weights = "uniform" or "auto", and no '
+            f"{choice.name} gives all rows equal weight, since a Byzantine client may report a "
+            'false weight; use aggregation.weights = "uniform" or "auto", and no '
             "aggregation.silo_weights"
         )
 
 
 def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
-    """Weights by numbers of examples are bounded, but not used."""
+    """A bound on weights by numbers of examples is set, but there are no such weights."""
     most = choice.config.aggregation.most_examples
     if most and not weighs_by_examples(choice.config, choice.rule):
         yield (
             f"aggregation.most_examples is {most}, but no client's weight depends on its number of "
-            "examples, because of aggregation.weights, aggregation.silo_weights, privacy or the "
-            "rule; remove the key"
+            "examples, because of aggregation.weights, aggregation.silo_weights, privacy, the "
+            "objective or the rule; remove aggregation.most_examples"
         )
 
 
@@ -145,14 +148,14 @@ def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
     """The clipping norm changes (`adaptive`), but the rule's terms are bounded by the first one."""
     if choice.by_sums and not choice.plain and choice.config.mechanism.adaptive:
         yield (
-            "privacy.adaptive_clip changes the clip between rounds, but the terms of "
+            "privacy.adaptive_clip is true, so the clip changes between rounds, but the terms of "
             f"{choice.name} are bounded by a fixed clip; set privacy.adaptive_clip to false, or "
             'use aggregation.rule = "mean"'
         )
 
 
 def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
-    """A key of pre-aggregators (`model_fields`) is set, but none of those listed has it."""
+    """A key of pre-aggregators is set, but no pre-aggregator in aggregation.before has it."""
     keys, listed = choice.config.aggregation, choice.config.before
     has = {key for part in listed for key in type(part).model_fields}
     for key, names in _keys_before().items():
@@ -160,22 +163,22 @@ def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
         if value != type(keys).model_fields[key].default and key not in has:
             yield (
                 f"aggregation.{key} is {value}, but no step of aggregation.before = "
-                f"{keys.before!r} has that key; add {' or '.join(names)} to it, or remove the "
-                "key"
+                f"{keys.before!r} has that key; add {' or '.join(names)} to aggregation.before, or "
+                f"remove aggregation.{key}"
             )
 
 
 def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
-    """The server's own examples would belong to clients."""
+    """The server's root set would consist of examples of clients that train."""
     if choice.config.aggregation.root and choice.config.data.holdout == "examples":
         yield (
-            'aggregation.root is set, but with data.holdout = "examples" the root set would hold '
+            'aggregation.root is set, but with data.holdout = "examples" the root set would be '
             'examples of clients that train; use data.holdout = "test" or "clients"'
         )
 
 
 def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
-    """A secure sum without noise holds numbers up to its range, and terms may exceed it."""
+    """The rule's terms may exceed the range of a secure sum without noise."""
     protocol, rule = choice.config.row_hiding, choice.rule
     if protocol is None or choice.config.mechanism.private:
         return
@@ -197,12 +200,12 @@ def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
         yield (
             f"aggregation.byzantine is {byzantine}, but {choice.name} tolerates at most "
             f"{tolerated} Byzantine clients in a cohort of {size}; lower aggregation.byzantine, "
-            "choose a rule that tolerates more, or raise cohort.size"
+            "choose a rule that tolerates more Byzantine clients, or raise cohort.size"
         )
 
 
 def _root_set(choice: _Choice) -> Iterator[str]:
-    """A root set is given if and only if the rule trains on the server's examples (`needs`)."""
+    """A root set is missing, or is set although the rule uses none (`needs`)."""
     root, needed = choice.config.aggregation.root, "root" in choice.needs
     if needed and not root:
         yield (
@@ -210,16 +213,19 @@ def _root_set(choice: _Choice) -> Iterator[str]:
             "number of public test examples on which the server trains, which are then not scored"
         )
     elif root and not needed:
-        yield (f"aggregation.root is {root}, but {choice.name} uses no root set; remove the key")
+        yield (
+            f"aggregation.root is {root}, but {choice.name} uses no root set; remove "
+            "aggregation.root"
+        )
 
 
 def _sum_rules() -> str:
-    """The built-in rules that need only sums, in the form of a run file."""
+    """Lists the built-in rules that need only sums, for messages."""
     return ", ".join(f'"{rule}"' for rule in rules_by_sums())
 
 
 def _keys_before() -> dict[str, list[str]]:
-    """Keys of built-in pre-aggregators, and those that have each key, in the form of a run file."""
+    """Returns the names of the built-in pre-aggregators that have each key."""
     keys: dict[str, list[str]] = {}
     for name in BUILT_IN["before"]:
         for key in find("before", name, "aggregation.before").model_fields:

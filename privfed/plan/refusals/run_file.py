@@ -1,4 +1,4 @@
-"""Refusals about evaluation, resuming, and candidates of private tuning."""
+"""Refusals about the run's files, evaluation, early stopping, and candidates of private tuning."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ def ledger_heads_that_can_be_remade(config: Config) -> Iterator[str]:
     """The ledger's heads are recorded, although the seed can reproduce the whole ledger."""
     if config.run.heads and config.run.randomness == "seeded":
         yield (
-            "run.heads protects a ledger against truncation, but the ledger of a seeded run can "
-            'be reproduced at will; leave run.heads out, or set run.randomness = "secret"'
+            f"run.heads is {config.run.heads}, which protects a ledger against truncation, but the "
+            "ledger of a seeded run can be reproduced with fewer charges; leave run.heads out, or "
+            'set run.randomness = "secret"'
         )
 
 
 def measured_precision_of_a_seeded_run(config: Config) -> Iterator[str]:
-    """The results of a seeded run depend on its file, and not on the load of a machine."""
+    """The precision depends on measured times, but results of a seeded run must not."""
     if config.run.precision == "fast" and config.run.randomness == "seeded":
         yield (
-            'run.precision = "fast" depends on measurements of this machine, but the results of '
-            'a seeded run have to follow from its run file; use "mixed" or "full"'
+            'run.precision is "fast", which depends on measurements of this machine, but the '
+            'results of a seeded run must depend only on its run file; use "mixed" or "full"'
         )
 
 
 def measures_lost_on_resume(config: Config) -> Iterator[str]:
-    """A resume from a checkpoint between two evaluations would lose counts of work."""
+    """A resume from a checkpoint between two evaluations would lose part of summed measures."""
     run = config.run
     if run.simulation_metrics and run.checkpoint_every % run.evaluate_every:
         yield (
-            f"run.simulation_metrics adds up work between evaluations, every {run.evaluate_every} "
-            f"rounds, but a resume from a checkpoint, every {run.checkpoint_every} rounds, would "
-            "lose part of that sum; make run.checkpoint_every a multiple of run.evaluate_every"
+            "run.simulation_metrics is true, which adds up work between evaluations (every "
+            f"{run.evaluate_every} rounds), but a resume from a checkpoint (every "
+            f"{run.checkpoint_every} rounds) would lose part of that sum; make "
+            "run.checkpoint_every a multiple of run.evaluate_every"
         )
 
 
 def evaluation_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why clients cannot evaluate this run, or a metric may not stop it."""
+    """Yields every reason why clients cannot evaluate, or a metric may not stop the run early."""
     if config.evaluation.by == "clients":
         yield from _end_without_evaluation(config)
         yield from _chosen_size(config)
@@ -57,18 +59,18 @@ def evaluation_refusals(config: Config) -> Iterator[str]:
 
 
 def _end_without_evaluation(config: Config) -> Iterator[str]:
-    """The last round trains, and its model is not evaluated."""
+    """Every round would be an evaluation, or the last round would not be one."""
     every, rounds = config.evaluation_rounds.every, config.run.rounds
     if rounds % every or every == 1:
         yield (
-            f"evaluation.every (or run.evaluate_every) is {every}, but run.rounds is {rounds}; set "
-            "the former above 1 and run.rounds to a multiple of it, so that some rounds train and "
-            "the last one evaluates"
+            f"evaluation.every (or run.evaluate_every) is {every} and run.rounds is {rounds}, but "
+            "some rounds have to train and the last round has to evaluate; set evaluation.every "
+            "to 2 or more, and run.rounds to a multiple of evaluation.every"
         )
 
 
 def _chosen_size(config: Config) -> Iterator[str]:
-    """All clients evaluate (`derives_size`)."""
+    """A number of evaluating clients is set, but the sampler derives it (`derives_size`)."""
     drawn = independent_draw(config.sampler, 0, config.data.clients)
     if config.evaluation.size and drawn.derives_size:
         yield (
@@ -81,39 +83,39 @@ def _single_examples(config: Config) -> Iterator[str]:
     """A silo's row of metrics is not protected for single examples."""
     if config.client_mechanism.private:
         yield (
-            'evaluation.by = "clients" protects whole clients, but client.privacy protects single '
-            "examples, and a silo's metrics have no noise that protects these; use evaluation.by = "
+            'evaluation.by is "clients", but client.privacy protects single examples of a silo, '
+            "and no noise protects single examples in the silo's metrics; use evaluation.by = "
             '"test"'
         )
 
 
 def _untested_canaries(config: Config) -> Iterator[str]:
-    """Canaries test the releases of training, and not those of evaluations."""
+    """Canaries test only training rounds, but evaluation rounds are also charged."""
     if config.audit.canaries:
         yield (
-            f"audit.canaries is {config.audit.canaries}, but canaries send directions of the model "
-            "and have no metrics, so that part of the claim would remain untested; use "
-            'evaluation.by = "test"'
+            f"audit.canaries is {config.audit.canaries}, but canaries are only inserted into "
+            "training rounds, so the part of epsilon for evaluation by clients would remain "
+            'untested; use evaluation.by = "test", or remove audit.canaries'
         )
 
 
 def _charged_in_advance(config: Config) -> Iterator[str]:
-    """Sites that share clients, on machines of their own, charge a run at once, by one event."""
+    """Sites that share clients charge all rounds in advance, by one event for every round."""
     if config.apart and config.data.sites_per_client > 1:
         yield (
-            f"data.sites_per_client is {config.data.sites_per_client}, so that a site charges all "
-            "rounds at once, as rounds of one kind, but evaluation rounds are of another kind; "
-            'with data.site_partition = "elsewhere" use evaluation.by = "test"'
+            f"data.sites_per_client is {config.data.sites_per_client}, so with data.site_partition "
+            '= "elsewhere" a site charges all rounds at once as training rounds, but some are '
+            'evaluation rounds; use evaluation.by = "test"'
         )
 
 
 def _scores_personal_models(objective: Objective) -> bool:
-    """Whether clients have personal models that need no further measurements."""
+    """Whether clients have personal models that need no measurements at broadcast models."""
     return objective.personalises and not objective.measures
 
 
 def _no_personal_models(config: Config) -> Iterator[str]:
-    """Clients evaluate the broadcast model: they have no other, or theirs needs more than it."""
+    """Personal models are to be evaluated, but there are none, or they need other values."""
     key, name = "evaluation.personal is true", config.names["objective"]
     objective, local = config.objective, config.start.local
     if config.evaluation.by != "clients":
@@ -121,18 +123,18 @@ def _no_personal_models(config: Config) -> Iterator[str]:
     elif not (local or objective.personalises):
         yield (
             f"{key}, but clients have no personal models; set model.local, or client.objective = "
-            f"{offered('objective', _scores_personal_models)}, or remove the key"
+            f"{offered('objective', _scores_personal_models)}, or remove evaluation.personal"
         )
     elif objective.measures or (local and objective.keeps):
         yield (
             f"{key}, but with client.objective = {name!r} a client's personal model also depends "
-            "on values that evaluation rounds neither measure nor send; remove the key, and score "
-            "personal models with `privfed evaluate RUN --personalise 0`"
+            "on values that evaluation rounds neither measure nor send; remove evaluation.personal "
+            "and score personal models with `privfed evaluate RUN --personalise 0`"
         )
 
 
 def _nothing_measured(config: Config) -> Iterator[str]:
-    """There is no test set, and clients do not evaluate."""
+    """Early stopping needs a metric, but there is no test set, and clients do not evaluate."""
     if config.nothing_public and config.evaluation.by == "test":
         yield (
             f'stop.patience is {config.stop.patience}, but with data.holdout = "none" no metric '
@@ -141,20 +143,20 @@ def _nothing_measured(config: Config) -> Iterator[str]:
 
 
 def _uncharged_stop(config: Config) -> Iterator[str]:
-    """The test set belongs to training clients, and conclusions from it are not charged."""
+    """Early stopping would use examples of training clients, which is not charged."""
     protected = config.mechanism.private or config.client_mechanism.private
     by_test = config.evaluation.by == "test"
     if protected and by_test and config.data.holdout == "examples":
         yield (
-            f'stop.patience is {config.stop.patience}, but data.holdout = "examples" scores on '
-            "examples of clients that train, so that the last round would reveal information about "
-            'these clients, uncharged; use evaluation.by = "clients", which is charged, or a '
-            "public test set"
+            f'stop.patience is {config.stop.patience}, but with data.holdout = "examples" the run '
+            "is scored on examples of clients that train, so the number of rounds would reveal "
+            'information about these clients without a charge; use evaluation.by = "clients", '
+            "which is charged, or a public test set"
         )
 
 
 def _unknown_measure(config: Config) -> Iterator[str]:
-    """No metric of that name is measured."""
+    """Early stopping names a metric that is not measured."""
     by, loss = config.stop.by, config.loss
     known = (
         config.evaluation.measures if config.evaluation.by == "clients" else [loss.measure, "loss"]
@@ -164,21 +166,21 @@ def _unknown_measure(config: Config) -> Iterator[str]:
 
 
 def _never_reached(config: Config) -> Iterator[str]:
-    """The patience exceeds the number of evaluations after the first."""
+    """Early stopping needs more evaluations without improvement than there can be."""
     by_clients = config.evaluation_rounds.every
     count = -(-config.run.rounds // (by_clients or config.run.evaluate_every))
     if config.stop.patience >= count:
         yield (
-            f"stop.patience is {config.stop.patience}, but the run has {count} evaluations, too "
-            "few to stop it early; lower stop.patience, or evaluate more often"
+            f"stop.patience is {config.stop.patience}, but the run has only {count} evaluations, "
+            "so it can never stop early; lower stop.patience, or evaluate more often"
         )
 
 
-_PRIVATE = "[tune] private = true"
+_PRIVATE = "tune.private is true"
 
 
 def choice_refusals(config: Config) -> Iterator[str]:
-    """Yields the reasons why the best of a random number of runs is not one proved release."""
+    """Yields every reason why private tuning has no proof for these candidates."""
     if config.chosen:
         yield from _nothing_promised(config)
         yield from _other_guarantees(config)
@@ -187,26 +189,25 @@ def choice_refusals(config: Config) -> Iterator[str]:
 
 
 def _nothing_promised(config: Config) -> Iterator[str]:
-    """A choice among runs without a guarantee has none."""
+    """Candidates have no guarantee, or contain canaries."""
     if not config.mechanism.private or config.privacy.epsilon == float("inf"):
         yield (
-            f"{_PRIVATE}, but candidates have no noise; set privacy.epsilon, or tune without "
-            "tune.private"
+            f"{_PRIVATE}, but candidates have no noise; set privacy.epsilon, or remove tune.private"
         )
     if config.void:
         yield (
-            f"{_PRIVATE}, but simulated attackers read raw updates, so that there is no guarantee; "
+            f"{_PRIVATE}, but simulated attackers read raw updates, so there is no guarantee; "
             "remove the attack"
         )
     if config.audit.canaries:
         yield (
-            f"{_PRIVATE}, but audit.canaries test single runs and losing runs stay secret; remove "
-            "audit.canaries"
+            f"{_PRIVATE}, but audit.canaries is {config.audit.canaries}, which tests single runs, "
+            "of which all except the best stay secret; remove audit.canaries"
         )
 
 
 def _other_guarantees(config: Config) -> Iterator[str]:
-    """Only the headline is charged as a choice."""
+    """Candidates have a guarantee for which a private choice has no proof."""
     if config.shared_noise is not None:
         yield (
             f"{_PRIVATE}, but distributed noise has a second guarantee, for which a private choice "
@@ -215,27 +216,27 @@ def _other_guarantees(config: Config) -> Iterator[str]:
     if config.mechanism.private and config.mechanism.trust == "client":
         yield (
             f"{_PRIVATE}, but under privacy.mechanism = {config.names['mechanism']!r} epsilon "
-            "holds against readers of clients' messages, who also see the messages of losing "
-            'candidates; use privacy.mechanism = "gaussian", or tune on public data'
+            "holds against readers of clients' messages, who would also see the messages of all "
+            'other candidates; use privacy.mechanism = "gaussian", or tune on public data'
         )
     if config.example_privacy is not None:
         yield (
-            f"{_PRIVATE}, but examples of silos ([client.privacy]) have a second guarantee, for "
+            f"{_PRIVATE}, but with [client.privacy] examples of silos have a second guarantee, for "
             "which a private choice has no proof; remove [client.privacy], or tune on public data"
         )
 
 
 def _uncharged_score(config: Config) -> Iterator[str]:
-    """The score must be post-processing of a run's releases, or be charged."""
+    """The score would use examples of training clients, which is not charged."""
     if config.data.holdout == "examples":
         yield (
-            f'{_PRIVATE}, but data.holdout = "examples" scores candidates on examples of '
-            'clients that train, which is not charged; use "test" or "clients"'
+            f'{_PRIVATE}, but with data.holdout = "examples" candidates are scored on examples of '
+            'clients that train, which is not charged; use data.holdout = "test" or "clients"'
         )
 
 
 def _tells_the_number(config: Config) -> Iterator[str]:
-    """The number of candidates has to stay secret."""
+    """The number of candidates would not stay secret."""
     if config.apart:
         yield (
             f"{_PRIVATE}, but sites on machines of their own see the number of candidates, which "
@@ -244,6 +245,6 @@ def _tells_the_number(config: Config) -> Iterator[str]:
     for key, value in (("run.heads", config.run.heads), ("run.watch", config.run.watch)):
         if value:
             yield (
-                f"{_PRIVATE}, but {key} reports every candidate, whose number has to remain "
-                f"secret; leave {key} out"
+                f"{_PRIVATE}, but {key} would report every candidate, and so the number of "
+                f"candidates, which has to remain secret; leave {key} out"
             )

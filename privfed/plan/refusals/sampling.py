@@ -13,7 +13,7 @@ from privfed.sampling.cohort import draws_of
 
 
 def unproven_objective(config: Config) -> Iterator[str]:
-    """The objective declares why it has no proof under privacy."""
+    """The objective declares that it has no proof under privacy (`unproven`)."""
     objective = config.objective
     if config.mechanism.private and objective.unproven:
         yield (
@@ -23,20 +23,20 @@ def unproven_objective(config: Config) -> Iterator[str]:
 
 
 def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
-    """The clipping norm follows a count of clients, in which absent clients are miscounted."""
+    """Adaptive clipping counts clients within the norm, but absent clients are miscounted."""
     absent = (
         config.availability.varies or config.client.drop_stragglers or config.cohort.dropout > 0
     )
     if config.mechanism.adaptive and absent:
         yield (
-            "privacy.adaptive_clip is true, but a client that does not answer counts as half "
-            "within the clip, so that the clip would grow without bound; set cohort.availability = "
+            "privacy.adaptive_clip is true, but each client that does not answer counts as half a "
+            "client within the clip, so the clip may grow without bound; set cohort.availability = "
             '"always", cohort.dropout = 0 and client.drop_stragglers = false, or a fixed clip'
         )
 
 
 def weights_by_private_sizes(config: Config) -> Iterator[str]:
-    """Rows are weighted by numbers of examples, which no noise would protect."""
+    """Clients would send their numbers of examples as weights, which no noise protects."""
     if config.mechanism.private and config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but under privacy a client\'s number of examples '
@@ -45,11 +45,11 @@ def weights_by_private_sizes(config: Config) -> Iterator[str]:
 
 
 _FEWEST = 20
-"""The smallest number of canaries that can refute a claim with reasonable probability."""
+"""Minimum number of canaries; fewer have almost no power to refute a claim."""
 
 
 def canary_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why this run's canaries could test nothing, or would change the run."""
+    """Yields every reason why canaries could not test this run's claim, or would change the run."""
     if config.audit.canaries:
         canaries = f"audit.canaries is {config.audit.canaries}"
         yield from _nothing_claimed(config, canaries)
@@ -63,24 +63,25 @@ def canary_refusals(config: Config) -> Iterator[str]:
 
 
 def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
-    """Without privacy there is no claim."""
+    """There is no claim to test without a private mechanism."""
     if not config.mechanism.private:
         yield (
             f'{canaries}, but with privacy.mechanism = "none" there is no claim to test; set '
-            "privacy.mechanism, or remove the key"
+            "privacy.mechanism, or remove audit.canaries"
         )
 
 
 def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
-    """There are too few canaries for any evidence; `check` reports the cost of too many."""
+    """There are too few canaries for evidence. (`check` reports the cost of many canaries.)"""
     if config.audit.canaries < _FEWEST:
         yield (
-            f"{canaries}, but so few can refute no claim; expected at least {_FEWEST}, better 1000"
+            f"{canaries}, but so few canaries cannot refute a claim; expected at least {_FEWEST}, "
+            "better 1000"
         )
 
 
 def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
-    """The cohort size is capped (`shares_places`), and no event covers displaced clients."""
+    """Canaries would displace clients from cohorts (`shares_places`), which no event covers."""
     sampler = config.sampler
     witness = sampler.witness(0, config.data.clients)
     if sampler.shares_places and not witness.shares_places:
@@ -92,7 +93,7 @@ def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
-    """Clients, and all rows, are at sites on machines of their own."""
+    """Sites on machines of their own accept rows only from their own clients."""
     if config.apart:
         yield (
             f"{canaries}, but clients are at sites on machines of their own (data.site_partition = "
@@ -102,13 +103,13 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _full_sums(config: Config, canaries: str) -> Iterator[str]:
-    """All clients take part in a secure sum, which has no room for canaries."""
+    """All clients take part in each secure sum, whose capacity is too small for the canaries."""
     witness, capacity = config.sampler.witness(0, config.data.clients), config.secure.capacity
     all_clients = config.data.clients + config.audit.canaries
     if capacity and not witness.random and not witness.shares_places and capacity < all_clients:
         yield (
-            f"{canaries} that all take part with {config.data.clients} clients in each sum, "
-            f"but secure.capacity is {capacity}; expected at least {all_clients}, or leave it out"
+            f"{canaries}, which all take part in each sum with {config.data.clients} clients, but "
+            f"secure.capacity is {capacity}; set it to {all_clients} or more, or leave it out"
         )
 
 
@@ -117,12 +118,12 @@ def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
     if config.attacked:
         yield (
             f"{canaries}, but runs with attackers (attack.fraction) have no claim to test; remove "
-            "the canaries or the attack"
+            "audit.canaries or the attack"
         )
 
 
 def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
-    """Input canaries train as clients that keep no state and have one row."""
+    """Canaries train on examples, but clients have state, own ledgers or several rows here."""
     instead = 'use audit.kind = "update"'
     if config.keeping:
         yield (
@@ -131,23 +132,23 @@ def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
         )
     if config.example_privacy:
         yield (
-            f"{canaries}, but client.privacy charges each silo's own ledger, which canaries lack; "
-            f"{instead}"
+            f"{canaries}, but with client.privacy each silo has a ledger of its own, which a "
+            f"canary does not have; {instead}"
         )
     if config.data.sites_per_client > 1:
         yield (
-            f"{canaries}, but a client's examples may be at several sites "
-            f"(data.sites_per_client); {instead}"
+            f"{canaries}, but data.sites_per_client is {config.data.sites_per_client}, and a "
+            f"canary has examples at only one site; {instead}"
         )
     if config.mechanism.adaptive:
         yield (
-            f"{canaries}, but their updates have large norms, to which privacy.adaptive_clip would "
-            f"adapt; set privacy.adaptive_clip to false, or {instead}"
+            f"{canaries}, but the canaries' updates have large norms, to which "
+            f"privacy.adaptive_clip would adapt; set privacy.adaptive_clip to false, or {instead}"
         )
 
 
 def unproven_draw(config: Config) -> Iterator[str]:
-    """The sampler's witness refuses this sampling."""
+    """The sampler itself has no proof for this population (`Sampler.witness`)."""
     try:
         config.sampler.witness(0, config.data.clients)
     except Refused as refused:
@@ -155,7 +156,7 @@ def unproven_draw(config: Config) -> Iterator[str]:
 
 
 def draw_by_sizes(config: Config) -> Iterator[str]:
-    """Sampling uses numbers of examples, which are private, or counted by another part too."""
+    """Sampling by numbers of examples would use private data, or count examples twice."""
     if not config.sampler.reads_sizes:
         return
     sampler, weights = f"cohort.sampler is {config.names['sampler']!r}", config.aggregation.weights
@@ -166,46 +167,46 @@ def draw_by_sizes(config: Config) -> Iterator[str]:
         )
     elif config.objective.sums_states:
         yield (
-            f"{sampler}, which samples by size, but with client.objective = "
-            f"{config.names['objective']!r} each client's state counts equally, at one sampling "
-            'rate; use "poisson"'
+            f"{sampler}, which samples by size, but client.objective = "
+            f"{config.names['objective']!r} needs the same sampling rate for all clients; use "
+            '"poisson"'
         )
     elif weights != "uniform" and not config.rule.robust:
         yield (
-            f"{sampler}, which samples by size, but aggregation.weights is {weights!r}, so that "
+            f"{sampler}, which samples by size, but aggregation.weights is {weights!r}, so "
             'examples would count twice; use aggregation.weights = "uniform"'
         )
 
 
 def secret_slots(config: Config) -> Iterator[str]:
-    """The slots of an epoch must be secret from readers, and another part reveals them."""
+    """Privacy amplification needs secret slots, which another part reveals."""
     release = release_of_draw(config)
     if not isinstance(release, RandomAllocation) or not config.mechanism.private:
         return
     sampler = f"cohort.sampler = {config.names['sampler']!r}"
     if config.mechanism.trust != "server":
         yield (
-            f"{sampler} amplifies privacy against readers of the releases, with noise that the "
-            f"server adds, but privacy.mechanism = {config.names['mechanism']!r} protects from "
-            'a server that knows the slots; use privacy.mechanism = "gaussian", or a sampler '
-            'without a secret cohort: "cyclic"'
+            f"{sampler} amplifies privacy only against readers of the releases, who do not know "
+            f"the slots, but privacy.mechanism = {config.names['mechanism']!r} also protects "
+            'against the server, which knows them; use privacy.mechanism = "gaussian", or a '
+            'sampler without a secret cohort: "cyclic"'
         )
     if config.run.simulation_metrics:
         yield (
-            f"{sampler}, but run.simulation_metrics publishes metrics of each cohort, from which "
-            "an adversary that knows all other clients' slots can infer a client's slot; set "
-            'run.simulation_metrics to false, or use "cyclic"'
+            f"{sampler} needs secret slots, but run.simulation_metrics publishes metrics of each "
+            "cohort, from which an adversary that knows all other clients' slots can infer a "
+            'client\'s slot; set run.simulation_metrics to false, or use "cyclic"'
         )
     if config.secured and (release.groups > 1 or isinstance(config.mechanism, InBands)):
         yield (
-            f"{sampler} in groups, but the abort probability of a secure sum is proved only if all "
-            "clients are sampled alike, and cohorts vary with the group's size; use cohort.groups "
-            '= 1 and privacy.mechanism = "gaussian", or secure.protocol = "none"'
+            f"{sampler} has groups here, but the abort probability of a secure sum is proved only "
+            "for equally distributed cohorts, and their sizes differ between groups; use "
+            'cohort.groups = 1 and privacy.mechanism = "gaussian", or secure.protocol = "none"'
         )
 
 
 def release_of_draw(config: Config) -> object:
-    """Returns the release that sampling makes of a Gaussian one; None if refused elsewhere."""
+    """Returns the release of the sampler's witness for a Gaussian mechanism; None if refused."""
     try:
         return config.sampler.witness(0, config.data.clients).release
     except Refused:

@@ -1,4 +1,4 @@
-"""Refusals about sites (thresholds, sampling inside them, states) and about silos with DP-SGD."""
+"""Refusals about sites (thresholds, sampling at sites, states), and about silos with DP-SGD."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privfed.sampling.cohort import draws_of
 
 
 def silo_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason against these weights of silos, and against DP-SGD in silos."""
+    """Yields every reason why weights of silos, or DP-SGD in silos, are not possible."""
     yield from _silo_weights(config)
     if config.client_mechanism.private:
         yield from _examples_of_phones(config)
@@ -30,14 +30,14 @@ def silo_refusals(config: Config) -> Iterator[str]:
 
 
 def _silo_weights(config: Config) -> Iterator[str]:
-    """Declared weights are set, but all weights are one or the number of silos differs."""
+    """Weights of silos are set, but have no effect, or do not fit the clients."""
     weights = config.aggregation.silo_weights
     if not weights:
         return
     if config.mechanism.private or config.objective.sums_states:
         yield (
-            "aggregation.silo_weights is set, but every client has weight one under user-level "
-            "privacy and if the server sums clients' states; remove the key"
+            "aggregation.silo_weights is set, but every client has weight 1 under user-level "
+            "privacy, and if the server sums clients' states; remove aggregation.silo_weights"
         )
     elif len(weights) != config.data.clients or not any(weights):
         yield (
@@ -46,13 +46,13 @@ def _silo_weights(config: Config) -> Iterator[str]:
         )
     elif config.aggregation.weights != "auto" or config.data.setting != "cross_silo":
         yield (
-            'aggregation.silo_weights is set, but requires data.setting = "cross_silo" and the '
+            'aggregation.silo_weights is set, but needs data.setting = "cross_silo" and the '
             "default of aggregation.weights; set data.setting, and remove aggregation.weights"
         )
 
 
 def _examples_of_phones(config: Config) -> Iterator[str]:
-    """DP-SGD protects one example of a silo; for phones, whole clients need protection."""
+    """DP-SGD at clients protects single examples, but clients are not silos."""
     if config.data.setting != "cross_silo":
         yield (
             f"client.privacy.mechanism is {_name(config)!r}, which protects single examples of a "
@@ -62,48 +62,48 @@ def _examples_of_phones(config: Config) -> Iterator[str]:
 
 
 def _mixed_precision(config: Config) -> Iterator[str]:
-    """Gradients of single examples are clipped in full precision."""
+    """DP-SGD clips gradients of single examples in full precision only."""
     if config.run.precision in ("mixed", "fast"):
         yield (
             f'run.precision is "{config.run.precision}", but client.privacy.mechanism = '
-            f"{_name(config)!r} takes gradients of single examples, which stay in full precision; "
-            'use "full"'
+            f"{_name(config)!r} needs gradients of single examples in full precision; use "
+            'run.precision = "full"'
         )
 
 
 def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
-    """Examples are read outside of the local steps, or gradients depend on other examples.
+    """The objective uses examples outside of the local steps, which alone have noise.
 
-    The local steps alone have noise (`anchored`, `measures`, `exchanges`, `grouping`; `losses`).
+    It declares this by `anchored`, `measures`, `exchanges`, `grouping` or `changes_loss`.
     """
     if _reads_examples(config.objective):
         instead = offered("objective", lambda part: not _reads_examples(part))
         yield (
-            f"client.objective = {config.names['objective']!r} reads a silo's examples outside "
-            f"its local steps, but client.privacy.mechanism = {_name(config)!r} adds noise only "
-            f"to these steps; use {instead}"
+            f"client.objective = {config.names['objective']!r} uses a silo's examples outside of "
+            f"the local steps, but client.privacy.mechanism = {_name(config)!r} adds noise only in "
+            f"these steps; use {instead}"
         )
 
 
 def _reads_examples(objective: Objective) -> bool:
-    """Whether examples are read outside of the local steps."""
+    """Whether examples are used outside of the local steps, or the objective changes the loss."""
     gradients = objective.anchored or objective.changes_loss
     reads = gradients or objective.measures or objective.grouping
     return bool(reads) or objective.exchanges > 1
 
 
 def _steps_counted_twice(config: Config) -> Iterator[str]:
-    """The steps of a silo are those that its ledger is charged for."""
+    """A number of local steps is set, but the keys of DP-SGD determine the charged steps."""
     if config.client.steps:
         yield (
             f"client.steps is {config.client.steps}, but client.privacy.mechanism = "
-            f"{_name(config)!r} takes a number of charged steps that its own keys determine; "
-            "remove the key, and set client.privacy.sampling_rate and client.epochs"
+            f"{_name(config)!r} determines the number of charged steps; remove client.steps, and "
+            "set client.privacy.sampling_rate and client.epochs"
         )
 
 
 def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
-    """Weights by examples reveal a silo's number of examples, which DP-SGD protects."""
+    """Weights would reveal a silo's number of examples, which DP-SGD protects."""
     if config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but a silo\'s number of examples is protected '
@@ -113,7 +113,7 @@ def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
 
 
 def _draws_that_tell_sizes(config: Config) -> Iterator[str]:
-    """Sampling by sizes (`sampler.reads_sizes`) reveals a silo's number of examples."""
+    """Sampling (`reads_sizes`) would reveal a silo's number of examples, which DP-SGD protects."""
     if config.sampler.reads_sizes:
         yield (
             f"cohort.sampler is {config.names['sampler']!r}, but a silo's number of examples is "
@@ -123,12 +123,12 @@ def _draws_that_tell_sizes(config: Config) -> Iterator[str]:
 
 
 def _name(config: Config) -> str:
-    """Name of the mechanism by which silos protect their examples."""
+    """Returns the name of the mechanism by which silos protect their examples."""
     return config.names["client_mechanism"]
 
 
 def site_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason against sites as the parties, or against clients at several of them."""
+    """Yields every reason why sites cannot be the parties, or hold rows of the same clients."""
     yield from _sites_that_are_none(config)
     yield from _clients_at_several_sites(config)
     if config.by_sites or config.apart:
@@ -146,24 +146,24 @@ def site_refusals(config: Config) -> Iterator[str]:
 
 
 def _sites_that_are_none(config: Config) -> Iterator[str]:
-    """Sites are to be the parties, but there are none, or no sum in which they take part."""
+    """Sites are to be the parties, but there are no sites, or no sum has parties."""
     if config.secure.parties != "sites" or config.by_sites:
         return
     if not config.data.sites:
         yield (
-            'secure.parties is "sites", but data.sites is 0; declare the number of sites that '
-            "hold the clients, a public constant"
+            'secure.parties is "sites", but data.sites is 0; set data.sites to the number of sites '
+            "that hold the clients"
         )
         return
     yield (
-        'secure.parties is "sites", but the server sees rows and adds the noise, so that no secure '
+        'secure.parties is "sites", but the server sees rows and adds the noise, so no secure '
         'sum has parties; set secure.protocol = "masks", or privacy.mechanism = "local_gaussian", '
-        "or leave the key out"
+        "or leave secure.parties out"
     )
 
 
 def _clients_at_several_sites(config: Config) -> Iterator[str]:
-    """A client's rows are split among sites, for which few mechanisms have a proof."""
+    """A client has rows at several sites, for which other parts have no proof."""
     parts, mechanism = config.data.sites_per_client, config.mechanism
     if parts == 1:
         return
@@ -171,8 +171,8 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
     if config.attacked or config.keeping:
         what = "attackers" if config.attacked else "clients with state"
         yield (
-            f"{key}, but {what} are whole clients instead of their rows at one site; remove one of "
-            "the two"
+            f"{key}, but {what} are simulated only for clients with rows at one site; remove one "
+            "of the two"
         )
     if not mechanism.private:
         return
@@ -183,50 +183,54 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
         )
     if (mechanism.trust != "server" or config.secured) and not config.by_sites:
         yield (
-            f"{key}, but clients are the parties of sums (secure.parties), and each would be "
-            'several parties; use secure.parties = "sites", or none: secure.protocol = "none" '
-            'and privacy.mechanism = "gaussian"'
+            f"{key}, but clients are the parties of sums (secure.parties), so one client would be "
+            'several parties; use secure.parties = "sites", or no secure sum: secure.protocol = '
+            '"none" and privacy.mechanism = "gaussian"'
         )
     if config.rule.robust or config.aggregation.before:
         yield (
-            f"{key}, but aggregation.rule = {config.names['rule']!r} takes each row for the row of "
-            'a whole client; use aggregation.rule = "mean"'
+            f"{key}, but aggregation.rule = {config.names['rule']!r} (with aggregation.before) "
+            'treats each row as that of one client; use aggregation.rule = "mean" alone'
         )
     if mechanism.adaptive:
         yield (
-            f"{key}, but privacy.adaptive_clip counts clients instead of their rows at each site; "
-            "set privacy.adaptive_clip to false"
+            f"{key}, but privacy.adaptive_clip counts each client once, and not its row at each "
+            "site; set privacy.adaptive_clip to false"
         )
 
 
 def _thresholds(config: Config) -> Iterator[str]:
-    """Numbers of sites: n_min - k >= 1, and n_min >= t (rules of proof, section 9.1, S5 and S6)."""
+    """The minimum number n_min of surviving sites is too small.
+
+    With k colluding sites and threshold t, n_min - k >= 1 and n_min >= t must hold (rules of proof,
+    section 9.1, S5 and S6).
+    """
     protocol, sites = config.row_hiding, config.data.sites
     if protocol is None:
         return
     limits, least = configured_limits(config), protocol.least_sites(config.data.sites)
     if least > sites:
         yield (
-            f"data.sites is {sites}, but {least} sites would have to survive, so that "
-            f"{limits.colluders} colluding sites and the server cannot open another site's sum; "
-            "declare more sites (data.sites), or lower secure.colluders"
+            f"data.sites is {sites}, but at least {least} surviving sites are needed to keep a "
+            f"site's sum secret from the server and {limits.colluders} colluding sites; declare "
+            "more sites (data.sites), or lower secure.colluders"
         )
     elif not least <= limits.minimum <= sites:
         yield (
-            f"secure.minimum is {limits.minimum} sites; expected a number from {least}, the shares "
-            "that open a secret (by secure.threshold, secure.colluders and secure.threat), to "
-            f"data.sites = {sites}"
+            f"secure.minimum is {limits.minimum} sites; expected a number from {least} (the number "
+            "of shares that reconstruct a secret, by secure.threshold, secure.colluders and "
+            f"secure.threat) to data.sites = {sites}"
         )
     elif limits.minimum <= limits.colluders:
         yield (
-            f"secure.minimum allows only {limits.minimum} sites to survive, but {limits.colluders} "
-            "of these may collude or be Byzantine, so that no honest noise would remain; raise "
-            "secure.minimum, or lower secure.colluders"
+            f"secure.minimum is {limits.minimum} surviving sites, but {limits.colluders} sites may "
+            "collude or be Byzantine, so no honest noise may remain; raise secure.minimum, or "
+            "lower secure.colluders"
         )
 
 
 def _numbers_of_clients(config: Config) -> Iterator[str]:
-    """Keys count clients of a cohort as parties, but all sites take part in every round."""
+    """Keys for cohorts of clients are set, but the parties are sites, which all take part."""
     keys = {"secure.capacity": config.secure.capacity}
     values = config.values()["secure"]
     keys |= {f"secure.{name}": values.get(name, 0) for name in ("admitted", "neighbours")}
@@ -239,7 +243,7 @@ def _numbers_of_clients(config: Config) -> Iterator[str]:
 
 
 def _unproven_draws(config: Config) -> Iterator[str]:
-    """Sites sample their own clients, independently at random or all of them."""
+    """Sites sample their own clients, which is proved only for Poisson sampling or all clients."""
     if config.mechanism.private and not isinstance(
         release_of_draw(config), PoissonSampled | Gaussian
     ):
@@ -250,17 +254,17 @@ def _unproven_draws(config: Config) -> Iterator[str]:
 
 
 def _states_at_sites(config: Config) -> Iterator[str]:
-    """State kept between rounds reveals earlier sampling, and makes rows depend on other rows."""
+    """Clients would keep state between rounds, but sites support no such state."""
     if config.keeping:
         yield (
-            f"{config.keeping} keeps client state between rounds, but sites keep none: a row "
-            "depends only on its client's data, the released model and its own random draws; "
-            'use another objective, or secure.parties = "clients"'
+            f"{config.keeping} keeps client state between rounds, but sites keep none: at a site, "
+            "a row must depend only on the client's data, the released model and new random "
+            'draws; use another objective, or secure.parties = "clients"'
         )
 
 
 def _attackers_elsewhere(config: Config) -> Iterator[str]:
-    """Attackers are drawn among all clients, and pool their examples, in one process."""
+    """Attackers are simulated, but sites on machines of their own simulate none."""
     if config.apart and config.attacked:
         yield (
             f"attack.fraction is {config.attackers.fraction:g}, but clients are at sites on "
@@ -270,16 +274,17 @@ def _attackers_elsewhere(config: Config) -> Iterator[str]:
 
 
 def _one_view(config: Config) -> Iterator[str]:
-    """One guarantee holds against the server, sites and readers."""
+    """A party is named, but with sites one guarantee holds against the server and readers."""
     if config.privacy.against != "server":
         yield (
-            "privacy.against distinguishes the server from readers, but if sites sample their own "
-            "clients, one guarantee holds against both and colluding sites; remove privacy.against"
+            f"privacy.against is {config.privacy.against!r}, but if sites sample their own "
+            "clients, one guarantee holds against the server, readers and colluding sites "
+            "together; remove privacy.against"
         )
 
 
 def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
-    """A site bounds its clients' rows, so unbounded rows would need a Byzantine site."""
+    """Attackers would send unbounded rows, but an honest site bounds its clients' rows."""
     if config.attacked and config.attackers.stage == "after_bound":
         yield (
             'attack.stage is "after_bound", but a site bounds each of its clients\' rows, and '
@@ -289,17 +294,18 @@ def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
 
 
 def _noise_twice(config: Config) -> Iterator[str]:
-    """Noise of each site protects its sum alone, and exceeds the range of a protocol."""
+    """Each site's own noise already protects its sum, so a secure sum has no effect."""
     if config.mechanism.trust == "client" and config.secured:
         yield (
-            f"privacy.mechanism = {config.names['mechanism']!r} hides each site's sum by that "
-            "site's own noise, so that secure.protocol has no effect; use secure.protocol = "
-            '"none", or one noise for all sites: privacy.mechanism = "discrete_gaussian"'
+            f"secure.protocol is {config.names['protocol']!r}, but with privacy.mechanism = "
+            f"{config.names['mechanism']!r} each site's own noise already protects its sum; use "
+            'secure.protocol = "none", or a mechanism that divides the noise among sites: '
+            'privacy.mechanism = "discrete_gaussian"'
         )
 
 
 def _rules_on_rows(config: Config) -> Iterator[str]:
-    """A rule on rows would receive sums of sites, but its tolerance concerns clients."""
+    """The rule needs clients' rows, but sites send only sums."""
     try:
         rule = rule_of(config)
     except Refused:

@@ -1,4 +1,4 @@
-"""Refusals about secure sums, noise that clients share, and compressed messages."""
+"""Refusals about secure sums, noise that pairs of clients share, and compressed messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privfed.plan.sum_limits import configured_limits
 
 
 def joint_noise_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why clients cannot share noise (`mechanism.joint`) here."""
+    """Yields every reason why pairs of clients cannot share noise (`mechanism.joint`)."""
     if config.joint_noise is None:
         return
     mechanism = f"privacy.mechanism = {config.names['mechanism']!r}"
@@ -26,56 +26,58 @@ def joint_noise_refusals(config: Config) -> Iterator[str]:
 
 
 def _draws(config: Config, mechanism: str) -> Iterator[str]:
-    """Sampling could put a client into a cohort of colluders, which know its noise."""
+    """Cohorts are sampled, so a client could be in a cohort of colluders, who know its noise."""
     witness = config.sampler.witness(0, config.data.clients)
     if witness.random or witness.rate < 1:
         yield (
-            f"{mechanism} is proved for rounds in which all clients take part, but cohort.sampler "
-            f"is {config.names['sampler']!r}, and a sampling party could place a client in a "
-            'cohort of colluders, who know all noise that the client shares with them; use "full"'
+            f"{mechanism} is proved only if all clients take part in each round, but "
+            f"cohort.sampler is {config.names['sampler']!r}: the party that samples could choose a "
+            "cohort of colluders for a client, who know all noise that it shares with them; use "
+            'cohort.sampler = "full"'
         )
 
 
 def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
-    """The noise protects rows that the server sees, but a protocol hides them."""
+    """The noise protects rows that the server receives, but a secure sum hides rows."""
     if config.secured:
         yield (
-            f"{mechanism} protects rows that the server sees, but secure.protocol = "
-            f'{config.names["protocol"]!r} reveals none; use secure.protocol = "none", or noise '
-            'that is added within a sum: privacy.mechanism = "discrete_gaussian"'
+            f"{mechanism} protects rows that the server receives, but with secure.protocol = "
+            f'{config.names["protocol"]!r} it receives none; use secure.protocol = "none", or '
+            'noise within a secure sum: privacy.mechanism = "discrete_gaussian"'
         )
 
 
 def _sites(config: Config, mechanism: str) -> Iterator[str]:
-    """Clients are the parties, and each shares secrets with all others."""
+    """Clients share secrets, but the parties are sites."""
     if config.by_sites:
         yield (
-            f"{mechanism} is proved for clients that share secrets, not for sites that hold "
-            'several; use secure.parties = "clients", or privacy.mechanism = "local_gaussian"'
+            f"{mechanism} is proved for clients that share secrets with each other, but the "
+            'parties are sites; use secure.parties = "clients", or privacy.mechanism = '
+            '"local_gaussian"'
         )
 
 
 def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
-    """Leaving out a canary changes the noise of all other rows, which reveals its absence."""
+    """Without a canary, the noise of all other rows would change, which reveals its absence."""
     if config.audit.canaries:
         yield (
-            f"audit.canaries is {config.audit.canaries}, but under {mechanism} every client "
-            "shares noise with every other participant: leaving out a canary changes all rows; "
-            "remove the key, and test the mechanism alone: `privfed audit --mechanism`"
+            f"audit.canaries is {config.audit.canaries}, but with {mechanism} every client shares "
+            "noise with every other participant, so all rows would change if a canary is left "
+            "out; remove audit.canaries, and test the mechanism alone: `privfed audit --mechanism`"
         )
 
 
 def _evaluations(config: Config, mechanism: str) -> Iterator[str]:
-    """Metrics of clients are summed over a constant, and rows that share noise are averaged."""
+    """Clients evaluate, but their metrics are summed, and rows that share noise are averaged."""
     if config.evaluation_rounds.every:
         yield (
-            f'evaluation.by is "clients", whose metrics are summed, but {mechanism} is for rows '
-            'that a rule averages; use evaluation.by = "test"'
+            f'evaluation.by is "clients", so metrics are summed, but {mechanism} is for rows that '
+            'a rule averages; use evaluation.by = "test"'
         )
 
 
 _OF_ANY_ROWS = frozenset({"generator", "root"})
-"""Inputs of a rule on rows that concern neither the model's parameters nor earlier rounds."""
+"""Inputs of a rule that depend on neither the model's parameters nor earlier rounds."""
 _LENGTH = 1000
 
 
@@ -96,11 +98,11 @@ def _named(config: Config) -> str:
 
 
 def _more_than_an_update(config: Config) -> Iterator[str]:
-    """Compression requires one update `[d]`, sent in one exchange (`layout`, `exchanges`)."""
+    """A compressed message must be one update `[d]` in one exchange, but clients send more."""
     if not _sends_an_update(config.objective):
         yield (
             f"{_named(config)} is for messages that are one update, but client.objective = "
-            f"{config.names['objective']!r} sends more than that, or has the server sum "
+            f"{config.names['objective']!r} sends more than one update, or lets the server sum "
             "clients' states; use an objective that sends only an update: "
             f"{offered('objective', _sends_an_update)}"
         )
@@ -113,43 +115,44 @@ def _sends_an_update(objective: Objective) -> bool:
 
 
 def _states_with_gradients(config: Config) -> Iterator[str]:
-    """Client state can hold a compression error or a gradient (`anchored`), not both."""
+    """Client state would have to hold a compression error and a gradient (`anchored`)."""
     if config.compression.keeps and config.objective.anchored == "all":
         yield (
-            f"client.objective = {config.names['objective']!r} uses a client's memory for a "
-            f"gradient, but {_named(config)} uses it for the compression error; set "
+            f"client.objective = {config.names['objective']!r} stores a gradient in a client's "
+            f"state, but {_named(config)} stores the compression error there; set "
             "compression.error_feedback = false"
         )
 
 
 def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
-    """A compression that is not `linear` saves bytes only if the server receives single rows."""
+    """The compression is not `linear`, so it saves no bytes unless the server receives rows."""
     if config.compression.linear:
         return
     linear = offered("compression", lambda part: part.compresses and part.linear)
-    instead = f"use a linear one: {linear}"
+    instead = f"use a linear compression: {linear}"
     if config.secured:
         yield (
-            f"{_named(config)} encodes each row by itself, but a secure sum adds up rows with all "
-            f"entries, so that compression would save no byte and cost accuracy; {instead}, or "
+            f"{_named(config)} encodes each row by itself, but a secure sum needs all entries of "
+            f"rows, so compression would save no bytes and reduce accuracy; {instead}, or "
             'secure.protocol = "none"'
         )
     elif config.apart:
         yield (
             f"{_named(config)} encodes each row by itself, but with data.site_partition = "
-            '"elsewhere" sites send sums of their clients\' rows, which have all entries, so that '
-            f"no byte is saved; {instead}"
+            '"elsewhere" sites send sums of their clients\' rows, which have all entries, so '
+            f"compression would save no bytes; {instead}"
         )
     elif config.mechanism.private and config.mechanism.trust != "server":
         yield (
             f"{_named(config)} encodes each row by itself, but under privacy.mechanism = "
             f"{config.names['mechanism']!r} a client adds noise to all entries before it sends "
-            f'them, so that no byte is saved; {instead}, or privacy.mechanism = "gaussian"'
+            f"the row, so compression would save no bytes; {instead}, or privacy.mechanism = "
+            '"gaussian"'
         )
 
 
 def _rules_for_models(config: Config) -> Iterator[str]:
-    """A rule remembers updates, or works by layers, but compressed messages have other entries."""
+    """The rule depends on earlier updates or on layers, but compressed messages have neither."""
     try:
         rule = rule_of(config)
     except Refused:
@@ -157,24 +160,24 @@ def _rules_for_models(config: Config) -> Iterator[str]:
     needs = rule.needs() if isinstance(rule, RowRule) else frozenset()
     if config.compression.linear and (rule.remembers or needs - _OF_ANY_ROWS):
         yield (
-            f"aggregation.rule = {config.names['rule']!r} depends on earlier updates or on "
-            f"layers of a model, but with {_named(config)} clients send other values; use "
-            "another rule, or a compression of each row by itself"
+            f"aggregation.rule = {config.names['rule']!r} depends on earlier updates or on the "
+            f"layers of a model, but with {_named(config)} clients do not send updates; use "
+            "another rule, or a compression that encodes each row by itself"
         )
 
 
 def _noise_of_other_rounds(config: Config) -> Iterator[str]:
-    """Noise is correlated over rounds (`remembers`), but entries change their meaning (`fresh`)."""
+    """Noise is correlated over rounds (`remembers`), but entries differ in each (`fresh`)."""
     if config.mechanism.remembers and config.compression.fresh:
         yield (
-            f"noise of privacy.mechanism = {config.names['mechanism']!r} cancels over rounds that "
-            f"release the same entries, but {_named(config)} sends other entries in each round; "
-            'use "count_sketch", or privacy.mechanism = "gaussian"'
+            f"privacy.mechanism is {config.names['mechanism']!r}, whose noise cancels over rounds "
+            f"that release the same entries, but with {_named(config)} the entries differ in each "
+            'round; use compression.name = "count_sketch", or privacy.mechanism = "gaussian"'
         )
 
 
 def _two_exchanges(config: Config) -> Iterator[str]:
-    """Clients send two parts of one update (`exchanges`), which only plain sums combine."""
+    """Clients send two parts of one update (`exchanges`), which other parts cannot combine."""
     if config.compression.exchanges == 1:
         return
     try:
@@ -184,39 +187,40 @@ def _two_exchanges(config: Config) -> Iterator[str]:
     if config.mechanism.joint:
         yield (
             f"{_named(config)} combines two sums of one cohort, but under privacy.mechanism = "
-            f"{config.names['mechanism']!r} the server is sent rows; use privacy.mechanism = "
+            f"{config.names['mechanism']!r} the server receives rows; use privacy.mechanism = "
             '"gaussian", or compression.name = "low_rank"'
         )
     elif rule.robust:
         yield (
             f"{_named(config)} combines two sums of one cohort, but aggregation.rule = "
-            f'{config.names["rule"]!r} is for rows that are updates; use "mean"'
+            f"{config.names['rule']!r} needs rows that are updates; use aggregation.rule = "
+            '"mean"'
         )
     if config.client_mechanism.private:
         yield (
-            f"{_named(config)} uses two messages about one training, but client.privacy.mechanism "
-            f"= {config.names['client_mechanism']!r} would sample noise for its steps twice and be "
-            'charged once; use "low_rank"'
+            f"{_named(config)} has a silo send two messages about one training, but "
+            f"client.privacy.mechanism = {config.names['client_mechanism']!r} would sample its "
+            'noise again for the second one, uncharged; use compression.name = "low_rank"'
         )
     if config.attacked:
         yield (
-            f"{_named(config)} has clients send two messages about one update, but attackers are "
+            f"{_named(config)} has clients send two messages per update, but attackers are "
             "simulated only for one message; use another compression"
         )
 
 
 def _canaries(config: Config) -> Iterator[str]:
-    """Canaries are scored by releases of whole updates."""
+    """Canaries are scored by releases of whole updates, but messages are compressed."""
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, but canaries are scored by releases of "
-            f'whole updates, which {_named(config)} does not give; use compression.name = "none" '
-            "to audit"
+            f"whole updates, and with {_named(config)} releases are compressed; use "
+            'compression.name = "none", or remove audit.canaries'
         )
 
 
 def secure_sum_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason against this protocol, or against keys that need one."""
+    """Yields every reason why a secure sum is not possible, or keys need a secure sum."""
     yield from _party_without_shared_noise(config)
     if not config.secured:
         yield from _shared_noise_without_sums(config)
@@ -233,13 +237,13 @@ def _party_without_shared_noise(config: Config) -> Iterator[str]:
     """A party is named, but only shared noise (`trust`) distinguishes two parties."""
     if config.privacy.against != "server" and config.mechanism.trust != "sum":
         yield (
-            "privacy.against is set, but applies only to distributed noise "
-            "(discrete_gaussian, skellam), which has two guarantees; remove the key"
+            f"privacy.against is {config.privacy.against!r}, but only distributed noise "
+            "(discrete_gaussian, skellam) has two guarantees; remove privacy.against"
         )
 
 
 def _shared_noise_without_sums(config: Config) -> Iterator[str]:
-    """Noise is generated in a secure sum (`trust`), but there is none."""
+    """The mechanism adds noise within a secure sum (`trust`), but there is no secure sum."""
     if config.mechanism.trust == "sum":
         yield (
             f"privacy.mechanism = {config.names['mechanism']!r} adds its noise within a secure "
@@ -249,12 +253,12 @@ def _shared_noise_without_sums(config: Config) -> Iterator[str]:
 
 
 def _keys_without_protocol(config: Config) -> Iterator[str]:
-    """Keys of secure sums are set, but there is none."""
+    """Keys of secure sums are set, but there is no secure sum."""
     for key, unset in (("capacity", 0), ("minimum", 0), ("simulate", "messages")):
         if getattr(config.secure, key) != unset:
             yield (
                 f"secure.{key} is set, but has an effect only with a secure.protocol; set "
-                "secure.protocol, or remove the key"
+                f"secure.protocol, or remove secure.{key}"
             )
 
 
@@ -267,17 +271,17 @@ def _impossible_limits(config: Config) -> Iterator[str]:
 
 
 def _layers_without_secrets(config: Config) -> Iterator[str]:
-    """The mechanism adds noise in layers (`layered`), which the protocol cannot remove again."""
+    """The mechanism adds noise in layers (`layered`), but the protocol cannot remove layers."""
     mechanism = config.mechanism
     if mechanism.trust == "sum" and mechanism.layered and not config.protocol.layers:
         yield (
-            'privacy.sizing = "layers" removes noise with secrets that masked sums share; use '
+            'privacy.sizing is "layers", but only masked sums can remove layers of noise; use '
             'secure.protocol = "masks", or privacy.sizing = "minimum"'
         )
 
 
 def _minimum_above_capacity(config: Config) -> Iterator[str]:
-    """No sum could have the required number of survivors."""
+    """More survivors are required than a sum may have clients."""
     secure = config.secure
     if secure.capacity and secure.minimum > secure.capacity:
         yield (
@@ -287,22 +291,22 @@ def _minimum_above_capacity(config: Config) -> Iterator[str]:
 
 
 def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
-    """Sums are `approximate`, but the key holder (`trust`) does not add the noise."""
+    """Decrypted sums are `approximate`, but other parties than the key holder would see them."""
     if config.protocol.approximate and config.mechanism.trust != "server":
         yield (
             f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, but "
-            "others than key holders could recover the key from such sums; use central noise, "
-            'which the key holder adds (privacy.mechanism = "gaussian"), or secure.protocol = "bfv"'
+            "other parties could recover the key from them; use noise that the key holder adds "
+            '(privacy.mechanism = "gaussian"), or secure.protocol = "bfv"'
         )
 
 
 def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
-    """Abort probabilities are charged for independent dropouts with a known probability."""
+    """The probability of dropouts, from which that of aborts is computed, is not known."""
     if config.by_sites:  # the senders are sites, whichever of their clients are available
         return
     if config.client.drop_stragglers or config.availability.varies:
         yield (
-            "client.drop_stragglers or cohort.availability makes the number of senders to a secure "
-            "sum unpredictable, but the probability of aborts is computed from it; use "
+            "client.drop_stragglers or cohort.availability makes dropouts of a secure sum "
+            "unpredictable, but the probability of aborts is computed from that of dropouts; use "
             'cohort.dropout, client.drop_stragglers = false and cohort.availability = "always"'
         )

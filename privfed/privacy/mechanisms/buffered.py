@@ -75,7 +75,7 @@ class Buffered(CorrelatedMechanism):
     decays: tuple[float, ...] | None = Field(None, strict=False)
     """Decays theta, in [0, 1); by default optimised for the rounds of the run."""
     outputs: tuple[float, ...] | None = Field(None, strict=False)
-    """Outputs omega, as many, nonnegative, of sum at most 1; by default optimised likewise."""
+    """Outputs omega, one per decay, nonnegative, of sum at most 1; by default optimised too."""
     solved_for: int = Field(0, ge=0)
     """Number of rounds that these were optimised for; 0 if they are given."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
@@ -93,7 +93,8 @@ class Buffered(CorrelatedMechanism):
     def _proven(self) -> Self:
         if (self.decays is None) != (self.outputs is None):
             raise ValueError(
-                "one of decays and outputs is set, but they form pairs; set both, or neither"
+                "only one of decays and outputs is set, but each decay belongs to an output; set "
+                "both, or neither"
             )
         if self.decays is None or self.outputs is None:
             return self
@@ -139,7 +140,7 @@ class Buffered(CorrelatedMechanism):
         return f"over all rounds by {self.buffers} buffer{'s' * (self.buffers > 1)}, {solved}"
 
     def coefficients(self) -> NDArray[np.float64]:
-        """The first column of C over the rounds for which it was optimised; (1) before that."""
+        """First column of C over the rounds for which it was optimised; [1] before that."""
         if self.decays is None:
             return np.ones(1)
         return self._solved().column(max(self.solved_for, 1))

@@ -63,8 +63,8 @@ class CentralGaussian(AdaptiveClip):
     *Trust*: the server sees the clipped updates (or, under secure sums, their exact sum) and adds
     the noise.
 
-    *Arithmetic*: clipped rows are rounded toward zero to a public grid, so that sums are exact, and
-    the noise is the continuous Gaussian rounded to the same grid
+    *Arithmetic*: clipped rows are rounded toward zero to a public grid, so sums are exact, and the
+    noise is the continuous Gaussian rounded to the same grid
     (`privfed.privacy.noise.gaussian_on_grid`).
 
     Source: McMahan, Ramage, Talwar & Zhang 2018, Algorithm 1, with the fixed-denominator estimator
@@ -154,8 +154,9 @@ class CentralGaussian(AdaptiveClip):
 class CorrelatedMechanism(NoisedMechanism):
     """Releases x_t + Y_t in round t, over a constant divisor, where C Y = Z.
 
-    x_t is the sum of clipped rows, Z is independent over rounds, and C is public. Only the server's
-    own stored keys make Y: with independent keys the mechanism would be a different one.
+    x_t is the sum of clipped rows, Z is independent over rounds, and C is public. Y follows only
+    from the keys that the server stores: with independent keys the mechanism would be a different
+    one.
     """
 
     trust: ClassVar[Literal["server"]] = "server"
@@ -177,7 +178,7 @@ class CorrelatedMechanism(NoisedMechanism):
         require_bounded(total, self.clip)
         if not isinstance(keys, CorrelatedKeys):
             raise TypeError(
-                "this noise is correlated over rounds, so that independent keys give no proof"
+                "this noise is correlated over rounds, so independent keys give no proof"
             )
         noise = torch.from_numpy(keys.noise(self.std() * total.bound))
         return ((total.total + noise.to(total.total)) / divisor).float(), state

@@ -35,7 +35,7 @@ from privfed.privacy.noise.shares import (
 from privfed.sampling.cohort import Witness
 
 _DOWNWARD = 1 - 1e-12
-"""Factor on a variance, above the rounding errors of its parts."""
+"""Factor on a variance that exceeds the rounding errors of its parts."""
 
 
 class InLayers(DistributedNoise):
@@ -59,9 +59,9 @@ class InLayers(DistributedNoise):
         return super()._shares()
 
     def _largest_std(self) -> float:
-        """Returns the largest standard deviation, which is smaller with layers.
+        """Returns the largest standard deviation of a share, in steps; it is smaller with layers.
 
-        With few survivors each keeps more noise, which must be sampled as well.
+        With few survivors each one keeps more layers, whose sum must be sampled as well.
         """
         most = super()._largest_std()
         setting = self._planned_setting()
@@ -119,14 +119,16 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
     unwrapping, rotating back and dividing are post-processing.
 
     *Noise*: each share, and each layer, is a discrete Gaussian of at least 3 steps. A sum of such
-    shares is post-processing of the central Gaussian mechanism of the same variance less 4.5 steps,
-    up to a total variation distance that is charged to delta (`DiscreteGaussianShare` has the
-    proof). The event is therefore that of central Gaussian noise. The 4.5 steps are charged as the
-    fraction that they are of the smallest share, so that any number of honest shares is covered.
+    shares is post-processing of the central Gaussian mechanism of the same variance less 4.5, in
+    squared steps, up to a total variation distance that is charged to delta
+    (`DiscreteGaussianShare` has the proof). The event is therefore that of central Gaussian noise.
+    The 4.5 steps are charged as a fraction of the smallest share's variance, which covers any
+    number of honest shares.
 
     *Unit and adjacency*: one client. Against the server, and against readers of the aggregates, its
-    contribution against zero (zero-out, not amplified). Against readers it is that of the sampler,
-    with amplification, if the noise is exact `layers` and no client is Byzantine.
+    contribution against zero (zero-out, not amplified). Against readers, if the noise is in exact
+    layers and no client is Byzantine, the relation is the sampler's, with amplification; otherwise
+    it is zero-out.
 
     *Sensitivity*: that of the encoded integers, `Codec.bound` in L2. With `adaptive_clip` a row
     also reports whether its unclipped norm was within C, as a further number of the clipped and
@@ -136,14 +138,14 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
 
     *Sizing*: with "minimum", `secure.minimum` clients (or 1 - `tolerance` of the expected cohort)
     provide the noise; more clients only add to it, and with fewer the sum aborts. With "layers",
-    excess noise is removed after dropouts are known, so that the total is (z C)^2, or up to 5 %
-    more depending on the number of dropouts; it is exact if the budget bounds the guarantee against
-    readers and no client is Byzantine.
+    excess noise is removed after dropouts are known, so the total variance is (z C)^2, or up to 5 %
+    more, depending on the number of dropouts; it is exact if the budget bounds the guarantee
+    against readers and no client is Byzantine.
 
     *Trust*: honest survivors, and the secure sum. The noise of Byzantine clients
     (`aggregation.byzantine`) is never counted, and that of colluding clients (`secure.colluders`)
-    not against the server. Readers do not take part: a client knows its own share and the cohort,
-    and is therefore counted as a colluder.
+    is not counted against the server. Readers do not take part: a client knows its own share and
+    the cohort, and is therefore counted as a colluder.
 
     Source: Kairouz, Liu & Steinke 2021, algorithm 1; layers: Jiang et al. 2024 (add-then-remove).
     """
@@ -210,7 +212,7 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
     def _largest_std(self) -> float:
         if self.noise_sampler == "exact":
             return 399.0
-        # The shares of sites have one table for all rounds, so that a larger one is worthwhile.
+        # The shares of sites have one table for all rounds, so a larger table is worthwhile.
         return super()._largest_std() * (4 if self._planned_setting().sites else 1)
 
     def _least_shares(self) -> tuple[float, float]:
@@ -245,7 +247,8 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
         what = "share" if share < LEAST_GAUSSIAN else "layer"
         return Refused(
             f"secure.bits is {self._planned_setting().bits}, but then a party's {what} of the "
-            f"noise may be {min(share, layer):.2g} steps, and discrete Gaussian noise has a proof "
-            f"from {LEAST_GAUSSIAN:g} steps on; raise secure.bits, lower secure.capacity or "
+            f"noise may be {min(share, layer):.2g} steps, below the {LEAST_GAUSSIAN:g} steps that "
+            "the proof of discrete Gaussian noise requires; raise secure.bits, lower "
+            "secure.capacity or "
             'privacy.tolerance, or use privacy.mechanism = "skellam"'
         )

@@ -72,12 +72,13 @@ class DistributedNoise(NoisedMechanism):
 
     @property
     def _exact(self) -> bool:
-        """Whether the total noise does not depend on the cohort size, and hence does not reveal it.
+        """Whether layers are exact: the total noise is the same for all cohort sizes and dropouts.
 
-        Coarse layers leave up to 5 % more noise, depending on participants and dropouts. If privacy
-        against readers is amplified, there are therefore as many layers as possible dropouts. To a
-        server, which knows the cohort size, and for sites, whose attendance does not depend on any
-        client's participation, more noise is post-processing.
+        Coarse layers leave up to 5 % more noise, depending on the cohort size and the dropouts, and
+        so may reveal the cohort size. Amplification against readers therefore needs exact layers:
+        as many as there may be dropouts. Otherwise coarse layers suffice, since excess noise is
+        post-processing: to a server, which knows the cohort size, and with sites, whose presence
+        does not depend on any client's participation.
         """
         setting = self._planned_setting()
         return (
@@ -144,7 +145,7 @@ class DistributedNoise(NoisedMechanism):
         return self.clip
 
     def _columns(self, length: int) -> int:
-        """Returns the number of columns of the row of a message of this length."""
+        """Returns the number of columns of a row, for a message of `length` numbers."""
         return length
 
     def _share_std(self) -> float:
@@ -179,9 +180,9 @@ class DistributedNoise(NoisedMechanism):
         layers, used when the budget bounds the guarantee against readers) and no client is
         Byzantine: the release is then that of central noise, for any sampler with an event for
         Gaussian noise, and for Skellam noise under Poisson sampling. Otherwise, if h of m survivors
-        are Byzantine, they leave out h / m of the noise, so that the noise itself would reveal m,
-        which differs by one between add/remove neighbours. In addition, every client that
-        shares keys learns the cohort, and could encode its members into its row.
+        are Byzantine, a fraction h / m of the noise may be missing, so the noise itself would
+        reveal m, which differs by one between add/remove neighbours. In addition, every client that
+        shares keys learns the cohort, and a Byzantine client could encode its members into its row.
         """
         slack = self._total_variation() * exchanges
         if self._planned_setting().sites:
@@ -190,9 +191,9 @@ class DistributedNoise(NoisedMechanism):
         readers = self._release(self._planned_setting().clients.added, exchanges)
         if isinstance(witness.release, TruncatedPoisson) and isinstance(server, Skellam):
             raise Refused(
-                f"cohort.sampler = {witness.sampler!r} has no proof with Skellam noise; use "
-                'privacy.mechanism = "discrete_gaussian", or "poisson" with secure.capacity, whose '
-                "aborts are charged"
+                f"cohort.sampler is {witness.sampler!r}, but has no proof with Skellam noise; use "
+                'privacy.mechanism = "discrete_gaussian", or cohort.sampler = "poisson" with '
+                "secure.capacity, whose aborts are charged"
             )
         by_party = {
             "server": Event(_once_in(witness, server), witness.sampler, ZERO_OUT, slack=slack),
@@ -238,14 +239,14 @@ class DistributedNoise(NoisedMechanism):
         """The total variation distance of one sum's noise from the accounted distribution."""
         setting = self._planned_setting()
         parties = setting.sites.sites if setting.sites else setting.cohort.largest
-        most = parties if self.layered else 1  # layers, and the base
+        most = parties if self.layered else 1  # draws per party: base and layers
         draws = self.grid().length * parties * most
         return min(1.0, self.share().total_variation * draws)
 
     def noise_on_update(self, size: int) -> float:
         grid = self.grid()  # raises Refused
         sites = self._planned_setting().sites
-        if sites:  # without dropouts
+        if sites:  # the noise without dropouts
             added = math.sqrt(sites.added_by(sites.sites, self.layered))
             return self._noise() * self._largest() / self.clip * added
         return grid.share * grid.step * math.sqrt(size) / self.clip
@@ -261,7 +262,7 @@ class DistributedNoise(NoisedMechanism):
         return padded(columns) if self.grid().rotated else columns
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Rows clipped and rotated; the secure sum's client encodes them and adds its noise."""
+        """Returns rows clipped and rotated; in the secure sum clients encode them and add noise."""
         clipped = self._clipped(rows, state)
         if not self.grid().rotated:
             return clipped
@@ -297,7 +298,7 @@ class DistributedNoise(NoisedMechanism):
 
 
 def _as_central(witness: Witness, noise: Noise | Unprotected) -> Release | None:
-    """The release of a sampled cohort with noise of a constant total; None if none is proved."""
+    """Returns a sampled cohort's release if total noise is constant; None if there is no proof."""
     match witness.release, noise:
         case (None, _) | (_, Unprotected()):
             return None

@@ -1,7 +1,7 @@
 """Noise correlated over rounds: Y = C^-1 Z, row by row, for a Toeplitz matrix C.
 
-Z_t follows from the run's own key and the round, so that a resume computes the same rows again, and
-a round that was consumed without a release leaves later rounds unchanged. Rounds are requested in
+Z_t follows from the run's own key and the round, so a resumed run computes the same rows again. A
+round that was consumed without a release leaves later rounds unchanged. Rounds are requested in
 order.
 """
 
@@ -37,10 +37,10 @@ class Correlated(ABC):
         return CorrelatedKeys(None, source=self, round=round)
 
     def noise(self, round: int, std: float) -> Row:
-        """Y of `round` `[length]`, from 1, for Z of this standard deviation, equal in all rounds.
+        """Returns Y `[length]` of `round`, from 1, where Z has the standard deviation `std`.
 
-        The latest round may be requested again. Raises `ValueError` for an earlier round, and for
-        another standard deviation.
+        The latest round may be requested again. Raises `ValueError` for an earlier round, and if
+        `std` differs from that of earlier rounds.
         """
         if round < self._round:
             raise ValueError(f"the noise of round {round} is past: it is at round {self._round}")
@@ -196,7 +196,7 @@ class CorrelatedOnGrid(Correlated):
 
 def refuse_overflow(coefficients: Row, rounds: int) -> None:
     """Raises `Refused` if noise over `rounds` rounds may be inexact, for any standard deviation."""
-    from scipy.signal import lfilter  # imported late: lists of parts do not need it
+    from scipy.signal import lfilter  # imported here, since lists of parts do not need it
 
     first = np.zeros(rounds)
     first[0] = 1.0

@@ -22,7 +22,7 @@ _MOST = 2**63 - 1
 
 
 class _Bits:
-    """Uniform integers from 64-bit words; each call draws fresh words, also from a seed."""
+    """Uniform integers from 64-bit words; each call draws fresh words, even from seeded keys."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys, self._calls = keys, 0

@@ -2,9 +2,9 @@
 
 *Bands* with the least noise on the prefix sums of a run. The coefficients c_0 = 1, c_1, ...,
 c_(bands-1) minimise log(|c|^2 |A C^-1|_F^2) over T rounds, with A the prefix sums. A client's
-participations are at least `bands` rounds apart, so that its columns of C are disjoint and the
-sensitivity is sqrt(k) |c| for any coefficients: their optimisation needs no proof, and
-a different number of rounds than optimised for costs accuracy, never privacy.
+participations are at least `bands` rounds apart, so its columns of C are disjoint, and the
+sensitivity is sqrt(k) |c| for any coefficients. Their optimisation therefore needs no proof, and a
+run of another number of rounds than they were optimised for loses accuracy, never privacy.
 
 *Gradient.* With w = C^-1 1 and u_t = T - t, |A C^-1|_F^2 = sum_t u_t w_t^2. Differentiating C w = 1
 by c_j gives C dw = -(w shifted by j), hence -sum_t lambda_t w_(t-j), with C^T lambda = 2 u w: two
@@ -12,14 +12,12 @@ filters, one of them backwards in time, and a correlation.
 
 Source: McKenna 2024, arXiv 2405.15913.
 
-The noise on prefix sums that a factorisation leaves, and the square root of the prefix sums.
+*Noise on prefix sums.* Releases are x_t + Y_t with C Y = Z, and Z has independent rows. C `[T, T]`
+is lower-triangular Toeplitz; its column from the diagonal downwards is given by its coefficients c
+`[bands]`, zero after them. A model that sums releases has the noise A C^-1 Z, with A the
+lower-triangular ones.
 
-Releases are x_t + Y_t with C Y = Z, and Z has independent rows. C `[T, T]` is lower-triangular
-Toeplitz; its column from the diagonal downwards is given by its coefficients c `[bands]`, zero
-after them. A model that sums releases has the noise A C^-1 Z, with A the lower-triangular ones.
-
-Buffered linear Toeplitz noise: correlated over all rounds, with the memory of a few rows.
-
+*Buffers* (buffered linear Toeplitz noise): correlated over all rounds, with a memory of a few rows.
 C has the column c_0 = 1, c_i = sum_j omega_j theta_j^(i - 1), with decays theta `[d]` and outputs
 omega `[d]`. Y = C^-1 Z needs d rows of memory: Y_t = Z_t - sum_j omega_j B_j, after which each
 buffer becomes B_j <- theta_j B_j + Y_t. A client's columns of C overlap; for the sensitivity see
@@ -85,15 +83,15 @@ def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
 def prefix_noise(coefficients: Numbers, rounds: int) -> float:
     """The root mean square noise on prefix sums over `rounds`, relative to independent noise.
 
-    Both have the same guarantee, and a client's participations are at least `bands` rounds apart,
-    so that k of them change C x by sqrt(k) |c|: |c| |A C^-1|_F / |A|_F.
+    Both have the same guarantee. A client's participations are at least `bands` rounds apart, so k
+    of them change C x by sqrt(k) |c|, and the ratio is |c| |A C^-1|_F / |A|_F.
     """
     norm = float(np.linalg.norm(coefficients))
     return relative_noise(inverse_sums(coefficients, rounds), norm)
 
 
 def relative_noise(sums: Numbers, sensitivity: float) -> float:
-    """The relative noise of `prefix_noise` for any `sensitivity`, over independent noise's sqrt(k).
+    """Returns `prefix_noise` at a `sensitivity` relative to that of independent noise, sqrt(k).
 
     `sums` `[rounds]` is the column of A C^-1. If a client's columns overlap, the sensitivity is
     larger than |c|: see `accounting.bounds.toeplitz_sensitivity`.
@@ -231,8 +229,8 @@ class Buffers:
 def optimal_buffers(count: int, rounds: int, separation: int) -> Buffers:
     """Returns the `count` buffers with the least noise on the prefix sums of a run of `rounds`.
 
-    For clients whose participations are at least `separation` rounds apart, and never noisier than
-    independent noise, which is the case of outputs 0. Raises `ValueError` for a count outside
+    Clients' participations are at least `separation` rounds apart. The buffers are never noisier
+    than independent noise, the case of outputs 0. Raises `ValueError` for a count outside
     1..`MOST_BUFFERS`, and for fewer than one round or a separation below one.
     """
     if not 1 <= count <= MOST_BUFFERS or rounds < 1 or separation < 1:
@@ -288,7 +286,7 @@ def _loss(logits: Numbers, rounds: int, separation: int) -> float:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Decays and outputs of C, and of C^-1 the distances of its decays from 1 and its outputs."""
+    """Decays and outputs of C; and, for C^-1, distances of decays from 1, and outputs."""
 
     decays: Numbers
     outputs: Numbers
@@ -317,7 +315,7 @@ def _layout(logits: Numbers) -> _Layout:
 
 
 def _outputs(across: Numbers, among: Numbers) -> Numbers:
-    """Returns the outputs `[d]`, from differences `[d, d]` to the other decays and among these."""
+    """Returns outputs `[d]`, from differences `[d, d]` to the other decays and among these."""
     return np.asarray(np.prod(across / (among + np.eye(len(among))), axis=1))
 
 

@@ -36,12 +36,12 @@ _BLOCK = 1 << 14
 _FEWEST = 4
 """Number of blocks above which an additional thread is worthwhile."""
 _TAIL = 1 << 24
-"""Tail, in multiples of 2^-64, below which 64 bits do not determine its quantile well enough."""
+"""Tail probability, in multiples of 2^-64, below which 64 bits give too coarse a quantile."""
 _LIKELY = np.uint64(1 << 44)
-"""Tail, in multiples of 2^-64, that fewer than two of a million draws are below."""
+"""Tail probability, in multiples of 2^-64, below which fewer than two of a million draws are."""
 _MOST_SLACK = 1.3e-13
-"""Upper bound on the slack of a draw with a larger tail, over the scale: at 2^-20, where it is
-largest, z is 4.76, its error 1.16e-13, and the rest below 9e-15."""
+"""Upper bound on the error of a draw of tail probability above `_LIKELY`, over the scale. It is
+largest at 2^-20: there z is 4.76, the error of z is 1.16e-13, and the rest is below 9e-15."""
 FINENESS = 2.0**30
 """Grid steps per standard deviation of the noise: at least
 this many, and less than twice as many."""
@@ -53,8 +53,8 @@ def grid_of(std: float) -> float | None:
     """Returns the public grid of rows and noise: a power of two, 2^-30 to 2^-31 of `std`.
 
     Rounding n rows toward zero changes their sum by less than n 2^-30 standard deviations, and sums
-    of integer multiples are exact in float64 for up to 2^22 z rows at the clip. None for a standard
-    deviation of zero, as rows without noise need no grid.
+    of integer multiples are exact in float64 for up to 2^22 z rows at the clip. The result is None
+    for a standard deviation of zero, as rows without noise need no grid.
     """
     if std == 0.0:
         return None
@@ -64,7 +64,7 @@ def grid_of(std: float) -> float | None:
 def refuse_inexact(noise_multiplier: float, size: int) -> None:
     """Raises `Refused` if sums over a cohort of expected `size` might not be exact in float64.
 
-    Cohort sizes more than forty standard deviations above it are assumed never to occur.
+    Cohorts more than forty standard deviations above `size` are assumed never to occur.
     """
     most = size + 40 * math.sqrt(size) + 100
     if noise_multiplier and most * 2 * FINENESS / noise_multiplier > 2.0**53:
@@ -152,7 +152,7 @@ def _refuse_scale(scale: float) -> None:
 
 
 def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, Indices]:
-    """Returns `_quickly` minus a `shift`, `[n]`, whose subtraction adds a rounding error."""
+    """Does the work of `_quickly` for quantiles minus `shift` `[n]`, with its rounding error."""
     value, slack = _scaled_quantiles(words, scale)
     value = _signed(words, value) - shift
     slack = slack + 2.3e-16 * (np.abs(value) + 1.0)
@@ -170,7 +170,7 @@ def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
     low = words >> np.uint64(1)
     value = low.view(np.int64).astype(np.float64)
     value += 0.5
-    value *= 2.0**-64  # the tail
+    value *= 2.0**-64  # the tail probability
     ndtri(value, out=value)
     value *= scale
     rounded = np.rint(value)
@@ -211,7 +211,7 @@ def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArr
     Only the boundary nearest to the double-precision value is in doubt. Without a shift it is that
     of the number's magnitude, so that both signs round alike.
     """
-    import mpmath  # few runs have a draw in doubt
+    import mpmath  # imported here: few runs have a draw in doubt
 
     exact = mpmath.mp.clone()  # the precision of `mpmath.mp` is shared by all threads
     exact.dps = 80

@@ -43,7 +43,7 @@ class PairwiseNoise:
 
     @property
     def centred(self) -> float:
-        """Standard deviation of noise that, minus its mean, is distributed as the shared noise."""
+        """Standard deviation of independent noise that, less its mean, has shared noise's law."""
         return self.shared * math.sqrt(self.clients)
 
     @property
@@ -63,25 +63,25 @@ class PairwiseNoise:
     def draw(self, keys: Keys, length: int) -> NDArray[np.float64]:
         """Returns the noise `[m, length]` of the m clients named by `keys`, in integer grid steps.
 
-        The other n - m clients share noise with these as well: they are dropouts of the cohort, and
-        the noise that they share remains.
+        The other n - m clients of the cohort dropped out; the noise that the m clients share with
+        them remains in the result.
 
         Pairs are not sampled individually, which would take n^2 numbers: with independent W_k of
-        standard deviation b sqrt(n), W - mean(W) has the covariance b^2 (n I - J). Sampled are a
-        u_k and W_k, each rounded to the grid (w_k), and N_k is their sum, minus the mean of w
-        rounded to the grid.
+        standard deviation b sqrt(n), W - mean(W) has the covariance b^2 (n I - J). The numbers a
+        u_k and W_k are sampled, each rounded to the grid (W_k to w_k). N_k is their sum, minus the
+        mean of w rounded to the grid.
 
         *The result is post-processing of N* up to a total variation distance below e^-(10^6). Let e
-        be uniform on a cell of the grid, independent of all. (1) Given the sum s of w, these are on
-        a lattice of rank n - 1, with weights given by the density of W + e there. The continuous a
-        u is added to them, which smooths: by Poisson summation the result is distributed as for W +
-        e, given that its sum is s, up to the sum of exp(-2 pi^2 r^2 |y|^2) over the lattice's dual.
-        Its shortest vector is at least 1 / (grid sqrt 2) long, and r, of 1 / r^2 = 1 / a^2 + 1 /
-        (b^2 n), at least 2^11 steps of the grid. (2) Given s and e, W = (s - sum of e) / n + (W -
-        mean of W), and the last part is independent of both, as the residuals of a Gaussian sample
-        are of its mean. So x + N as drawn is x + a u + (W - mean of W) plus a vector that is
-        independent of these, all rounded: x, w and its rounded mean are on the grid, so that
-        rounding a u is rounding the sum.
+        be uniform on a cell of the grid, independent of all. (1) Given the sum s of w, the w_k are
+        on a lattice of rank n - 1, with weights given by the density of W + e there. The continuous
+        a u is added to them, which smooths: by Poisson summation the result is distributed as if W
+        + e, given that its sum is s, replaced w, up to the sum of exp(-2 pi^2 r^2 |y|^2) over the
+        lattice's dual. The shortest vector of the dual is at least 1 / (grid sqrt 2) long, and r,
+        of 1 / r^2 = 1 / a^2 + 1 / (b^2 n), at least 2^11 steps of the grid. (2) Given s and e,
+        W = (s - sum of e) / n + (W - mean of W), and the last part is independent of both, as the
+        residuals of a Gaussian sample are of its mean. So x + N as drawn is x + a u + (W - mean of
+        W) plus a vector that is independent of these, all rounded: x, w and its rounded mean are on
+        the grid, so that rounding a u is rounding the sum.
 
         Raises `ValueError` if `keys` name more clients than there are.
         """
@@ -117,10 +117,10 @@ def _steps(keys: Keys, scale: float, length: int) -> NDArray[np.float64]:
 
 
 def part_alone(ratio: float, honest: int) -> float:
-    """Returns the standard deviation `alone`, with `shared` = ratio `alone`, that protects one of
-    `honest` clients as independent noise of standard deviation 1 on its row would.
+    """Returns the `alone` that protects a row as well as independent noise of standard deviation 1.
 
-    An adversary that knows all pairs except those of h honest clients sees their rows under the
+    The standard deviation `shared` is `ratio` * `alone`, and h = `honest` clients are honest. An
+    adversary that knows all pairs except those of h honest clients sees their rows under the
     covariance a^2 I + b^2 (h I - J), a = alone and b = shared, whose eigenvalue along (1, ..., 1)
     is a^2, and orthogonal to it a^2 + h b^2. A change of one row by D has the squared Mahalanobis
     norm |D|^2 (1 / h / a^2 + (1 - 1 / h) / (a^2 + h b^2)), which is |D|^2 here.

@@ -236,10 +236,11 @@ class Layers:
     def least_layer(self, most: int) -> float:
         """Returns a lower bound on the variance of each layer of up to `most` clients.
 
-        Infinite if no layer is possible. With n' = n - k, layer i is v (d_i - d_{i-1}) / ((n' -
-        d_i) (n' - d_{i-1})) >= v / (n' (n' - 1)). If k = 0 and n (1 - `tolerance`) `waste` >= 1, T
-        is the only boundary, since survivors keep less than v + l_1, and l_1 <= v / (n - T); that
-        layer is v T / (n (n - T)), and T >= `tolerance` n / 2 where there is one.
+        The bound is infinite if there can be no layer. With n' = n - k, layer i is v (d_i -
+        d_{i-1}) / ((n' - d_i) (n' - d_{i-1})) >= v / (n' (n' - 1)). If k = 0 and n (1 -
+        `tolerance`) `waste` >= 1, T is the only boundary, since survivors keep less than v + l_1,
+        and l_1 <= v / (n - T); that layer is v T / (n (n - T)), and T >= `tolerance` n / 2 where
+        there is one.
         """
         if self.most_dropouts(most) < 1:
             return math.inf
@@ -261,7 +262,7 @@ class Layers:
         return self._share(Fraction(1, clients - self.colluders - boundary))
 
     def _share(self, part: Fraction) -> SeededShare:
-        """Returns noise of a `part` of the variance, exactly: all parts of a sum add up to it.
+        """Returns noise of an exact `part` of the variance, so all parts of a sum add up to it.
 
         Rounded variances would add up to totals that depend on the number of clients, by 1e-16.
         """
@@ -283,7 +284,7 @@ def _boundaries(clients: int, colluders: int, most: int, waste: float) -> tuple[
 
 
 def _spends(clients: int, colluders: int, before: int, until: int, waste: float) -> bool:
-    """Whether a layer between two boundaries keeps the noise within 1 + `waste` of the required.
+    """Whether one layer between two boundaries leaves at most 1 + `waste` times the noise required.
 
     In integers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste) (n - D) / (n - k - D)
     times (n - k - d_i) (n - k - d_{i-1}) (n - k - D). Holds for `until` = `before` + 1.

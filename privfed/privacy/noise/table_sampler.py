@@ -41,7 +41,7 @@ class Uniforms(Protocol):
         ...
 
     def rest(self, place: int) -> int:
-        """The following 160 bits of the number at `place` of the sequence; requested only once."""
+        """Returns the last 160 bits of the number at `place`; called at most once per place."""
         ...
 
 
@@ -121,7 +121,7 @@ class Guide:
     """Number of entries `[2^18]` below each bucket."""
 
     def draw(self, bits: Leading, scratch: Scratch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns draws `[n]` by their leading `bits` `[n]`, and the places of uncertain draws."""
+        """Returns draws `[n]` from leading `bits` `[n]`, and places that need more bits."""
         size = len(bits)
         buckets, drawn, marks = (
             each[:size] for each in (scratch.buckets, scratch.drawn, scratch.marks)
@@ -259,7 +259,7 @@ def discrete_gaussian_table(variance: float | Fraction) -> DistributionTable:
 
     Raises `ValueError` for a standard deviation above 20,000.
     """
-    import mpmath  # imported late: other noise does not need it
+    import mpmath  # imported here, since other noise does not need it
 
     most, exact = reach(math.sqrt(variance)), Fraction(variance)
     with mpmath.workprec(_WORK + 64):

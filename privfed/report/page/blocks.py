@@ -1,6 +1,6 @@
-"""The blocks of a page: chapters of blocks that `templates/blocks.html` shows.
+"""The content of a page: chapters, which consist of blocks that `templates/blocks.html` renders.
 
-All text here is plain: names of parts, columns and files are untrusted, and are escaped when they
+All text is plain. Names of parts, columns and files are untrusted, so texts are escaped when they
 are rendered.
 """
 
@@ -55,12 +55,15 @@ class Facts:
 
 @dataclass(frozen=True)
 class Figures:
-    """A table with column headings; the first cell of a line names the line.
+    """A table; the first cell of a line is the line's name.
 
     Attributes:
-      numeric: columns of numbers.
-      marked: lines that differ from the usual, which their text also states.
-      sortable: whether readers may sort the table.
+      caption: the caption.
+      columns: headings of columns.
+      lines: the cells of each line.
+      numeric: indices of the columns with numbers.
+      marked: indices of highlighted lines; a text in the line also states the reason.
+      sortable: whether readers can sort the table.
     """
 
     caption: str
@@ -74,9 +77,14 @@ class Figures:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing as SVG, its description, and its numbers as a table.
+    """A drawing.
 
-    On a `plate` it keeps its light background, because its colours carry meaning.
+    Attributes:
+      svg: the drawing.
+      caption: the caption.
+      numbers: the drawn numbers as a table; None if there are none.
+      plate: whether the drawing has a light background in dark mode too, for colours with a
+        meaning.
     """
 
     svg: Markup
@@ -91,7 +99,7 @@ Block = Paragraph | Quotation | BulletList | ShellLine | Facts | Figures | Pictu
 
 @dataclass(frozen=True)
 class Banner:
-    """A notice that precedes everything else."""
+    """A notice at the top of a page or a chapter."""
 
     title: str
     text: str
@@ -99,7 +107,7 @@ class Banner:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A part of a page under its own heading, with an optional `banner` at its top."""
+    """A part of a page under its own heading; `name` identifies it in links."""
 
     name: str
     heading: str
@@ -109,7 +117,15 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its title and subject, its notices, and its chapters."""
+    """A page.
+
+    Attributes:
+      title: the title.
+      of: the subtitle, which describes the subject.
+      banners: notices at the top.
+      chapters: the chapters.
+      written_by: versions of the programs that wrote the page.
+    """
 
     title: str
     of: str

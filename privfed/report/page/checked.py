@@ -1,4 +1,4 @@
-"""The chapter on the audit: the claim, its proof, its test, and the power of the test."""
+"""The chapter on the audit: the claimed ε, its proof, its test by canaries, and their power."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from privfed.report.plan_privacy import fewest_text, power_text
 
 
 def power_picture(power: Power) -> Picture | None:
-    """Draws the detection probabilities over the true ε of a run with less noise."""
+    """Draws the probability that canaries detect too little noise, over the true ε of the run."""
     lines = [
         Line(
             f"doubted at {power.confidence:.0%}",
@@ -41,9 +41,9 @@ def _percent(value: float | None) -> str:
 
 
 def audit_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter, written for data protection officers who read no code.
+    """Returns the chapter on the audit, for readers such as data protection officers.
 
-    Canary results may be published after the run: canaries hold no one's data, and epsilon holds
+    Results of canaries may be published after the run: canaries have no client's data, and ε holds
     against an adversary that knows all other clients.
     """
     audit, evidence = facts.audit, facts.audit.canaries
@@ -71,7 +71,7 @@ _LIMITS = (
 
 
 def _proof(facts: PageFacts) -> str:
-    """The basis of the proof, if the run's parts are available."""
+    """Returns the summary of the proof; "" if the run's parts are not available."""
     plan = facts.plan
     return f". {_capital(proof_text(plan))}" if plan and plan.mechanism.private else ""
 
@@ -81,15 +81,15 @@ def _capital(text: str) -> str:
 
 
 def _kept_heads(audit: RunAudit) -> dict[str, str]:
-    """Whether a recorded head agrees with the ledger."""
+    """Returns the result of comparing the ledger with the file in run.heads, if there is one."""
     if not audit.heads:
         return {}
-    agrees = "agrees" if audit.heads.agrees else "is not here, so it was not compared"
+    agrees = "agrees" if audit.heads.agrees else "is not available, so it was not compared"
     return {"kept heads": f"{audit.heads.path} {agrees}"}
 
 
 def _tested(audit: RunAudit) -> str:
-    """The evidence of the run's canaries on the claim, in a sentence."""
+    """Describes the evidence of the run's canaries on the claim."""
     count, evidence = audit.terms.get("canaries"), audit.canaries
     if not count:
         return (
@@ -98,27 +98,27 @@ def _tested(audit: RunAudit) -> str:
         )
     if evidence is None:
         return (
-            f"not yet: {count} canaries were declared, and the run has not ended, too few of "
-            "them took part, or their records are not here"
+            f"not yet: {count} canaries were declared, but the run has not ended, too few canaries "
+            "took part, or their records are not available"
         )
     bounds = (evidence.epsilon_lower_bound, evidence.epsilon_lower_bound_final)
     known = [bound for bound in bounds if bound is not None]
     sure = 1 - len(known) * (1 - evidence.confidence)  # confidence that no bound exceeds the true ε
     alone = (
-        "; this bound is about this run alone, without earlier runs"
+        "; this bound is for this run alone, without earlier runs"
         if audit.terms.get("prior")
         else ""
     )
     return (
-        f"by {evidence.canaries} canaries, each of which contributed with probability 1/2 by a "
-        f"secret draw. Membership inference on the releases shows that ε ≥ {max(known):.3g}, "
-        f"with {sure:.0%} confidence. {_capital(verdict_text(evidence))}{alone}"
+        f"by {evidence.canaries} canaries, each included with probability 1/2 by a secret draw. "
+        f"Membership inference on the releases shows that ε ≥ {max(known):.3g}, with {sure:.0%} "
+        f"confidence. {_capital(verdict_text(evidence))}{alone}"
     )
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """An ε on the axis: an upper or lower bound, or an estimate."""
+    """An ε in the figure: an upper bound, a lower bound or an estimate."""
 
     label: str
     epsilon: float
@@ -127,7 +127,7 @@ class _Mark:
 
 
 def canary_blocks(audit: RunAudit, evidence: Evidence) -> Sequence[Block]:
-    """Returns analytic ε, lower bounds and estimates, as a figure and in words."""
+    """Returns a figure and a table of the claimed ε, and of lower bounds and estimates of ε."""
     return [_picture(_marks(audit, evidence)), Facts(evidence_rows(evidence))]
 
 
@@ -156,7 +156,7 @@ def _marks(audit: RunAudit, evidence: Evidence) -> list[_Mark]:
 
 
 def _picture(marks: Sequence[_Mark]) -> Picture:
-    """Draws a line for each mark, with ε along the axis."""
+    """Draws the marks below each other, with ε along the x axis."""
     title = "Analytic ε, and lower bounds from canaries"
     shown = [mark for mark in marks if math.isfinite(mark.epsilon)]
     with without_warnings(), canvas(1, 1, (5.2, 0.7 + 0.32 * len(shown))) as (figure, ((panel,),)):

@@ -1,4 +1,4 @@
-"""The configuration of a run, with differences from the default run marked."""
+"""The chapters on a run's configuration, with changed keys marked, and on verification."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _LIBRARIES = ("torch", "numpy", "scipy", "dp-accounting")
 
 
 def provenance_chapter(facts: PageFacts) -> Chapter:
-    """Returns the ledger's head, the verification command, and the installed versions."""
+    """Returns the chapter on verification: a command, the ledger's head, and versions."""
     head = str(facts.audit.ledger_head)
     words = (
         "One command re-computes every ε on this page from the ledger, and compares the run's "
-        "files with it. A head that was kept elsewhere shows that no earlier charge was removed."
+        "files with the ledger. Give it a head that was recorded elsewhere to check that no "
+        "earlier charge was removed."
     )
     pairs = {
         "run": str(facts.record.path),
@@ -48,7 +49,7 @@ _ABSENT = object()
 
 
 def configuration_chapter(facts: PageFacts) -> Chapter:
-    """Returns every key of the run, and its default if that differs."""
+    """Returns the chapter with every key of the run, and its default if the value differs."""
     values, usual = dict(_keys(facts.record.keys)), _usual(facts.config)
     marked = {key for key, value in values.items() if usual.get(key, _ABSENT) != value}
     lines = [
@@ -63,7 +64,8 @@ def configuration_chapter(facts: PageFacts) -> Chapter:
     ]
     places = frozenset(n for n, key in enumerate(values) if key in marked and usual)
     words = (
-        f"{len(places)} of {len(values)} keys differ from the default run; the last column says so."
+        f"{len(places)} of {len(values)} keys differ from the default run; the last column states "
+        "their defaults."
         if usual
         else "Parts that the configuration names are not available, so defaults are not shown."
     )
@@ -72,7 +74,7 @@ def configuration_chapter(facts: PageFacts) -> Chapter:
 
 
 def _keys(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key of a run file with its section, and its value."""
+    """Yields every key of a run file, with its section, and its value."""
     for name, value in document.items():
         if isinstance(value, Mapping):
             yield from _keys(value, f"{before}{name}.")
@@ -81,7 +83,11 @@ def _keys(document: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _usual(config: Config | None) -> dict[str, Any]:
-    """The default of each key: in the default run, or of a part that it does not have."""
+    """Returns the default of each key; empty if the run's parts are not available.
+
+    The default is the value in the default run or, for keys of a part that the default run does not
+    have, the default that the part declares.
+    """
     if config is None:
         return {}
     try:
@@ -106,7 +112,7 @@ def _defaults(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 def _written(value: Any) -> str:
-    """Formats a value."""
+    """Formats a value: booleans in lower case, texts in quotes, numbers rounded."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -1,8 +1,8 @@
 """Figures for a page: lines over rounds and over δ, distinguished by dash and marker.
 
-A drawing of matplotlib becomes part of a page: its colours follow the page, and its names are
-unique. Text remains text. Nothing in it refers to another resource, and styles that would affect
-the rest of the page are removed.
+A drawing of matplotlib is embedded in the page: it has the colours of the page and unique element
+ids, and its text stays text. It refers to no other resource. Styles that would affect the rest of
+the page are removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from privfed.report.canvas import canvas, image
 from privfed.report.page.blocks import Figures, Picture
 
 _PIXELS = 1.45
-"""Largest number of pixels per point of a drawing."""
+"""Largest displayed size of a drawing, in pixels per point."""
 _PROLOGUE = re.compile(r"\A.*?(?=<svg\b)", re.DOTALL)
 _LEFT_OUT = re.compile(r"<metadata>.*?</metadata>|<style\b.*?</style>|<!--.*?-->", re.DOTALL)
 _OPENING = re.compile(r"\A<svg\b[^>]*>", re.DOTALL)
@@ -38,15 +38,23 @@ _THEMED = {
     "#dddddd": "var(--rule)",
     "#888888": "var(--quiet)",
 }
-"""Colours of the page that replace those of the drawing."""
+"""CSS colours of the page, by the colour of the drawing that they replace."""
 _COLOUR = re.compile("|".join(_THEMED), re.IGNORECASE)
 _TAG = re.compile(r"<[^>]*>")
 
 
 def inline(svg: bytes, name: str, title: str, description: str, *, themed: bool = True) -> Markup:
-    """Returns the drawing as an element named `name`, with a title and a description.
+    """Returns a drawing as an element for a page.
 
-    A `themed` one takes the colours of the page, and has no background of its own.
+    Args:
+      svg: the drawing, as matplotlib writes it.
+      name: a unique prefix of the element's ids.
+      title: the title, for screen readers.
+      description: the description, for screen readers.
+      themed: whether colours are replaced by those of the page.
+
+    Raises:
+      ValueError: if `svg` is not a drawing.
     """
     text = _LEFT_OUT.sub("", _PROLOGUE.sub("", visible(svg.decode())))
     opening = _OPENING.match(text)
@@ -82,7 +90,7 @@ def rounded(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """Points (x, y) under one label."""
+    """A labelled line: its points (x, y)."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -95,12 +103,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Axes:
-    """The quantities of the axes, and their ranges.
+    """The axes of a figure.
 
     Attributes:
-      words: formats a value along y: an ε is never rounded down.
-      level: a reference value for the lines, with its label.
-      top: the upper end of y, for example 1 for a probability.
+      x: label of the x axis.
+      y: label of the y axis.
+      words: formats a value of y for tables and descriptions.
+      log: whether x is logarithmic.
+      level: label and value of a horizontal reference line; None for no line.
+      from_zero: whether y begins at 0.
+      top: the upper end of y, for example 1 for a probability; None for the data's.
     """
 
     x: str
@@ -113,7 +125,17 @@ class Axes:
 
 
 def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> Picture | None:
-    """Draws `lines` as a picture named `name`, with their numbers; None if nothing can be drawn."""
+    """Draws lines as a picture with a table of their numbers.
+
+    Args:
+      name: a unique prefix of the element's ids.
+      title: the title.
+      axes: the axes.
+      lines: the lines.
+
+    Returns:
+      The picture; None if no line has a finite point.
+    """
     drawable = [line for line in lines if line.drawable]
     if not drawable:
         return None
@@ -150,7 +172,7 @@ def lines_picture(name: str, title: str, axes: Axes, lines: Sequence[Line]) -> P
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """A context that draws names verbatim: without formulas and without warnings about fonts."""
+    """Returns a context in which names are drawn verbatim, without warnings about fonts."""
     with warnings.catch_warnings(), matplotlib.rc_context({"text.parse_math": False}):
         warnings.simplefilter("ignore", UserWarning)
         yield
@@ -165,7 +187,7 @@ def as_svg(figure: Figure) -> bytes:
 
 
 def _description(axes: Axes, lines: Sequence[Line]) -> str:
-    """Text description of the picture."""
+    """Describes the picture by the first and last value of each line."""
     ends = [
         f"{line.label} goes from {axes.words(line.drawable[0][1])} to "
         f"{axes.words(line.drawable[-1][1])}"
@@ -177,7 +199,7 @@ def _description(axes: Axes, lines: Sequence[Line]) -> str:
 
 
 def _numbers(title: str, axes: Axes, lines: Sequence[Line]) -> Figures:
-    """The points of all lines, by x."""
+    """Returns the points of all lines as a table, with a row for each x."""
     by_x: dict[float, dict[str, float]] = {}
     for line in lines:
         for x, y in line.points:

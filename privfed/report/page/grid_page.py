@@ -32,8 +32,8 @@ from privfed.report.page.grid_tables import (
 
 _SIMULATED = Banner(
     "Not covered by any ε",
-    "This chapter was asked for with --simulation: its figures show values that only a "
-    "simulation may know.",
+    "This chapter was requested by --simulation: its figures show values that can be measured "
+    "only in a simulation.",
 )
 
 
@@ -52,7 +52,7 @@ def grid_page(facts: GridFacts, simulation: bool) -> Page:
 
 
 def _banners(facts: GridFacts) -> Iterator[Banner]:
-    """The notices that precede everything else."""
+    """Yields the notices at the top of the page."""
     void = [row for row in facts.rows if row.get("guarantee")]
     if void:
         why = ", ".join(dict.fromkeys(str(row["guarantee"]) for row in void))
@@ -63,16 +63,16 @@ def _banners(facts: GridFacts) -> Iterator[Banner]:
 
 def _together(facts: GridFacts) -> Chapter:
     words = Paragraph(
-        "Releasing several runs over the same population composes their ε, which is then larger "
-        "than that of any cell alone."
+        "If several runs over the same population are released, their ε compose: the joint ε is "
+        "larger than the ε of any cell alone."
     )
     table = joint_table(facts)
-    nothing = Paragraph("No run of the grid was charged yet, or its table does not say.")
+    nothing = Paragraph("No run of the grid was charged yet, or the table states no joint ε.")
     return Chapter("together", "Joint guarantee of all runs", [words, table or nothing])
 
 
 def _cells(facts: GridFacts) -> list[Block]:
-    """Every cell, and the worst over attacks if these vary."""
+    """Returns the table of cells, and that of the worst attacks if attacks vary."""
     blocks: list[Block] = [cell_figures(facts)]
     if direction := facts.worst_first():
         blocks.append(worst_table(facts, direction))
@@ -80,7 +80,7 @@ def _cells(facts: GridFacts) -> list[Block]:
 
 
 def _pictures(facts: GridFacts, name: str, heading: str, figures: Sequence[Figure]) -> Chapter:
-    """The grid's own figures, drawn from its tables."""
+    """Returns a chapter with figures of the grid file, drawn from the tables."""
     blocks: list[Block] = []
     for place, figure in enumerate(figures):
         try:
@@ -92,7 +92,7 @@ def _pictures(facts: GridFacts, name: str, heading: str, figures: Sequence[Figur
 
 
 def _picture(facts: GridFacts, figure: Figure, name: str) -> Picture:
-    """One figure, on a light plate: the colours of maps carry meaning. Raises `Refused`."""
+    """Draws one figure, on a light background. Raises `Refused` if it cannot be drawn."""
     with without_warnings():
         drawn = draw(figure, facts.rows_of(figure), [*facts.grid.axes])[f"{figure.name}.svg"]
     caption = figure.title or figure.name
@@ -117,10 +117,10 @@ def _not_done(facts: GridFacts) -> Chapter:
 
 
 def _origin(facts: GridFacts) -> Chapter:
-    """The files of the numbers, and the commands to recompute them."""
+    """Returns the chapter on verification: commands, and the files with the numbers."""
     words = Paragraph(
-        "The first command repeats missing runs and writes the tables again; the second "
-        "re-computes every ε from the available ledgers of runs."
+        "The first command runs missing cells and writes the tables again; the second re-computes "
+        "the joint ε from the ledgers of all runs."
     )
     path, folder = str(facts.files.grid), str(facts.files.folder)
     commands = [

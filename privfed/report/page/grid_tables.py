@@ -1,4 +1,4 @@
-"""The tables of a grid's page: cells, the worst attack on each, failures, and joint ε."""
+"""The tables of a grid's page: cells, worst attacks, unfinished runs, and joint guarantees."""
 
 from __future__ import annotations
 
@@ -25,7 +25,15 @@ ATTACK = "attack.name"
 
 @dataclass(frozen=True)
 class GridFacts:
-    """A grid and its rows: of cells and seeds, of cells over their seeds, and of rounds."""
+    """A grid and its tables.
+
+    Attributes:
+      files: the files of the tables.
+      grid: the content of the grid file.
+      rows: a row per cell and seed.
+      cells: a row per cell, over its seeds.
+      rounds: a row per cell, seed and evaluated round.
+    """
 
     files: Files
     grid: Grid
@@ -35,18 +43,18 @@ class GridFacts:
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """The number of rows by state."""
+        """The number of runs by status."""
         return Counter(str(row["status"]) for row in self.rows)
 
     @property
     def measures(self) -> list[str]:
-        """The metrics that any row has, the primary one first."""
+        """The names of all metrics in the table, in its order."""
         names = measures_of(self.grid.columns, self.rows)
         return [name for name in names if any(_is_there(row.get(name)) for row in self.rows)]
 
     @property
     def figures(self) -> list[Figure]:
-        """The public figures."""
+        """The figures without values that only a simulation measures."""
         return [figure for figure in self.grid.figure if not simulated(figure)]
 
     def rows_of(self, figure: Figure) -> Sequence[Row]:
@@ -54,7 +62,10 @@ class GridFacts:
         return self.rounds if figure.x in PROGRESS else self.rows
 
     def worst_first(self) -> Figure | None:
-        """Returns the grid's metric and direction if attacks vary; None if it is unknown."""
+        """Returns a figure with the grid's metric and direction, to find the worst attack.
+
+        None if attacks do not vary, or the cells' losses have several metrics.
+        """
         if ATTACK not in self.grid.axes:
             return None
         try:
@@ -70,21 +81,28 @@ def simulated(figure: Figure) -> bool:
 
 
 def grid_facts(files: Files) -> GridFacts:
-    """Reads the grid and its tables. Raises `Refused` if it has none yet."""
+    """Reads a grid and its tables.
+
+    Args:
+      files: the files of the tables.
+
+    Raises:
+      Refused: if the grid file is invalid, or there is no table or that of another grid.
+    """
     grid = load_grid(files.grid)
     words = [key for key, options in grid.axes.items() if _any_text(options)]
     rows = read_table(files.table, words)
     if missing := [key for key in (*grid.columns, "status") if rows and key not in rows[0]]:
         raise Refused(
-            f"{files.table} is the table of another grid, without {missing[0]!r}; run the "
-            "experiment again"
+            f"{files.table} has no column {missing[0]!r}, so it is the table of another grid; run "
+            "the experiment again"
         )
     rounds = read_table(files.rounds, words) if files.rounds.is_file() else []
     return GridFacts(files, grid, rows, summary(grid.columns, rows), rounds)
 
 
 def files_of(grid: Path) -> Files:
-    """Returns the tables in the folder of a grid file."""
+    """Returns the files of a grid's tables, in the folder of the grid file."""
     return Files(grid, grid.parent)
 
 
@@ -97,7 +115,7 @@ def _is_there(value: Any) -> bool:
 
 
 def counted_ends(facts: GridFacts) -> str:
-    """Describes the results of the grid's runs."""
+    """Describes how many runs of the grid ended with which status."""
     ends = ", ".join(f"{count} {end}" for end, count in facts.ends.items())
     return f"{len(facts.cells)} cells over {len(facts.grid.seeds)} seeds: {ends or DONE}"
 
@@ -106,9 +124,9 @@ _MEANING = ("δ", "unit", "relation", "sampler", "accountant", "guarantee", "aga
 
 
 def cell_figures(facts: GridFacts) -> Figures:
-    """Returns every cell over its seeds: metrics, and the largest ε with its meaning.
+    """Returns the table of cells: metrics over seeds, and the largest ε with its terms.
 
-    Terms that all cells share are stated once, in the caption.
+    Terms that all cells have in common are only in the caption.
     """
     keys, measures = facts.grid.columns, facts.measures
     meanings = [_meaning(cell) for cell in facts.cells]
@@ -126,7 +144,7 @@ def cell_figures(facts: GridFacts) -> Figures:
         for cell, meaning in zip(facts.cells, meanings, strict=True)
     ]
     everywhere = "; ".join(f"{name} {next(iter(values))}" for name, values in alike.items())
-    caption = "Mean, standard deviation and range over seeds, and the largest ε of a cell alone"
+    caption = "Mean, standard deviation and range over seeds; ε of a run alone, the largest one"
     numeric = frozenset(range(len(keys), len(keys) + len(measures) + 2))
     return Figures(
         f"{caption} ({everywhere}). Sort by any heading." if everywhere else f"{caption}.",
@@ -138,7 +156,7 @@ def cell_figures(facts: GridFacts) -> Figures:
 
 
 def worst_table(facts: GridFacts, direction: Figure) -> Figures:
-    """Returns the most harmful attack, by the mean over seeds, for each set of other keys."""
+    """Returns the table of worst attacks, by the mean over seeds, for each set of other keys."""
     others = [key for key in facts.grid.columns if key != ATTACK]
     name, groups = direction.measure, _grouped(facts.cells, others)
     worst = max if direction.lower_is_better else min
@@ -157,7 +175,7 @@ def worst_table(facts: GridFacts, direction: Figure) -> Figures:
 
 
 def failures_table(facts: GridFacts) -> Figures | None:
-    """Returns the unfinished runs, by reason; None if there are none."""
+    """Returns the table of runs that are not done, by reason; None if there are none."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in facts.rows:
         if row["status"] != DONE:
@@ -172,7 +190,7 @@ def failures_table(facts: GridFacts) -> Figures | None:
 
 
 def joint_table(facts: GridFacts) -> Figures | None:
-    """Returns the joint guarantee of all cells over one population; None if no table states it."""
+    """Returns the table of joint guarantees; None if the grid's table states none."""
     names = ("joint_epsilon", "joint_cells", *_TERMS, "joint_note")
     stated = [row for row in facts.rows if row.get("joint_epsilon") is not None]
     distinct = dict.fromkeys(tuple(row.get(name) for name in names) for row in stated)
@@ -223,18 +241,20 @@ def _epsilon(cell: Row) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """The number in a cell of a table; None if it is empty. Raises `Broken` for another text."""
+    """Returns the number in a cell of a table; None if it is empty. Raises `Broken` for a text."""
     try:
         return None if value is None else float(value)
     except (TypeError, ValueError):
-        raise Broken("a table of this grid has an ε that is no number; run the grid") from None
+        raise Broken(
+            "a table of this grid has an ε that is not a number; run the experiment again"
+        ) from None
 
 
 def _meaning(cell: Row) -> dict[str, str]:
-    """The terms of a cell's ε, and whether it is void."""
+    """Returns the terms of a cell's ε, by label."""
     names = (*_TERMS, "sampler", "accountant")
     stated = {"guarantee": str(cell.get("guarantee") or "as stated")}
-    start = f"the start, {cell['uncovered']}" if cell.get("uncovered") else "—"
+    start = f"the initial model, {cell['uncovered']}" if cell.get("uncovered") else "—"
     stated |= {"against": str(cell.get("against") or "—"), "not covered": start}
     return {
         label: _value(cell.get(name)) for label, name in zip(_MEANING, names, strict=False)

@@ -1,4 +1,4 @@
-"""The chapter on learning: metrics by round next to the baseline, and aborted rounds."""
+"""The chapter on results: metrics by round with the baseline, and aborted rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.run.evaluation.charged_measures import PREFIX
 
 
 def learning_chapter(facts: PageFacts) -> Chapter:
-    """Returns the results of the run, and a picture of each metric."""
+    """Returns the chapter with the results of the run, and a picture of each metric."""
     blocks: list[Block] = [Facts(_rows(facts)) if facts.summary else Paragraph(_NOT_ENDED)]
     blocks += [picture for name in facts.measures if (picture := _picture(name, facts))]
     worst = [name for name in facts.group_measures if name.startswith("worst_group_")]
@@ -35,7 +35,7 @@ def _rows(facts: PageFacts) -> dict[str, str]:
     named = (*facts.measures, *facts.group_measures)
     measures = {name: summary[name] for name in named if name in summary}
     scores = {name: with_baseline(name, measures, constant) for name in measures}
-    rounds = f"{summary.get('rounds')} moved the model, {summary.get('charges')} were charged"
+    rounds = f"{summary.get('rounds')} changed the model, {summary.get('charges')} were charged"
     if summary.get("evaluations"):
         rounds += f", {summary['evaluations']} evaluated by clients"
     if summary.get("aborted"):
@@ -50,10 +50,10 @@ def _rows(facts: PageFacts) -> dict[str, str]:
 
 
 def _of_what_is_shared(facts: PageFacts) -> dict[str, str]:
-    """The missing part of the evaluated model, if clients keep a local part."""
+    """Describes the evaluated model if clients keep a local part; else empty."""
     if not (facts.config and facts.config.start.local):
         return {}
-    return {"model": "the shared part, with local parts as new clients begin"}
+    return {"model": "the shared part, with the initial local part of a new client"}
 
 
 def _scored_on(summary: Mapping[str, Any]) -> str:
@@ -81,7 +81,7 @@ def _picture(name: str, facts: PageFacts) -> Picture | None:
 
 
 def _charged(facts: PageFacts) -> list[str]:
-    """The metrics of evaluation by clients."""
+    """Returns the names of the metrics of evaluation by clients."""
     named = (key for line in facts.rounds for key in line if f"{key}_low" in line)
     return list(dict.fromkeys(named))
 
@@ -96,7 +96,7 @@ def _clients_picture(name: str, facts: PageFacts) -> Picture | None:
     title = name.removeprefix(PREFIX)
     return lines_picture(
         f"clients-{_charged(facts).index(name)}",
-        f"{title.capitalize()} by round, as clients measured it: noised, and charged",
+        f"{title.capitalize()} by round, from charged evaluations by clients",
         Axes("round", title),
         lines,
     )
@@ -107,7 +107,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _aborts(aborts: Mapping[int, str]) -> Figures:
-    """Rounds whose secure sum was aborted, by reason; each was charged."""
+    """Returns the table of rounds whose secure sum aborted, by reason."""
     counts = Counter(aborts.values())
     rounds = {why: [str(r) for r, reason in aborts.items() if reason == why] for why in counts}
     lines = [[why, str(count), ", ".join(rounds[why])] for why, count in counts.most_common()]

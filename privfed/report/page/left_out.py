@@ -23,7 +23,7 @@ _READ_ON = (
 
 
 def left_out_chapters(facts: PageFacts) -> list[Chapter]:
-    """Returns a chapter if a party was proved to be Byzantine; otherwise an empty list."""
+    """Returns a chapter on excluded parties; an empty list if no party was proved Byzantine."""
     if not facts.record.culprits:
         return []
     sites = facts.config is not None and facts.config.by_sites
@@ -48,7 +48,7 @@ def left_out_chapters(facts: PageFacts) -> list[Chapter]:
 
 
 def _table(culprits: Sequence[Culprit], party: str) -> Figures:
-    """One line for each party, in the order of the list."""
+    """Returns the table of culprits, in the order in which they were identified."""
     lines = [
         [str(each.client), str(each.round), str(each.exchange), _HOW[each.reason], _proof(each)]
         for each in culprits
@@ -60,18 +60,18 @@ def _table(culprits: Sequence[Culprit], party: str) -> Figures:
 
 
 def _proof(culprit: Culprit) -> str:
-    """The evidence against a party."""
+    """Describes the evidence against a party."""
     if culprit.complaints:
         return f"complaints of {culprit.complaints} holders"
     return "a proof: messages that it signed"
 
 
 def _draw(sites: bool) -> Iterator[str]:
-    """The effect of exclusion on sampling: none for all other clients."""
+    """Yields the effect of exclusion on sampling."""
     if sites:
         yield (
             "Sampling: an excluded site takes part in no later round. Whether a site takes part "
-            "reveals nothing about the sampling of clients, so that no abort is charged for it."
+            "reveals nothing about the sampling of clients, so no abort is charged for it."
         )
         return
     yield (
@@ -87,15 +87,15 @@ def _draw(sites: bool) -> Iterator[str]:
 
 
 def _noise(plan: Plan | None) -> Iterator[str]:
-    """The effect of exclusion on ε."""
+    """Yields the effect of exclusion on ε."""
     if plan is None:
         return
     if rests_on_a_secret_draw(plan):
         yield (
-            "ε requires that the sampled cohort stays secret. Without the excluded clients, "
-            "sums abort more often than is charged, which would reveal who was sampled: no such "
-            "round is charged after a client was excluded. Against adversaries who collude with "
-            "a client of the cohort, ε does not hold, with or without this list."
+            "ε requires that the sampled cohort stays secret. Without the excluded clients, sums "
+            "abort more often than is charged, which reveals who was sampled: so no further round "
+            "is charged after a client was excluded. Against adversaries who collude with a client "
+            "of the cohort, ε does not hold, with or without this list."
         )
     elif not plan.mechanism.private:
         yield "No ε is claimed."
@@ -103,14 +103,14 @@ def _noise(plan: Plan | None) -> Iterator[str]:
     if limit:
         yield f"ε holds only if {limit}: the noise of Byzantine parties may be missing."
     elif plan.mechanism.private:
-        yield "ε does not depend on their noise."
+        yield "ε does not depend on the noise of Byzantine parties."
 
 
 def _complaints(culprits: Sequence[Culprit]) -> Iterator[str]:
-    """The caveat that complaints are weaker than a proof."""
+    """Yields the caveat that complaints are weaker than a proof, if there are complaints."""
     if any(each.complaints for each in culprits):
         yield (
-            "Complaints identify Byzantine clients only if there are at most as many as are "
-            "assumed (secure.colluders and aggregation.byzantine) and the server follows the "
-            "protocol; they prove nothing to third parties."
+            "Complaints identify a Byzantine client only if there are no more Byzantine clients "
+            "than are assumed (secure.colluders and aggregation.byzantine) and the server follows "
+            "the protocol; they prove nothing to third parties."
         )

@@ -1,4 +1,4 @@
-"""The chapter on the guarantee, in quotable sentences, and its limits."""
+"""The chapter on the guarantee: quotable sentences, terms, and limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRUSTED = {
     "client": "no party is trusted: each client adds the noise to its own row",
     "nobody": "no noise is added",
 }
-"""The trusted parties, by the origin of the noise."""
+"""The trusted parties, by the party that adds the noise."""
 _TRUSTED_AT_SITES = {
     "sum": (
         "a client's own site is trusted with its rows, and no party with an exact sum: sites "
@@ -36,16 +36,16 @@ _TRUSTED_AT_SITES = {
     ),
     "client": "only a client's own site is trusted; it adds all of the noise to its own sum",
 }
-"""The same if sites are the parties."""
+"""The trusted parties if sites are the parties of sums."""
 _TRUSTED_IN_PAIRS = (
     "all other clients except {colluders} are trusted to add their noise; the server is not "
     "trusted: each client adds noise of its own, and noise that it shares with each other client"
 )
-"""The same if pairs of clients share noise."""
+"""The trusted parties if pairs of clients share noise."""
 
 
 def promise_chapter(facts: PageFacts) -> Chapter:
-    """Returns the guarantees of the run, each with its terms."""
+    """Returns the chapter with the guarantees of the run, their terms, and their limits."""
     blocks: list[Block] = [*map(Quotation, _quotations(facts)), Facts(_terms(facts))]
     if reservations := list(_reservations(facts)):
         blocks += [Paragraph("Not covered:"), BulletList(reservations)]
@@ -53,7 +53,7 @@ def promise_chapter(facts: PageFacts) -> Chapter:
 
 
 def _simulated(facts: PageFacts) -> str:
-    """The adjective of a unit that a simulated partition created."""
+    """Returns "simulated " if a partition assigned examples to clients; else ""."""
     return "simulated " if facts.config and facts.config.partition.assigns else ""
 
 
@@ -67,7 +67,7 @@ def headline(facts: PageFacts) -> str:
         + (f", against {PARTY_WORDS[bound.against]}" if bound.against else "")
         + ("; the starting model is not covered" if bound.uncovered else "")
         + (
-            ("; more parties were proved to be Byzantine in sums than this allows")
+            "; it does not hold, since too many parties were proved to be Byzantine in sums"
             if facts.lost_claims
             else ""
         )
@@ -85,7 +85,7 @@ def _quotations(facts: PageFacts) -> Iterator[str]:
 
 
 def _quotation(bound: Guarantee, facts: PageFacts) -> str:
-    """One guarantee: its formal statement, and its meaning."""
+    """Returns one guarantee: its formal statement, and its meaning."""
     if bound.missing or bound.epsilon == math.inf:
         return f"{_capital(bound.sentence())}."
     view = f" against {PARTY_WORDS[bound.against]}" if bound.against else ""
@@ -100,7 +100,7 @@ def _quotation(bound: Guarantee, facts: PageFacts) -> str:
 
 
 def _terms(facts: PageFacts) -> dict[str, str]:
-    """The terms of the guarantee, one by one."""
+    """Returns the terms of the guarantee, by label."""
     audit, bound, rate = facts.audit, facts.audit.guarantee, facts.audit.sampling_rate
     assert bound is not None
     against = party_rows(bound.against, audit.other, audit.terms.get("colluders"))
@@ -128,24 +128,25 @@ def _terms(facts: PageFacts) -> dict[str, str]:
 
 
 def _sites(audit: RunAudit) -> dict[str, str]:
-    """The number of declared sites, and of those that must survive."""
+    """Describes the declared sites, and how many must survive; empty if there are none."""
     stated = audit.terms.get("sites")
     if not stated:
         return {}
-    several = f"a client at up to {stated['per_client']}" if stated["per_client"] > 1 else ""
+    most = stated["per_client"]
+    several = f"a client has rows at up to {most} of them" if most > 1 else ""
     parties = "not parties of sums"
     if "parties" in stated:
         parties = f"parties of sums; at least {stated['minimum']} have to survive"
         if audit.terms.get("trust") == "client":
-            parties = "each of which releases a noised sum of its own"
+            parties = "each site releases a noised sum of its own"
     return {"sites": ", ".join(filter(None, [f"{stated['declared']} declared", several, parties]))}
 
 
 def _seen(audit: RunAudit) -> str:
-    """The messages that each party sees."""
+    """Describes the messages that each party sees."""
     trust, sites = audit.terms.get("trust"), audit.terms.get("sites") or {}
-    site = "but a client's own site " if "parties" in sites else ""
-    rows = f"no party {site}sees a row"
+    site = " except a client's own site" if "parties" in sites else ""
+    rows = f"no party{site} sees a row"
     if trust == "sum":
         return f"the party that opens a sum sees it with its noise; {rows}"
     if trust == "client" and "parties" in sites:
@@ -154,7 +155,7 @@ def _seen(audit: RunAudit) -> str:
 
 
 def _noise(audit: RunAudit) -> str:
-    """The noise multiplier, and the arithmetic of sampling noise."""
+    """Describes the noise multiplier, and the arithmetic of sampling noise."""
     z, arithmetic = audit.noise_multiplier, str(audit.terms["arithmetic"])
     return arithmetic if z is None else f"multiplier {ceiling(z)}, {arithmetic}"
 
@@ -168,7 +169,7 @@ def _earlier(facts: PageFacts) -> dict[str, str]:
 
 
 def _trust(facts: PageFacts) -> dict[str, str]:
-    """The trusted parties and the proof; empty if there is no guarantee."""
+    """Returns the trusted parties and the proof; empty if there is no guarantee."""
     terms, plan = facts.audit.terms, facts.plan
     if terms.get("guarantee"):
         return {}
@@ -182,7 +183,7 @@ def _trust(facts: PageFacts) -> dict[str, str]:
 
 
 def _reservations(facts: PageFacts) -> Iterator[str]:
-    """The limits of the guarantee."""
+    """Yields the limits of the guarantee."""
     terms, bound = facts.audit.terms, facts.audit.guarantee
     if note := terms.get("note"):
         yield f"{note}."
@@ -194,13 +195,13 @@ def _reservations(facts: PageFacts) -> Iterator[str]:
         yield f"Clients are simulated (partition {terms['partition']}): none of them is a person."
     if "parties" in (sites := terms.get("sites") or {}):
         yield (
-            "A site's other messages, their timing and its failures must not depend on its "
-            "clients' data or on the clients sampled; no ledger can show that they did not."
+            "A site's other messages, their timing and the site's failures must not depend on its "
+            "clients' data or on which clients are sampled; a ledger cannot show this."
         )
         if sites["per_client"] > 1:
             yield (
-                "The rows that a client has at a site that colludes with the server are seen "
-                "there, and no ε covers them: each ε is about the client's rows at other sites."
+                "No ε covers the rows that a client has at a site that colludes with the server: "
+                "each ε is for the client's rows at other sites."
             )
         if colluders := terms.get("colluders"):
             yield (
@@ -213,16 +214,16 @@ def _reservations(facts: PageFacts) -> Iterator[str]:
             "Byzantine, ε does not hold."
         )
         yield (
-            "That the noise which two clients share is pseudorandom to all others is a "
-            "computational assumption; ε leaves it out."
+            "The noise that two clients share is pseudorandom to all other parties only under a "
+            "computational assumption, which ε does not include."
         )
     if (terms.get("secure") or {}).get("cryptography"):
         yield (
-            "Secure sums hide rows only from adversaries who cannot break their cryptography; ε "
-            "leaves this assumption out."
+            "Secure sums hide rows only from adversaries who cannot break the cryptography; ε does "
+            "not include this assumption."
         )
     yield (
-        "Other runs over the same population are not included; privfed audit RUN RUN composes them."
+        "Other runs over the same population are not included; privfed audit RUN RUN composes runs."
     )
 
 

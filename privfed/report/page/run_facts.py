@@ -1,4 +1,4 @@
-"""The facts for a run's page: its directory, read once, and its audited ledger."""
+"""The facts for a run's page: its files, each read once, and its audited ledger."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ from privfed.store.tensorfile import unpack
 
 @dataclass(frozen=True)
 class PageFacts:
-    """A run whose ledger is valid.
+    """The facts about a run whose ledger is valid.
 
     Attributes:
-      rounds: its evaluated rounds.
-      summary: empty if the run has not ended.
-      plan: follows from the configuration; None if the run's parts are not available, as for
-        `exchange` and `power`.
-      exchange: the forecast of a round.
-      power: the statistical power of its canaries.
+      record: the files of the run.
+      audit: the audit of its ledger.
+      rounds: the metrics of each evaluated round.
+      summary: the results of the run; empty if it has not ended.
+      plan: the plan of the run; None if the run's parts are not available.
+      exchange: the forecast of a round; None if the run's parts are not available.
+      power: the statistical power of the run's canaries; None if it has none, or if the run's parts
+        are not available.
     """
 
     record: RunRecord
@@ -69,21 +71,21 @@ class PageFacts:
 
     @property
     def lost_claims(self) -> Sequence[str]:
-        """The guarantees that no longer hold with these culprits, in sentences."""
+        """A sentence for each guarantee that does not hold with the identified culprits."""
         if self.plan is None:
             return tuple(map(str, self.summary.get("lost_claims") or ()))
         return lost_claims(self.plan, self.record.culprits)
 
     @property
     def measures(self) -> list[str]:
-        """The metrics of the run by name, the primary one first, and the loss last."""
+        """The names of the run's metrics on the test set, in the order of metrics.jsonl."""
         known = {"format", "round", "epsilon", "clip", "simulation_only", "attack_success"}
         keys = dict.fromkeys(key for line in self.rounds for key in line if key not in known)
         return [key for key in keys if not key.startswith(PREFIX) and not about_groups(key)]
 
     @property
     def group_measures(self) -> list[str]:
-        """The metrics of declared groups of the test set, and the differences between groups."""
+        """The names of the metrics of groups of the test set, and of their differences."""
         keys = dict.fromkeys(key for line in self.rounds for key in line if about_groups(key))
         return [key for key in keys if not key.startswith(PREFIX)]
 
@@ -94,7 +96,15 @@ class PageFacts:
 
 
 def run_facts(run: Path | RunDirectory) -> PageFacts:
-    """Reads and audits the run. Raises `Broken` for contradictory files, or `Refused`."""
+    """Reads and audits a run.
+
+    Args:
+      run: the run, or its path.
+
+    Raises:
+      Broken: if the run's files contradict each other, or the run has no guarantee yet.
+      Refused: if there is no run.
+    """
     record = RunRecord.open(run)
     audited = audit(record)
     if audited.problems or audited.guarantee is None:
@@ -117,9 +127,9 @@ def run_facts(run: Path | RunDirectory) -> PageFacts:
 def _planned(
     directory: RunDirectory,
 ) -> tuple[Plan | None, RoundForecast | None, Power | None]:
-    """The run's plan, traffic per round and canary power, without reading client data.
+    """Returns the run's plan, the forecast of a round, and the power of its canaries.
 
-    None if its parts are not available.
+    No client data are read. All are None if the run's parts are not available.
     """
     try:
         config = directory.config.read()
@@ -143,7 +153,7 @@ def _planned(
 
 
 def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
-    """The summary with numeric metrics only; empty if the run continued since."""
+    """Returns the summary, without metrics that are not numbers; empty if the run continued."""
     summary = record.summary
     if summary.get("ledger_head") != record.head:
         return {}
@@ -156,13 +166,13 @@ def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
 
 
 def _evaluated(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The numeric values of an evaluation, and its simulation values."""
+    """Returns the numbers of an evaluated round, and its values of a simulation."""
     apart = {key: line[key] for key in ("simulation_only",) if key in line}
     return {**_measured(line), **apart}
 
 
 def _measured(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The drawable numbers among `values`."""
+    """Returns those of `values` that are numbers which can be drawn."""
     return {
         key: value
         for key, value in values.items()
@@ -175,4 +185,4 @@ def _drawable(value: float) -> bool:
 
 
 _LARGEST = 1e100
-"""Bound beyond which a metric cannot come from a run."""
+"""A finite metric of this size or more cannot come from a run."""

@@ -23,7 +23,7 @@ from privfed.run.forecast import RoundForecast
 
 
 def messages_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter on the signal-to-noise ratio, the clipping norm, and bytes."""
+    """Returns the chapter on the signal-to-noise ratio, the clipping norm, and traffic."""
     exchange = facts.exchange
     if exchange is None:
         why = "Parts that the configuration names are not available, so this cannot be computed."
@@ -37,14 +37,14 @@ def messages_chapter(facts: PageFacts) -> Chapter:
 
 
 def _noise(exchange: RoundForecast) -> dict[str, str]:
-    """Signal-to-noise ratio of the averaged update."""
+    """Returns the signal-to-noise ratio of the averaged update."""
     if exchange.signal is None or exchange.noise is None:
         return {"noise": "none is added"}
     ratio = exchange.signal / exchange.noise if exchange.noise else math.inf
     return {
         "signal-to-noise": f"{number(float(f'{ratio:.2g}'))} : 1",
-        "signal": f"an average of norm {exchange.signal:g} at most",
-        "noise": f"of norm {exchange.noise:.2g} on it",
+        "signal": f"the norm of the averaged update is at most {exchange.signal:g}",
+        "noise": f"the norm of its noise is about {exchange.noise:.2g}",
     }
 
 
@@ -69,15 +69,15 @@ def _traffic(facts: PageFacts, exchange: RoundForecast) -> dict[str, str]:
 
 
 def _staying(facts: PageFacts) -> dict[str, str]:
-    """The client state, if there is any."""
+    """Returns a row on the state of clients; empty if they keep none."""
     if not (facts.config and facts.config.keeping):
         return {}
-    what = "each client's state between rounds is never sent, and no ε covers it if it is released"
+    what = "clients keep state between rounds, which is never sent; no ε would cover its release"
     return {"client state": f"{facts.config.keeping}: {what}"}
 
 
 def spending_chapter(facts: PageFacts) -> Chapter:
-    """Returns two pictures, or the reason why nothing can be drawn."""
+    """Returns the chapter on the spent ε, with pictures of ε over rounds and over δ."""
     ledger = facts.record.ledger
     delta = float(ledger.terms["delta"])
     rounds = over_rounds(ledger.prior, spent_by(ledger), delta)
@@ -102,7 +102,7 @@ def spending_chapter(facts: PageFacts) -> Chapter:
 
 
 def _parts(facts: PageFacts) -> list[Block]:
-    """The spending of each kind of release alone, if there are several."""
+    """Returns a table of the ε of training and of evaluation alone, if there are both."""
     charged = facts.record.ledger.run_spending
     if len(charged) < 2:
         return []
@@ -131,12 +131,12 @@ def _words(facts: PageFacts) -> Paragraph:
         f"({facts.meaning}, accountant {bound.accountant})."
     )
     if math.isinf(bound.epsilon):
-        text += " No accountant bounds it, so there is no curve."
+        text += " No accountant has a finite bound, so there is no curve."
     return Paragraph(text)
 
 
 def _lines(curve: Curve) -> Sequence[Line]:
-    """A line for each accountant with a bound."""
+    """Returns a line for each accountant that has a finite bound."""
     bounds = {name: [(at, by[name]) for at, by in curve] for name in ACCOUNTANTS}
     lines = (
         Line(name, [(at, epsilon) for at, epsilon in points if epsilon is not None])
@@ -163,7 +163,7 @@ def run_page(facts: PageFacts, simulation: bool) -> Page:
 
 
 def _banners(facts: PageFacts) -> Iterator[Banner]:
-    """The notices that precede everything else."""
+    """Yields the notices at the top of the page."""
     terms = facts.audit.terms
     if facts.audit.refuted:
         yield Banner("Refuted", "The run's canaries refute the ε that its ledger claims.")
@@ -176,4 +176,4 @@ def _banners(facts: PageFacts) -> Iterator[Banner]:
     if why := facts.summary.get("stopped_by_byzantine"):
         yield Banner("Stopped", f"{why}.")
     if not facts.summary:
-        yield Banner("Not ended", "The run has not ended; its ε up to now is below.")
+        yield Banner("Not ended", "The run has not ended; the ε below is that spent so far.")

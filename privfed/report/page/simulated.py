@@ -1,6 +1,6 @@
 """The chapter on values that no ε covers: metrics of a simulation, and its attackers.
 
-A page has it only on request, under a banner of its own.
+A page has this chapter only with --simulation, below a warning.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from privfed.report.page.run_facts import PageFacts
 
 _BANNER = Banner(
     "Not covered by any ε",
-    "This chapter was asked for with --simulation. It shows values that only a simulation may "
-    "know, or private values: protect this page as you protect the data.",
+    "This chapter was requested by --simulation. It shows values that can be measured only in a "
+    "simulation, or are private: protect this page as you protect the data.",
 )
 
 
 _MOST = 100
-"""Number of clients that a page shows."""
+"""Largest number of suspicious clients that a page shows."""
 
 
 def simulation_chapter(facts: PageFacts) -> Chapter:
-    """Returns the chapter, or the statement that it is empty."""
+    """Returns the chapter on values that no ε covers."""
     blocks = [*_attackers(facts), *_misbehaviour(facts), *_measures(facts)]
     nothing = Paragraph("The run has no measures of a simulation, and no attackers.")
     return Chapter("simulation", "Simulation only", blocks or [nothing], _BANNER)
@@ -42,7 +42,7 @@ def _attackers(facts: PageFacts) -> Iterator[Block]:
 
 
 def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
-    """The suspicious clients and the measures; nothing if rows were not observed."""
+    """Yields tables of suspicious clients; nothing if rows were not observed."""
     stated = facts.summary.get("misbehaviour")
     if isinstance(stated, dict):
         measures = {name: each for name, each in stated.items() if isinstance(each, dict)}
@@ -52,7 +52,7 @@ def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
 
 
 def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:
-    """The number of suspicious clients by each measure, and of Byzantine ones among them."""
+    """Returns the numbers of suspicious and of Byzantine clients, by measure."""
     counts = list(dict.fromkeys(name for each in by_measure.values() for name in each))
     return Figures(
         "Suspicious clients, by measure",
@@ -73,13 +73,13 @@ def _title(name: str) -> str:
 def _clients_that_stood_out(
     clients: Sequence[Mapping[str, str]], measures: Sequence[str]
 ) -> Iterator[Block]:
-    """The first of the `clients` that differ by any of the `measures`."""
+    """Yields the number of clients that differ by any of the `measures`, and a table of them."""
     answers = [f"{name}_{answer}" for name in measures for answer in ("differs", "named")]
     unlike = [line for line in clients if any(line.get(each) == "yes" for each in answers)]
     yield Paragraph(
         f"{len(unlike)} of {len(clients)} clients differ from their cohorts, or from honest "
         f"clients, by at least one measure; the first {_MOST} are shown, and all in "
-        "report/simulation_only_clients.csv. An honest client with unusual data differs, too."
+        "report/simulation_only_clients.csv. An honest client with unusual data may also differ."
     )
     if unlike:
         names = ["client", "rounds", "byzantine", *answers]
@@ -89,7 +89,7 @@ def _clients_that_stood_out(
 
 
 def _measures(facts: PageFacts) -> Iterator[Block]:
-    """Client statistics of each evaluated round."""
+    """Yields a table of the simulation's measures in each evaluated round."""
     stated = {line["round"]: dict(_flat(facts.simulation(line))) for line in facts.rounds}
     names = list(dict.fromkeys(name for measures in stated.values() for name in measures))
     if names:
@@ -103,7 +103,7 @@ def _measures(facts: PageFacts) -> Iterator[Block]:
 
 
 def _flat(measures: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Numbers by name; those of a group under the group's name."""
+    """Yields values by name; the names in a nested group begin with the group's name."""
     for name, value in measures.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{before}{name} ")

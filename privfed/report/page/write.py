@@ -1,4 +1,4 @@
-"""Writes a page next to its subject, or to a given file."""
+"""Renders the pages of runs and grids as HTML, and writes them to files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def render(page: Page) -> str:
 
 
 def _policy(script: str) -> str:
-    """The content security policy: no scripts except this one."""
+    """Returns the content security policy, which permits no script except this one."""
     if not script:
         return _POLICY
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -64,13 +64,20 @@ def _source(name: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Escapes hidden characters of every text that is not yet HTML."""
+    """Makes control characters visible in every text that is not yet HTML."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @dataclass(frozen=True)
 class Written(Encoded):
-    """The page at `path`, of `about`; `refuted` if canaries refute the run's claim."""
+    """A written page.
+
+    Attributes:
+      path: the file of the page.
+      about: the run or the grid file.
+      simulation: whether the page shows values that no ε covers.
+      refuted: whether canaries refute the run's claim.
+    """
 
     path: Path = field(metadata=called("page"))
     about: Path = field(metadata=called("of"))
@@ -83,16 +90,16 @@ def write_run_page(
 ) -> Written:
     """Writes the page of a run.
 
-    With `simulation`, the page is private and must not be published.
-
     Args:
       run: the run, or its path.
-      out: the file; by default report/page.html in the run's directory, or private/simulation.html.
-      simulation: whether to show values that no ε covers.
+      out: the file; by default report/page.html in the run's directory or, with `simulation`,
+        private/simulation.html.
+      simulation: whether to show values that no ε covers. The page is then private, and must not
+        be published.
 
     Raises:
       Broken: if the run's files contradict each other.
-      Refused: if there is no run, or `out` is not such a page.
+      Refused: if there is no run, or the file cannot be written or has other content.
     """
     facts = run_facts(run)
     path = out or _own_place(facts.record.path, simulation)
@@ -103,15 +110,16 @@ def write_run_page(
 def write_grid_page(
     grid: Path | Files, out: Path | None = None, simulation: bool = False
 ) -> Written:
-    """Writes the page of a grid, by default as GRID.html next to its tables.
+    """Writes the page of a grid.
 
     Args:
-      grid: the grid file, or its files.
-      out: the file to write.
+      grid: the grid file, or the files of its tables.
+      out: the file; by default GRID.html or, with `simulation`, GRID.simulation.html next to the
+        tables.
       simulation: whether to show values that no ε covers.
 
     Raises:
-      Refused: if the grid has no table yet, or `out` is not such a page.
+      Refused: if the grid has no table yet, or the file cannot be written or has other content.
     """
     files = files_of(grid) if isinstance(grid, Path) else grid
     path = out or files.named(".simulation.html" if simulation else ".html")
@@ -120,10 +128,12 @@ def write_grid_page(
 
 
 def _own_place(run: Path, simulation: bool) -> Path:
-    """The place of a page in the run's directory; its folder is created if it is missing."""
+    """Returns the default file of a run's page; its folder is created if it is missing."""
     folder = run / ("private" if simulation else "report")
     if folder.is_symlink():
-        raise Refused(f"{folder} is a link, but could point outside the run; name a file by --out")
+        raise Refused(
+            f"{folder} is a link, which may point outside the run directory; name a file by --out"
+        )
     make_folder(folder, 0o700 if simulation else 0o777)
     return folder / ("simulation.html" if simulation else "page.html")
 
@@ -145,16 +155,17 @@ _KINDS = {
     False: '<meta name="generator" content="privfed report">',
     True: '<meta name="generator" content="privfed report, simulation">',
 }
-"""The beginning of a page, by whether it holds simulation values."""
+"""The element that marks a page, by whether the page shows values that no ε covers."""
 
 
 def refuse_place(path: Path, simulation: bool = False) -> None:
-    """Raises `Refused` if no page can be written at `path`, or another file exists there."""
+    """Raises `Refused` if no page can be written at `path`, or a file with other content exists."""
     if path.is_dir():
-        raise Refused(f"--out is {path}, which is a folder; expected a file to write the page to")
+        raise Refused(f"--out is {path}, but that is a folder; name a file for the page")
     if not path.parent.is_dir():
         raise Refused(
-            f"--out is {path}, but its folder does not exist; make it, or name another file"
+            f"--out is {path}, but its folder does not exist; create the folder, or name another "
+            "file"
         )
     if not path.exists() or not path.stat().st_size:
         return
@@ -162,10 +173,10 @@ def refuse_place(path: Path, simulation: bool = False) -> None:
         beginning = file.read(_BEGINNING).decode("utf-8", "replace")
     if _KINDS[simulation] not in beginning:
         raise Refused(
-            f"--out is {path}, which is no page of this kind, and nothing was changed; name "
-            "another file"
+            f"--out is {path}, but that file exists and is not a page that this command wrote; "
+            "nothing was changed; name another file"
         )
 
 
 _BEGINNING = 1000
-"""Number of bytes that identify a file as a page of privfed."""
+"""Number of bytes of a file in which the mark of a page is sought."""

@@ -33,7 +33,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Difference:
-    """A key of run files and its values in two of them; None if a file does not state it."""
+    """A key and its values in two run files; None if a file does not state it."""
 
     key: str
     first: Any
@@ -41,10 +41,14 @@ class Difference:
 
 
 def differences(first: Document, second: Document) -> tuple[Difference, ...]:
-    """Returns every key that differs, in the order of the files.
+    """Returns every key whose values differ, in the order of the files.
 
-    If only one file states a key, at its default, and both name the part that defines it, the key
-    does not differ: it came with a later version.
+    A key that only one file states does not differ if its value there is the default in both: a
+    later version of privfed added the key.
+
+    Args:
+      first: the content of one run file.
+      second: the content of the other.
     """
     first, second = _catalogued(first), _catalogued(second)
     left, right = dict(_flat(first)), dict(_flat(second))
@@ -63,7 +67,7 @@ def differences(first: Document, second: Document) -> tuple[Difference, ...]:
 
 
 def _catalogued(document: Document) -> Document:
-    """`document` with the names of built-in parts instead of their modules."""
+    """Returns `document` with the names of built-in parts instead of their modules."""
     tables: dict[str, Any] = dict(document)
     for name, section in SECTIONS.items():
         table = tables.get(name)
@@ -78,12 +82,12 @@ def _catalogued(document: Document) -> Document:
 
 
 def _part_name(kind: str, part: Any) -> Any:
-    """The name of a built-in part in any spelling; any other value unchanged."""
+    """Returns the name of a built-in part that is given by its module; else `part` unchanged."""
     return next((name for name, target in BUILT_IN[kind].items() if part == target), part)
 
 
 def _flat(table: Document, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every value with its path of names."""
+    """Yields every value with its path of names."""
     for name, value in table.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, (*above, name))
@@ -94,7 +98,7 @@ def _flat(table: Document, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 def _came_later(
     place: tuple[str, ...], first: Document, second: Document, values: tuple[Any, Any]
 ) -> bool:
-    """Whether the one stated value is the default in the file that does not state it."""
+    """Whether the value that only one file states is the default of the key in both files."""
     *above, key = place
     section = ".".join(above)
     (stated,) = (value for value in values if value is not _ABSENT)
@@ -103,7 +107,7 @@ def _came_later(
 
 
 def _section(document: Document, names: list[str]) -> Document:
-    """The table at `names`; empty if there is none."""
+    """Returns the table at the path `names`; empty if there is none."""
     table: Any = document
     for name in names:
         table = table.get(name) if isinstance(table, Mapping) else None
@@ -111,7 +115,7 @@ def _section(document: Document, names: list[str]) -> Document:
 
 
 def _defaults(name: str, stated: Document) -> dict[str, Any]:
-    """The defaults of a section's keys, as far as its parts are built in."""
+    """Returns the defaults of a section's keys, and of the keys of its built-in parts."""
     section = SECTIONS.get(name)
     if section is None:
         return {}
@@ -135,7 +139,7 @@ _PRIVATE = {"canaries": "canaries", "examples": "silos with ledgers of their own
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The metrics of a round and the ε spent by then; None if the run does not state them."""
+    """An evaluated round: its metric, its loss and the spent ε; None if not stated."""
 
     round: int
     value: float | None
@@ -145,7 +149,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two runs: its row, every guarantee by its ledger, and its evaluated rounds."""
+    """One of two runs: its row, its guarantees from the ledger, and its evaluated rounds."""
 
     row: RunRow
     guarantees: tuple[Mapping[str, Any], ...]
@@ -153,19 +157,21 @@ class Side:
     curve: tuple[Evaluated, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns its row and the other compared values."""
+        """Returns the run's row and the other compared values."""
         guarantees, curve = encoded(self.guarantees), encoded(self.curve)
         return {**self.row.to_json(), "guarantees": guarantees, "rounds_evaluated": curve}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs, and the keys in which their configurations differ.
+    """The comparison of two runs.
 
     Attributes:
+      sides: the two runs.
+      settings: the keys in which their configurations differ.
       incomparable: reasons why their ε are not comparable; empty if they are.
-      joint: the guarantee over both, if they concern the same population.
-      why_no_joint: the reason why there is no joint guarantee.
+      joint: the guarantee over both runs; None if there is none.
+      why_no_joint: the reason why there is no joint guarantee; "" if there is one.
     """
 
     sides: tuple[Side, Side]
@@ -194,8 +200,8 @@ def compare_runs(first: Path, second: Path) -> Comparison:
       second: the directory of the other.
 
     Raises:
-      Refused: for a path that is not a run.
-      Broken: for a run whose files are broken.
+      Refused: if there is no run at a path.
+      Broken: if a file of a run cannot be read, or contradicts the ledger.
     """
     records = [_read(path) for path in (first, second)]
     left, right = (_side(each) for each in records)
@@ -225,7 +231,7 @@ def _side(record: RunRecord) -> Side:
 
 
 def _curve(record: RunRecord, measure: str | None) -> Iterator[Evaluated]:
-    """The values of each evaluated round: `measure`, or the first metric of its line."""
+    """Yields the values of each evaluated round: `measure`, or else the round's first metric."""
     for round in sorted(record.evaluated):
         line = record.evaluated[round]
         name = measure or measure_name(line)
@@ -235,7 +241,7 @@ def _curve(record: RunRecord, measure: str | None) -> Iterator[Evaluated]:
 
 
 def _incomparable(left: Side, right: Side) -> Iterator[str]:
-    """The reasons why the headlines of two runs are not comparable."""
+    """Yields the reasons why the ε of two runs are not comparable."""
     for side in (left, right):
         if side.row.guarantee:
             yield f"{side.row.run} has no guarantee"
@@ -254,16 +260,18 @@ def _incomparable(left: Side, right: Side) -> Iterator[str]:
 def _joint(
     sides: tuple[Side, Side], records: Sequence[RunRecord]
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """The guarantee over both runs, or the reason why there is none."""
+    """Returns the guarantee over both runs, or the reason why there is none."""
     left, right = (side.row for side in sides)
     if not (left.charges and right.charges):
         return None, "one of them released nothing"
     if left.population_digest is None or left.population_digest != right.population_digest:
-        return None, "they are not about the same population, as far as their ledgers state"
+        return None, "by their ledgers, they do not concern the same population"
     for each in records:
         for term, words in _PRIVATE.items():
             if each.terms.get(term):
-                return None, f"{each.path} has {words}, whose private part `privfed audit` reads"
+                return None, (
+                    f"{each.path} has {words}, with private files that only `privfed audit` reads"
+                )
     from privfed.auditing.joint_audit import audit_together
 
     try:

@@ -27,9 +27,9 @@ from privfed.report.runs.listing_table import (
 from privfed.report.tables import rows
 
 _MOST_ROUNDS = 8
-"""Number of evaluated rounds shown; --json has all of them."""
+"""Largest number of evaluated rounds that are shown; --json has all of them."""
 _LABELS = {"relation": "adjacency"}
-"""The labels of terms that are not named as in ledgers."""
+"""The labels of terms whose names differ from those in ledgers."""
 Line = tuple[str, str, str]
 
 
@@ -47,7 +47,7 @@ class ComparisonTable:
 
 
 def _table(compared: Comparison) -> Table:
-    """Both runs in columns, in sections; lines without a value in either are left out."""
+    """Returns the two runs in columns, by section; lines without values are left out."""
     left, right = compared.sides
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=False)
     table.add_column("", style="cyan", overflow="fold", max_width=25)
@@ -71,7 +71,7 @@ def _table(compared: Comparison) -> Table:
 
 
 def _notes(compared: Comparison) -> dict[str, str]:
-    """Notes on both runs together, by topic."""
+    """Returns notes on both runs together, by topic."""
     why = "; ".join(compared.incomparable)
     comparable = "comparable: same unit, adjacency relation, δ and party"
     pairs = {"their ε": f"not comparable: {why}" if why else comparable}
@@ -86,7 +86,7 @@ def _notes(compared: Comparison) -> dict[str, str]:
 
 
 def _facts(left: Side, right: Side) -> Iterator[Line]:
-    """The progress and results of the runs."""
+    """Yields the progress and results of the runs."""
     both = left.row, right.row
     yield _line("state", [row.state for row in both])
     yield _line("rounds charged", map(rounds_cell, both))
@@ -99,7 +99,7 @@ def _facts(left: Side, right: Side) -> Iterator[Line]:
 
 
 def _guarantees(compared: Comparison) -> Iterator[Line]:
-    """Each guarantee of both runs, with its terms."""
+    """Yields each guarantee of both runs, with its terms."""
     sides = compared.sides
     for place in range(max(len(side.guarantees) for side in sides)):
         both = [side.guarantees[place] if place < len(side.guarantees) else {} for side in sides]
@@ -116,7 +116,7 @@ def _guarantees(compared: Comparison) -> Iterator[Line]:
 
 
 def _settings(compared: Comparison) -> Iterator[Line]:
-    """The keys that differ, with their values as in run files."""
+    """Yields the keys that differ, with their values as in run files."""
     for each in compared.settings:
         yield each.key, _spelled(each.first), _spelled(each.second)
     if not compared.settings:
@@ -124,14 +124,14 @@ def _settings(compared: Comparison) -> Iterator[Line]:
 
 
 def _rounds(left: Side, right: Side) -> Iterator[Line]:
-    """The metric and ε of both at evaluated rounds, evenly chosen."""
+    """Yields the metric and ε of both runs at evaluated rounds, evenly chosen."""
     rounds = sorted({point.round for side in (left, right) for point in side.curve})
     for round in _thinned(rounds):
         yield f"{round}", _at(left, round), _at(right, round)
 
 
 def _thinned(rounds: Sequence[int]) -> list[int]:
-    """The first and the last of `rounds`, and some between them."""
+    """Returns the first and the last of `rounds`, and some evenly chosen ones between them."""
     if len(rounds) <= _MOST_ROUNDS:
         return [*rounds]
     step = (len(rounds) - 1) / (_MOST_ROUNDS - 1)
@@ -139,7 +139,7 @@ def _thinned(rounds: Sequence[int]) -> list[int]:
 
 
 def _at(side: Side, round: int) -> str:
-    """The metric and ε of a run at a round; a dash if it was not evaluated."""
+    """Formats the metric and ε of a run at a round; a dash if it was not evaluated."""
     for point in side.curve:
         if point.round == round:
             known = side.measure is not None and point.value is not None

@@ -11,7 +11,7 @@ from privfed.core.errors import Refused, unreadable
 from privfed.report.runs.run_row import RunRow, row_at
 
 DEPTH = 3
-"""Depth of folders that are searched, which includes the runs of a grid in its folder."""
+"""Depth of folders that are searched: enough for the runs of a grid, from the grid's folder."""
 _WORDS = {
     "unit": "unit",
     "relation": "adjacency relation",
@@ -19,7 +19,7 @@ _WORDS = {
     "against": "the party against whom it holds",
 }
 _MEANING = (*_WORDS,)
-"""Terms that runs must share, in addition to the population, for one ε to cover them."""
+"""Terms that must be equal, in addition to the population, for one ε to cover several runs."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class SamePopulation(Encoded):
 
     Attributes:
       population: the name of the population.
+      runs: paths of the runs.
       together: groups of runs for which `privfed audit` computes a joint ε.
-      obstacles: reasons why there is no ε over all runs.
+      obstacles: reasons why no single ε covers all runs; empty if one does.
     """
 
     population: str
@@ -48,9 +49,17 @@ class Listing(Encoded):
 
 
 def list_runs(folder: Path) -> Listing:
-    """Lists the runs in `folder`, or the run that it is. Raises `Refused` if there is no folder."""
+    """Lists the runs in a folder.
+
+    Args:
+      folder: the folder that contains run directories, or a run directory itself.
+
+    Raises:
+      Refused: if there is no folder.
+      Broken: if the folder cannot be read.
+    """
     if not folder.is_dir():
-        raise Refused(f"{folder} is no folder; expected a folder that holds run directories")
+        raise Refused(f"{folder} is not a folder; name a folder that contains run directories")
     rows = sorted(map(row_at, run_directories(folder)), key=lambda row: (row.began or "", row.run))
     return Listing(folder, tuple(rows), _same_population(rows))
 
@@ -74,13 +83,13 @@ def run_directories(folder: Path, depth: int = DEPTH) -> Iterator[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether this is a run's directory: with a ledger, or a configuration and releases."""
+    """Whether `folder` has a ledger, or a configuration and a folder of releases."""
     config = (folder / "config.toml").is_file()
     return (folder / "ledger.jsonl").is_file() or (config and (folder / "releases").is_dir())
 
 
 def _same_population(rows: Sequence[RunRow]) -> tuple[SamePopulation, ...]:
-    """Groups of several runs of one population that released something."""
+    """Returns the groups of two or more runs over one population that released something."""
     groups: dict[str, list[RunRow]] = {}
     for row in rows:
         if row.population_digest and row.charges:
@@ -89,7 +98,7 @@ def _same_population(rows: Sequence[RunRow]) -> tuple[SamePopulation, ...]:
 
 
 def _group(group: Sequence[RunRow]) -> SamePopulation:
-    """The group of runs of one population."""
+    """Returns the group of these runs over one population."""
     once = {row.id: row for row in group if not row.guarantee}
     of_meaning: dict[tuple[object, ...], list[str]] = {}
     for row in once.values():
@@ -101,7 +110,7 @@ def _group(group: Sequence[RunRow]) -> SamePopulation:
 
 
 def _obstacles(group: Sequence[RunRow]) -> Iterator[str]:
-    """The reasons why no single ε covers all of these runs."""
+    """Yields the reasons why no single ε covers all of these runs."""
     differ = [key for key in _MEANING if len({getattr(row, key) for row in group}) > 1]
     if differ:
         yield f"they differ in {', '.join(map(_WORDS.__getitem__, differ))}"

@@ -1,4 +1,4 @@
-"""The table of the runs of a folder: one line for each if it fits, otherwise two."""
+"""The table of the runs in a folder: each run has one line on a wide screen, otherwise two."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def epsilon_cell(row: RunRow) -> str:
 
 
 def nominal_mark(row: RunRow) -> str:
-    """Returns a mark for the ε of a simulation."""
+    """Returns a mark for the ε of a simulation; "" for other runs."""
     return (NOMINAL * row.nominal).strip()
 
 
 def meaning_line(row: RunRow) -> str:
-    """Returns the terms of an ε; runs with different lines are not comparable."""
+    """Returns the terms of a run's ε; the ε of runs with different lines are not comparable."""
     parts = [
         at_delta(row.delta, digits=10),
         f"for one {row.unit}",
@@ -58,7 +58,7 @@ def meaning_line(row: RunRow) -> str:
     parts += [f"against {party(row.against, row.trust)}"]
     parts += [f"nominal: {row.note}"] if row.nominal else []
     parts += [f"no guarantee: {row.guarantee}"] if row.guarantee else []
-    parts += [f"not covered: the start ({row.uncovered})"] if row.uncovered else []
+    parts += [f"not covered: the initial model ({row.uncovered})"] if row.uncovered else []
     return ", ".join(parts)
 
 
@@ -66,7 +66,9 @@ def party(against: str | None, trust: str | None) -> str:
     """Returns the adversary of an ε, as the ledger states it or as the trust model implies."""
     if against:
         return PARTY_WORDS.get(against, against)
-    return "all parties, the server included" if trust == "client" else "all but a trusted server"
+    if trust == "client":
+        return "all parties, including the server"
+    return "all but a trusted server"
 
 
 def measure_cell(row: RunRow) -> str:
@@ -102,7 +104,7 @@ def time_cells(row: RunRow) -> tuple[str, str]:
 _WIDE = 140
 """Screen width from which each run fits on one line."""
 _SHOWN = 4
-"""Number of populations, and of runs of one, that are named; --json has all of them."""
+"""Largest number of populations, and of runs of each, that are named; --json has all."""
 _STYLES = {"running": "cyan", "broken": "red", "interrupted": "yellow"}
 _HEADINGS = (
     ("run", "population"),
@@ -117,7 +119,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class RunsTable:
-    """The runs of a folder, the terms of their ε, and the groups over the same population."""
+    """The runs in a folder, the terms of their ε, and the groups over the same population."""
 
     listing: Listing
 
@@ -127,8 +129,8 @@ class RunsTable:
         if not self.listing.rows:
             yield Text(
                 for_interface(
-                    f"no run directory in {self.listing.folder}, down to {DEPTH} folders; "
-                    "`privfed train --out FOLDER/NAME` makes one"
+                    f"{self.listing.folder} has no run directory, down to {DEPTH} folders deep; "
+                    "`privfed train --out FOLDER/NAME` creates one"
                 )
             )
             return
@@ -138,7 +140,10 @@ class RunsTable:
 
 
 def _table(listing: Listing, stacked: bool) -> Table:
-    """All runs; `stacked` puts each pair of values into one column, on two lines."""
+    """Returns the table of all runs.
+
+    If `stacked`, the two values of each pair are in one column, below each other.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for pair in _HEADINGS:
         for heading in ["\n".join(pair).rstrip()] if stacked else filter(None, pair):
@@ -156,7 +161,7 @@ def _table(listing: Listing, stacked: bool) -> Table:
 
 
 def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
-    """The cells of a pair's one column, or of two if both have headings."""
+    """Returns the cells of a pair: one if `stacked` or only one has a heading, otherwise two."""
     first, second = map(on_a_line, cells)
     if stacked:
         return [f"{first}\n{second}".rstrip()]
@@ -164,7 +169,7 @@ def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
 
 
 def _cells(row: RunRow, folder: Path, meaning: str) -> list[Pair]:
-    """The values under each of `_HEADINGS`."""
+    """Returns the pairs of values under each of `_HEADINGS`."""
     return [
         (_name(row.run, folder), population_cell(row)),
         (row.state, rounds_cell(row)),
@@ -176,7 +181,7 @@ def _cells(row: RunRow, folder: Path, meaning: str) -> list[Pair]:
 
 
 def _meanings(listing: Listing) -> dict[str, int]:
-    """The terms of the runs' ε, numbered."""
+    """Returns a number for each distinct line of terms of the runs' ε."""
     lines = dict.fromkeys(meaning_line(row) for row in listing.rows if _has_epsilon(row))
     return {line: number for number, line in enumerate(lines, 1)}
 
@@ -186,13 +191,13 @@ def _has_epsilon(row: RunRow) -> bool:
 
 
 def _name(run: str, folder: Path) -> str:
-    """The name of a run within its folder."""
+    """Returns the path of a run relative to the listed folder."""
     inside = Path(run).relative_to(folder)
     return run if inside == Path() else str(inside)
 
 
 def _notes(listing: Listing) -> dict[str, str]:
-    """Notes on the table, by topic."""
+    """Returns notes on the table, by topic."""
     folder = listing.folder
     pairs = {f"ε [{number}]": on_a_line(line) for line, number in _meanings(listing).items()}
     for row in listing.rows:
@@ -208,31 +213,30 @@ def _notes(listing: Listing) -> dict[str, str]:
         more = [f"and {counted(hidden, 'population')} more, by --json"] if hidden > 0 else []
         pairs["same population"] = "\n".join([*lines, *more])
     pairs["times"] = (
-        "from files' times: copies have times of their own, and the pauses of a resumed run are "
-        "included"
+        "from the times of files: a copy has other times, and pauses of a resumed run are included"
     )
     pairs["proof"] = "`privfed audit RUN` compares a run's files with its ledger"
     return pairs
 
 
 def _left_out(row: RunRow) -> str:
-    """The number of parties proved to be Byzantine, and the guarantees that no longer hold."""
+    """Describes the parties proved to be Byzantine, and the guarantees that do not hold."""
     lost = f". {row.lost_claims}" if row.lost_claims else ""
-    return f"{row.excluded} proved to be Byzantine in its secure sums (excluded.jsonl){lost}"
+    return f"{row.excluded} proved to be Byzantine in secure sums (excluded.jsonl){lost}"
 
 
 def _group_lines(group: SamePopulation) -> Iterator[str]:
-    """The command for the joint ε of runs over one population, and the obstacles to one."""
+    """Yields the commands for joint ε of runs over one population, and why none covers all."""
     if group.obstacles:
         yield f"{_named(group.runs)}: no single ε covers all, since {'; '.join(group.obstacles)}"
     for runs in group.together:
         rest = len(runs) - _SHOWN
         call = f"`privfed audit {shlex.join(runs[:_SHOWN])}`"
         call += f", with {rest} more runs," if rest > 0 else ""
-        yield f"these runs compose: {call} has their joint ε"
+        yield f"these runs compose: {call} prints their joint ε"
 
 
 def _named(runs: Sequence[str]) -> str:
-    """Some of the runs as a command line names them, and the number of the others."""
+    """Lists the first runs, quoted for a shell, and the number of the others."""
     rest = len(runs) - _SHOWN
     return shlex.join(runs[:_SHOWN]) + (f" … and {rest} more" if rest > 0 else "")

@@ -1,7 +1,7 @@
 """A run in one row: its progress, spending, metric and population.
 
-Start and duration are derived from the times of its files. A copy has times of its own, and the
-pauses of a resumed run count.
+Start and duration are derived from the times of its files. A copy has other times, and the duration
+includes the pauses of a resumed run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def number_in(facts: Mapping[str, Any], key: str) -> float | None:
 
 
 def epsilon_in(facts: Mapping[str, Any]) -> float | None:
-    """Returns the ε that a line of a run's files states, possibly infinite; None without."""
+    """Returns the ε that a line of a run's files states, which may be infinite; None if none."""
     value = _number(facts.get("epsilon"))
     return None if value is None or math.isnan(value) or value < 0 else value
 
@@ -68,13 +68,16 @@ def _number(value: Any) -> float | None:
 
 
 def planned_rounds(record: RunRecord) -> int | None:
-    """Returns the rounds of config.toml; None if it does not state an integer."""
+    """Returns `run.rounds` in config.toml; None if it is not an integer."""
     rounds = record.setting("run", "rounds")
     return rounds if type(rounds) is int else None
 
 
 def times_of(path: Path) -> tuple[str | None, float | None]:
-    """Returns the time of the first file of a run, and the seconds until the last."""
+    """Returns the earliest time of a run's files (ISO 8601, UTC), and the seconds to the latest.
+
+    Both are None if there are no files.
+    """
     directory = RunDirectory(path)
     last = (directory.ledger, directory.metrics.path, directory.checkpoint.path, directory.summary)
     times = []
@@ -92,10 +95,11 @@ def times_of(path: Path) -> tuple[str | None, float | None]:
 
 
 def epsilon_of(record: RunRecord) -> float | None:
-    """Returns the ε spent, including counted earlier runs; None before a ledger is open.
+    """Returns the ε spent, including counted earlier runs; None if the run had not begun.
 
-    It is infinite if there is no guarantee. The summary's or the metrics' figure is used if it
-    covers all charges of the ledger. Raises `Broken` if the ledger cannot be accounted for.
+    It is infinite if there is no guarantee. If the summary or the last line of the metrics covers
+    all charges, its ε is used; otherwise it is computed from the ledger. Raises `Broken` if the
+    ledger cannot be accounted for.
     """
     ledger = record.begun
     if ledger is None:
@@ -111,7 +115,10 @@ def epsilon_of(record: RunRecord) -> float | None:
 
 
 def uncovered_of(record: RunRecord) -> str:
-    """Returns the reason why no ε covers the starting model; "" if it is covered."""
+    """Returns the reason why ε does not cover the initial model; "" if ε does.
+
+    Raises `Broken` if the ledger's terms cannot be read.
+    """
     lineage = record.terms.get("lineage")
     fresh = isinstance(lineage, dict) and not (lineage.get("runs") or lineage.get("unknown"))
     if record.begun is None or fresh:
@@ -125,15 +132,15 @@ def uncovered_of(record: RunRecord) -> str:
 
 
 def guarantees_of(ledger: Ledger) -> list[dict[str, Any]]:
-    """Returns each guarantee of a run, recomputed from its ledger, the headline first.
+    """Returns each guarantee of a run, recomputed from its ledger; that of the budget is first.
 
-    Charges for single examples of silos are bounded as if one silo had taken part in every round:
-    the silos' own ledgers are private. Raises `Broken` if the ledger cannot be accounted for.
+    The guarantee for examples of silos assumes that one silo took part in every round, since the
+    silos' own ledgers are private. Raises `Broken` if the ledger cannot be accounted for.
     """
     try:
         return _accounted(ledger)
     except (AccountingError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Broken(f"the ledger cannot be accounted: {public_text(error)}") from None
+        raise Broken(f"the ledger cannot be accounted for: {public_text(error)}") from None
 
 
 def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
@@ -169,13 +176,13 @@ def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def _last_line(record: RunRecord) -> dict[str, Any]:
-    """The metrics at the last charge; empty if that round was not evaluated."""
+    """Returns the metrics of the last charged round; empty if it was not evaluated."""
     charges = record.begun.charges if record.begun else ()
     return dict(record.evaluated.get(charges[-1].round, {})) if charges else {}
 
 
 _NO_MEASURES = frozenset({"format", "round", "epsilon"})
-"""Numbers of a line of the metrics that do not evaluate a model."""
+"""Keys of a line of metrics.jsonl that are not metrics."""
 
 
 @dataclass(frozen=True)
@@ -183,20 +190,26 @@ class RunRow(Encoded):
     """A run directory in one row; values that its files do not state are None.
 
     Attributes:
-      id: the ledger's, which copies share.
-      reason: the reason why a run is broken.
-      charges: the charged rounds.
-      rounds: the planned rounds.
-      epsilon: covers counted earlier runs; infinite without a guarantee, for which `guarantee` may
-        state the reason.
-      nominal: whether `note` describes a simulation.
-      measure: the primary metric.
-      value: its last value.
-      constant: its baseline, the best constant prediction.
+      run: path of the run.
+      id: id in the ledger, which copies of a run have in common.
+      state: the state of the run, as `state_of` returns it.
+      reason: the reason why a run is broken; else "".
+      charges: number of charged rounds.
+      rounds: number of planned rounds.
+      epsilon: the ε spent, counted earlier runs included; infinite if there is no guarantee.
+      guarantee: the reason why there is no guarantee.
+      uncovered: the reason why ε does not cover the initial model.
+      nominal: whether the run is a simulation, so ε is nominal.
+      note: a note, such as the reason why the run is a simulation.
+      measure: name of the first metric.
+      value: last value of that metric.
+      constant: the metric of the baseline (best constant prediction).
+      population: name of the population, or a digest that identifies it.
       population_digest: equal for runs over the same population.
-      began: from the times of files, like `seconds`.
-      excluded: the number of parties proved to be Byzantine in secure sums.
-      lost_claims: the guarantees that no longer hold because of them.
+      began: start of the run, from the times of files (ISO 8601, UTC).
+      seconds: duration, from the times of files.
+      excluded: number of parties proved to be Byzantine in secure sums.
+      lost_claims: the guarantees that do not hold because of these parties.
     """
 
     run: str
@@ -279,7 +292,7 @@ def row_of(record: RunRecord) -> RunRow:
 
 
 def _population_digest(record: RunRecord) -> str | None:
-    """A digest of the run's population by name and unit, as ledgers are compared."""
+    """Returns a digest of the population in the ledger's terms; None if there is none."""
     stated = record.terms.get("population")
     if not isinstance(stated, dict) or not stated:
         return None
@@ -288,26 +301,26 @@ def _population_digest(record: RunRecord) -> str | None:
 
 
 def _lost_claims(record: RunRecord) -> str | None:
-    """The guarantees that no longer hold, from the summary."""
+    """Returns the guarantees that do not hold, from the summary; None if all hold."""
     stated = record.summary.get("lost_claims") if record.summarised else None
     return " ".join(map(str, stated)) or None if isinstance(stated, list) else None
 
 
 def _population_name(record: RunRecord) -> str | None:
-    """The population's name, or else the digest that identifies it."""
+    """Returns the population's name or digest, from the ledger or the configuration."""
     stated = record.terms.get("population")
     named = stated.get("name") if isinstance(stated, dict) else None
     return _word(named) or _word(record.setting("data", "population"))
 
 
 def measure_name(line: Mapping[str, Any]) -> str | None:
-    """Returns the primary metric, which the summary and each line of the metrics state first."""
+    """Returns the name of the first metric in a summary or a line of metrics.jsonl."""
     names = (name for name in line if name not in _NO_MEASURES)
     return next((name for name in names if number_in(line, name) is not None), None)
 
 
 def _measured(record: RunRecord) -> tuple[str | None, float | None, float | None]:
-    """The run's metric, its last value, and the baseline."""
+    """Returns the name of the run's first metric, its last value, and that of the baseline."""
     line = record.summary if record.summarised else {}
     if not line and record.evaluated:
         line = record.evaluated[max(record.evaluated)]

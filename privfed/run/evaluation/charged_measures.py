@@ -22,7 +22,7 @@ from privfed.run.setup import Setup
 def over_groups(
     network: Network, params: Tensor, examples: Examples, column: str
 ) -> dict[str, float]:
-    """The first measure for each group that `column` defines, the worst of them, and gaps.
+    """Returns the first measure for each group of `column`, the worst of these values, and gaps.
 
     "accuracy[b]" is that of group b; "worst_group_accuracy" is the worst group's, and
     "group_gap_accuracy" its distance from the best. "opportunity_gap", for classes, is the largest

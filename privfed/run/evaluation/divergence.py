@@ -54,7 +54,7 @@ class Divergence:
         )
 
     def to_json(self) -> dict[str, Any] | None:
-        """The record as JSON, or None if the run did not diverge for sure."""
+        """Returns the record as JSON; None unless divergence is established."""
         if not self.established:
             return None
         return {name: getattr(self, name) for name in ("evaluations", "since", "loss", "constant")}

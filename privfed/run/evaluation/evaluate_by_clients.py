@@ -55,7 +55,8 @@ _ROUNDED = 1e-9
 class ClientEvaluation(Encoded):
     """The clients' measures of the model at `path`, in `round`, and the run's spending afterwards.
 
-    `alone` is the epsilon of this release by itself, `epsilon` that of all the run's charges.
+    `alone` is the epsilon of this release by itself, `epsilon` the epsilon of all charges of the
+    run.
     """
 
     path: Path
@@ -107,8 +108,8 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
     if config.mechanism.private == (epsilon is None):
         state, remedy = ("private", "pass") if epsilon is None else ("not private", "leave out")
         raise Refused(
-            f"this run is {state}, and epsilon is {epsilon}; {remedy} the epsilon of this "
-            "evaluation, which bounds what a private run's clients release in it"
+            f"epsilon is {epsilon}, but this run is {state}; {remedy} the epsilon of this "
+            "evaluation, which only private runs have"
         )
     if config.chosen:
         raise Refused(
@@ -124,9 +125,9 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
     remembers = setup.algorithm.sampler.remembers or setup.algorithm.mechanism.remembers
     if remembers:
         raise Refused(
-            f"cohort.sampler = {config.names['sampler']!r} or privacy.mechanism = "
-            f"{config.names['mechanism']!r} accounts for training rounds only, but not for a later "
-            'evaluation round; set evaluation.by = "clients" before a run starts'
+            f"cohort.sampler is {config.names['sampler']!r} and privacy.mechanism is "
+            f"{config.names['mechanism']!r}, but one of them has a proof for planned rounds only; "
+            'set evaluation.by = "clients" before a run starts'
         )
     raw = config.raw()
     requested = {**keys, "by": "clients", "every": 2}
@@ -246,8 +247,8 @@ def evaluate_by_further_clients(
 
     The new run is written to `out`, and its ledger covers these clients only. The call declares
     that none of them was in `run`; the new run records that as `privacy.disjoint`. The information
-    that the model reveals about its own population is not part of their epsilon. They evaluate the
-    run's model, since none of them has a personal one.
+    that the model reveals about its own population is not part of their epsilon. The clients
+    evaluate the run's model, since none of them has a personal model.
 
     Args:
       run: directory of the run to evaluate.

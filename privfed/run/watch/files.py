@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import time
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -120,7 +121,7 @@ class WeightsAndBiases(Watcher):
 
 
 class _Tracked(Observer):
-    """A run in a tracker whose rows cannot be replaced: each round is logged once.
+    """A run in a tracker whose rows cannot be replaced; it logs each round once.
 
     A file in the run directory holds the tracker's id of the run and the last logged round.
     """
@@ -157,17 +158,17 @@ class _Tracked(Observer):
         note = {"id": self._id, _ROUND: self._last}
         durable.write_atomically(self._note, json.dumps(note).encode())
 
+    @abstractmethod
     def _begin(self, path: Path, known: str) -> str:
         """Begins the tracker's run, or continues the `known` one; returns its id."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _log(self, values: Mapping[str, float], round: int) -> None:
         """Logs the tagged values of a round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self, kind: type[BaseException] | None) -> None:
         """Ends the tracker's run, which an exception of type `kind` stopped, or nothing."""
-        raise NotImplementedError
 
 
 class _MlflowRun(_Tracked):

@@ -2,8 +2,9 @@
 
 Clients agree on keys once in a run, each client sends one message per round, and decryptors open
 the masks, as in Flamingo (Ma et al. 2023, sections 4 and 5). The graph is complete. Unlike there,
-the committee is part of the round's cohort and large enough that all colluders may sit in it. It
-holds no key: each client deals it shares of the secrets that remove its own masks.
+the committee is part of the round's cohort and large enough that all colluders may sit in it. The
+committee holds no key: each client deals to it shares of the secrets that remove the client's own
+masks.
 
 *A round.* The server calls n clients; A is the hash of the call. Client u signs and sends
 
@@ -23,14 +24,14 @@ k + 2, 2 T > c + k.
 the rows of all honest survivors who agreed to the roster, at least max(least, k + 2) - k >= 2 of
 them, with `least` from a client's own terms.
 
-*Proof.* A client agrees to one call of an exchange (`Keyring`, which stores that first), so each
-honest row is masked and dealt under one A. Votes, sealing keys, r_uv and commitments are bound to
-A, and so to book, settings, round, exchange, model and roster. Secrets s_uv, from books that
-clients checked, never leave a client, and by HKDF a key derived for another book, A, pair or
-purpose reveals nothing about them. For each client that agrees to A, the book holds the card that
-this client drew for it (`Keyring` accepts no other), with a nonce. So no A of one book is an A of
-another, and nothing that an honest client sent, signed or derived in another run is under A,
-whatever the names of runs.
+*Proof.* A client agrees to one call of an exchange (`Keyring` stores this before the client
+answers), so each honest row is masked, and its secrets are shared, under one A. Votes, sealing
+keys, r_uv and commitments are bound to A, and so to book, settings, round, exchange, model and
+roster. Secrets s_uv, from books that clients checked, never leave a client, and by HKDF a key
+derived for another book, A, pair or purpose reveals nothing about them. For each client that agrees
+to A, the book holds the card that this client drew for it (`Keyring` accepts no other), with a
+nonce. So no A of one book is an A of another, and nothing that an honest client sent, signed or
+derived in another run is under A, whatever the names of runs.
 
 1. *Votes.* An honest member signs (A, S) once, and opens under A with T votes for its S, at least
    T - k of them from honest members. Two sets would need 2 (T - k) of the c - k honest members:
@@ -70,16 +71,16 @@ ring with it.)
 client that restores an older state may do so, and other clients must count it as colluding with the
 server.
 
-*Spoiled sums.* A share without its dealer's commitment is left out, and the member that revealed it
-is identified. A client whose shares do not reconstruct a seed that it committed to is identified,
-and the round aborts. A client is also identified if more members than may be Byzantine report
-unusable shares; the round aborts if fewer than T can open its shares. The first two are proved by
-the client's own signed messages (`evidence`); the third is a count. **A client that stops a sum is
-identified** if at least T + k honest members survive to the end. All of them hold good shares of an
-honest survivor. For any other survivor, if at most k complain, T hold good shares, which give its
-seeds or the proof that they do not. With fewer members a round may abort without a culprit if fewer
-than T members are left. It may also do so if up to k members cannot use a client's shares and,
-after further dropouts, fewer than T can. Too few survivors for a sum identify no culprit either.
-(If `byzantine` clients are assumed, k includes them here.) A client that masks wrongly spoils the
-sum undetected, as with any false row.
+*Spoiled sums.* A share that does not match its dealer's commitment is left out, and the member that
+revealed it is identified. A client whose shares do not reconstruct a seed that it committed to is
+identified, and the round aborts. A client is also identified if more members than may be Byzantine
+report unusable shares; the round aborts if fewer than T can open its shares. The first two are
+proved by the client's own signed messages (`evidence`); the third is a count. **A client that stops
+a sum is identified** if at least T + k honest members survive to the end. All of them hold good
+shares of an honest survivor. For any other survivor, if at most k complain, T hold good shares,
+which give its seeds or the proof that they do not. With fewer members a round may abort without a
+culprit if fewer than T members are left. It may also do so if up to k members cannot use a client's
+shares and, after further dropouts, fewer than T can. If a sum aborts because too few clients
+survive, no culprit is identified either. (If `byzantine` clients are assumed, k includes them
+here.) A client that masks wrongly spoils the sum undetected, as with any false row.
 """

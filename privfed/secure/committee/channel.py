@@ -3,8 +3,8 @@
 It also holds the keys of a run's clients, since a simulation plays all of them in one process.
 
 A deployment has one key book for all clients of a run, and clients agree on secrets once. Here each
-cohort has its own run with its own cards, so each new cohort agrees anew. Measured times of
-simulated rounds include this; estimates of a round's operations and bytes do not.
+cohort has its own run with its own cards, so each new cohort agrees on new secrets. Measured times
+of simulated rounds include this agreement; estimates of a round's operations and bytes do not.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SimulatedRun:
         return {client: self.ring(client) for client in self.book.cards}
 
     def ring(self, client: int) -> Keyring:
-        """Returns a new key ring of this client, from which no exchange's secrets were taken."""
+        """Returns a new key ring of this client, whose secrets have not been used."""
         return Keyring(self.pairs[client], self.book.cards[client], self.book)
 
 
@@ -80,7 +80,8 @@ def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
 class CommitteeChannel:
     """Runs a server and its clients, who send rows one by one; a committee opens the sum.
 
-    A client that is refused, or that refuses a message, counts as dropped out; `faults` lists why.
+    A client whose message is refused, or that refuses one, counts as dropped out; `faults` says
+    why.
     """
 
     largest = math.inf

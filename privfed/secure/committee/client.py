@@ -47,7 +47,7 @@ _ENDED = 3
 
 
 class CommitteeClient:
-    """Answers a call; as a member of the committee also an inbox and then ballots.
+    """Answers a call; a member of the committee also answers an inbox and then ballots.
 
     The client raises `BadMessage` for a message that it does not answer, and then answers nothing
     more in this sum.

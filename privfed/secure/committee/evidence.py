@@ -148,8 +148,8 @@ def committee_accusation(evidence: Evidence, call: Call, survivors: tuple[int, .
 def proves_violation(culprit: Culprit, terms: RoundTerms) -> bool:
     """Whether the culprit's own signed messages prove the accusation.
 
-    `terms` are those of any sum of the run. False for a count of complaints, which is no proof, and
-    for invalid bytes.
+    `terms` are those of any sum of the run. The result is False for a count of complaints, which is
+    no proof, and for invalid bytes.
     """
     kind = _KINDS.get(culprit.reason)
     if kind is None:

@@ -42,7 +42,7 @@ def mask_key(agreed: bytes, seed: bytes) -> bytes:
 
 
 def sealing_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the key that seals a member's key, for one text per roster and direction."""
+    """Returns the key that seals a member's key; it seals one text per roster and direction."""
     return derive(secret, agreed, b"committee seal" + _between(sender, receiver))
 
 
@@ -85,8 +85,7 @@ class KeyBook:
     cards: Mapping[int, KeyCard]
 
     def check(self) -> None:
-        """Checks all cards once per run; a client that keeps the `digest` recognises a checked
-        book.
+        """Checks all cards; a client that stores the `digest` of a checked book need not repeat it.
 
         Raises:
           BadMessage: for cards of unknown clients or another run, without a valid signature, with

@@ -1,19 +1,20 @@
-"""A client's shared secrets with all clients of a run: new for each exchange, and erased before it.
+"""A client's shared secrets with all clients of a run: new for each exchange, erased before it.
 
 **Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
 fsync, rename, fsync of the folder), and let an interrupted client resume only from the last stored
 state, in one process at a time. Then, whenever it is killed, it sends for at most one call of an
 exchange, and no secret of an exchange serves two sums: the state stored before an exchange's
 secrets are used does not determine these secrets. A client that is killed between this step and its
-answer has dropped out of this exchange, and takes part in the next; so has a member that is killed
-before it opened. A client that never stored a ring has lost its keys, as the private key is not
-kept: it is excluded from the run.
+answer has dropped out of this exchange, and takes part in the next one; the same holds for a member
+that is killed before it opened its shares. A client that never stored a ring has lost its keys, as
+the private key is not kept: it is excluded from the run.
 
-**Limits.** An old state is as valid as the last one to a process that holds nothing else: from it a
-client sends again. Other clients must count such a client as colluding with the server, and its own
-rows have no guarantee. So its owner records each exchange before the answer leaves (`after`), and
-an older state is refused as stale. This detects neither a folder in which both were rolled back nor
-a copy that runs elsewhere.
+**Limits.** A process that holds nothing else cannot distinguish an old state from the last one: a
+client that resumes from an old state sends again. Other clients must count such a client as
+colluding with the server, and its own rows have no guarantee. So the client's owner records each
+exchange before the answer leaves (`after`), and an older state is refused as stale. This check
+detects neither a folder in which state and record were both rolled back nor a copy that runs
+elsewhere.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Keyring:
         """Returns each client's secret for this exchange, after storing a state that lacks it.
 
         Raises:
-          BadMessage: if the exchange is not after the last one.
+          BadMessage: if the exchange is not later than every exchange taken before.
         """
         if (round, exchange) < self.next:
             raise BadMessage("answered already", "a call for an exchange that this client has left")

@@ -104,7 +104,7 @@ def _dealt_bytes(dealt: Dealt) -> bytes:
 
 @dataclass(frozen=True)
 class Contribution(ClientMessage):
-    """Client to server, its one message: a masked row, and shares that remove its masks.
+    """Client to server, its only message: a masked row, and shares that remove the row's masks.
 
     Its signature covers the dealing and a hash of the rest, so that the dealing can be shown
     without the row.
@@ -169,7 +169,7 @@ def vote_text(agreed: bytes, survivors: tuple[int, ...]) -> bytes:
 
 @dataclass(frozen=True)
 class MemberVote:
-    """A member's one signature on the survivors."""
+    """A member's only signature on the survivors."""
 
     member: int
     signature: bytes

@@ -81,7 +81,7 @@ class CommitteePolicy:
 
 
 def _quorum(members: int, corrupt: int) -> int:
-    """Returns T: any two sets of T members share an honest one, and k colluders learn no secret."""
+    """Returns T: two sets of T members share an honest member, and k colluders learn no secret."""
     return max((members + corrupt) // 2 + 1, corrupt + 2)
 
 

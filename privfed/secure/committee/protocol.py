@@ -32,8 +32,8 @@ class CommitteeSums(SecureProtocol):
 
     Clients agree on keys once in a run. A client's one message contains its row under a fresh mask
     and under masks that cancel between clients. It also contains, sealed for each member of a small
-    committee of the cohort, shares that remove these masks. Members vote for one set of survivors,
-    and open their sum.
+    committee of the cohort, shares that remove these masks. Members vote for one set of surviving
+    clients, and open the sum of these clients' rows.
 
     *Trust*: up to a fraction `colluders` of a cohort, in the committee or not, may collude with a
     malicious server (proved in `privfed.secure.committee`). Computational: as secure as X25519,
@@ -69,11 +69,11 @@ class CommitteeSums(SecureProtocol):
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
 
     def begun(self, limits: Limits) -> int:
-        """Returns at least two more than may collude, as a single honest row would be revealed."""
+        """Returns the smallest cohort: with only one honest client its row would be revealed."""
         return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """The fewest survivors: of n clients `threshold` n, and two more than may collude."""
+        """The fewest survivors: of n clients `threshold` * n, and two more than may collude."""
         begun = self.begun(limits)
         stay = math.ceil(self.threshold * begun - _EXACT)
         return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
@@ -81,9 +81,9 @@ class CommitteeSums(SecureProtocol):
     def colluding(self, limits: Limits) -> float:
         """Upper bound on the fraction of counted noise known to the server and its colluders.
 
-        Of n clients at most K = colluders max(n, size) collude. They know K / m of the noise of m
-        survivors. For n <= size, K is colluders size and m at least `fewest`; for larger n, K / m
-        is at most colluders / threshold, as m is at least threshold n.
+        Of n clients at most K = colluders * max(n, size) collude. They know K / m of the noise of m
+        survivors. For n <= size, K is colluders * size and m is at least `fewest`; for larger n, K
+        / m is at most colluders / threshold, as m is at least threshold * n.
         """
         return self.colluders * self.known_per_colluder(limits)
 
@@ -120,7 +120,7 @@ class CommitteeSums(SecureProtocol):
         return committee.members, committee.threshold
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
-        """Counts one round after key agreement; both ends hash each number that a member draws."""
+        """Counts operations of a round without key agreement; both ends hash each number drawn."""
         members, threshold = self._members(clients)
         row = Expander(codec.length, codec.bits)
         numbers, pairs = clients * clients * members, clients * clients
@@ -134,13 +134,13 @@ class CommitteeSums(SecureProtocol):
         )
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Bytes of the roster and, for the clients who are members, of an inbox and votes."""
+        """Average bytes per client: the roster and, for committee members, an inbox and votes."""
         members, threshold = self._members(clients)
         inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Bytes of a masked row and its dealing, and of a member's ballot and opening."""
+        """Average bytes per client: a masked row, dealing, and a member's ballot and opening."""
         members, threshold = self._members(clients)
         corrections = clients * (members - threshold + 1) * LENGTH
         dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST

@@ -41,8 +41,8 @@ _ORDER = (Contribution, Ballot, Disclosure)
 class CommitteeServer:
     """Takes messages by `handle`, ends a step by `proceed`, and removes the masks by `total`.
 
-    `culprits` are clients that deviated: their own signed messages prove it (`evidence`), or more
-    members complain than may be Byzantine.
+    `culprits` are clients that deviated: either their own signed messages prove this (`evidence`),
+    or more members complain than may be Byzantine.
     """
 
     def __init__(self, terms: RoundTerms, clients: tuple[int, ...]) -> None:
@@ -92,7 +92,7 @@ class CommitteeServer:
         """Ends the step; returns the next messages. Raises `Aborted` if too few clients remain."""
         self._require_alive()
         self._step += 1
-        self._alive = False  # unless the step succeeds
+        self._alive = False  # set again if the step succeeds
         sent = (self._inboxes, self._consistency)[self._step - 1]()
         self._alive, self._awaited = True, set(sent)
         return sent
@@ -161,7 +161,7 @@ class CommitteeServer:
             raise Aborted(f"wrong dealing: client {client} dealt garbled shares")
 
     def _good(self, member: int) -> set[int]:
-        """Returns the clients whose shares the member holds as committed."""
+        """Returns the clients whose shares the member holds in usable form, as committed."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}
@@ -201,7 +201,7 @@ class CommitteeServer:
         return self._masks.reduce(total), len(self._survivors)
 
     def _seeds(self, client: int) -> Mapping[int, bytes] | None:
-        """Returns a survivor's opened seeds; records a proof and returns None if they are wrong."""
+        """Returns a survivor's opened seeds; if they are wrong, None, after recording a proof."""
         places = sorted(
             (self._place(member), shares[client])
             for member, shares in self._openings.items()

@@ -64,7 +64,7 @@ def read_public(data: bytes, scheme: Scheme) -> Any:
 
 
 def check_parameters(key: Any, scheme: Scheme) -> None:
-    """Raises `BadMessage` unless N, q and t of `key` are those for which `scheme` is proved.
+    """Raises `BadMessage` unless N, q and t of `key` are those for which `scheme` has a proof.
 
     TenSEAL does not expose the moduli, but SEAL hashes all of them with the scheme and N: BLAKE2b
     over words of 64 bits. This hash must equal that of the scheme's constants.
@@ -266,7 +266,7 @@ class SummingServer:
             raise BadMessage("too many", f"more than secure.capacity = {terms.limits.capacity}")
         ciphertexts = row.ciphertexts(terms.scheme, self._key, terms.codec.length)
         hashes = self._unseen(ciphertexts)
-        try:  # into a new sum, so that an error of the library leaves the old one unchanged
+        try:  # a new sum: after an error the old one is unchanged
             pairs = zip(self._sum, ciphertexts, strict=True)
             self._sum = [total + block for total, block in pairs] if self._sum else ciphertexts
         except (ValueError, RuntimeError) as error:

@@ -120,7 +120,7 @@ class _Homomorphic(SecureProtocol):
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
         blocks = clients * len(self.scheme.blocks(codec.length))
-        signatures = 2 * (clients + 2)  # of rows, the opening and the total, made and checked
+        signatures = 2 * (clients + 2)  # n rows, opening, total: made, checked
         if self.approximate:
             return Operations(signatures=signatures, approximate_blocks=blocks)
         return Operations(signatures=signatures, exact_blocks=blocks)
@@ -195,11 +195,11 @@ class Bfv(_Homomorphic):
         return limits.size / self.fewest(limits)
 
     def withstood(self, limits: Limits) -> float:
-        """All clients: rows are hidden if the key holder does not collude with the server."""
+        """Returns all clients (1.0) or sites: only key holder and server together see rows."""
         return float(limits.sites) or 1.0
 
     def colluding(self, limits: Limits) -> float:
-        """Fraction of noise known to the key holder, a client: at least one client's share."""
+        """Fraction of noise known to the key holder: that of colluders, at least its own share."""
         return max(1, math.floor(self.colluders * limits.size + 1e-9)) / self.fewest(limits)
 
 

@@ -9,18 +9,21 @@ ternary secrets (the homomorphic encryption standard of 2018).
 The noise of a sum. SEAL encrypts with the public key modulo q p, p of 55 bits, and divides by p.
 The noise of its samplers, below 21 (2 N + 1), vanishes in this division. What remains is a rounding
 error f s + e: f pseudo-random, uniform in [-1/2, 1/2] and fresh for each row, s the key in {-1, 0,
-1}, and e a rounding error of f s, within the same interval and symmetric. In a coefficient that is
-at most (N + 1) / 2. Uniform numbers are sub-Gaussian with their own variance, those within 1/2 with
-1/4, so that n rows exceed z sqrt(n) (sqrt(N / 12) + 1/2) with a probability below 2 exp(-z^2 / 2):
-4e-22 for z = 10, used here. The rounding of a message depends on it and is counted at its worst.
+1}, and e a rounding error of f s, within the same interval and symmetric. In each coefficient this
+error is at most (N + 1) / 2. Uniform numbers are sub-Gaussian with their own variance, those within
+1/2 with 1/4, so the error of n rows exceeds z sqrt(n) (sqrt(N / 12) + 1/2) with a probability below
+2 exp(-z^2 / 2): 4e-22 for z = 10, used here. The rounding of a message depends on it and is counted
+at its worst.
 
 - BFV rounds q m / t by at most 1/2, and a sum is exact while n / 2 + z sqrt(n) (sqrt(N / 12) + 1/2)
-  stays below q / 2t = 2^21: 3.5 million rows. Up to 1023 it is exact whatever the random choices.
+  stays below q / 2t = 2^21: 3.5 million rows. Up to 1023 rows it is exact whatever the random
+  choices.
 - CKKS rounds a message's coefficients by at most 1/2, which is N / 2 in a slot, as is e. There f s
   has the variance |s|^2 N / 24, and |s|^2 <= z^2 N except with probability 4 exp(-z^2 / 2). In
-  units of 1 / scale a slot is off by less than n N / 2 + z sqrt(n) (z N / sqrt(24) + N / 2), which
-  must stay below scale / 4. Numbers below 2^(bits - 1) times the scale, 2^(53 - bits), are below
-  2^52, a quarter of q, which leaves room for the noise. Rounding in float64 adds less than 1e-3.
+  units of 1 / scale the error of a slot is less than n N / 2 + z sqrt(n) (z N / sqrt(24) + N / 2),
+  which must stay below scale / 4. Numbers below 2^(bits - 1) times the scale, 2^(53 - bits), are
+  below 2^52, a quarter of q, which leaves room for the noise. Rounding in float64 adds less than
+  1e-3.
 
 All this is for rows encrypted as specified. A Byzantine client can spoil a sum, as in any protocol
 that hides rows.
@@ -66,7 +69,7 @@ class Parameters:
 
 
 def most_rows(per_row: float, std: float, room: float) -> int:
-    """The largest n with n per_row + sqrt(n) deviation <= room."""
+    """Returns the largest n with n * `per_row` + sqrt(n) * `std` <= `room`."""
     root = (math.sqrt(std**2 + 4 * per_row * room) - std) / (2 * per_row)
     return math.floor(root**2)
 
@@ -97,7 +100,7 @@ def bytes_field(number: int, body: bytes) -> bytes:
 _LARGEST = 70_000
 """Bytes of the largest ciphertext that is accepted."""
 _PREFIX = 4
-"""Bytes before a ciphertext of 2^14 bytes and more within a vector: its field, and its size."""
+"""Bytes that precede a ciphertext of 2^14 bytes or more in a vector: its field and its size."""
 _SCALE = struct.Struct("<Bd")
 
 
@@ -115,7 +118,7 @@ class Scheme(ABC):
     modulus: ClassVar[int]
     """The plain modulus t; 0 if there is none."""
     transformed: ClassVar[bool]
-    """Whether its ciphertexts are in the form of a number-theoretic transform."""
+    """Whether ciphertexts are stored as number-theoretic transforms."""
     slots: ClassVar[int]
 
     @property
@@ -138,7 +141,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def decrypt(self, ciphertext: Any) -> Integers:
-        """Returns the numbers of one block. Raises `Aborted` if it is no sum within the limits."""
+        """Returns the numbers of one block. Raises `Aborted` if they exceed the limits of a sum."""
 
     @property
     @abstractmethod

@@ -30,9 +30,9 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
     derives one key for each direction of a channel, for each mask and for its self-mask. It shares
     2 + `layers` secrets with k + 1 holders, by t products each, and expands k + 1 masks, a base and
     `layers` of noise. It signs five messages, and on a random graph also an attestation. *The
-    server* tests both of a client's keys, checks the signatures, and reconstructs its seed from t
-    shares (with layers, two secrets). The t (t - 1) products for the weights are common to all
-    clients on the complete graph. It then removes the client's mask and layers. In one process
+    server* tests both keys of each client, checks the signatures, reconstructs the client's seed
+    from t shares (with layers, two secrets), and removes the client's mask and layers. On the
+    complete graph the t (t - 1) products for the weights are common to all clients. In one process
     clients check no other signatures, and each pair computes its agreement once.
     """
     n, k, t = graph.clients, graph.degree, graph.threshold
@@ -54,7 +54,8 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
 class MaskedChannel:
     """Runs a server and its clients, who share keys on construction and send rows one by one.
 
-    A client that is refused, or that refuses a message, counts as dropped out; `faults` lists why.
+    A client whose message is refused, or that refuses one, counts as dropped out; `faults` says
+    why.
     """
 
     largest = math.inf
@@ -104,7 +105,7 @@ class MaskedChannel:
 
     def send(self, client: int, row: Integers) -> None:
         self._rows[client] = row
-        del row  # so that the client holds the only reference when it takes the row
+        del row  # the client then holds the only reference to the row
         if inbox := self._inboxes.pop(client, None):
             self._delivery.ask({client: inbox}, Leaves.BEFORE_MASKING)
         self._rows.pop(client, None)

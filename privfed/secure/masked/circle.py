@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from privfed.secure.summation import Aborted
 
 SECURE = 40
-"""The sigma of Bell et al., in bits."""
+"""Bits of the failure probability of connectivity and secrecy (sigma of Bell et al.)."""
 _CORRECT = 20
-"""The eta of Bell et al., in bits."""
+"""Bits of the probability that too few neighbours survive (eta of Bell et al.)."""
 
 
 class CircleShape(NamedTuple):
@@ -73,7 +73,7 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
 
 
 def tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
-    """P[at least j of `degree` clients, drawn without replacement, are marked], j = 0 ... k + 1."""
+    """P[j or more of `degree` clients drawn without replacement are marked], j = 0..degree + 1."""
     others = clients - marked
     least, most = max(0, degree - others), min(degree, marked)
     first = _log_choose(marked, least) + _log_choose(others, degree - least)
@@ -86,7 +86,7 @@ def tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
 
 
 def _log_choose(n: int, k: int) -> float:
-    """The logarithm of n choose k, for k from 0 to n."""
+    """Returns log(n choose k) for integers 0 <= k <= n."""
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 

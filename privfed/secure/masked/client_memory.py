@@ -147,8 +147,7 @@ class ClientMemory(ABC):
         limits: Limits,
         noise: ClientNoise | None = None,
     ) -> Self:
-        """Restores the client that wrote `data` by `to_bytes`; other arguments are as at
-        construction.
+        """Restores the client that wrote `data` by `to_bytes`, with its original arguments.
 
         Raises:
           BadState: if the bytes are damaged, of another format or of another client.

@@ -39,8 +39,8 @@ class BadState(Broken):
 
     def __init__(self, fault: str, detail: str) -> None:
         super().__init__(
-            f"{fault}: {detail}; leave the sum (this party counts as dropped out), and restore no "
-            "other state in its place"
+            f"{fault}: {detail}; leave the sum (this party then counts as dropped out), and do not "
+            "restore another state"
         )
         self.fault = fault
 

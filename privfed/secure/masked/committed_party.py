@@ -12,14 +12,14 @@ it is made. A party that is killed between this commit and its masked row has dr
 row were requested until this succeeds, random draws and noise would be conditioned on the absence
 of a crash, and no longer independent: rules of proof, section 2.)
 
-**Limits.** An old state (a backup or a copied folder) is as valid as the last one to a process that
-holds nothing else. From an old state a party votes again, for other survivors, or is asked for
-another row. Other clients must count such a party as colluding with the server, and its own rows
-have no guarantee. Therefore no function restores a state. In addition, a party receives `least`,
-its number of commits at its last answer. Its owner writes this number to its ledger of answers
-after `store`, before the answer leaves. An older state is refused as stale. This detects a state
-that was rolled back, but neither a folder whose ledger was rolled back with it nor a copy that runs
-elsewhere.
+**Limits.** A process that holds nothing else cannot distinguish an old state (a backup or a copied
+folder) from the last one. A party that resumes from an old state may vote again, for other
+survivors, or be asked for another row. Other clients must count such a party as colluding with the
+server, and its own rows have no guarantee. Therefore no function restores a state. In addition, a
+party receives `least`, its number of commits at its last answer. Its owner writes this number to
+its ledger of answers after `store`, before the answer leaves. An older state is refused as stale.
+This check detects a state that was rolled back, but not a ledger that was rolled back with the
+state, nor a copy that runs elsewhere.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class CommittedParty:
         return self._client.progress.commits
 
     def handle(self, message: bytes) -> bytes:
-        """Returns the answer to the server's next message, or repeats the last answer byte for
-        byte.
+        """Returns the answer to the server's next message, or the same bytes for the same message.
 
         Raises:
           Aborted: usually a `BadMessage`. The state is unchanged if the bytes are no message, or if
@@ -99,7 +98,7 @@ class CommittedParty:
         return answer
 
     def end(self) -> None:
-        """Commits a state without further answers; the last answer is not repeated either."""
+        """Commits a final state: no further message is answered, and no answer is repeated."""
         self._client.end()
         self._lost = True
         self._commit(replace(self._client.progress, question=bytes(KEY), answer=b""))

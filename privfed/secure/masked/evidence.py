@@ -62,7 +62,7 @@ def gives_its_secret(
 
 @dataclass(frozen=True)
 class WrongShare:
-    """Proof that the signer of `unmask` revealed a share whose hash is not the one it received."""
+    """Proof that the signer of `unmask` revealed a share other than the share that it received."""
 
     unmask: Unmask
     hashes: ShareHashes
@@ -222,7 +222,7 @@ class Blame:
             )
 
     def count(self, complaints: Iterable[tuple[int, ...]]) -> None:
-        """Adds clients with more than `corrupt` complaints; each holder gives one list."""
+        """Adds clients with more than `corrupt` complaints, given the complaints of each holder."""
         session = (self.invitation.round, self.invitation.exchange)
         for client, count in Counter(who for each in complaints for who in each).items():
             if count > self.corrupt:

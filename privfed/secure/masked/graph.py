@@ -96,7 +96,7 @@ class Graph:
         return self.degree, 1.0
 
     def withstands_malicious_server(self, corrupt: int) -> bool:
-        """Whether a malicious server with `corrupt` colluding clients can open one sum only."""
+        """Whether a malicious server with `corrupt` colluding clients can open at most one sum."""
         return self.complete and 2 * self.threshold > self.clients + corrupt
 
 

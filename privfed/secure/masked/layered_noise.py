@@ -21,12 +21,11 @@ _BATCH_SIZE = 1 << 18
 
 
 class CipherUniforms:
-    """Pseudorandom numbers of a `seed` `[32]`: known to its holders, indistinguishable from random
-    to others.
+    """Pseudorandom numbers from a `seed` `[32]`, indistinguishable from random without the seed.
 
-    The leading bits are little-endian words of one stream. The rest of the number at place p is the
-    first 20 bytes, little-endian, of another stream, from its block 2 p on. Each stream has its own
-    key, a hash of the seed.
+    The leading bits of successive numbers are little-endian words of one stream. The rest of the
+    number at place p is 20 little-endian bytes of another stream, from block 2 p on. Each stream
+    has its own key, a hash of the seed.
     """
 
     def __init__(self, seed: bytes) -> None:
@@ -60,7 +59,7 @@ class ClientNoise:
     keys: Keys
 
     def seeds(self, clients: int) -> tuple[bytes, ...]:
-        """Returns the seeds of layers 1 to L; each is the hash of the one before."""
+        """Returns the seeds of layers 1 to L; each is the hash of the previous seed."""
         seeds = []
         seed = self._seed(b"layers")
         for _ in range(self.layers.count(clients)):
@@ -87,7 +86,7 @@ class ClientNoise:
 
 
 def next_layer(seed: bytes) -> bytes:
-    """Returns the seed of the layer after that of `seed`."""
+    """Returns the seed of the layer that follows the layer of `seed`."""
     return hashlib.sha256(b"privfed layer" + seed).digest()
 
 

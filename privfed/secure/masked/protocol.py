@@ -100,7 +100,7 @@ class MaskedSums(SecureProtocol):
         return whole_sites(self.colluders, sites)
 
     def least_sites(self, sites: int) -> int:
-        """Returns the threshold: as configured, or more against colluders or a malicious server."""
+        """Returns the least number of surviving sites: as configured, or more for security."""
         least = least_threshold(sites, self.colluding_sites(sites), self.threat)
         return max(least, math.ceil(self.threshold * sites - 1e-9), FEWEST)
 
@@ -108,14 +108,14 @@ class MaskedSums(SecureProtocol):
         return max(super().begun(limits), self.within(limits).smallest)
 
     def least_admitted(self, limits: Limits) -> int:
-        """The configured size, or two more than may collude: each needs another honest client."""
+        """Returns the configured size, or else two clients more than may collude."""
         return self.begun(limits) if self.admitted else self._needed(limits)
 
     def _needed(self, limits: Limits) -> int:
         return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """The fewest survivors: at least the fraction `threshold` of the clients who share keys."""
+        """Returns the fewest survivors: at least the fraction `threshold` of clients with keys."""
         if limits.sites:
             return limits.minimum
         stay = math.ceil(self.threshold * self.begun(limits) - 1e-9)
@@ -124,11 +124,11 @@ class MaskedSums(SecureProtocol):
     def colluding(self, limits: Limits) -> float:
         """Upper bound on the fraction of counted noise known to the server and its colluders.
 
-        Of n clients who share keys at most K = colluders max(n, size) collude. They know K / m of
-        the noise of m survivors. For n <= size, K is colluders size and m at least `fewest`; for
-        larger n, K / m is at most colluders / max(threshold, 1 - tolerance). With layers they know
-        K / (n - T), as if all T dropouts within the tolerance had occurred, even if the threshold
-        excludes that: a tolerance above 1 - threshold costs noise.
+        Of n clients who share keys at most K = colluders * max(n, size) collude. They know K / m of
+        the noise of m survivors. For n <= size, K is colluders * size and m is at least `fewest`;
+        for larger n, K / m is at most colluders / max(threshold, 1 - tolerance). With layers they
+        know K / (n - T), as if all T dropouts within the tolerance had occurred, even if the
+        threshold excludes that: a tolerance above 1 - threshold costs noise.
         """
         return self.colluders * self.known_per_colluder(limits)
 
@@ -262,7 +262,7 @@ class MaskedSums(SecureProtocol):
         policy = self.within(limits)
         if limits.sites:
             return policy.withstands_malicious_server(policy.graph(limits.sites))
-        if self.threat == "malicious":  # otherwise there is no graph
+        if self.threat == "malicious":  # `policy.graph` then refuses weaker graphs
             return True
         if limits.capacity > COMPLETE:
             return False
@@ -326,5 +326,5 @@ class MaskedSums(SecureProtocol):
 
 
 def _hashed_size(layers: int) -> int:
-    """Returns the size of the hashes of one holder's shares, with the holder."""
+    """Returns the size in bytes of a holder's number and the hashes of its shares."""
     return NUMBER.size + (2 + layers) * HASH

@@ -113,10 +113,7 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> Shape | None:
 
 
 def _least_left(clients: int, lost: int, p: float) -> int:
-    """Smallest number of surviving neighbours of any client, except with probability 2^-20.
-
-    0 if there may be none.
-    """
+    """Smallest number of surviving neighbours of any client, except with probability 2^-20."""
     others = clients - 1 - lost
     counts = np.arange(1, others + 1)
     fewer = log_at_least(others, 1 - p, others - counts + 1) + math.log(clients)
@@ -203,10 +200,10 @@ def edge_key(agreed: bytes) -> bytes:
 
 
 def partners(key: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
-    """Returns the neighbours of `me`, in order; the draw keyed by `key` is the same for both
-    ends.
+    """Returns the neighbours of `me`, in order; both ends of an edge draw it alike from `key`.
 
-    The draw for two clients is the first word of AES-256 of the block of both, the smaller first.
+    The draw for two clients is the first word of the AES-256 encryption of a block that holds their
+    numbers, the smaller first.
     """
     all_clients = _numbers(clients)
     blocks = np.stack([np.minimum(all_clients, me), np.maximum(all_clients, me)], 1)

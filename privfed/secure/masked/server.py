@@ -121,7 +121,7 @@ class MaskingServer:
         self._require_alive()
         self._step += 1
         step = (self._roster, self._inboxes, self._survivors, self._consistency)[self._step - 1]
-        self._alive = False  # unless the step succeeds
+        self._alive = False  # set again if the step succeeds
         with self._named():
             sent = step()
         self._alive, self._awaited = True, set(sent)
@@ -264,8 +264,8 @@ class MaskingServer:
     def _most_gone(self) -> int:
         """Returns the largest number of dropouts that any honest voter counts.
 
-        A voter also counts the survivors of which it complained, at most `corrupt` if it is honest.
-        Layers that all honest voters release are removed.
+        A voter also counts as dropouts the survivors about which it complained, at most `corrupt`
+        of them if it is honest. A layer is removed if all honest voters release it.
         """
         counted = (len(self._senders.intersection(self._complaints[who])) for who in self._votes)
         garbled = max((count for count in counted if count <= self._blame.corrupt), default=0)

@@ -38,7 +38,10 @@ def share(
     if len(set(places)) != len(places) or not all(0 < place < PRIME for place in places):
         raise ValueError("places of shares are distinct numbers from 1; place 0 is the secret")
     if not 1 <= threshold <= len(places):
-        raise ValueError(f"a threshold of {threshold} for {len(places)} shares")
+        raise ValueError(
+            f"the threshold is {threshold}, but there are {len(places)} shares; expected a "
+            "threshold from 1 to that number"
+        )
     rising = [int.from_bytes(secret, "big"), *(below(PRIME) for _ in range(threshold - 1))]
     falling = tuple(reversed(rising))
     return {place: _value(falling, place) for place in places}

@@ -121,7 +121,7 @@ class Unmasking:
         return {needed: secret for needed, secret in secrets.items() if secret is not None}
 
     def _opened(self) -> dict[Secret, dict[int, int]]:
-        """Collects the shares of each needed secret by holder, without wrong ones."""
+        """Collects the shares of each needed secret by holder, without wrong shares."""
         opened: dict[Secret, dict[int, int]] = {(who, SEED): {} for who in self.senders}
         opened |= {(who, MASK_KEY): {} for who in self.dealings.keys() - self.senders}
         layers = self.members.layers(self.layers)

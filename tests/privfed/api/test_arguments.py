@@ -10,9 +10,11 @@ import torch
 from commands import run as command
 from lanes import every_case
 from patients import DECLARED, SMALL, net, patients
+from small import small
 from toys import FirstRow, Signs
 
 import privfed
+from privfed.api.arguments import other_rows
 
 
 def test_every_key_is_an_argument_by_its_section():
@@ -159,12 +161,13 @@ def test_an_attack_that_declares_no_effect_is_told_what_to_declare(keys):
     keyed = {"__annotations__": {"corrupts": bool}, "corrupts": True}
     with pytest.warns(UserWarning, match="shadows an attribute"):  # a key, by its annotation
         annotated = type("Annotated", (Neg,), {"__module__": __name__, **keyed})
-    stated = (
-        "', which overrides corrupt, but declares neither `poisons` nor `corrupts`; write "
+    undeclared = (
+        "Neg', which overrides corrupt, but declares neither `poisons` nor `corrupts`; write "
         "corrupts = True in the class, without an annotation"
     )
-    for attack in (Neg, annotated):
-        with pytest.raises(privfed.Refused, match=attack.__name__ + stated):
+    as_key = r"Annotated', whose corrupts is a key .* write corrupts: ClassVar\[bool\]"
+    for attack, stated in ((Neg, undeclared), (annotated, as_key)):
+        with pytest.raises(privfed.Refused, match=stated):
             privfed.check(attack={"name": attack, **keys})
 
 
@@ -234,6 +237,12 @@ def test_a_layer_that_cannot_be_batched_is_named():
     assert (
         "cannot be stacked: PyTorch's vmap has no batched form of its layer 'cell' (LSTM))" in shown
     )
+
+
+@every_case("rows", ["rows.csv", (np.zeros((2, 6)), np.zeros(2, int))])
+def test_other_rows_of_a_source_without_files_are_refused(rows):
+    with pytest.raises(privfed.Refused, match="the source 'synthetic' of this run reads none"):
+        other_rows(rows)(small())
 
 
 def test_every_base_can_be_extended():

@@ -94,8 +94,8 @@ def test_a_mistake_is_refused_in_the_terms_of_each_interface(tmp_path, monkeypat
         (
             lambda run: privfed.calibrate(delta=1e-5, rounds=3),
             ("calibrate", "--delta", "1e-5", "--rounds", "3"),
-            "all but one of epsilon, noise_multiplier, rounds,",
-            "all but one of --epsilon, --noise-multiplier, --rounds,",
+            "exactly one of epsilon, noise_multiplier, rounds,",
+            "exactly one of --epsilon, --noise-multiplier, --rounds,",
         ),
         (
             lambda run: privfed.resume(run, rounds=1),
@@ -159,13 +159,17 @@ SILOS = {
     [
         (Recurrent(), {"run": {"trainer": "stacked"}}, "batched form of its layer 'cell' (LSTM)"),
         (Branching(64, 10), {"run": {"trainer": "stacked"}}, "branches on values of its input"),
-        (Recurrent(), SILOS, "cannot be computed for this model: 'cell' (LSTM); use other layers"),
+        (
+            Recurrent(),
+            SILOS,
+            "cannot be computed for these layers: 'cell' (LSTM); use other layers",
+        ),
         (
             torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.Linear(7, 10)),
             {},
             "in its layer '1' (Linear)",
         ),
-        (torch.nn.Linear(64, 7), {}, "expected (3, 10), since these data and model.loss need 10"),
+        (torch.nn.Linear(64, 7), {}, "must be (3, 10): these data and model.loss need 10"),
     ],
     ids=["stacked", "branches", "dp_sgd", "width", "outputs"],
 )

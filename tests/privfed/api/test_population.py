@@ -143,14 +143,14 @@ def test_people_without_a_declaration_are_refused_with_the_call_that_makes_one(
 
 def test_a_declaration_that_says_nothing_of_columns_is_refused():
     table = privfed.Table(patients(3), label="readmitted", labels=["no", "yes"], clients=3)
-    with pytest.raises(privfed.Refused, match="name at least one column in features"):
+    with pytest.raises(privfed.Refused, match="features, dates and categories are empty"):
         privfed.check(table)
 
 
 @every_case(
     ("spoil", "where"),
     [
-        ({"age": "secret-71"}, "row 2: column 'age' holds no number"),
+        ({"age": "secret-71"}, "row 2: column 'age' is not a number"),
         ({"sex": None}, "row 2: column 'sex' is empty"),
         ({"readmitted": "secret"}, "row 2: the label 'readmitted' is none of the classes"),
         ({"patient": None}, "row 2: the client column 'patient' is empty"),
@@ -173,7 +173,7 @@ def test_a_column_of_several_types_is_refused_without_quoting_it():
     frame.loc[1, "age"] = "secret-71"
     with pytest.raises(privfed.Refused) as refused:
         privfed.check(privfed.Table(frame, **DECLARED), **SMALL)
-    assert "the table has a column that no type fits" in str(refused.value)
+    assert "the table cannot be converted to Arrow" in str(refused.value)
     assert "secret" not in str(refused.value)
     assert "secret" in refused.value.private
 
@@ -191,7 +191,7 @@ def test_a_column_of_several_types_is_refused_without_quoting_it():
             {1: (np.zeros((1, 4, 4)), [0]), "1": (np.zeros((1, 4, 4)), [0])},
             "the same name when written as text",
         ),
-        ({}, "the arrays holds no example"),
+        ({}, "no client has an example in the arrays; give"),
     ],
 )
 def test_arrays_of_another_form_are_refused_without_naming_a_client(federation, expected):
@@ -199,6 +199,33 @@ def test_arrays_of_another_form_are_refused_without_naming_a_client(federation, 
         privfed.Arrays(federation, **SHAPED)
     assert expected in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+@every_case(
+    ("inputs", "expected"),
+    [
+        ({"ids": {"shape": [4]}}, "inputs.ids: bounds is [], tokens is 0 and mask is false"),
+        (
+            {"ids": {"shape": [4], "token": 9}},
+            "inputs.ids.token is not a known key; expected one of bounds, mask, shape, tokens, "
+            "unknown (did you mean 'tokens'?)",
+        ),
+        ({"ids": {"shape": [4], "tokens": "9"}}, "inputs.ids.tokens is '9'; expected an integer"),
+        ({"ids": 7}, "inputs.ids is 7; expected a table of keys and values"),
+    ],
+)
+def test_an_input_that_is_declared_wrongly_is_named(inputs, expected):
+    with pytest.raises(privfed.Refused) as refused:
+        privfed.Arrays({"a": {"ids": np.zeros((1, 4))}}, inputs=inputs, clients=5, classes=2)
+    assert expected in str(refused.value)
+    assert "Value error" not in str(refused.value)
+
+
+def test_an_input_without_numbers_is_refused():
+    arrays = {"a": (np.array([["x"] * 4] * 2), np.zeros(2, int))}
+    people = privfed.Arrays(arrays, shape=[4], bounds=(0, 1), classes=2, clients=5)
+    with pytest.raises(privfed.Refused, match="x holds no numbers; pass an array of numbers"):
+        examples(people)
 
 
 def test_labels_that_are_words_are_told_to_be_declared():
@@ -250,7 +277,9 @@ def test_a_stream_is_read_once_and_a_transform_is_not_skipped():
     same(examples(privfed.Table(frame, **DECLARED)), examples(privfed.Table(stream, **DECLARED)))
     datasets = pytest.importorskip("datasets")
     dataset = datasets.Dataset.from_pandas(frame)
-    with pytest.raises(privfed.Refused, match="has a transform that is not applied yet"):
+    with pytest.raises(
+        privfed.Refused, match="has a transform that is applied only when rows are read"
+    ):
         examples(privfed.Table(dataset.with_transform(lambda rows: rows), **DECLARED))
     splits = datasets.DatasetDict({"train": dataset})
     for ask in (lambda: privfed.train(splits), lambda: examples(privfed.Table(splits, **DECLARED))):

@@ -99,6 +99,72 @@ def test_the_model_of_a_run_in_progress_is_that_of_its_last_round(tmp_path):
     assert torch.equal(weights[-1], final)
 
 
+def test_all_results_in_a_loop_are_those_of_its_last_round(tmp_path):
+    rng = np.random.default_rng(0)
+    held = {n: (rng.uniform(size=(5, 3)), rng.integers(2, size=5)) for n in range(60)}
+    declared = {"shape": [3], "bounds": (0, 1), "classes": 3, "clients": 60}
+    public = (rng.uniform(size=(8, 3)), rng.integers(2, size=8))
+    people = privfed.Arrays(held, test=public, **declared)
+    keys = {**KEYS, "rounds": 5, "data": {}, "run": {**KEYS["run"], "checkpoint_every": 9}}
+    results = [
+        lambda run: dict(run.evaluate()),
+        lambda run: run.predict(held[0][0]).to_pydict(),
+        lambda run: run.report().read_text("utf-8"),
+    ]
+    with privfed.start(people, out=tmp_path / "run", **keys) as run:
+        for round, result in zip(run, results, strict=False):
+            first = result(run)
+            assert run.model is not None  # saves the round
+            assert first == result(run), round.number
+            assert run.evaluate().round == round.number
+
+
+def test_an_entered_run_is_not_entered_or_resumed_again(tmp_path):
+    with privfed.start(out=tmp_path / "run", **{**KEYS, "rounds": 2}) as run:
+        for round in run:
+            for ask in (
+                run.resume,
+                run.start,
+                run.evaluate_by_clients,
+                lambda: run.export("m.pt2"),
+            ):
+                with pytest.raises(Refused, match="this run is in progress; leave its `with`"):
+                    ask()
+            if round.number == 1:
+                break
+    for ended in (run, run.resume()):
+        with pytest.raises(Refused, match=r"not started, or it was entered before; use `with run"):
+            ended.__enter__()
+
+
+@pytest.mark.parametrize("name", ["on_round", "on_evaluation"])
+def test_a_callback_that_is_no_function_is_refused_before_a_charge(name, tmp_path):
+    with pytest.raises(Refused, match=f"{name} is 3; expected a function"):
+        privfed.train(out=tmp_path / "run", **{name: 3}, **KEYS)
+    assert not (tmp_path / "run").exists()
+
+
+def test_callbacks_of_resume_see_each_round(tmp_path):
+    with privfed.start(out=tmp_path / "run", **KEYS) as run:
+        next(iter(run))
+    seen, evaluated = [], []
+    calls = {"on_round": seen.append, "on_evaluation": evaluated.append}
+    privfed.resume(run.path, **calls)
+    assert [each.number for each in seen] == [2, 3, 4]
+    assert [each.number for each in evaluated] == [2, 4]
+    run.resume(rounds=5, epsilon=9, **calls)
+    assert seen[-1].number == 5
+
+
+def test_an_empty_cohort_has_updates_of_the_model_s_length(tmp_path):
+    keys = {"data": {"clients": 60}, "cohort": {"size": 1}, "run": {"randomness": "seeded"}}
+    privacy = {"privacy": {"noise_multiplier": 1.0, "clip": 0.5}, "rounds": 8}
+    with privfed.start(out=tmp_path / "run", simulation=True, **keys, **privacy) as run:
+        shapes = [tuple(round.updates.shape) for round in run]
+    assert {count for count, _ in shapes} >= {0, 1}
+    assert len({width for _, width in shapes}) == 1
+
+
 def test_a_simulation_shows_raw_updates_and_says_that_it_is_one(tmp_path):
     with privfed.start(out=tmp_path / "run", simulation=True, **KEYS) as run:
         rounds = list(run)
@@ -132,7 +198,7 @@ def test_a_run_outside_of_its_context_is_refused(tmp_path):
         next(iter(started))
     assert not (tmp_path / "run").exists()
     run = privfed.load(privfed.train(out=tmp_path / "run", **KEYS))
-    with pytest.raises(Refused, match=r"not started; use `with run\.start\(\)"):
+    with pytest.raises(Refused, match=r"not started, or it .* use `with run\.start\(\)"):
         run.__enter__()
 
 
@@ -152,12 +218,12 @@ def test_callbacks_of_train_see_each_round(tmp_path):
 def test_clients_evaluate_a_run_without_privacy_without_a_budget(tmp_path):
     keys = {key: value for key, value in KEYS.items() if key not in ("epsilon", "privacy")}
     run = privfed.train(out=tmp_path / "run", privacy={"mechanism": "none"}, **keys)
-    with pytest.raises(Refused, match=r"not private, and epsilon is 1; leave out"):
+    with pytest.raises(Refused, match=r"epsilon is 1, but this run is not private; leave out"):
         run.evaluate_by_clients(1)
     answer = run.evaluate_by_clients()
     assert answer.alone == answer.epsilon == np.inf
     assert answer.measures["accuracy"]["value"] > 0.5
-    assert "without privacy" in str(answer)
+    assert "no privacy mechanism" in str(answer)
 
 
 def test_a_run_no_better_than_the_baseline_says_so(tmp_path):

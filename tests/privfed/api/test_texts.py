@@ -118,6 +118,27 @@ def test_texts_with_nothing_to_predict_give_no_example():
     assert len(loaded) == 1
 
 
+def test_pads_of_a_tokenizer_are_no_tokens():
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.models.WordLevel({"a": 0, "b": 1, "[PAD]": 2}, unk_token="a")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.enable_padding(pad_id=2, pad_token="[PAD]", length=6)
+    people = texts({"ann": ["a b a"]}, tokenizer=tokenizer, vocabulary=3, tokens_per_client=3)
+    loaded = examples(people)
+    values = by_name(loaded.x, loaded.inputs)
+    assert values["input_ids"].tolist() == [[0, 1, 0, 2]]
+    assert values["attention_mask"].tolist() == [[1, 1, 1, 0]]
+
+
+def test_a_table_is_searched_once_for_all_its_clients(monkeypatch):
+    searches, search = [], np.flatnonzero
+    monkeypatch.setattr(np, "flatnonzero", lambda each: searches.append(1) or search(each))
+    frame = pd.DataFrame({"said": ["abc"] * 200, "who": [f"c{n % 100}" for n in range(200)]})
+    assert len(examples(texts(frame, **COLUMNS)).clients) == 100
+    assert len(searches) < 50
+
+
 class Fails:
     def __call__(self, text):
         raise ValueError(f"cannot read {text}")
@@ -131,9 +152,14 @@ class Fails:
         (lambda: texts(["hello"]), "expected texts by client"),
         (lambda: texts({"ann": (["a"], [1])}), "expected a list of texts"),
         (lambda: texts({"ann": ["a"]}, classes=2), "a pair .texts, labels."),
-        (lambda: texts({"ann": (["a"], [1, 0])}, classes=2), "not as many labels as texts"),
+        (lambda: texts({"ann": (["a"], [1, 0])}, classes=2), "expected one label for each text"),
         (lambda: texts({"ann": ["ab"]}, vocabulary=0), "vocabulary is missing"),
-        (lambda: texts({"ann": ["ab"]}, window=1), "window is 1"),
+        (lambda: texts({"ann": ["ab"]}, window=1), "window is 1; expected an integer of 2"),
+        (lambda: texts({"ann": ["ab"]}, window="8"), "window is '8'; expected an integer of 2"),
+        (lambda: texts({"ann": None}), "holds other objects than texts"),
+        (lambda: texts({"ann": (["a"], 1)}, classes=2), "expected one label for each text"),
+        (lambda: texts({}), "no client has an example in the texts; give"),
+        (lambda: texts(FRAME[:0], **COLUMNS), "no client has an example in the texts; give"),
         (lambda: texts({"ann": ["secret"]}, tokenizer=Fails()), "the tokenizer fails on client 1"),
         (lambda: texts(FRAME, text="wrote", client="who"), "text is 'wrote', but the table has no"),
     ],
@@ -145,7 +171,7 @@ def test_texts_of_another_form_are_refused_without_showing_them(make, reason):
 
 
 def test_a_text_with_an_id_outside_of_the_declared_vocabulary_is_refused():
-    with pytest.raises(privfed.Refused, match="a value is no id from 0 to 9"):
+    with pytest.raises(privfed.Refused, match="a value is not an id from 0 to 9"):
         examples(texts({"ann": ["xyz"]}, vocabulary=10))
 
 

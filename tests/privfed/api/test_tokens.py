@@ -121,7 +121,7 @@ def test_an_id_outside_of_the_vocabulary_is_refused_without_showing_it(spoiled):
     arrays["a"][1, 2] = spoiled
     people = privfed.Arrays(arrays, shape=(LENGTH,), tokens=VOCABULARY, next_token=True, clients=1)
     with pytest.raises(
-        privfed.Refused, match="example 2: a value is no id from 0 to 19"
+        privfed.Refused, match="example 2: a value is not an id from 0 to 19"
     ) as refused:
         examples(people)
     assert str(spoiled) not in str(refused.value).replace("from 0 to 19", "")
@@ -136,7 +136,7 @@ def test_a_declared_unknown_id_replaces_others_but_not_fractions():
     assert loaded.y[0, 0] == 1
     assert loaded.counts["clipped_values"] == 2
     arrays["a"] = arrays["a"] + 0.5
-    with pytest.raises(privfed.Refused, match="a value is no id"):
+    with pytest.raises(privfed.Refused, match="a value is not an id"):
         examples(privfed.Arrays(arrays, clients=1, **declared))
 
 
@@ -231,14 +231,17 @@ def test_a_budget_of_tokens_leaves_out_further_examples_of_each_client():
 @pytest.mark.parametrize(
     ("declared", "reason"),
     [
-        ({"inputs": {"ids": {"shape": (LENGTH,)}}}, "exactly one of bounds"),
+        ({"inputs": {"ids": {"shape": (LENGTH,)}}}, "an input has exactly one of them"),
         ({"inputs": {"ids": {"shape": (LENGTH,), "tokens": 5, "unknown": 5}}}, "unknown is 5"),
         ({"inputs": {"ids": {"shape": (LENGTH,), "bounds": (1, 1)}}}, "expected .low, high"),
         ({"inputs": {"y": {"shape": (LENGTH,), "tokens": 5}}}, "an input is called 'y'"),
         ({"tokens": 5, "shape": (LENGTH,), "bounds": (0, 1)}, "leave these out"),
         ({"tokens": 5, "shape": (LENGTH,), "next_token": "ids"}, "next_token is 'ids'"),
-        ({"tokens": 5, "shape": (LENGTH,), "next_token": True, "classes": 5}, "leave classes"),
-        ({"tokens": 5, "shape": (LENGTH,), "label_shape": (LENGTH,)}, "label_shape needs classes"),
+        ({"tokens": 5, "shape": (LENGTH,), "next_token": True, "classes": 5}, "leave those out"),
+        (
+            {"tokens": 5, "shape": (LENGTH,), "label_shape": (LENGTH,)},
+            "label_shape is set, but classes is not",
+        ),
         ({"bounds": (0, 5), "shape": (LENGTH,), "classes": 5, "tokens_per_client": 3}, "no input"),
     ],
 )
@@ -264,13 +267,13 @@ def test_a_label_of_a_position_that_is_no_class_is_refused():
         {"a": (sequences(2), y)}, shape=(LENGTH,), tokens=VOCABULARY, classes=VOCABULARY,
         label_shape=(LENGTH,), clients=1,
     )  # fmt: skip
-    with pytest.raises(privfed.Refused, match="the label 'y' is no class"):
+    with pytest.raises(privfed.Refused, match="the label 'y' is not a class"):
         examples(people)
 
 
 @pytest.mark.parametrize("ignored", ["mask", "age"])
 def test_a_model_that_ignores_an_input_is_refused(ignored):
-    with pytest.raises(privfed.Refused, match=f"the model ignores its input '{ignored}'"):
+    with pytest.raises(privfed.Refused, match=f"outputs do not depend on its input '{ignored}'"):
         privfed.train(named_people(), model=Named((ignored,)), temporary=True, **FEW)
 
 

@@ -124,6 +124,8 @@ ALIKE = {
     *("adaptive, everybody", "adaptive, fixed size", "medians, skellam", "local, everybody"),
     *("masks, fixed size", "masks, cut", "skellam, fixed size", "layers against readers"),
     *("sites, everybody", "sites, layers", "two sites, masks", "two sites, local"),
+    *("adaptive, masks, everybody", "masks, everybody", "skellam, everybody", "sites"),
+    *("sites, central", "sites, local"),
 }
 """Kinds whose parts others have, too, in the default lane."""
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from commands import run
+from lanes import mostly_slow
 from small import small, trained
 
 from accounting.accountants import epsilon
@@ -182,7 +183,7 @@ def test_an_examples_guarantee_covers_earlier_runs_too(tmp_path):
     assert summary["guarantees"][1]["epsilon"] == both.epsilon
 
 
-@pytest.mark.parametrize("mechanism", ["none", "gaussian"])
+@pytest.mark.parametrize("mechanism", mostly_slow(["none", "gaussian"], "gaussian"))
 def test_an_earlier_run_without_dp_sgd_bounds_no_example(tmp_path, mechanism):
     """Whatever it promises whole clients: in the run, its summary, audits, and a grid's cells."""
     sampled = ("cohort.sampler=poisson", "cohort.size=4") if mechanism == "gaussian" else ()

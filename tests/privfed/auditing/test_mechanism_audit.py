@@ -207,8 +207,13 @@ def test_too_little_noise_is_refuted(part, full):
 
 
 @FULL
-@pytest.mark.parametrize("part", [0.8, 1.0])
-@pytest.mark.parametrize("name", ["matrix", "buffers", "bands in groups"])
+@pytest.mark.parametrize(
+    ("name", "part"),
+    mostly_slow(
+        [(name, part) for name in ("matrix", "buffers", "bands in groups") for part in (0.8, 1.0)],
+        *(("matrix", 0.8), ("buffers", 0.8), ("bands in groups", 0.8), ("buffers", 1.0)),
+    ),
+)
 def test_too_little_correlated_noise_is_refuted(name, part, full, monkeypatch):
     algorithm, scenarios = configured(*SHIPPED[name])
     kind = type(algorithm.mechanism)
@@ -232,7 +237,7 @@ def test_noise_that_counts_on_clients_who_drop_out_is_refuted(mechanism):
     assert judged(for_all, scenarios[:1], 80).refuted
 
 
-@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("fresh", mostly_slow([True, False], False))
 def test_noise_that_rounds_share_is_refuted(fresh, monkeypatch):
     """In every release fresh, and in its second round that of its first."""
     if not fresh:

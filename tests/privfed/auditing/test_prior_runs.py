@@ -122,7 +122,7 @@ def test_a_resumed_run_stops_at_the_budget_of_both(first, tmp_path):
     stopped = CliRunner().invoke(main, resumed)
     assert json.loads(stopped.stdout)["epsilon"] == audit(tmp_path / "r").guarantee.epsilon
     assert stopped.exit_code == 3, stopped.output
-    assert "was spent before" in stopped.stderr
+    assert "earlier runs over" in stopped.stderr
     ledger_read = ledger(tmp_path / "r")
     (event,) = ledger_read.run_spending
     assert guarantee(ledger_read.spending, DELTA).epsilon <= 6
@@ -156,7 +156,7 @@ def test_a_counted_run_that_went_on_nevertheless_is_noticed(tmp_path):
     trained(tmp_path / "second", after(tmp_path / "first"), "run.rounds=2")
     (tmp_path / "first/counted_by.txt").unlink()
     resume(tmp_path / "first", lambda stored: stored.with_run(rounds=5))
-    assert "are not in this epsilon" in audit(tmp_path / "second").problems[0]
+    assert "this epsilon lacks the later charges" in audit(tmp_path / "second").problems[0]
     with pytest.raises(Refused, match="was charged again since"):
         resume(tmp_path / "second", lambda stored: stored.with_run(rounds=4))
     with pytest.raises(Refused, match="has no valid guarantee"):
@@ -181,7 +181,7 @@ def test_a_budget_that_is_already_spent_is_refused(first):
 def test_simulated_clients_are_those_of_the_same_data_and_seed_only(first, tmp_path):
     for other in ("data.size_min=3", "run.seed=1", "data.clients=13"):
         for name in ("", "data.population=ward"):
-            with pytest.raises(Refused, match="Name only runs over the same"):
+            with pytest.raises(Refused, match="name only runs over the same"):
                 priors(small(after(first), other, *([name] if name else [])))
 
 
@@ -309,7 +309,7 @@ def test_a_start_that_is_counted_costs_what_both_cost(patients, tmp_path):
     both = Counter(ledger(first).run_spending) + Counter(ledger(tmp_path / "second").run_spending)
     assert outcome.guarantee.epsilon == guarantee(both, DELTA).epsilon
     assert outcome.to_json()["uncovered"] is None
-    assert "counted as earlier" in said("audit", tmp_path / "second") + said(
+    assert "the runs that trained it are counted" in said("audit", tmp_path / "second") + said(
         "check", *sets([*settings, f"model.init={start}", after(first)])
     )
 
@@ -375,7 +375,7 @@ def test_a_population_does_not_depend_on_how_a_part_is_spelt(tmp_path):
     assert shuffled["sources"] == plain["sources"]
 
 
-UNCOVERED = "this does not cover what the starting model reveals about the same clients"
+UNCOVERED = "this does not cover what the starting model"
 
 
 def test_a_public_start_works_and_says_what_is_not_covered(tmp_path):
@@ -387,7 +387,7 @@ def test_a_public_start_works_and_says_what_is_not_covered(tmp_path):
     keys = [*SMALL, "run.rounds=2", f"model.init={start}", "data.population=everybody"]
     assert UNCOVERED in said("check", *sets(keys))
     shown = said("train", *sets(keys), "--out", tmp_path / "a")
-    assert shown.count(f"{UNCOVERED} (it is of unknown origin)") == 2
+    assert shown.count(f"{UNCOVERED} (of unknown origin)") == 2
     # A run that counts it inherits that, as what was released may tell of the start.
     again = [*SMALL, "data.population=everybody", after(tmp_path / "a"), "run.rounds=2"]
     train(load(None, again), tmp_path / "b")
@@ -609,12 +609,12 @@ def test_the_command_line_says_what_was_spent_before(first, tmp_path):
     settings = [word for option in (*SMALL, after(first)) for word in ("--set", option)]
     checked = CliRunner().invoke(main, ["check", *settings])
     assert checked.exit_code == 0, checked.output
-    assert "was spent before, over the same population" in checked.stdout
+    assert "included; earlier runs over the same population spent" in checked.stdout
     out = str(tmp_path / "second")
     result = CliRunner().invoke(main, ["train", *settings, "--out", out])
     assert "earlier runs included" in result.stdout
     shown = CliRunner().invoke(main, ["audit", out]).stdout
-    assert "is this run's own; earlier runs" in shown
+    assert "; earlier runs" in shown
 
 
 def test_an_edited_prior_breaks_the_ledger(first, tmp_path):
@@ -673,7 +673,7 @@ def test_no_run_counts_one_that_withstands_fewer_colluding_sites(tmp_path):
     again = (*at_sites, after(tmp_path / "first"))
     with pytest.raises(
         Refused,
-        match=r"secure\.colluders is 3 in this run, but the earlier run's .* only while at most 2",
+        match=r"secure\.colluders is 3 in this run, but the earlier run's .* only if at most 2",
     ):
         priors(small(*again, "secure.colluders=0.6"))
     for fewer in ("0.4", "0.2"):

@@ -63,7 +63,7 @@ def test_the_forecast_by_hand():
 def test_a_run_with_little_to_learn_from_is_told_so():
     assert "faint" not in run("check", *SETTINGS).stdout
     shown = run("check", *SETTINGS, "--set", "privacy.noise_multiplier=900").stdout
-    assert "little may be learned, and only at small learning rates" in shown
+    assert "the model may learn little, and only at small learning rates" in shown
 
 
 def test_the_header_of_train_is_the_table_of_check(tmp_path):
@@ -97,7 +97,7 @@ def test_check_lists_every_refusal_and_writes_nothing(tmp_path, monkeypatch):
         "cohort.size is 99",
         "no proven sensitivity",
         "number of examples is private",
-        "gives all rows the same weight",
+        "gives all rows equal weight",
     ):
         assert reason in result.stderr
     assert run("check", *SETTINGS).exit_code == 0

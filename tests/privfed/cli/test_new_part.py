@@ -8,8 +8,10 @@ import pytest
 from commands import run
 from lanes import every_case, mostly_slow
 
+from privfed.client.objectives.fedprox import FedProx
 from privfed.core.errors import Refused
 from privfed.core.registry import BUILT_IN
+from privfed.testing import check_part
 
 
 @pytest.fixture
@@ -35,6 +37,7 @@ def test_a_written_part_of_every_kind_passes_its_own_test(kind, here):
     written = run("new", "part", kind, f"mine_{kind}")
     assert written.exit_code == 0, written.output
     text = (here / f"mine_{kind}.py").read_text()
+    assert max(map(len, text.split("from ")[0].splitlines())) <= 100
     assert "return super()." in text, "it overrides no hook"
     assert len(text.splitlines()) < 200
     run_written_test(here, f"mine_{kind}")
@@ -50,6 +53,29 @@ def test_a_hook_that_breaks_the_contract_fails_the_written_test(here):
         run_written_test(here, "backwards")
 
 
+def test_an_error_of_a_hook_names_the_part_and_the_check(here):
+    assert run("new", "part", "optimizer", "faulty").exit_code == 0
+    module = here / "faulty.py"
+    step = "return super().step(params, delta, state)"
+    module.write_text(module.read_text().replace(step, "return params + self.rate * delta, state"))
+    with pytest.raises(
+        AssertionError, match=r"Faulty fails: steps are pure: AttributeError: .*rate"
+    ):
+        run_written_test(here, "faulty")
+
+
+class Unproven(FedProx):
+    """An objective whose privacy is not proved."""
+
+    unproven = "it has no proof"
+
+
+def test_the_keys_that_a_checked_part_needed_are_returned(tmp_path):
+    assert check_part("objective", FedProx(mu=0.1), tmp_path / "private") == {}
+    needed = check_part("objective", Unproven(), tmp_path / "open")
+    assert needed["privacy.mechanism"] == "none"
+
+
 def test_a_guessed_hook_fails_the_written_test(here):
     assert run("new", "part", "attack", "guess", "--like", "sign_flip").exit_code == 0
     text = (here / "guess.py").read_text().replace("def corrupt(", "def corrupt_rows(")
@@ -59,11 +85,12 @@ def test_a_guessed_hook_fails_the_written_test(here):
 
 
 def test_it_extends_the_part_that_is_named(here):
-    assert run("new", "part", "rule", "mine", "--like", "median", "--out", "parts").exit_code == 0
-    text = (here / "parts/mine.py").read_text()
+    written = run("new", "part", "rule", "mine", "--like", "median", "--out", "my parts")
+    assert "pytest 'my parts/test_mine.py'" in " ".join(written.output.split())
+    text = (here / "my parts/mine.py").read_text()
     assert "class Mine(Median):" in text
     assert "def columns(self, ordered, byzantine" in text
-    assert "Mine()" in (here / "parts/test_mine.py").read_text()
+    assert "Mine()" in (here / "my parts/test_mine.py").read_text()
 
 
 @every_case(

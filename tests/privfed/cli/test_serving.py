@@ -35,7 +35,7 @@ def test_a_check_says_who_counts_what_it_costs_and_how_long_it_takes(made, run_f
     path = made.folder(0).path
     shown = run("site", "check", path, run_file)
     assert shown.exit_code == 0, shown.output
-    for part in ("this site takes part", "8 people", "of 1e+300", "of 600 s"):
+    for part in ("this site takes part", "8 clients", "of 1e+300", "of 600 s"):
         assert part in shown.stdout
     facts = json.loads(run("site", "check", path, run_file, "--json").stdout)
     assert facts["clients"] == 8
@@ -54,7 +54,7 @@ def test_a_check_says_the_word_and_the_reason_where_the_site_would_decline(made,
     try:
         declined = run("site", "check", folder.path, run_file)
         assert declined.exit_code == 2
-        assert "budget: the whole run would raise epsilon to" in declined.stderr
+        assert "the whole run would raise epsilon to" in declined.stderr
         shown = run("site", "check", folder.path, run_file, "--json")
         assert json.loads(shown.stdout)["error"]["kind"] == "refused"
         folder.policy.write_text(POLICY.replace("sites = 2", "sites = 4"))
@@ -69,7 +69,7 @@ def test_a_check_refuses_a_table_that_is_not_as_declared(made, run_file):
     try:
         refused = run("site", "check", folder.path, run_file)
         assert refused.exit_code == 2
-        assert "more clients than clients = 3" in refused.stderr
+        assert "but the table has more" in refused.stderr
     finally:
         folder.data.write_text(data_text(made.table("h0")))
 

@@ -50,7 +50,7 @@ def test_a_site_is_begun_once_and_for_its_owner_alone(site):
 
 def test_a_coordinator_is_not_asked_to_fill_in_a_table(tmp_path):
     begun = run("site", "init", tmp_path / "office", "--name", "coordinator")
-    assert "A coordinator needs no more; at a site, read" in begun.stderr
+    assert "A coordinator needs no other step; at a site, read" in begun.stderr
 
 
 def test_a_folder_that_holds_anything_is_left_alone(tmp_path):

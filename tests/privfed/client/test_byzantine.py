@@ -426,11 +426,11 @@ def test_a_robust_rule_withstands_what_breaks_a_mean(tmp_path):
     [
         (
             ("attack.name=alie",),
-            r"'alie' and attack\.fraction 0; expected an attack and the fraction",
+            r"'alie' and attack\.fraction is 0; expected both an attack and the fraction",
         ),
-        (("attack.fraction=0.2",), "expected an attack and the fraction of clients"),
-        (("attack.selection=round",), "none is configured"),
-        (("attack.name=alie", "attack.fraction=0.01"), "less than one of"),
+        (("attack.fraction=0.2",), "expected both an attack and the fraction of clients"),
+        (("attack.selection=round",), "but there is no attack"),
+        (("attack.name=alie", "attack.fraction=0.01"), "rounds to none of"),
         (
             ("attack.name=label_flip", "attack.fraction=0.2", "attack.flip=one", "attack.target=1"),
             "are both 1, .* set them to two classes",
@@ -449,7 +449,7 @@ def test_attacks_that_cannot_be_are_refused(keys, said):
 
 
 def test_attacks_that_do_not_fit_the_examples_are_refused():
-    with pytest.raises(Refused, match="class is 9, but classes are 0 to 2"):
+    with pytest.raises(Refused, match="is 9, but classes are 0 to 2"):
         prepare(attacked("backdoor", "attack.target=9"))
     assert LabelFlip().knows == {Knowledge.OWN_DATA}
     assert Mimic().corrupts

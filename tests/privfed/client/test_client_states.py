@@ -248,9 +248,7 @@ class Dropping(nn.Module):
         return self.layers(x)
 
 
-@pytest.mark.parametrize(
-    "name", mostly_slow(BUILT_IN["objective"], "sgd", "scaffold", "ditto", "feddane")
-)
+@pytest.mark.parametrize("name", mostly_slow(BUILT_IN["objective"], "sgd", "scaffold", "ditto"))
 def test_a_clients_dropout_is_its_own_under_every_objective(tmp_path, name):
     """Seeded runs repeat and resume bit for bit, whatever else drew, and chunks do not matter."""
     settings = [

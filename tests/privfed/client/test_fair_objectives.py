@@ -197,7 +197,7 @@ def test_a_loss_counts_for_no_more_than_its_cap(objective):
     "keys, why",
     [
         ({"loss_floor": 2.0, "loss_cap": 1.0}, "loss_floor is 2"),
-        ({"q": 10.0}, "by which float32 cannot divide"),
+        ({"q": 10.0}, "which is too small for float32"),
     ],
     ids=["floor above cap", "weights that vanish"],
 )

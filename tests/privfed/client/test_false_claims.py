@@ -441,14 +441,14 @@ def test_every_attack_runs_on_every_objective(name, tmp_path):
         ),
         (("attack.weight=3", *OPEN, "aggregation.rule=median"), "no client reports a weight"),
         (("attack.weight=3", *OPEN, "client.objective=scaffold"), "no client reports a weight"),
-        (("attack.clip_count=within",), "only under privacy.adaptive_clip"),
-        (("attack.clip_count=beyond", *OPEN), "only under privacy.adaptive_clip"),
+        (("attack.clip_count=within",), "only if privacy.adaptive_clip is true"),
+        (("attack.clip_count=beyond", *OPEN), "only if privacy.adaptive_clip is true"),
         (
             (
                 *("attack.clip_count=beyond", "secure.protocol=masks", "aggregation.rule=mean"),
                 *("privacy.mechanism=discrete_gaussian", "privacy.adaptive_clip=true"),
             ),
-            "may rotate their rows",
+            "not simulated for distributed noise",
         ),
     ],
 )
@@ -462,10 +462,10 @@ def test_lies_that_nobody_asks_for_are_refused(keys, said):
     [
         (
             ("attack.weight=3", *OPEN),
-            r"attack\.weight 3 and attack\.fraction 0; expected .* set attack\.fraction, or remove",
+            r"attack\.weight 3 and attack\.fraction is 0; expected .* set attack\.fraction",
         ),
-        (("attack.clip_count=beyond",), r"attack\.clip_count 'beyond' and attack\.fraction 0"),
-        (("attack.replaces=updates",), "none is configured"),
+        (("attack.clip_count=beyond",), r"attack\.clip_count 'beyond' and attack\.fraction is 0"),
+        (("attack.replaces=updates",), "but there is no attack"),
         (("aggregation.most_examples=5",), "no client's weight depends on its number of examples"),
         (
             (*OPEN, "aggregation.most_examples=5", "aggregation.rule=median"),

@@ -143,7 +143,7 @@ def test_a_clients_row_follows_from_its_own_examples(objective, way):
         (
             ("client.objective=fedrs", "client.privacy.mechanism=dp_sgd", "data.setting=cross_silo",
              "privacy.mechanism=none"),
-            "reads a silo's examples",
+            "uses a silo's examples",
         ),
     ],
 )  # fmt: skip

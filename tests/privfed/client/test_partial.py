@@ -79,8 +79,9 @@ def test_what_is_shared_is_sent_and_what_stays_is_kept(way, local, local_epochs)
 class Leaking(Partial):
     """A mutation: the numbers at the end of a client's vector are sent, which stay."""
 
-    def _shared(self, vectors):
-        return vectors[..., -(vectors.shape[-1] - len(self.start)) :]
+    def _parts(self, vectors):
+        shared = vectors[..., -(vectors.shape[-1] - len(self.start)) :]
+        return shared, super()._parts(vectors)[1]
 
 
 def test_a_row_with_what_stays_in_it_is_caught():
@@ -294,8 +295,8 @@ def test_a_stack_of_batch_normalisations_is_refused_by_name():
 @every_case(
     "local, frozen, says",
     [
-        (["*"], [], "no trainable parameter that is sent"),
-        (["nothing"], [], "no parameter or module is called 'nothing'"),
+        (["*"], [], "no trainable parameter that clients send"),
+        (["nothing"], [], "names 'nothing', but the model has no such parameter"),
         (HEAD, HEAD, "names only frozen parameters"),
     ],
     ids=["all", "none", "frozen"],

@@ -304,7 +304,7 @@ def test_a_trained_layer_with_a_buffer_is_refused():
     module = torch.nn.Sequential(torch.nn.Linear(5, 3))
     module[0].register_buffer("scale", torch.ones(()))
     net, _ = of_module(module)
-    with pytest.raises(Refused, match=r"cannot be computed for this model.*buffers"):
+    with pytest.raises(Refused, match=r"cannot be computed for these layers.*buffers"):
         PerExample(net)
 
 
@@ -402,22 +402,22 @@ def test_a_seeded_resume_ends_bit_for_bit_as_if_uninterrupted(tmp_path, monkeypa
     "overrides, reason",
     [
         (["data.setting=cross_device"], "cross_silo"),
-        (["client.objective=mime"], "outside its local steps"),
-        (["client.objective=feddane"], "outside its local steps"),
-        (["client.objective=fedprox_adaptive"], "outside its local steps"),
-        (["client.objective=fedcurv"], "outside its local steps"),
-        (["client.steps=3"], "charged steps that its own keys determine"),
+        (["client.objective=mime"], "outside of the local steps"),
+        (["client.objective=feddane"], "outside of the local steps"),
+        (["client.objective=fedprox_adaptive"], "outside of the local steps"),
+        (["client.objective=fedcurv"], "outside of the local steps"),
+        (["client.steps=3"], "determines the number of charged steps"),
         (["aggregation.weights=examples"], "silo_weights"),
         (["cohort.sampler=by_size", "cohort.size=3"], "a silo's number of examples"),
         (["aggregation.silo_weights=[1.0, 2.0]"], "one number for each"),
         (["aggregation.silo_weights=[0,0,0,0,0,0,0,0,0,0,0,0]"], "one number for each"),
         (
             ["aggregation.rule=median", f"aggregation.silo_weights={[1.0] * 12}"],
-            "all rows the same weight",
+            "all rows equal weight",
         ),
         (
             ["privacy.mechanism=gaussian", f"aggregation.silo_weights={[1.0] * 12}"],
-            "every client has weight one",
+            "every client has weight 1",
         ),
     ],
 )
@@ -441,7 +441,7 @@ def test_a_model_that_mixes_examples_is_refused():
     local = trainer(population((4,)))
     mixing = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
     set_fields(local.network, module=mixing, shapes=Shapes.of(mixing))
-    with pytest.raises(Refused, match="single examples"):
+    with pytest.raises(Refused, match="per-example gradients cannot"):
         PerExample(local.network)
 
 

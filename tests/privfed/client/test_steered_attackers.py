@@ -168,7 +168,7 @@ def test_a_run_whose_attackers_stop_is_honest_until_they_begin_and_after(tmp_pat
             ("attack.name=backdoor", "attack.first_round=4", "attack.last_round=3"),
             "attack.last_round is 3, but attack.first_round is 4",
         ),
-        (("attack.last_round=3", "attack.fraction=0.0"), "none is configured"),
+        (("attack.last_round=3", "attack.fraction=0.0"), "but there is no attack"),
     ],
 )
 def test_rounds_of_an_attack_that_cannot_be_are_refused(keys, why):
@@ -235,12 +235,12 @@ def test_attackers_who_pool_their_examples_are_the_same_in_every_round(name):
 
 def test_attackers_without_an_edge_case_are_refused():
     with pytest.raises(
-        Refused, match=r"the attackers hold none of the examples .* raise attack\.fraction"
+        Refused, match=r"the attackers have none of the examples .* raise attack\.fraction"
     ):
         prepare(small("attack.name=tail", "attack.fraction=0.1", "attack.tail=0.01"))
     with pytest.raises(Refused, match=r"attack\.column is 400"):
         prepare(small("attack.name=semantic", "attack.fraction=0.25", "attack.column=400"))
-    with pytest.raises(Refused, match="class is 7, but classes are"):
+    with pytest.raises(Refused, match=r"attack.target is 7, but classes are"):
         attackers(Tail(source=7)).instructed(population(SIZES))
-    with pytest.raises(Refused, match="the attackers hold none of the examples"):
+    with pytest.raises(Refused, match="the attackers have none of the examples"):
         attackers(Tail(), fraction=0.0).instructed(population(SIZES))

@@ -294,7 +294,7 @@ def test_the_digest_covers_all_that_a_resume_may_not_change():
         ([f"client.objective={__name__}:Remembers"], "so the same clients have to return"),
         (
             ["privacy.mechanism=none", "aggregation.rule=median", "aggregation.weights=examples"],
-            "gives all rows the same weight",
+            "gives all rows equal weight",
         ),
         (["privacy.epsilon=1e-9", "privacy.delta=1e-10"], "noise multiplier above"),
     ],

@@ -15,8 +15,7 @@ from privfed.core import text
 from privfed.core.errors import Refused
 from privfed.core.own_code import own_frames
 from privfed.core.parts import find
-from privfed.core.registry import BUILT_IN
-from privfed.core.registry import OTHER_NAMES as OTHER_PARTS
+from privfed.core.registry import BUILT_IN, OTHER_PARTS
 from privfed.core.text import distance, nearest
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile

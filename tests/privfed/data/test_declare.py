@@ -103,9 +103,9 @@ def test_every_line_says_why_a_column_is_what_it_is(tmp_path):
         "age": "'unknown' counts as empty; 2 of 40 empty: the median is taken",
         "income": "1 of 40 outliers, clipped",
         "admitted": "dates from 2023-01-01 to 2023-12-18, as days since 1970",
-        "sex": "a category of 2 words; 1 of 40 empty: none of them",
+        "sex": "a category of 2 words; 1 of 40 empty: no category",
         "note": "a different word in every row",
-        "word": "30 different words; up to 20",
+        "word": "30 different words, but a category has at most 20",
         "always": "the same in every row",
         "nothing": "empty in every row",
         "client": "the owner of each row: the unit of privacy; 5 in the sample",
@@ -191,7 +191,7 @@ def test_a_declared_feature_means_its_own_column_alone(tmp_path):
     other.write_text(path.read_text().replace("x[1]", "x1"))
     table = Table(**{key: data[key] for key in data if key in Table.model_fields})
     assert table.load(5, Streams(0)).x.shape == (ROWS, 2)
-    with pytest.raises(Refused, match="has no column"):
+    with pytest.raises(Refused, match="has no such column"):
         table.model_copy(update={"path": str(other)}).load(5, Streams(0))
 
 
@@ -200,7 +200,7 @@ def test_a_form_of_date_that_is_not_clear_is_named_and_left_out(tmp_path):
         tmp_path, {"x": X, "when": [f"0{1 + n % 9}/0{1 + n % 7}/2020" for n in range(ROWS)]}
     )
     _, text = declared(path)
-    assert "ambiguous form, '%d/%m/%Y' or '%m/%d/%Y'" in line(text, "when")
+    assert "ambiguous format, '%d/%m/%Y' or '%m/%d/%Y'" in line(text, "when")
 
 
 def test_parquet_columns_of_every_type_are_declared(tmp_path):
@@ -242,7 +242,7 @@ def test_the_encoding_of_a_sample_is_found_and_that_of_private_data_declared(tmp
     assert (data.get("encoding", "utf-8"), data["categories"]) == (encoding, {"é": ["ä", "ö"]})
     table = Table(path=str(path), label="y", classes=2, features={"x": [0.0, 3.0]})
     if encoding != "utf-8":
-        with pytest.raises(Refused, match=r"not UTF-8; .* by data\.encoding"):
+        with pytest.raises(Refused, match=r"not UTF-8; .* set data\.encoding"):
             table.load(5, Streams(0))
 
 
@@ -267,7 +267,7 @@ def test_bounds_leave_an_outlier_beyond_and_keep_a_tail():
 def test_where_no_column_is_left_the_reasons_are_told_on_request(tmp_path):
     rows = [f"{n},{'yn'[n % 2]}" for n in range(40)]
     (tmp_path / "s.csv").write_text("\n".join(["record,ill", *rows]))
-    with pytest.raises(Refused, match="no table to learn from") as refused:
+    with pytest.raises(Refused, match="cannot be declared as a table") as refused:
         declare(tmp_path / "s.csv", "ill", "", "s.csv", None, None)
     assert "record: a different integer in every row" in refused.value.private
 

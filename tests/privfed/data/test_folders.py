@@ -63,7 +63,7 @@ def test_a_table_may_name_the_labels(tmp_path):
         "file,label\nann/1.png,cat\n": "no label of .*client 2, image 1",
         "file,label\nann/1.png,cat\nann/1.png,dog\n": "names a file twice",
         "file,label\nann/1.png,\n": "row 1 has an empty cell",
-        "file,class\nann/1.png,cat\n": "has no column 'label'",
+        "file,class\nann/1.png,cat\n": "names 'label', but .* has no such column",
     }.items():
         table.write_text(content)
         with pytest.raises(Refused, match=message):
@@ -110,19 +110,22 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch, most):
         ),
         (
             lambda place: stored(place, "ann/1.png"),
-            "client 1 holds something else; expected only folders",
+            "client 1 holds another entry; expected only folders",
         ),
-        (lambda place: stored(place, "1.png"), "holds something else; expected only folders"),
+        (lambda place: stored(place, "1.png"), "holds another entry; expected only folders"),
         (
             lambda place: stored(place, "ann/dog/1.txt"),
-            "label 1 holds something else; expected only im",
+            "label 1 holds another entry; expected only im",
         ),
-        (lambda place: stored(place, "ann/dog/1.tif", kind="TIFF"), "label 1 holds something else"),
-        (lambda place: stored(place, "ann/dog/1.png", kind="TIFF"), "image 1 is no image that can"),
+        (lambda place: stored(place, "ann/dog/1.tif", kind="TIFF"), "label 1 holds another entry"),
+        (
+            lambda place: stored(place, "ann/dog/1.png", kind="TIFF"),
+            "image 1 cannot be read as an image",
+        ),
         (lambda place: (place / "ann").symlink_to("."), "holds a link, which is never followed"),
-        (lambda place: stored(place, "ann/dog/x/1.png"), "label 1 holds something else"),
+        (lambda place: stored(place, "ann/dog/x/1.png"), "label 1 holds another entry"),
         (lambda place: (place / "ann").mkdir(), "the 1 clients of .* hold no image"),
-        (lambda place: place.rmdir(), "which is no folder; expected a folder"),
+        (lambda place: place.rmdir(), "no such folder; name a folder"),
     ],
 )
 def test_other_folders_are_refused(tmp_path, broken, message):
@@ -153,7 +156,7 @@ def test_a_link_to_an_image_is_not_followed(tmp_path):
 def test_what_is_no_image_is_refused(tmp_path, content):
     folder = stored(tmp_path, "ann/dog/1.png")
     (folder / "ann/dog/1.png").write_bytes(content)
-    with pytest.raises(Refused, match="client 1, image 1 is no image that can be read"):
+    with pytest.raises(Refused, match="client 1, image 1 cannot be read as an image"):
         Folders(path=str(tmp_path), **DECLARED).load(1, STREAMS)
 
 

@@ -185,7 +185,7 @@ OUTSIDE = [{"bytes": None, "path": "/elsewhere.png"}] * 2
 @every_case(
     "columns, changes, message",
     [
-        ({"image": [b"no image", b""]}, {}, "row 1 is no image that can be read"),
+        ({"image": [b"no image", b""]}, {}, "row 1 cannot be read as an image"),
         ({"image": OUTSIDE}, {}, "row 1 holds no image, or only an image's path"),
         ({"image": [png(PICTURES[0]), None]}, {}, "row 2 holds no image"),
         ({"image": [png(np.zeros((4, 5), np.uint16))] * 2}, {}, "more than one byte per channel"),

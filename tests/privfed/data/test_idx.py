@@ -81,7 +81,7 @@ WHOLE = gzipped(idx(np.zeros((12, 4, 5))))
         (gzipped(b"PNG, perhaps"), "expected an idx file"),
         (gzipped(b""), "expected an idx file"),
         (gzipped(idx(np.zeros((2, 2)), kind=13)), "expected an idx file of unsigned bytes"),
-        (gzipped(idx(np.zeros((12, 4, 5)))[:10]), "ends inside its header"),
+        (gzipped(idx(np.zeros((12, 4, 5)))[:10]), "ends within its header"),
         (gzipped(idx(np.zeros((12, 4, 5)))[:-1]), "declares another number"),
         (gzipped(idx(np.zeros((12, 4, 5))) + b"x"), "declares another number"),
     ],
@@ -121,7 +121,7 @@ def test_a_folder_without_such_files_is_refused(tmp_path):
     with pytest.raises(Refused, match="0 pairs") as refused:
         Idx(path=str(tmp_path)).load(3, STREAMS)
     assert "notes.txt" in refused.value.private
-    with pytest.raises(Refused, match="expected a folder"):
+    with pytest.raises(Refused, match="no such folder"):
         Idx(path=str(tmp_path / "gone")).load(3, STREAMS)
     with pytest.raises(Refused, match=r"data\.path is missing"):
         plan(load(None, ["data.source=idx"]))

@@ -400,7 +400,7 @@ REFUSED = {
     "a site but for blanks": (
         HOLDS.assign(hospital=HOLDS.hospital.where(HOLDS.index != 3, "north ")),
         Sites(4),
-        "row 4: the site column 'hospital' holds.*another site except for blanks",
+        "row 4: the site column 'hospital' holds.*one name for the site",
         "'north '",
     ),
 }
@@ -463,7 +463,7 @@ def test_a_site_column_that_is_another_is_refused(changes, message):
 
 
 def test_a_column_of_sites_that_is_not_there_is_refused():
-    with pytest.raises(Refused, match="site: the table has no column 'hospitl'"):
+    with pytest.raises(Refused, match="site names 'hospitl', but the table has no such column"):
         given(site="hospitl").load(4, STREAMS)
 
 

@@ -167,8 +167,8 @@ def test_the_published_test_file_is_of_clients_who_train(tmp_path):
         ({"a": ANN, "b": {**ANN, "pixels": PIXELS[:, None]}}, {}, "client 2.* another shape"),
         ({"a": ANN, "b": {**ANN, "label": PAIRS}}, {}, "client 2, example 1 is no class"),
         ({"a": ANN, "a ": BOB}, {}, "client 2 has spaces before or after its name"),
-        ({"a": _none(ANN)}, {}, "the 1 clients that were read from .* hold no example"),
-        ({"a": ANN}, {"share": 1e-9}, "the 0 clients that were read from .* hold no example"),
+        ({"a": _none(ANN)}, {}, "has no example of the 1 clients"),
+        ({"a": ANN}, {"share": 1e-9}, "has no example of the 0 clients"),
     ],
 )
 def test_what_is_not_as_declared_is_refused(tmp_path, clients, changes, message):
@@ -228,7 +228,7 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "cut.h5").write_bytes(b"\x89HDF\r\n\x1a\n and no more")
     with pytest.raises(Refused, match=r"cut\.h5 cannot be read"):
         Tff(path=str(tmp_path / "cut.h5"), **DIGITS).load(1, STREAMS)
-    with pytest.raises(Refused, match="does not exist"):
+    with pytest.raises(Refused, match="there is no such file"):
         Tff(path=str(tmp_path / "gone.h5"), **DIGITS).load(1, STREAMS)
     path = published(tmp_path / "flat.h5", {"a": ANN}, root="clients")
     with pytest.raises(Refused, match="no group 'examples'"):
@@ -238,8 +238,8 @@ def test_other_files_are_refused(tmp_path):
 @every_case(
     "changes, message",
     [
-        ({"classes": 0}, "declare the classes"),
-        ({"labels": ["a", "b"]}, "declare the classes"),
+        ({"classes": 0}, "exactly one of them must declare"),
+        ({"labels": ["a", "b"]}, "exactly one of them must declare"),
         ({"shape": []}, "shape is missing"),
         ({"bounds": []}, r"bounds is \[\]"),
         ({"bounds": [1.0, 1.0]}, r"bounds is \[1.0, 1.0\]"),

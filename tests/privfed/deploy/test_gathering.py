@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from faulty_loopback import Asking
 from hospitals import hospitals
-from lanes import every_case
+from lanes import mostly_slow
 from waiting import BRIEF, LONG
 
 from privfed.core.errors import Busy, Refused
@@ -70,24 +70,30 @@ def test_who_was_proved_to_lie_is_not_even_told_of_a_run(made):
     assert not asking.ledger.charges
 
 
-@every_case(
-    ("says", "reason"),
-    [
-        (None, "h2: no answer"),
-        (b"", "h2: bytes that are no answer"),
-        (b"\x01budget", "h2: declined budget"),
-        (b"\x01p17 has a \x1b[31mdisease", "h2: declined"),
-        (b"\x04", "h2: failed"),
-        (b"\x02", "h2: unsigned (it has agreed on another federation file)"),
-        (b"\x00" + b"z" * 32, "h2: it saw ledger lines that this ledger lacks"),
-    ],
+ABSENT = {
+    "no answer": None,
+    "it sent an invalid answer": b"",
+    "declined budget": b"\x01budget",
+    "declined": b"\x01p17 has a \x1b[31mdisease",
+    "failed": b"\x04",
+    "unsigned (it has agreed on another federation file)": b"\x02",
+    "it saw ledger lines that this ledger lacks": b"\x00" + b"z" * 32,
+}
+
+
+@pytest.mark.parametrize(
+    "reason",
+    mostly_slow(
+        *(ABSENT, "no answer", "declined", "it saw ledger lines that this ledger lacks"),
+        names=["silent", "empty", "budget", "words", "failed", "unsigned", "ledger"],
+    ),
 )
-def test_who_stays_away_is_named_and_nothing_is_charged(made, says, reason):
+def test_who_stays_away_is_named_and_nothing_is_charged(made, reason):
     before = [made.folder(site).receipts.read_bytes() for site in range(made.count)]
-    asking = Asking(made, Away(sites(made), 10**9, says))
+    asking = Asking(made, Away(sites(made), 10**9, ABSENT[reason]))
     with pytest.raises(Busy) as busy:
         asking.play()
-    assert f"({reason})" in str(busy.value)
+    assert f"(h2: {reason})" in str(busy.value)
     assert "2 of 3 sites are available" in str(busy.value)
     assert not asking.ledger.charges
     assert [made.folder(site).receipts.read_bytes() for site in range(made.count)] == before

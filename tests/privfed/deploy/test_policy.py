@@ -170,7 +170,7 @@ def test_central_noise_under_masks_is_allowed_by_its_name_alone(tmp_path):
 def test_no_policy_affords_a_run_without_noise(tmp_path, way):
     assert declined(policy(tmp_path, SIMULATE), way) in (Code.BUDGET, Code.MECHANISM)
     answer = refusal(LocalPolicy(), load(None, [*RUN, way]), THREE, 1)
-    assert "its epsilon is infinite" in answer.reason
+    assert "the run adds no noise" in answer.reason
 
 
 def test_fixed_noise_is_counted_by_receipts_and_none_is_not(tmp_path):

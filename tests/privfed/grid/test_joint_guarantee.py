@@ -219,7 +219,7 @@ def test_what_no_composition_is_over_stands_in_groups(tmp_path, event, terms, di
     assert (columns["joint_epsilon"], columns["joint_cells"]) == (second.epsilon, 2)
     assert columns["joint_note"] == f"these cells differ in {differ}; {joint.NOT_CHOSEN}"
     shown = printed(path, found)
-    assert f"no one ε is over all 6 cells: they differ in {differ}" in shown
+    assert f"there is no single ε over all 6 cells, which differ in {differ}" in shown
     assert "over 4 cells" in shown
     assert "over 2 cells" in shown
 
@@ -343,7 +343,7 @@ def test_clients_of_other_columns_of_one_table_are_the_same_people(tmp_path):
     assert found.differ == ("unit (client column)",)
     assert [len(group.cells) for group in found.groups] == [2, 2]
     assert found.about == "clients of table (patient), clients of table (ward)"
-    assert "no one ε is over all 4 cells: they differ in unit (client column)" in printed(
+    assert "there is no single ε over all 4 cells, which differ in unit (client column)" in printed(
         path, found
     )
     for cell in of(path):
@@ -352,7 +352,7 @@ def test_clients_of_other_columns_of_one_table_are_the_same_people(tmp_path):
     assert [group.bound.epsilon for group in found.groups] == [epsilon(e=6)] * 2
     assert "they" not in found.columns(of(path)[0].name)["joint_note"]
     (rest,) = together(of(path)[::2], tmp_path)
-    assert rest.notes[-1].startswith("2 runs under cells/ about the same population")
+    assert rest.notes[-1].startswith("2 runs under cells/ over the same population")
 
 
 def test_one_accounting_for_each_group(tmp_path, monkeypatch):
@@ -376,7 +376,7 @@ def test_runs_of_other_grids_are_named_and_not_counted(tmp_path):
     chosen, note = found.notes
     assert chosen == joint.NOT_CHOSEN
     assert note.startswith(
-        "4 runs under cells/ about the same population are not cells of this grid"
+        "4 runs under cells/ over the same population are not cells of this grid"
     )
 
 

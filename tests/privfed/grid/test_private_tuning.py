@@ -372,7 +372,7 @@ def test_the_command_says_what_it_costs_and_never_how_many_were_tried(tmp_path, 
     assert facts["each_tried"] == pytest.approx(1 - 0.25 * (2 / 3) / (1 - 0.75 * 2 / 3))
     assert facts["epsilon_of_one_run"] < facts["epsilon"] <= 4.0
     assert not (tmp_path / "tuning.jsonl").exists()
-    assert "the choice makes it" in run(path, "--dry-run").output
+    assert "the choice costs" in run(path, "--dry-run").output
     done = run(path, "--json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.output.splitlines()[-1])

@@ -135,9 +135,9 @@ def test_higher_is_better_unless_it_says_otherwise(tmp_path):
 @every_case(
     "old, new, message",
     [
-        ("seeds = [7, 8]", "seeds = [1, 8]", "used for both tuning and measurement"),
+        ("seeds = [7, 8]", "seeds = [1, 8]", "which are also seeds of the grid"),
         ('"client.lr" = [0.0, 0.1, 1.0]', '"client.epochs" = [1]', "varied by the grid and tuned"),
-        ('"client.lr" = [0.0, 0.1, 1.0]', '"clients.lr" = [1.0]', "no section.key"),
+        ('"client.lr" = [0.0, 0.1, 1.0]', '"clients.lr" = [1.0]', "not a key of the form"),
         ('"client.lr" = [0.0, 0.1, 1.0]', '"client.lr" = []', "empty list"),
         ('name = "prox"', 'name = "plain"', "two have the same name"),
         ('name = "prox"', 'nam = "prox"', "nam"),

@@ -208,17 +208,23 @@ def scripted():
 
 
 REFUSED = {
-    "memory in a tensor": (Remembering(), "'last' is a buffer that training changes"),
-    "memory in a list": (Hoarding(), "keeps state from one call to the next"),
-    "memory where trained": (WhenTrained(), "'seen' is a buffer that training changes"),
-    "a frozen parameter that it changes": (SelfChanging(), "'scale' is a buffer that training"),
+    "memory in a tensor": (
+        Remembering(),
+        "'last' is a buffer .or a parameter.",
+    ),
+    "memory in a list": (Hoarding(), "keeps state between calls"),
+    "memory where trained": (
+        WhenTrained(),
+        "'seen' is a buffer .or a parameter.",
+    ),
+    "a frozen parameter that it changes": (SelfChanging(), "'scale' is a buffer .or a parameter."),
     "batch statistics": (
         Computed(lambda x: nn.functional.batch_norm(x, None, None, training=True)),
         "mixes the examples of a batch",
     ),
     "a centred batch": (Computed(lambda x: x - x.mean(0)), "mixes the examples of a batch"),
-    "held twice": (Listed(), "it holds twice"),
-    "not finite": (Computed(lambda x: x / 0), "gives numbers that are not finite"),
+    "held twice": (Listed(), "from another place than its name"),
+    "not finite": (Computed(lambda x: x / 0), "has outputs that are not finite"),
     "no gradient": (Computed(torch.Tensor.detach), "does not require grad|gradient of zero"),
     "TorchScript": (scripted, "a TorchScript module"),
     "a module for a function": (lambda: nn.Linear(4, 3)(), "missing 1 required positional"),
@@ -232,14 +238,17 @@ REFUSED = {
         nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)).eval(),
         "'1' is a batch normalisation",
     ),
-    "a buffer that changes": (Counting(), "'seen' is a buffer that training changes"),
+    "a buffer that changes": (
+        Counting(),
+        "'seen' is a buffer .or a parameter.",
+    ),
     "complex": (Parameter(torch.zeros(2, dtype=torch.complex64)), "'value' is complex"),
     "double": (Parameter(torch.zeros(2, dtype=torch.float64)), r"'value' is torch.float64; call"),
     "half": (nn.Linear(4, 3).half(), r"'weight' is torch.float16"),
     "shared memory": (shared, "'1.weight' shares its memory with '0.weight'"),
-    "too many outputs": (nn.Linear(4, 5), r"the model gives \(3, 5\); expected \(3, 3\)"),
+    "too many outputs": (nn.Linear(4, 5), r"output is \(3, 5\), but must be \(3, 3\)"),
     "no tensor": (nn.LSTM(4, 3), r"a tuple that holds 0 \(3, 3\); .*model.output = 0"),
-    "other features": (nn.Linear(7, 3), r"does not take these examples, numbers of shape \(4,\)"),
+    "other features": (nn.Linear(7, 3), r"cannot process these examples, numbers of shape \(4,\)"),
     "nothing to train": (nn.Linear(4, 3).requires_grad_(False), "no trainable parameter"),
     "no module": (lambda: 3, "returned int; expected a torch.nn.Module"),
     "an error of its own": (lambda: 1 / 0, "ZeroDivisionError"),
@@ -288,7 +297,7 @@ def test_dropout_is_the_clients_own_whatever_the_chunk_and_off_when_scoring():
     assert score == net.evaluate(net.initial_params, population.examples)
     local = LocalTrainer(population, net, Sgd(), 0.1, 1, 2, "stacked")
     assert fastest(local, 4, "auto", 0).way == "loop"
-    with pytest.raises(Refused, match="draws random numbers while it trains"):
+    with pytest.raises(Refused, match="draws random numbers in training"):
         fastest(local, 4, "stacked", 0)
 
 
@@ -359,7 +368,7 @@ def test_scoring_does_not_change_the_model():
             return self.embedding(x)
 
     x = torch.randint(0, 7, (2, 5))
-    with pytest.raises(Refused, match=r"changes the parameters it is given"):
+    with pytest.raises(Refused, match=r"changes its parameters when it is called"):
         built(foreign(Bounded()), None, 3, x=x, y=torch.zeros(2, 5, dtype=torch.int64))
     net = built(foreign(nn.Linear(4, 3)), (4,))
     net.module.forward = lambda x: nn.functional.linear(x, net.module.weight.mul_(2))
@@ -398,7 +407,7 @@ def test_the_lstm_predicts_every_position_and_trains_one_client_after_the_other(
 
 
 def test_the_lstm_wants_sequences():
-    with pytest.raises(Refused, match="expected a sequence of tokens"):
+    with pytest.raises(Refused, match="instead of a sequence of tokens"):
         Lstm().build((3, 4), 5)
 
 
@@ -424,9 +433,7 @@ def test_frozen_layers_leave_the_vector_and_keep_their_statistics():
     torch.testing.assert_close(moved, rows(net, "loop"), rtol=1e-3, atol=1e-6)
     net.evaluate(net.initial_params, population.examples)
     assert all(torch.equal(before[name], net.constants[name]) for name in before)
-    with pytest.raises(
-        Refused, match=r"no parameter or module is called 'head'; expected one of 0\.weight"
-    ):
+    with pytest.raises(Refused, match=r"names 'head', but .*; expected one of 0\.weight"):
         built(foreign(pretrained()), (4,), frozen=["head"])
 
 

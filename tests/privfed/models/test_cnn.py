@@ -55,7 +55,7 @@ def test_stacked_training_equals_one_client_at_a_time():
 
 
 def test_flat_features_and_odd_groups_are_refused():
-    with pytest.raises(Refused, match="expected images"):
+    with pytest.raises(Refused, match=r"instead of .channels, height, width."):
         Cnn().build((64,), 10)
     with pytest.raises(Refused, match="does not divide"):
         Cnn(channels=[6]).build((1, 8, 8), 10)

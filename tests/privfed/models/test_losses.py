@@ -90,7 +90,7 @@ def test_the_area_under_the_curve_is_the_share_of_ordered_pairs():
     found = measured(BinaryCrossEntropy(), score, y)
     assert found["auc"] == pytest.approx(np.mean(pairs))
     assert found["accuracy"] == 3 / 5
-    with pytest.raises(Refused, match="examples of both classes"):
+    with pytest.raises(Refused, match="all scored examples have one class"):
         measured(BinaryCrossEntropy(), score, [1] * 5)
 
 

@@ -85,8 +85,8 @@ def test_without_a_key_the_refusal_names_them_and_says_what_to_set(as_, output):
         ("tuple", 2, r"model.output is 2, but the model returns a tuple that holds 0 \(3, 5\), 1"),
         ("tensor", "logits", r"returns a tensor of shape \(3, 3\); leave model.output out"),
         ("empty", "logits", "a dict without any tensor; leave model.output out"),
-        ("empty", "", "the model gives dict; expected"),
-        ("dict", "hidden", r"the model gives \(3, 5\); expected \(3, 3\)"),
+        ("empty", "", "output is dict, but must be"),
+        ("dict", "hidden", r"output is \(3, 5\), but must be \(3, 3\)"),
         ("dict", "loss", r"model.output is 'loss', but the model returns a dict that holds 'hid"),
     ],
 )

@@ -157,7 +157,7 @@ def test_a_model_that_loses_too_much_is_refused():
 @pytest.mark.parametrize("precision", [MIXED, FAST])
 def test_gradients_of_single_examples_stay_in_full_precision(precision):
     settings = ("client.privacy.mechanism=dp_sgd", "data.setting=cross_silo", precision)
-    with pytest.raises(Refused, match="stay in full precision"):
+    with pytest.raises(Refused, match="single examples in full precision"):
         plan(small(*settings, "client.privacy.noise_multiplier=1.0", "privacy.mechanism=none"))
 
 
@@ -199,7 +199,7 @@ def test_precision_asked_for_by_name_is_not_measured(monkeypatch):
     monkeypatch.setattr(assemble, "times_as_fast", lambda *_: pytest.fail("measured"))
     assert training_row(prepare(small(*ROWS, MIXED))).endswith("in mixed precision")
     thin = training_row(prepare(small("model.name=mlp", "model.hidden=[512]", MIXED)))
-    assert thin.endswith("in mixed precision (it changes nothing: batches are too small)")
+    assert thin.endswith("in mixed precision (without effect: batches are too small)")
     assert "precision" not in training_row(prepare(small(*ROWS)))
 
 
@@ -272,7 +272,7 @@ def test_the_comparison_trains_both_and_never_looks_at_the_population(monkeypatc
 
 
 def test_a_seeded_run_depends_on_no_measurement_of_precision():
-    with pytest.raises(Refused, match='have to follow from its run file; use "mixed" or "full"'):
+    with pytest.raises(Refused, match='must depend only on its run file; use "mixed" or "full"'):
         plan(small(FAST, "run.randomness=seeded"))
 
 

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from lanes import mostly_slow
 from tiny_transformers import (
     CLASSES,
     IDS,
@@ -35,7 +36,7 @@ CLIENTS = 16
 FEW = {
     "cohort": {"size": 6},
     "rounds": 2,
-    "privacy": {"noise_multiplier": 0.5, "delta": 1e-2},
+    "privacy": {"noise_multiplier": 0.5, "delta": 1e-2, "clip": 0.1},
     "progress": False,
 }
 INPUTS = {"input_ids": Input(**IDS), "attention_mask": Input(**MASK)}
@@ -196,7 +197,9 @@ ADAPTED = {
 }
 
 
-@pytest.mark.parametrize("name", ADAPTED)
+@pytest.mark.parametrize(
+    "name", mostly_slow(ADAPTED, "GPT2LMHeadModel", "BertForSequenceClassification")
+)
 def test_adapters_are_read_by_peft_and_read_back(name, tmp_path):
     peft = pytest.importorskip("peft")
     people, module = of_clients("Classification" in name), tiny(name)
@@ -219,16 +222,21 @@ def test_adapters_are_read_by_peft_and_read_back(name, tmp_path):
         back = net.outputs(net.initial_params, packed)
         torch.testing.assert_close(back, ours, rtol=1e-4, atol=1e-5)
     start = {"name": module, "init": str(tmp_path / "adapters")}
-    with pytest.raises(privfed.Refused, match="the privacy loss of its training counts as well"):
+    with pytest.raises(privfed.Refused, match="the privacy loss of that training counts as well"):
         privfed.train(people, model=start, temporary=True, **FEW)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"use_dora": True}, "of another kind than plain LoRA .use_dora."),
-        ({"peft_type": "IA3"}, "of another kind"),
+        ({"use_dora": True}, "adapters are not plain LoRA .use_dora."),
+        ({"peft_type": "IA3"}, "not plain LoRA"),
+        ({"init_lora_weights": "pissa"}, r"plain LoRA \(init_lora_weights\)"),
+        ({"kind_of_next_year": {"a": 1}}, r"plain LoRA \(kind_of_next_year\)"),
+        ({"init_lora_weights": 3}, r"plain LoRA \(init_lora_weights\)"),
         ({"r": None}, "cannot be read as adapters"),
+        ({"r": 0}, "cannot be read as adapters"),
+        (None, "cannot be read as adapters"),
     ],
 )
 def test_adapters_of_another_kind_or_model_are_refused(changes, reason, tmp_path):
@@ -236,12 +244,35 @@ def test_adapters_of_another_kind_or_model_are_refused(changes, reason, tmp_path
     lora = peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
     peft.get_peft_model(tiny("GPT2LMHeadModel"), lora).save_pretrained(tmp_path)
     network("GPT2LMHeadModel", init=str(tmp_path))
-    with pytest.raises(privfed.Refused, match="adapters of another model"):
+    with pytest.raises(privfed.Refused, match="adapters are of another model"):
         network("LlamaForCausalLM", init=str(tmp_path))
     path = tmp_path / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    changed = [] if changes is None else {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps(changed))
     with pytest.raises(privfed.Refused, match=reason):
         network("GPT2LMHeadModel", init=str(tmp_path))
+
+
+@pytest.mark.parametrize("init", [True, False, "gaussian", "pissa", "olora"])
+def test_adapters_that_are_initialised_otherwise_are_computed_as_by_peft_or_refused(init, tmp_path):
+    peft = pytest.importorskip("peft")
+    lora = peft.LoraConfig(
+        r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=init
+    )
+    theirs = peft.get_peft_model(tiny("GPT2LMHeadModel"), lora).eval()
+    theirs.save_pretrained(tmp_path)
+    if init in ("pissa", "olora"):
+        with pytest.raises(privfed.Refused, match=r"plain LoRA \(init_lora_weights\)"):
+            network("GPT2LMHeadModel", init=str(tmp_path))
+        return
+    values = by_name(made_up_inputs(INPUTS, 6), INPUTS)
+    net = network("GPT2LMHeadModel", init=str(tmp_path))
+    packed = torch.cat([values["attention_mask"], values["input_ids"]], 1)
+    with torch.no_grad():
+        expected = theirs(**values).logits
+    torch.testing.assert_close(
+        net.outputs(net.initial_params, packed), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_an_adapter_of_a_tied_weight_is_refused():

@@ -133,7 +133,7 @@ def test_the_command_prints_least_noise_first_and_says_what_it_rests_on():
     shown = run(*words).output
     assert shown.index("allocation, banded") < shown.index("cyclic, gaussian")
     assert "secret: no reader of the releases" in shown
-    assert "rows where banded keeps" in shown
+    assert "rows instead of the" in shown
     facts = json.loads(run(*words, "--json").output)
     assert facts["alternatives"][0]["relative"] < 1
     assert "banded" in {each["mechanism"] for each in facts["alternatives"]}
@@ -147,7 +147,10 @@ def test_the_command_prints_least_noise_first_and_says_what_it_rests_on():
         (("--epsilon", "2"), "the same expected cohort"),
         (("--slots", "6"), "give --epsilon"),
         (("--epsilon", "2", "--slots", "6", "--separation", "6"), "give one"),
-        (("--epsilon", "2", "--slots", "6", "--population", "20"), "a multiple of the 6 rounds"),
+        (
+            ("--epsilon", "2", "--slots", "6", "--population", "20"),
+            "a multiple of 6, the number of rounds",
+        ),
         (("--epsilon", "2", "--slots", "6", "--bands", "3"), "--bands"),
         (("--epsilon", "2", "--slots", "6", "--noise-multiplier", "3"), "--noise-multiplier"),
         (("--epsilon", "2", "--slots", "6", "--mechanism", "blt"), "--mechanism"),

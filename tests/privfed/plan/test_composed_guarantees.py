@@ -82,7 +82,7 @@ def test_noise_after_a_run_that_ended_early_is_said_to_count_rounds_done(stopped
     (prior,) = priors(small(*later)).runs
     assert sum(prior.planned.values()) == 40 > sum(prior.spending.values())
     shown = " ".join(run("check", *keys(*later)).output.split())
-    assert "ended early, so that this ε counts the rounds done (an odometer)" in shown
+    assert "ended early, so this ε counts only the completed rounds (an odometer)" in shown
     outcome = trained(tmp_path / "later", *later)
     wanted = Counter({event_of(stopped): 40}) + Counter({event_of(tmp_path / "later"): 3})
     assert outcome.planned.epsilon == guarantee(wanted, 1e-3).epsilon

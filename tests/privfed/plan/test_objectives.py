@@ -61,7 +61,7 @@ def test_clusters_under_the_plain_step_are_planned(server):
 @every_case("objective", ["fedsplit", "feddyn", "mime", "mimelite"])
 def test_a_server_that_makes_another_algorithm_is_told_of(objective):
     keys = (RETURNING, f"client.objective={objective}")
-    assert f"another algorithm than the published {objective}" in said("server", *keys)
+    assert f"this is not the published {objective}" in said("server", *keys)
     assert said("server", *keys, *AVERAGING) is None
     assert said("server", RETURNING) is None
 
@@ -69,7 +69,7 @@ def test_a_server_that_makes_another_algorithm_is_told_of(objective):
 def test_the_page_of_a_run_tells_of_it_too(tmp_path):
     trained(tmp_path, "client.objective=mimelite", "run.rounds=1")
     page = Document(write_run_page(tmp_path, None, simulation=False).path.read_text("utf-8"))
-    assert any("another algorithm than the published mimelite" in dd for dd in page.texts("dd"))
+    assert any("this is not the published mimelite" in dd for dd in page.texts("dd"))
 
 
 POSTERIOR = ("client.objective=fedpa", "client.burn_in=4", "client.window=3")
@@ -85,7 +85,7 @@ SILOS = (
     ids=["steps", "noised steps"],
 )
 def test_no_posterior_is_averaged_of_which_nobody_has_a_sample(keys):
-    with pytest.raises(Refused, match=r"begins after 7 local steps .* takes at most [46], "):
+    with pytest.raises(Refused, match=r"has an effect after 7 local steps .* takes at most [46], "):
         plan(small(*POSTERIOR, *keys))
 
 

@@ -53,7 +53,7 @@ def test_what_earlier_runs_spent_counts():
 def test_of_clients_at_several_sites_every_round_counts():
     run = planned("data.sites_per_client=2")
     assert site_guarantee(run, 7).bound.epsilon == run.guarantee.epsilon
-    with pytest.raises(Refused, match="so that every round counts"):
+    with pytest.raises(Refused, match="so every round counts"):
         site_guarantee(run, 2)
 
 
@@ -100,7 +100,9 @@ def test_a_proof_says_what_each_site_clips_to():
 def test_check_says_what_a_site_promises():
     flags = [part for key in (*SMALL, *AT_SITES) for part in ("--set", key)]
     shown = CliRunner().invoke(main, ["check", *flags, "--answers", "3"])
-    assert "answering at most 3 rounds guarantees its own clients" in " ".join(shown.output.split())
+    assert "a site that answers at most 3 rounds guarantees its own clients" in " ".join(
+        shown.output.split()
+    )
     stated = CliRunner().invoke(main, ["check", *flags, "--answers", "3", "--json"])
     site = json.loads(stated.output)["site"]
     assert site["answers"] == 3

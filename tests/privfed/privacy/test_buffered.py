@@ -226,7 +226,7 @@ def test_more_rounds_later_keep_the_buffers(tmp_path):
 @every_case(
     ("words", "why"),
     [
-        (("privacy.decays=[0.5]",), "they form pairs"),
+        (("privacy.decays=[0.5]",), "each decay belongs to an output"),
         (("privacy.decays=[1.5]", "privacy.outputs=[0.1]"), "expected a number in"),
         (("privacy.decays=[0.5, 0.1]", "privacy.outputs=[0.9, 0.3]"), "sum to"),
         (("privacy.decays=[0.5]", "privacy.outputs=[0.9, 0.3]"), "equally many"),

@@ -40,7 +40,7 @@ LAYERS = "privacy.sizing=layers"
     "keys, said",
     [
         (("secure.protocol=none",), "adds its noise within a secure sum"),
-        (("secure.protocol=bfv", LAYERS), "secrets that masked sums share"),
+        (("secure.protocol=bfv", LAYERS), "only masked sums can remove layers"),
         (("secure.protocol=ckks",), "recover the key"),
         (
             ("privacy.mechanism=skellam", "cohort.sampler=truncated_poisson", "cohort.size=4"),
@@ -51,10 +51,10 @@ LAYERS = "privacy.sizing=layers"
             "layers are drawn from seeds",
         ),
         (("secure.bits=8", "data.clients=5000", "secure.threshold=0.5"), "but the noise of"),
-        (("privacy.mechanism=gaussian", "privacy.against=readers"), "which has two guarantees"),
+        (("privacy.mechanism=gaussian", "privacy.against=readers"), "has two guarantees"),
         (("aggregation.rule=median",), "median"),
         (("privacy.accountant=pld",), "pld"),
-        ((LAYERS, "privacy.tolerance=0.99999999999"), "lower privacy.tolerance"),
+        ((LAYERS, "privacy.tolerance=0.99999999999"), "privacy.tolerance, or raise"),
     ],
 )
 def test_what_has_no_proof_is_refused_with_what_would_work(tmp_path, keys, said):
@@ -225,7 +225,7 @@ def test_shares_below_three_steps_have_no_proof_and_more_noise_helps():
     assert 0.4 < solved["epsilon"] <= 0.5
     given = calibrated(*flags, "--noise-multiplier", "0.5")
     assert given.exit_code == 2, "as check refuses it"
-    assert "proof from 3 steps on; raise secure.bits" in given.output
+    assert "below the 3 steps that the proof" in given.output
     keys = ("privacy.mechanism=discrete_gaussian", "privacy.noise_multiplier=0.02", "secure.bits=9")
     with pytest.raises(Refused, match=r"raise secure\.bits.*or use privacy.mechanism"):
         plan_with_length(small(*DISTRIBUTED, *keys))

@@ -327,9 +327,9 @@ def test_a_mean_is_taken_over_rows():
         (("cohort.sampler=poisson", "cohort.size=4"), "all clients take part"),
         (("cohort.sampler=fixed_size", "cohort.size=4"), "all clients take part"),
         (("cohort.sampler=cyclic", "cohort.separation=4"), "all clients take part"),
-        (("secure.protocol=masks",), "protects rows that the server sees"),
-        (("data.sites=3",), "not for sites that hold several"),
-        (("audit.canaries=40",), "leaving out a canary"),
+        (("secure.protocol=masks",), "protects rows that the server receives"),
+        (("data.sites=3",), "the parties are sites"),
+        (("audit.canaries=40",), "if a canary is left out"),
         (("evaluation.by=clients", "run.rounds=10"), "for rows that a rule averages"),
         (("privacy.colluders=8",), "no client's noise counts"),
         (("attack.name=sign_flip", "attack.fraction=0.9"), "no client's noise counts"),
@@ -415,4 +415,4 @@ def test_check_says_whom_it_counts_on():
     assert result.exit_code == 0, result.output
     printed = " ".join(result.output.split())
     assert "with each of 11 others, which cancels" in printed
-    assert "against the server with up to 1 of them" in printed
+    assert "against the server with up to 1 colluding clients" in printed

@@ -189,7 +189,7 @@ def test_a_client_moves_its_sites_sum_by_one_clip_at_most():
     unclipped = BoundedRows(rows, math.inf)
     session = Session(1, 0, b"", np.arange(1), sites=np.zeros(1, dtype=np.int64))
     accumulator = PlainSum().open(session, 50, mechanism.encoding({}))
-    with pytest.raises(ValueError, match="rows of norm up to"):
+    with pytest.raises(ValueError, match="the norm bound of rows is"):
         accumulator.add(np.arange(1), unclipped)
 
 

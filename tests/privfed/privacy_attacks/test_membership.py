@@ -171,7 +171,7 @@ def test_the_command_draws_tabulates_and_answers_in_json(tmp_path):
     "words, reason",
     [
         (("missing.toml",), "does not exist"),
-        (("--set", "nothing", "RUN"), "--set changes a run file"),
+        (("--set", "nothing", "RUN"), "is a trained run; remove --set"),
         (("--out", "RUN", "RUN"), "is not empty"),
         (("--shadows", "3", "RUN"), "3 is not in the range"),
         (("--level", "household", "RUN"), "is not one of"),

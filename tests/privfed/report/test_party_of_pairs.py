@@ -14,7 +14,7 @@ PAIRS = (
     *("privacy.colluders=2", "aggregation.byzantine=1", "aggregation.rule=caf"),
     *("data.population=people", "run.rounds=2"),
 )
-PARTY = "the server and up to 3 clients that collude with it"
+PARTY = "the server and up to 3 colluding clients"
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,9 @@ def test_what_stands_beside_a_headline_is_said_where_there_is_any():
 
 def test_a_fresh_start_and_no_disjoint_runs_are_not_mentioned():
     assert start_row(BOUND) == disjoint_row([]) == {}
-    assert start_row(BOUND, "start.pt") == {"start": "start.pt; counted as earlier"}
+    assert start_row(BOUND, "start.pt") == {
+        "start": "start.pt; the runs that trained it are counted"
+    }
     assert "runs/a, runs/b" in disjoint_row(["runs/a", "runs/b"])["disjoint"]
 
 

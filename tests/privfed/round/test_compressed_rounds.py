@@ -283,8 +283,14 @@ def test_bases_of_both_sides_of_a_layer_are_sent_beside_the_model():
 @pytest.mark.parametrize(
     ("name", "row"),
     [
-        ("random_mask", "random_mask: 2 of 21 numbers; clipped as it is sent, about 0.31 times as"),
-        ("sign", "sign: each row is encoded by itself; clipped as it is sent, about as long"),
+        (
+            "random_mask",
+            "random_mask: 2 of 21 numbers; the compressed row is clipped; its norm is about 0.31",
+        ),
+        (
+            "sign",
+            "sign: each row is encoded by itself; the compressed row is clipped; its norm is about",
+        ),
     ],
     ids=["mask", "sign"],
 )
@@ -316,12 +322,12 @@ REFUSED = {
     ),
     "a rule with a center": (
         ("compression.name=random_mask", "aggregation.rule=centered_clipping"),
-        "depends on earlier updates or on layers",
+        "depends on earlier updates or on the layers of a model",
     ),
     "noise that cancels over rounds": (
         ("compression.name=random_mask", "privacy.mechanism=blt", "cohort.sampler=cyclic",
          "cohort.separation=3", "cohort.size=0"),
-        "sends other entries in each",
+        "entries differ in each",
     ),
     "a robust rule by two sums": (
         ("compression.name=power_sgd", "aggregation.rule=norm_bound"),
@@ -330,7 +336,7 @@ REFUSED = {
     "noise that clients share of rows": (
         ("compression.name=power_sgd", "privacy.mechanism=pairwise_gaussian", SILOS,
          "cohort.sampler=full", "cohort.size=0"),
-        '^compression.name = \'power_sgd\' combines two .* is sent rows; use [^\\n]*$',
+        '^compression.name = \'power_sgd\' combines two .* receives rows; use [^\\n]*$',
     ),
     "attackers of two messages": (
         ("compression.name=power_sgd", "attack.name=sign_flip", "attack.fraction=0.2"),
@@ -340,7 +346,7 @@ REFUSED = {
         ("compression.name=power_sgd", SILOS, "cohort.sampler=full", "cohort.size=0",
          "client.privacy.mechanism=dp_sgd", "client.privacy.sampling_rate=1.0",
          "client.privacy.noise_multiplier=3.0"),
-        "would sample noise for its steps twice",
+        "would sample its noise again",
     ),
     "memory of clients that do not return": (
         ("compression.name=top_k",),
@@ -391,7 +397,7 @@ class Anchored(Sgd):
 
 def test_a_memory_takes_the_place_of_no_gradient():
     words = (f"client.objective={__name__}:Anchored", SILOS)
-    with pytest.raises(Refused, match="uses a client's memory for a gradient"):
+    with pytest.raises(Refused, match="stores a gradient in a client's state"):
         plan(small(*words, "compression.name=top_k"))
     plan(small(*words, "compression.name=top_k", "compression.error_feedback=false"))
 

@@ -203,17 +203,17 @@ def test_the_check_says_what_is_remembered_and_how_often_a_client_returns():
         words = [word for key in (*SMALL, *keys) for word in ("--set", key)]
         return " ".join(CliRunner().invoke(main, ["check", *words]).output.split())
 
-    assert "84 bytes of each client under private/histories" in rows(*FOOLSGOLD)
+    assert "84 bytes for each client under private/histories" in rows(*FOOLSGOLD)
     assert "one round in 3 on average; a client that does not return has no history" in rows(
         *FOOLSGOLD
     )
     silo = rows(*FOOLSGOLD, "data.setting=cross_silo", "cohort.sampler=full", "cohort.size=0")
     assert "takes part in every round" in silo
     assert "does not return" not in silo
-    assert "made of released rows" in rows(*NOISED)
+    assert "computed from released rows" in rows(*NOISED)
     assert "private/histories" not in rows(*FOOLSGOLD, "aggregation.history=false")
-    assert "no client is judged: that takes more than 20 rounds, and run.rounds is" in rows(
+    assert "the rule judges clients only after 20 rounds" in rows(
         *OPEN, "aggregation.rule=fldetector"
     )
-    assert "no client is judged" not in rows(*DETECTOR)
-    assert "no client is judged" not in rows(*FOOLSGOLD)
+    assert "judges clients only after" not in rows(*DETECTOR)
+    assert "judges clients only after" not in rows(*FOOLSGOLD)

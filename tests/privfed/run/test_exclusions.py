@@ -128,7 +128,7 @@ def test_a_run_goes_on_without_who_lied_in_a_committee(tmp_path, monkeypatch):
 def test_with_somebody_left_out_no_round_rests_on_a_secret_draw(tmp_path, senders):
     """Its sums abort more often than is charged, and each abort tells of the draw."""
     keys = ("cohort.sampler=poisson", "cohort.size=11", "privacy.delta=0.05", "secure.admitted=5")
-    with pytest.raises(ByzantineProved, match=r"excluded since \(excluded.jsonl\): 1"):
+    with pytest.raises(ByzantineProved, match=r"is 1 \(excluded.jsonl\)"):
         trained(tmp_path / "run", *KEYS, *keys)
     directory = RunDirectory(tmp_path / "run")
     named = {each.round for each in directory.exclusions.culprits()}
@@ -161,15 +161,13 @@ def test_noise_that_counts_on_nobody_hostile_is_not_claimed_with_a_liar(tmp_path
     assert summary["rounds"] == summary["excluded"] == 1
     assert "left out its share of the noise" in summary["stopped_by_byzantine"]
     (lost,) = summary["lost_claims"]
-    assert lost.startswith("Neither ε, against the server or against readers")
+    assert lost.startswith("Neither ε against the server nor ε against readers")
     row = row_at(path)
     assert (row.state, row.excluded, row.lost_claims) == ("stopped by Byzantine clients", 1, lost)
     assert audit(path).excluded == 1
-    assert "excluded 1 proved to be Byzantine in its secure sums" in printed(
-        audit_table(audit(path))
-    )
+    assert "excluded 1 proved to be Byzantine in secure sums" in printed(audit_table(audit(path)))
     assert (
-        f"run: left out 1 proved to be Byzantine in its secure sums (excluded.jsonl). {lost}"
+        f"run: left out 1 proved to be Byzantine in secure sums (excluded.jsonl). {lost}"
         in printed(RunsTable(list_runs(tmp_path)))
     )
     page = Document(write_run_page(path, None, simulation=False).path.read_text("utf-8"))
@@ -264,7 +262,7 @@ def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
         refuse_more_culprits(planned, 2, culprits=3)
     (lost,) = lost_claims(planned, culprits)
     assert lost.startswith("ε against the server, readers and colluding sites does not hold")
-    assert lost.endswith("does not depend on other parties' noise, and holds.")
+    assert lost.endswith("holds, since it does not depend on other parties' noise.")
     assert "a site that is proved to be Byzantine" in exclusion_text(planned)
 
 
@@ -273,7 +271,7 @@ def test_no_evaluation_after_the_run_rests_on_a_secret_draw(tmp_path):
     path = trained(tmp_path / "run", *KEYS, *keys).path
     RunDirectory(path).exclusions.note(Culprit(3, 2, 0, "garbled shares", complaints=5))
     before = (path / "ledger.jsonl").read_bytes()
-    with pytest.raises(ByzantineProved, match="excluded since"):
+    with pytest.raises(ByzantineProved, match="proved to be Byzantine in secure sums is 1"):
         evaluate_by_clients(path, 0.5, {"size": 11})
     assert (path / "ledger.jsonl").read_bytes() == before
 

@@ -173,8 +173,8 @@ def test_adapters_that_another_program_would_read_otherwise_are_refused(run, tmp
 
 
 STAYING = {
-    "a head": ("3*", {"1.weight_lora_B"}, "18 of the numbers of this model (3.weight, 3.bias)"),
-    "the factors": ("*_lora_B", {"3.weight", "3.bias"}, "10 of the numbers of this model"),
+    "a head": ("3*", {"1.weight_lora_B"}, "18 parameters of this model (3.weight, 3.bias)"),
+    "the factors": ("*_lora_B", {"3.weight", "3.bias"}, "10 parameters of this model"),
 }
 
 
@@ -204,15 +204,15 @@ def test_a_part_may_stay_with_clients(case, tmp_path):
 def test_check_says_what_is_trained_and_what_is_doubtful(tmp_path):
     text = checked(*LORA)
     assert (
-        "rank 2, B alone (A is fixed as initialised): 6 numbers are trained and sent in "
-        "place of the 21 of" in text
+        "rank 2, B alone (A is fixed as initialised): 6 numbers are trained and sent "
+        "instead of the 21 of" in text
     )
-    assert "24 bytes a client for 84 bytes, 3.5 times fewer" in text
+    assert "24 bytes instead of 84 bytes per client, 3.5 times fewer" in text
     assert "the adapted weights are not pretrained" in text
-    assert "noise on A and on B" not in text
+    assert "products of noise on both" not in text
     both = checked(*LORA, "model.lora.freeze_a=false")
     assert "rank 2, A and B: 18 numbers" in both
-    assert "noise on A and on B enters their product quadratically" in both
+    assert "the product of A and B contains products of noise on both" in both
     assert "adapters" not in checked()
 
 

@@ -1,6 +1,7 @@
 """One way into a run: its data are loaded once and its model is built once, whatever is asked."""
 
 import pytest
+from lanes import mostly_slow
 from small import SMALL, small, trained
 from tables import population
 
@@ -169,7 +170,7 @@ FEW = {
 }
 
 
-@pytest.mark.parametrize("case", FEW)
+@pytest.mark.parametrize("case", mostly_slow(FEW, "a target"))
 def test_nothing_is_refused_for_what_a_few_lack_who_stand_for_all(case):
     """`check` makes up 256 clients and their share of the test set; training has all of them."""
     config = load(None, [*OPEN, *FEW[case]])

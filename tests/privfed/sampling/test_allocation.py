@@ -142,10 +142,10 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
     [
         (("cohort.slots=5",), "cohort.slots that divides the clients"),
         (("cohort.slots=4", "cohort.groups=3"), "1, 2, 4|must divide"),
-        (("privacy.mechanism=local_gaussian",), "server that knows the slots"),
+        (("privacy.mechanism=local_gaussian",), "against the server, which knows them"),
         (
             ("privacy.mechanism=skellam", "secure.protocol=masks"),
-            "server that knows the slots",
+            "against the server, which knows them",
         ),
         (("run.simulation_metrics=true",), "publishes metrics of each cohort"),
         (("privacy.mechanism=banded", "privacy.bands=4"), "at most 3 groups"),
@@ -154,7 +154,7 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
         (("privacy.mechanism=blt",), "overlap"),
         (
             ("privacy.mechanism=banded", "privacy.bands=3", "secure.protocol=masks"),
-            "all clients are sampled alike",
+            "only for equally distributed cohorts",
         ),
         (("data.sites=2",), None),
         (("data.sites=2", "secure.protocol=masks"), "sites sample their own"),
@@ -162,7 +162,7 @@ ALLOCATED = ("cohort.sampler=allocation", "cohort.slots=3", "cohort.size=0")
             ("client.objective=scaffold", "data.setting=cross_silo"),
             "no privacy amplification is proved",
         ),
-        (("privacy.mechanism=banded", "privacy.bands=0"), "bands that needs the least"),
+        (("privacy.mechanism=banded", "privacy.bands=0"), "number that needs the least"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

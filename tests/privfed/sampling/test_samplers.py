@@ -244,7 +244,7 @@ def test_a_run_charges_the_same_whoever_is_at_hand(tmp_path, sampler):
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (("privacy.adaptive_clip=true",), "half within the clip"),
+        (("privacy.adaptive_clip=true",), "counts as half a client within the clip"),
         (
             ("client.objective=scaffold", "data.setting=cross_silo"),
             "assumes that every sampled client takes part",

@@ -224,7 +224,9 @@ def test_fedfors_pseudo_gradient_is_over_eta_and_fedanes_mu_pulls_back():
 
 
 def test_a_schedule_that_ends_before_the_run_is_refused():
-    with pytest.raises(Refused, match=r"client\.schedule reaches a rate of 0 before round 7"):
+    with pytest.raises(
+        Refused, match=r"client\.schedule has a learning rate of 0 in the last round, 7"
+    ):
         plan(small("client.schedule=cosine", "client.over=3"))
     plan(small("client.schedule=cosine", "client.over=7"))
 
@@ -289,7 +291,7 @@ def test_stragglers_do_fewer_epochs_and_still_count(tmp_path):
     batches = plan_batches(federation, ids, Streams(1).at("shuffle", 1, ids), each, 2)
     assert batches.steps.tolist() == [2, 15, 4]
     assert batches.mask.sum(axis=(1, 2)).tolist() == [3, 27, 8]
-    with pytest.raises(Refused, match="leaves no epoch to skip"):
+    with pytest.raises(Refused, match="no epoch to skip"):
         plan(small("client.stragglers=0.5", "client.epochs=1"))
 
 
@@ -312,7 +314,7 @@ def test_dropped_stragglers_do_not_answer(tmp_path):
     run_round(1, rounds.algorithm, rounds.state, replace(rounds.world, watch=seen))
     assert sorted(seen.by_client) == left.clients.tolist()
     for share in (0.0, 1.0):
-        with pytest.raises(Refused, match="drops no client"):
+        with pytest.raises(Refused, match="so no client, or every client, would be dropped"):
             plan(small("client.drop_stragglers=true", f"client.stragglers={share}"))
 
 

@@ -196,7 +196,7 @@ def test_without_its_file_a_run_is_audited_but_does_not_go_on(copy):
     assert last_object(run("audit", path, "--json"))["heads"]["agrees"] is None
     ended = run("train", "--resume", path)
     assert ended.exit_code == 5
-    assert "create an empty one" in ended.stderr
+    assert "create an empty file" in ended.stderr
     heads.touch()
     assert run("train", "--resume", path).exit_code == 0
     assert where(heads) == [head[2:] for head in ledger_of(path).trail()]
@@ -233,11 +233,11 @@ def test_a_file_of_somebody_elses_is_left_alone(copy, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "run2/heads")
     for heads, said in (
         (tmp_path / "notes", "line 1 is not a ledger head"),
-        (tmp_path / "folder", "which is not a file"),
+        (tmp_path / "folder", "that is not a file"),
         (tmp_path / "missing/heads", "cannot be written"),
         (tmp_path / "run2/heads", "inside the run directory"),
         (tmp_path / "link", "inside the run directory"),
-        ("/dev/null", "which is not a file"),
+        ("/dev/null", "that is not a file"),
     ):
         options = [*SETTINGS, "--set", f"run.heads={heads}"]
         ended = run("train", *options, "--out", tmp_path / "run2")
@@ -276,7 +276,9 @@ def test_a_ledger_that_took_the_place_of_another_is_seen(tmp_path):
 
 
 def test_a_seeded_run_keeps_no_heads():
-    with pytest.raises(Refused, match=r"run\.heads protects a ledger against truncation"):
+    with pytest.raises(
+        Refused, match=r"run\.heads is .*, which protects a ledger against truncation"
+    ):
         plan(small("run.heads=heads", "run.randomness=seeded"))
 
 

@@ -365,7 +365,7 @@ def test_a_row_longer_than_what_is_read_at_once_is_named(tmp_path):
     with pytest.raises(Refused, match="a row is longer than 1 MiB"):
         column_names(path, Dialect())
     path.write_text("\n")
-    with pytest.raises(Refused, match="it is empty"):
+    with pytest.raises(Refused, match="the file is empty"):
         column_names(path, Dialect())
 
 

@@ -40,7 +40,7 @@ def test_a_full_disk_refuses_a_run_before_its_first_charge(tmp_path, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_fallocate", no_space)
-        with pytest.raises(Refused, match=r"No space left on device.*Free space there and resume"):
+        with pytest.raises(Refused, match=r"No space left on device.*free space there and resume"):
             trained(full, *words)
     assert not Ledger.load(full / "ledger.jsonl").charges
     resume(full, lambda stored: stored)

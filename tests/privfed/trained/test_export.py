@@ -319,6 +319,7 @@ def test_a_checkpoint_of_an_older_version_is_exported_with_its_data_at_hand(run,
 PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/predictions_and_exports.md"
 
 
+@pytest.mark.slow
 def test_what_the_page_shows_gives_the_runs_own_predictions(run, exported, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     torch_code, onnx_code = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
@@ -369,7 +370,7 @@ def test_the_screen_and_the_json_say_what_the_file_takes_gives_and_promises(run,
     [
         ("model.pkl", "ends in .safetensors, .pt2, .onnx"),
         ("gone/model.pt2", "the folder gone is missing"),
-        ("run/checkpoint.safetensors", "exists, and nothing was changed"),
+        ("run/checkpoint.safetensors", "exists; nothing was changed"),
     ],
 )
 def test_places_that_an_export_cannot_have_are_refused(run, monkeypatch, to, message):

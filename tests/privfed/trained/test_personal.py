@@ -51,7 +51,7 @@ def test_what_stays_is_neither_sent_nor_noised():
     text = " ".join(map(str, plan_table(partial.plan, partial.forecast, None).columns[1].cells))
     assert f"{d} parameters sent, {p} kept by clients" in text
     assert "1 of the local part, then of the shared part" in text
-    assert f"each keeps {4 * p} bytes between rounds" in text
+    assert f"each stores {4 * p} bytes between rounds" in text
 
 
 def test_every_cluster_is_sent_and_has_its_slot():
@@ -87,18 +87,18 @@ REFUSED = {
     ),
     "a model of one's own": ((*SILO, 'model.local=["3*"]', "client.objective=ditto"), "of the two"),
     "one of many": ((*SILO, 'model.local=["3*"]', *CLUSTERS), "of the two"),
-    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no part that is local"),
+    "epochs of nothing": ((*SILO, "client.local_epochs=1"), "no local part"),
     "all epochs": ((*HEADS, "client.local_epochs=2"), "raise client.epochs"),
     "few steps": ((*HEADS, "client.steps=3"), "set client.steps = 0"),
-    "corrected steps": ((*HEADS, "client.objective=fedprox"), "corrects all local steps"),
+    "corrected steps": ((*HEADS, "client.objective=fedprox"), "changes all local steps"),
     "sites": ((*HEADS, "data.sites=3", "secure.protocol=masks"), "sites keep none"),
     "attackers who steer": (
         (*HEADS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
-        "adds parameters that are not",
+        "leaves parameters out of it",
     ),
     "attackers who steer one of several": (
         (*CLUSTERS, *OPEN, "attack.name=neurotoxin", "attack.fraction=0.2"),
-        "sends several",
+        "has several",
     ),
     "canaries that train": ((*HEADS, "audit.canaries=4", "audit.kind=input"), "canaries cannot"),
     "sampler": ((*HEADS, "cohort.sampler=fixed_size"), "no privacy amplification"),
@@ -132,7 +132,7 @@ def test_examples_are_protected_in_what_stays_too(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     keys = ("data.setting=cross_silo", "model.name=norm_net_of_silos:net", 'model.local=["1*"]')
     assert check(small(*keys, *OPEN, "run.trainer=loop"))
-    with pytest.raises(Refused, match=r"this model: '1' \(BatchNorm1d, with buffers\)"):
+    with pytest.raises(Refused, match=r"these layers: '1' \(BatchNorm1d, with buffers\)"):
         check(small(*keys, *OPEN, "client.privacy.mechanism=dp_sgd", "run.trainer=loop"))
 
 
@@ -156,7 +156,7 @@ KEEPING = {
 }
 
 
-@pytest.mark.parametrize("name", ["heads", "ditto"])
+@pytest.mark.parametrize("name", mostly_slow(["heads", "ditto"], "heads"))
 def test_what_clients_keep_survives_a_run_that_is_cut_off(name, tmp_path, monkeypatch):
     trained(tmp_path / "whole", *KEEPING[name], *SEEDED)
     with monkeypatch.context() as patch:
@@ -193,7 +193,7 @@ def test_kept_models_are_scored_by_client_with_intervals(name, tmp_path):
     assert shown.exit_code == 0, shown.output
     printed = json.loads(shown.stdout)
     assert (printed["simulation"], printed["clients"], printed["epochs"]) == (True, 12, 0)
-    assert "examples that they hold back" in printed["note"]
+    assert "examples that clients hold out" in printed["note"]
     last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     assert printed[scored]["mean"] == pytest.approx(last["clients_accuracy"], abs=1e-6)
     for side in ("before", "after"):
@@ -224,7 +224,7 @@ def test_fine_tuning_has_what_stays_trained_too(tmp_path, monkeypatch):
     assert len({tuple(head.tolist()) for head in tuned}) == len(tuned) == 12
     printed = json.loads(shown.stdout)
     assert printed["after"]["mean"] > printed["before"]["mean"] + 0.1
-    lacks = "18 of the numbers of this model (3.weight, 3.bias) are local to each client"
+    lacks = "18 parameters of this model (3.weight, 3.bias) are local to each client"
     assert lacks in evaluate(tmp_path).note
     exported = export(tmp_path, tmp_path / "model.safetensors")
     assert lacks in exported.facts["lacks"]
@@ -291,7 +291,7 @@ def test_further_clients_score_the_runs_model(heads, tmp_path):
     assert not (tmp_path / "out").exists(), "what was refused stands in nobody's way"
     scored, words = asked(heads, *others)
     assert scored.exit_code == 0, words
-    assert "are local to each client (model.local) and untrained here" in words
+    assert "are local to each client (model.local) and have their initial values here" in words
     terms = Ledger.load(tmp_path / "out/ledger.jsonl").terms
     assert [each["run"] for each in terms["disjoint"]] == [
         str(heads / n) for n in ("run", "before")
@@ -304,10 +304,10 @@ def test_it_is_said_whose_models_are_scored(heads):
     scored, words = asked(heads)
     assert scored.exit_code == 0, words
     assert "run, each client's own model, charged as round 5" in words
-    assert "untrained here" not in words
+    assert "initial values here" not in words
     scored, words = asked(heads, "--set", "evaluation.personal=false")
     assert "each client's own model" not in words
-    assert "untrained here" in words
+    assert "initial values here" in words
 
 
 def test_a_folder_to_write_to_is_not_silently_ignored(heads):

@@ -99,13 +99,13 @@ def test_one_class_alone_is_predicted_though_nothing_can_be_scored(run, tmp_path
     new = written(tmp_path / "one.csv", age=[30, 40], sex=["f", "m"], ill=["no", "no"])
     predictions = predict(run, [f"data.path={new}"])
     assert (predictions.rows, predictions.labelled, predictions.measures) == (2, True, {})
-    assert "both classes" in asked("predict", run, "--data", new).stderr
+    assert "all scored examples have one class" in asked("predict", run, "--data", new).stderr
 
 
 def test_what_of_a_model_stays_with_clients_is_said_to_be_missing(run):
     shown = asked("predict", run.parent / "local", "--data", run.parent / "t.csv")
     words = " ".join(shown.stderr.split())
-    assert "lacks 1 of the numbers of this model (1.bias) are local to" in words
+    assert "lacks 1 parameters of this model (1.bias) are local to" in words
     assert "lacks" not in asked("predict", run, "--data", run.parent / "t.csv").stderr
 
 
@@ -146,7 +146,7 @@ def number(path):
             number,
             "row 1: the label is empty, but other rows have labels",
         ),
-        ({"y": [4]}, number, "has no column 'x'"),
+        ({"y": [4]}, number, "names 'x', but .* has no such column"),
     ],
 )
 def test_labels_that_are_there_in_part_are_refused(tmp_path, columns, source, message):
@@ -160,7 +160,7 @@ def test_labels_of_every_kind_may_be_missing_and_training_still_needs_them(tmp_p
     for source in (several(path), number(path), several(path, label="y", classes=4)):
         examples = source.load_inputs()
         assert (len(examples), examples.labelled) == (2, False)
-        with pytest.raises(Refused, match="has no column"):
+        with pytest.raises(Refused, match="has no such column"):
             source.load(1, Streams(0))
     empty = written(tmp_path / "e.csv", x=[0.5], y=[""])
     with pytest.raises(Refused, match="row 1: the label 'y' is empty"):
@@ -187,14 +187,14 @@ def test_columns_of_a_pattern_are_taken_in_the_files_order_and_that_is_said(tmp_
     keys += ["data.label=y", "data.classes=2", "data.holdout=clients", "privacy.delta=1e-2"]
     train(load(None, [*keys, *FAST, 'data.features={"p*"=[0, 100]}']), tmp_path / "run")
     shown = asked("predict", tmp_path / "run", "--data", path)
-    assert "columns that 'p*' means: in the file's order" in shown.stderr
+    assert "columns that match 'p*' are read in the file's order" in shown.stderr
 
 
 @every_case(
     "words, message",
     [
-        (["--data", "t.csv", "--out", "t.csv"], "--out is t.csv, which is the data file itself"),
-        (["--data", "new.csv", "--out", "t.csv"], "--out is t.csv, which is the data file itself"),
+        (["--data", "t.csv", "--out", "t.csv"], "--out is t.csv, but that is a file of the data"),
+        (["--data", "new.csv", "--out", "t.csv"], "--out is t.csv, but that is a file of the data"),
         (["--data", "new.csv", "--out", "p.xlsx"], "ends in .csv, .parquet, .npz"),
         (["--data", "new.csv", "--out", "gone/p.csv"], "the folder gone is missing"),
         (["--data", "new.csv", "--json"], "--json is given without --out"),
@@ -224,7 +224,7 @@ def test_sources_that_always_have_labels_and_runs_that_have_not_begun_are_refuse
     trained(tmp_path / "run", "run.rounds=1", "data.source=digits")
     result = asked("predict", tmp_path / "run", "--data", "x")
     assert result.exit_code == 2
-    with pytest.raises(Refused, match=r"no rows without labels; use run\.evaluate"):
+    with pytest.raises(Refused, match=r"only labelled rows; use run\.evaluate"):
         predict(tmp_path / "run", [])
     (tmp_path / "new").mkdir()
     (tmp_path / "new/config.toml").write_bytes((run / "config.toml").read_bytes())

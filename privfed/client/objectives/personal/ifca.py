@@ -3,15 +3,13 @@
 Source: Ghosh, Chung, Yin & Ramchandran 2020, "An efficient framework for clustered federated
 learning", Algorithm 1, with model averaging.
 
-With theta_1 .. theta_k broadcast, client i trains from the theta_j of least loss on its examples,
-
-    w = SGD from theta_j,    and sends  (0, .., w - theta_j, .., 0;  0, .., s, .., 0)  in slots j,
-
-so that the sums are those of each cluster's updates and, over s, the numbers of its members:
+With theta_1 .. theta_k broadcast, a client trains from the theta_j of least loss on its examples,
+    w = SGD from theta_j,    and sends  (0, .., w - theta_j, .., 0;  0, .., s, .., 0)  in slots j.
+The sums are then those of each cluster's updates, and s times its number of members:
 
     theta_j <- theta_j + (mean row's update j) / max(mean row's count j / s, f / k)
 
-which is the mean over its members wherever they are at least f / k of the cohort.
+which is the mean over the members of cluster j if they are at least a fraction f / k of the cohort.
 """
 
 from __future__ import annotations
@@ -30,23 +28,23 @@ from privfed.core.vector import Layout
 class Ifca(Objective):
     """IFCA: each client chooses one of k models by its own loss, and trains that model.
 
-    A client sends k (d + 1) numbers and is sent k d. Models are initialised `spread` apart, by
-    fixed numbers. The run's own model is that of the largest cluster; all k are in its checkpoint,
-    moved by their members' mean. Any server except `server.optimizer = "fedavg"` at rate 1 is
-    refused: the run's model would be none of the k. With one cluster it is FedAvg of the clients
-    that hold examples.
+    A client sends k (d + 1) numbers and receives k d. Before round 1 fixed random numbers of
+    standard deviation `spread` are added to the models. The run's own model is that of the largest
+    cluster; all k models are in its checkpoint. Any server except `server.optimizer = "fedavg"` at
+    rate 1 is refused: the run's model would then be none of the k. With one cluster it is FedAvg of
+    the clients that have examples.
 
-    Under privacy the choice stays with the client, whose row is one vector under one clip over
-    (updates, count_scale * counts), one release, one event: that of FedAvg. The nonzero slots of
-    the row depend on the choice, and its norm does not exceed the clip; nothing else is charged.
-    Means, and the choice of the largest cluster, follow from noised sums; the floor is a constant.
-    A clip that shortens a row shortens its count equally, so that means stay means.
+    Under privacy a client's row is one vector under one clip over (updates, count_scale * counts),
+    one release, one event: that of FedAvg. The nonzero slots of the row depend on the client's
+    choice, but its norm is at most the clip, so nothing else is charged. Means, and the choice of
+    the largest cluster, are computed from noised sums; the lower bound of the divisor is a
+    constant. The clip scales a row's update and count equally, so means remain weighted means.
 
     A Byzantine client counts as one member of one cluster if the server sees rows: `admitted`
-    removes the rest. If rows are hidden or noised, no party sees how many slots a row fills. Within
-    the clip all k counts have at most that norm: a Byzantine client has the weight of up to clip /
-    count_scale members of one cluster, or 1 / sqrt(k) of that in each, and ε is unchanged. Without
-    a clip nothing bounds it. Robust rules on rows do not support rows of clusters.
+    removes the rest. If rows are hidden or noised, no party sees how many slots a row fills. The
+    clip bounds the norm of all k counts: a Byzantine client has at most the weight of
+    clip / count_scale members of one cluster, or 1 / sqrt(k) of that in each; ε is unchanged.
+    Without a clip its weight is unbounded. Robust rules on rows do not support these rows.
     """
 
     measures: ClassVar[Measures] = "loss"
@@ -67,7 +65,7 @@ class Ifca(Objective):
 
     @property
     def broadcasts(self) -> int:
-        """As many models as there are clusters."""
+        """The number of broadcast models: one for each cluster."""
         return self.clusters
 
     def layout(self, d: int) -> Layout:
@@ -102,7 +100,7 @@ class Ifca(Objective):
         return torch.cat([updates.flatten(1), self.count_scale * slots], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Keeps the slot of the largest count, counted once: honest clients use one slot."""
+        """Keeps only the slot of the largest count, as one member: honest clients use one slot."""
         updates, counts = rows[:, : -self.clusters], rows[:, -self.clusters :]
         largest = torch.nn.functional.one_hot(counts.argmax(1), self.clusters).to(rows)
         slots = largest * (counts > 0).to(rows)
@@ -127,5 +125,5 @@ class Ifca(Objective):
 def _choice(measured: Tensor | None) -> Tensor:
     """Index of the model that each client `[c]` chooses."""
     if measured is None:
-        raise ValueError("IFCA needs each client's loss at every model")
+        raise ValueError("IFCA needs each client's loss at every model, but got none")
     return measured.argmin(1)

@@ -9,8 +9,8 @@ With x the broadcast model and v_k the personal model of client k, each local st
     w   <- w - lr grad f_k(w)                                 from w = x; it sends w - x
     v_k <- v_k - r lr (grad f_k(v_k) + lambda (v_k - x))
 
-In the paper all v_k begin at the model of round 1; here a new client begins at the model it is
-sent, which is the same if all participate from round 1.
+In the paper all v_k begin at the model of round 1; here a new client begins at the broadcast model,
+which is the same if all clients participate in round 1.
 
 APFL: a mixture of a local and the global model for each client (Deng, Kamani & Mahdavi 2020,
 "Adaptive personalized federated learning", Algorithm 1 and equation 10).
@@ -22,8 +22,8 @@ alpha_k) w its mixture, each local step is on one batch
     v_k     <- v_k - lr alpha_k grad f_k(m)              the gradient by v_k
     alpha_k <- alpha_k - lr <v_k - w, grad f_k(m)>       at the first step of a round, if adaptive
 
-all from values before the step, and alpha_k clamped to [0, 1]. A new client's v_k is the model that
-it is sent.
+Right-hand sides are values before the step, and alpha_k is clamped to [0, 1]. A new client's v_k is
+the broadcast model.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ from privfed.core.deferred import Tensor, torch
 
 
 class WithPersonalModel(Objective):
-    """FedAvg whose clients also update a state of their own at each step, and never send it.
+    """FedAvg whose clients also update a state at each step, which they never send.
 
-    Under privacy a round is FedAvg's: w, and so the row, follows from the broadcast model, the
-    client's examples and its random numbers only, whatever its state. The state costs no privacy
-    while it stays with the client; no epsilon covers a published state. Subclasses step along the
-    gradient at w, and use the gradient at their `anchor`, of the same batch, for the state.
+    Under privacy a round is charged like FedAvg's: w, and therefore the row, depends only on the
+    broadcast model, the client's examples and its random numbers, not on its state. The state costs
+    no privacy while it stays with the client; no epsilon covers a published state. Subclasses step
+    along the gradient at w, and update the state by the gradient of the same batch at their
+    `anchor`.
     """
 
     keeps: ClassVar[int] = 1
@@ -69,17 +70,18 @@ class WithPersonalModel(Objective):
 class Ditto(WithPersonalModel):
     """Ditto: each client keeps a personal model, pulled towards the global one.
 
-    A client keeps d numbers, sends d (FedAvg's update) and is sent d; a step takes two gradients of
-    one batch. With strength 0 personal models are trained only by their own clients.
+    A client keeps d numbers, sends d (FedAvg's update) and receives d; a step takes two gradients
+    of one batch. With strength 0 a personal model is trained on its client's examples only.
 
-    Under privacy a round is FedAvg's (`WithPersonalModel`): no row depends on the state. A personal
-    model costs no privacy while it stays with the client; no epsilon covers a published one.
+    Under privacy a round is charged like FedAvg's (`WithPersonalModel`): no row depends on the
+    state. A personal model costs no privacy while it stays with the client; no epsilon covers a
+    published one.
     """
 
     strength: float = Field(0.1, ge=0)
-    """lambda: strength of the pull of a personal model towards the global one."""
+    """Weight lambda of the pull of a personal model towards the global one."""
     personal_rate: float = Field(1.0, gt=0)
-    """r: rate of personal steps relative to client.lr."""
+    """Learning rate r of personal models, in multiples of client.lr."""
 
     def anchor(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
@@ -99,25 +101,26 @@ class Ditto(WithPersonalModel):
 
 def _personal(carried: Tensor | None) -> Tensor:
     if carried is None:
-        raise ValueError("Ditto needs each client's personal model, and its gradient there")
+        raise ValueError("Ditto needs each client's personal model, and the gradient there")
     return carried
 
 
 class Apfl(WithPersonalModel):
     """APFL: each client mixes the global model with one of its own.
 
-    A client keeps d + 1 numbers, sends d (FedAvg's update) and is sent d; a step takes two
-    gradients of one batch. With alpha 0 its mixture is the global model, with alpha 1 it trains by
-    itself.
+    A client keeps d + 1 numbers, sends d (FedAvg's update) and receives d; a step takes two
+    gradients of one batch. With alpha = 0 the mixture is the global model; with alpha = 1 it is a
+    model trained on the client's examples only.
 
-    Under privacy a round is FedAvg's (`WithPersonalModel`): no row depends on the state. A
-    mixture costs no privacy while it stays with the client; no epsilon covers a published one.
+    Under privacy a round is charged like FedAvg's (`WithPersonalModel`): no row depends on the
+    state. A mixture costs no privacy while it stays with the client; no epsilon covers a published
+    one.
     """
 
     alpha: float = Field(0.5, ge=0, le=1)
     """Initial weight of a client's own model."""
     adaptive: bool = False
-    """Whether each client's weight follows its loss."""
+    """Whether each client adapts its weight by gradient descent on its loss."""
 
     def state_length(self, d: int) -> int:
         return d + 1
@@ -156,6 +159,6 @@ def _parts(carried: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _mixture(carried: Tensor | None, w: Tensor) -> Tensor:
-    """Mixtures `[c, d]` with models w `[c, d]`."""
+    """Mixtures `[c, d]` of clients' own models with the models w `[c, d]`."""
     v, alpha = _parts(carried)
     return alpha * v + (1 - alpha) * w

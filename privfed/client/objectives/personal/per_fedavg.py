@@ -10,9 +10,9 @@ a local step is
     w <- w - lr (I - a Hessian f_k(w; D'')) g,    g = grad f_k(u; D')
 
 The first-order variant (FO) omits the Hessian; the Hessian-free one (HF) replaces its product with
-g by the difference (grad f_k(w + s g; D'') - grad f_k(w - s g; D'')) / (2 s). Each batch is one of
-the client's local steps, so a step of the paper is two of them (FO) or three (HF). Local steps
-after the last complete one are not used.
+g by the difference (grad f_k(w + s g; D'') - grad f_k(w - s g; D'')) / (2 s). Each of these batches
+takes one local step, so one step of the paper takes two (FO) or three (HF) local steps. Local steps
+after the last complete step of the paper have no effect.
 
 Reptile (Nichol, Achiam & Schulman 2018) is not a separate objective: its outer step, x + e (mean of
 w - x) after k local steps, is FedAvg with `client.steps = k` and `server.lr = e`.
@@ -33,13 +33,13 @@ from privfed.core.deferred import Tensor, torch
 class PerFedAvg(Objective):
     """Per-FedAvg, first-order: a model that each client adapts in one step of its own.
 
-    A client sends d numbers and is sent d, and takes two local steps for each of the paper's: a
-    client that takes one local step has no update. Under privacy it costs the same as FedAvg: one
-    vector, clipped as an update is. A client's adapted model stays with it.
+    A client sends d numbers and receives d. Each step of the paper takes two local steps: a client
+    that takes only one local step sends an update of zero. Under privacy a round costs the same as
+    FedAvg's: one vector, clipped like an update. A client does not send its adapted model.
     """
 
     inner_lr: float = Field(0.1, gt=0)
-    """a: rate of a client's adaptation step."""
+    """Learning rate a of a client's adaptation step."""
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
         return broadcast["params"]
@@ -61,15 +61,15 @@ class PerFedAvg(Objective):
 class HessianFree(PerFedAvg):
     """Per-FedAvg, Hessian-free: a model that each client adapts in one step of its own.
 
-    A client sends d numbers and is sent d, and takes three local steps of two gradients each for
-    each of the paper's. Under privacy it costs the same as FedAvg: one vector, clipped as an
+    A client sends d numbers and receives d. Each step of the paper takes three local steps of two
+    gradients each. Under privacy a round costs the same as FedAvg's: one vector, clipped like an
     update.
     """
 
     anchored: ClassVar[Anchor] = "batch"
 
     difference: float = Field(0.001, gt=0)
-    """s: step of the finite difference, in multiples of the gradient g."""
+    """Step s of the finite difference, in multiples of the gradient g."""
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
         params = broadcast["params"]
@@ -94,11 +94,11 @@ class HessianFree(PerFedAvg):
 
 
 def _towards(target: Tensor, step: LocalStep) -> Tensor:
-    """The direction `[c, d]` that takes models to `target` `[c, d]`; zero at a rate of 0."""
+    """The direction `[c, d]` of a step to the models `target` `[c, d]`; zero at a rate of 0."""
     return (step.w - target) / step.lr if step.lr else torch.zeros_like(step.w)
 
 
 def _carried(carried: Tensor | None) -> Tensor:
     if carried is None:
-        raise ValueError("Per-FedAvg needs clients' state between steps")
+        raise ValueError("Per-FedAvg needs the vectors carried between steps, but got none")
     return carried

@@ -33,19 +33,19 @@ def carrying(data: bytes) -> RecordDict:
 def carried_bytes(message: Message) -> bytes:
     """Returns the bytes that `message` carries. Raises `ValueError` if it has none of this form."""
     if message.has_error():
-        raise ValueError("an error in the place of bytes")
+        raise ValueError("the message is an error report and carries no bytes")
     records = message.content.array_records
     if set(records) != {_RECORD} or set(records[_RECORD]) != {_NAME}:
-        raise ValueError("a message of other records")
+        raise ValueError("the message has other records than one array of bytes")
     array = records[_RECORD][_NAME]
     if (array.dtype, array.stype) != (_TYPE, _FORM) or not isinstance(array.data, bytes):
-        raise ValueError("a message whose array holds no bytes")
+        raise ValueError("the message's array does not hold raw bytes")
     return array.data
 
 
 _log = logging.getLogger(__name__)
 _SPARE = 5.0
-"""Seconds for which a message stays valid after the wait for its reply, as clocks differ."""
+"""Seconds that a message stays valid beyond the wait for its reply, because clocks differ."""
 _MAIL_PAUSES = 0.05, 0.2
 """Seconds between two polls for a reply: initial and maximum."""
 
@@ -87,7 +87,7 @@ class GridMail:
                 if facts.reply_to_message_id != number:
                     continue
                 if reply.has_error():
-                    _log.warning("node %d: the engine's error %s", node, reply.error.code)
+                    _log.warning("node %d: Flower reports error %s", node, reply.error.code)
                     return None
                 if facts.src_node_id == node:
                     return carried_bytes(reply)
@@ -97,9 +97,9 @@ class GridMail:
 
 
 _PAUSES = 2.0, 30.0
-"""Seconds until a node that led to no site is greeted again: initial and maximum."""
+"""Seconds until a node at which no site answered is greeted again: initial and maximum."""
 _SOON = 0.5
-"""Seconds until a node is greeted again that led to a site and failed it."""
+"""Seconds until a node is greeted again after a message to its site failed."""
 
 
 @dataclass
@@ -147,12 +147,12 @@ class Addresses:
                 self._nodes[node] = _Node(again=time.monotonic() + _SOON)
 
     def doubt(self, site: int, doubtful: bool) -> None:
-        """Sets whether another node may lead to `site`, if no agent answers at the known one."""
+        """Sets whether `site` is also sought at other nodes, as when its node has no agent."""
         with self._changed:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
 
     def look(self) -> None:
-        """Starts to greet nodes that are new, or that may lead to an unknown site."""
+        """Greets new nodes in the background, and known nodes again while a site is sought."""
         with self._changed:
             if self._looking:
                 return
@@ -163,8 +163,8 @@ class Addresses:
         try:
             for node in self._to_greet(self.mail.nodes()):
                 threading.Thread(target=self._greet, args=(node,), daemon=True).start()
-        except Exception as error:  # Flower's own error: it is queried again
-            _log.warning("the engine does not list its nodes: %s", public_text(error))
+        except Exception as error:  # Flower's own error; the next call of `look` tries again
+            _log.warning("Flower did not list its nodes: %s", public_text(error))
         finally:
             with self._changed:
                 self._looking = False
@@ -222,7 +222,7 @@ class GridCarrier:
         self.addresses.look()
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
-        """Starts to carry `data` to `site`, as long as an answer may arrive by `deadline`."""
+        """Carries `data` to `site` in the background, with further attempts until `deadline`."""
         number = self._latest[site] = self._latest.get(site, 0) + 1
         self.addresses.look()  # a new node may lead to this site, too
         errand = (site, number, data, deadline)
@@ -242,7 +242,7 @@ class GridCarrier:
         return []
 
     def _carry(self, site: int, number: int, data: bytes, deadline: float) -> None:
-        """Queries `site`, at another node after a failure, until it answers or is late."""
+        """Queries `site`, after each failure at its new node, until it answers or time is up."""
         began = time.monotonic()
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)

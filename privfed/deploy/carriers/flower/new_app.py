@@ -21,15 +21,17 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""Disables telemetry, the update check (which sends version and system), and the installation of
-packages at the start of a run. The settings are independent; services set all three.
+"""Environment variables that disable telemetry, the update check (which sends version and system),
+and the installation of packages at the start of a run. None of them implies another.
 """
 
 
 PACKAGE = "privfed_app"
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 SECONDS, PATIENCE = 60.0, 120.0
-"""Seconds for a site's answer in addition to training, and for a round to wait for sites."""
+"""Default seconds for each answer of a site, in addition to training, and for a round to wait for
+enough sites.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,25 @@ class NewApp:
     out: Path
 
     def write(self) -> None:
-        """Writes the app. Raises `Refused`, and then nothing was written."""
+        """Writes the app.
+
+        Raises:
+          Refused: if the folder exists or its name is invalid, the run file or federation file is
+            invalid, or the key file does not exist; nothing was written.
+        """
         if not _NAME.fullmatch(self.folder.name):
             raise Refused(
-                f"an app of Flower's cannot be called {self.folder.name!r}; expected small "
-                "letters, digits and -, a letter first"
+                f"the folder's name is {self.folder.name!r}, but Flower expects at most 63 "
+                "lower-case letters, digits and hyphens, with a letter first; choose another name"
             )
         if self.folder.exists():
-            raise Refused(f"{self.folder} exists already; nothing was changed")
+            raise Refused(f"{self.folder} exists already; nothing was changed; name a new folder")
         load(self.run)
         FederationFile.read(self.federation)
         if not self.key.is_file():
-            raise Refused(f"{self.key} is no file; name the coordinator's key (--key)")
+            raise Refused(
+                f"--key is {self.key}, but there is no such file; name the coordinator's key file"
+            )
         package = self.folder / PACKAGE
         make_folder(package)
         (package / "__init__.py").write_text("", encoding="utf-8")

@@ -47,7 +47,11 @@ class Settings:
 
     @classmethod
     def of(cls, stated: Mapping[str, Any]) -> Settings:
-        """Returns the validated settings in `stated`. Raises `Refused`."""
+        """Returns the settings in `stated`.
+
+        Raises:
+          Refused: if a path is not absolute, or a time is not a positive number.
+        """
         for name in _PATHS:
             path = stated.get(name)
             if not isinstance(path, str) or not Path(path).is_absolute():
@@ -67,16 +71,16 @@ class Settings:
 
     @property
     def log(self) -> Path:
-        """The log file, next to the run's folder, which only the run itself may fill."""
+        """The log file; it is next to the run directory, since only the run writes inside that."""
         return self.out.with_name(f"{self.out.name}.log")
 
 
 @dataclass
 class WrittenRounds(Observer):
-    """Logs for every round that it ended, aborted (with the reason) or was charged before."""
+    """Logs the end or abort of each round, and its public metrics."""
 
     _charged: set[int] = field(default_factory=set)
-    """Rounds that are charged and need no further log lines."""
+    """Rounds that were charged before a resume, or aborted: their end is not logged."""
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         ledger = RunDirectory(path).ledger
@@ -97,7 +101,12 @@ class WrittenRounds(Observer):
 
 
 def main(grid: Grid, context: Context) -> None:
-    """Trains or resumes by the run configuration. Raises `RunFailed` with a fixed text."""
+    """Trains or resumes the run that Flower's run configuration names.
+
+    Raises:
+      RunFailed: with the reason if that configuration is invalid; after any other error, with a
+        fixed text that refers to the log.
+    """
     try:
         settings = Settings.of(context.run_config)
     except Refused as refused:  # it quotes the input of the user who started the run
@@ -111,11 +120,11 @@ def main(grid: Grid, context: Context) -> None:
                 raise  # a signal: Flower ends the process
             raise RunFailed("privfed stopped; the coordinator's log says why") from None
         spent = f"ε = {ceiling(outcome.guarantee.epsilon)}, δ = {outcome.guarantee.delta:g}"
-        _log.info("done: %d rounds moved the model, %s", outcome.updates, spent)
+        _log.info("done: %d rounds updated the model, %s", outcome.updates, spent)
 
 
 def train_over(grid: Grid, settings: Settings) -> Outcome:
-    """Runs `settings` over the nodes of `grid`. Raises `Refused` and `Broken`."""
+    """Trains or resumes over the nodes of `grid`. Raises as `coordinate` does."""
     return coordinate(
         settings.run,
         settings.federation,

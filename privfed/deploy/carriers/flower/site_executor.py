@@ -138,7 +138,7 @@ def _alive(beat: Callable[[], object]) -> Iterator[None]:
             try:
                 beat()
             except Exception as error:  # the next one may succeed
-                _log.warning("no sign of life: %s", public_text(error))
+                _log.warning("a heartbeat to the SuperNode failed: %s", public_text(error))
 
     thread = threading.Thread(target=beating, daemon=True)
     thread.start()
@@ -153,7 +153,8 @@ def read_secret(path: Path) -> bytes:
     """Reads the secret in the file at `path`.
 
     Raises:
-      Refused: if others may read the file, or the secret is too short.
+      Refused: if other users have access to the file, or the secret is too short.
+      OSError: if the file cannot be read.
     """
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:

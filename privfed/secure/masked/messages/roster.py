@@ -122,8 +122,7 @@ class Advertise(ClientMessage):
 
 @dataclass(frozen=True)
 class Roster(WireMessage):
-    """Server to one client: the participants, the parameters of the graph, and its neighbours'
-    keys.
+    """Server to one client: the participants, the graph's parameters, and its neighbours' keys.
 
     `nonces` holds one nonce for each of the `clients`, in the same order.
     """

@@ -120,8 +120,8 @@ def _unpacked(data: Reader) -> SealedShares:
 class Masked(ClientMessage):
     """Client to server: its masked row, packed, and the neighbours whose shares were unusable.
 
-    It could not open these shares, or their values had other hashes than signed. On a random graph
-    it attests which clients it masked with.
+    Unusable shares could not be opened, or their hashes are not those that the neighbour signed. On
+    a random graph the client attests which clients it masked with.
     """
 
     words: Bytes

@@ -76,7 +76,7 @@ class Vote(WireMessage):
 
 @dataclass(frozen=True)
 class Votes(WireMessage):
-    """Server to one client: the votes that count for it, on the same survivors.
+    """Server to one client: the votes that count for this client, all on the same survivors.
 
     `gone` is the server's count of dropouts from the roster, for the removal of layers of noise.
     """

@@ -74,7 +74,7 @@ def test_a_folder_that_exists_is_left_alone(agreed):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda folder: (folder / "key").unlink(), "is no file; name the coordinator's key"),
+        (lambda folder: (folder / "key").unlink(), "name the coordinator's key file"),
         (lambda folder: (folder / "federation.toml").unlink(), "federation.toml"),
         (lambda folder: (folder / "run.toml").write_text("[run]\nround = 3\n"), "run.round"),
     ],
@@ -91,7 +91,7 @@ def test_what_a_run_needs_is_checked_before_anything_is_written(agreed, change, 
 def test_a_name_that_flower_does_not_take_is_refused(agreed):
     answer = new(agreed, agreed / "My App")
     assert answer.exit_code == 2
-    assert "small letters, digits and -" in answer.output
+    assert "lower-case letters, digits and hyphens" in answer.output
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what reads Flower's patterns

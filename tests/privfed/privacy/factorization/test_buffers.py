@@ -35,9 +35,15 @@ def geometric(decays, outputs, rounds):
     return np.array([1.0, *(outputs @ decays**lag for lag in range(rounds - 1))])
 
 
-@every_case(
+@pytest.mark.parametrize(
     "rounds, separation, known",
-    [(500, 10, 0.372), (500, 50, 0.230), (500, 100, 0.202), (2000, 10, 0.344), (2000, 100, 0.151)],
+    mostly_slow(
+        [
+            *((500, 10, 0.372), (500, 50, 0.230), (500, 100, 0.202)),
+            *((2000, 10, 0.344), (2000, 100, 0.151)),
+        ],
+        *((500, 50, 0.230), (2000, 100, 0.151)),
+    ),
 )
 def test_the_noise_of_two_buffers_is_the_known_one(rounds, separation, known):
     """FACTS, section 12 B2: equal to an independent solver's optimum to its digits."""

@@ -21,7 +21,7 @@ NAMED = SimpleNamespace(culprits=CULPRITS)
 TELLS = "It reveals that a Byzantine client was sampled in that round."
 ASKED = (
     "Sampling: an excluded site takes part in no later round. Whether a site takes part reveals "
-    "nothing about the sampling of clients, so that no abort is charged for it."
+    "nothing about the sampling of clients, so no abort is charged for it."
 )
 
 

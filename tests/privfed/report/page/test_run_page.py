@@ -147,7 +147,7 @@ def test_the_audit_says_what_was_claimed_proved_and_tested_and_with_which_power(
         "were in the population",
         "by 60 canaries",
         "with 90% confidence. The canaries do not contradict the claim",  # of two at 95 %
-        "if 0.5 of the charged noise were drawn (a true ε of",
+        "if only 0.5 of the charged noise were added (a true ε of",
         "Largest probability with which 60 canaries detect that ε exceeds the claim",
     ):
         assert words in tested
@@ -272,12 +272,14 @@ def test_a_page_replaces_nothing_but_a_page_of_its_kind(runs, tmp_path):
     shutil.copytree(runs / "plain", run_path)
     before = {p: p.read_bytes() for p in run_path.rglob("*") if p.is_file()}
     for name in ("ledger.jsonl", "config.toml", "checkpoint.safetensors", "report/summary.json"):
-        with pytest.raises(Refused, match="is no page of this kind, and nothing was changed"):
+        with pytest.raises(
+            Refused, match="is not a page that this command wrote; nothing was changed"
+        ):
             write_run_page(run_path, run_path / name)
     assert all(path.read_bytes() == content for path, content in before.items())
     ours = write_run_page(run_path).path
     assert write_run_page(run_path).path == ours == run_path / "report/page.html"
-    with pytest.raises(Refused, match="is no page of this kind"):
+    with pytest.raises(Refused, match="is not a page that this command wrote"):
         write_run_page(run_path, ours, simulation=True)
 
 
@@ -302,7 +304,7 @@ def test_a_page_is_written_into_the_run_and_nowhere_else(runs, tmp_path):
     assert write_run_page(run_path).path.is_file()  # an empty folder is easily lost
     shutil.rmtree(run_path / "report")
     (run_path / "report").symlink_to(tmp_path)
-    with pytest.raises(Refused, match="is a link, but could point outside the run"):
+    with pytest.raises(Refused, match="is a link, which may point outside the run"):
         write_run_page(run_path)
 
 

@@ -61,7 +61,7 @@ def test_epsilons_that_mean_different_things_are_not_compared(folder):
     compared = compare_runs(folder / "a", folder / "fixed")
     assert compared.incomparable == ("they differ in adjacency relation, δ",)
     assert compared.joint is None
-    assert "not about the same population" in compared.why_no_joint
+    assert "do not concern the same population" in compared.why_no_joint
     (why,) = compare_runs(folder / "a", folder / "shared").incomparable
     assert "the party against whom it holds" in why
     shown = run("compare", folder / "a", folder / "fixed").stdout

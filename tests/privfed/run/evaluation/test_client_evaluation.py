@@ -376,14 +376,14 @@ def test_who_trains_once_in_three_rounds_does_so_among_rounds_that_train():
 @every_case(
     ("keys", "reason"),
     [
-        (("evaluation.every=3",), "a multiple of it"),
-        (("evaluation.every=1",), "above 1"),
+        (("evaluation.every=3",), "a multiple of evaluation.every"),
+        (("evaluation.every=1",), "set evaluation.every to 2 or more"),
         (("evaluation.size=6", "cohort.sampler=full", "cohort.size=0"), "all clients evaluate"),
         (("evaluation.size=60",), "data.clients is 12"),
         (('evaluation.measures=["auc"]',), "needs one of two classes"),
         (('evaluation.measures=["accurate"]',), "accuracy"),
         (("evaluation.group=sex",), "evaluation.group is 'sex'"),
-        (("audit.canaries=20", "data.clients=24"), "have no metrics"),
+        (("audit.canaries=20", "data.clients=24"), "only inserted into training rounds"),
         (("stop.patience=2", "stop.by=auc"), "expected one of accuracy"),
         (
             (
@@ -406,7 +406,7 @@ def test_what_has_no_proof_or_no_sense_is_refused(keys, reason):
 
 def test_a_test_set_of_clients_that_train_stops_nothing_uncharged():
     keys = ("stop.patience=1", "data.holdout=examples")
-    with pytest.raises(Refused, match="uncharged"):
+    with pytest.raises(Refused, match="these clients without a charge"):
         plan(small(*keys))
     plan(small(*keys, *BY_CLIENTS))
 
@@ -459,7 +459,7 @@ BUDGET_RUN = ("run.randomness=secret",)
 
 
 @pytest.mark.parametrize(
-    ("holdout", "words"), [(0.5, "held-out examples"), (0.0, "those they trained on")]
+    ("holdout", "words"), [(0.5, "held-out examples"), (0.0, "on which they also trained")]
 )
 def test_it_is_said_whether_clients_score_on_what_they_trained_on(tmp_path, holdout, words):
     keys = (*BY_CLIENTS, f"evaluation.holdout={holdout}")
@@ -484,7 +484,7 @@ def test_it_raises_the_budget_and_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--federated",), "this run is private, and epsilon is None; pass"),
+        (("--federated",), "epsilon is None, but this run is private; pass"),
         (("--epsilon", 1), "add --federated"),
         (("--federated", "--epsilon", 1, "--data", "x.csv"), "own clients"),
         (("--federated", "--epsilon", -1), "epsilon"),

@@ -1,0 +1,271 @@
+"""Chooses the learning rate and the clipping norm of a network before the first charge.
+
+A key that is "auto" gets the value with which short simulated runs end at the lowest loss. They
+read no private data: they train on the public test set or, without one, on synthetic examples that
+a randomly perturbed model labels. Each has a few simulated clients, plain local SGD, and the run's
+model, server optimizer, batch size and epochs. All randomness is seeded, so every process of a run
+chooses the same values.
+
+*Learning rate.* Each of `RATES` is tried without clipping and noise.
+
+*Clipping norm.* With a clip below most updates' norms, the model moves by at most T clip in T
+rounds, and the noise adds up to a standard deviation of sqrt(T) z clip. A simulated run of R < T
+rounds stands for both if its clip is clip T / R and its noise multiplier z sqrt(R / T). Clips
+around the median norm of updates are tried, all with the same standard normal numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privfed.client.autotune import training
+from privfed.config.assembly import assembled
+from privfed.config.config import Config, Raw
+from privfed.config.overrides import assign
+from privfed.core.errors import Refused
+from privfed.data.federation import Examples, Federation, Meaning
+from privfed.models.network import Network
+from privfed.plan.plan import Plan
+from privfed.privacy.mechanism import Mechanism
+from privfed.run.rehearsal import rehearse
+from privfed.run.setup import Setup
+
+RATES = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
+CLIPS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)
+"""Clips, as multiples of the median norm of updates in the first simulated round."""
+_MOST_EXAMPLES, _LEAST_EXAMPLES, _SYNTHETIC = 1000, 20, 400
+_MOST_PER_CLIENT = 50
+_LONG, _SHORT = (30, 8), (15, 4)
+"""Rounds and clients per round of a simulated run, and of one for a run that is short itself.
+
+In fewer rounds, noise hides what recurrent networks and transformers learn.
+"""
+_SHARE = 0.25
+"""The largest fraction of the run's own local training that `_LONG` simulated runs may take, unless
+they take at most `_LITTLE` products of an example and a parameter.
+"""
+_LITTLE = 5e9
+_NEARLY = 0.05
+"""The fraction of the best reduction of the loss that a smaller learning rate may lack."""
+_PERTURBATION = 0.1
+"""Standard deviation of the perturbed model's distance from the first one, per parameter."""
+
+Prepare = Callable[[Config, Federation], Setup]
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """Short simulated runs, prepared once: `setup` without noise, `clipped` with noise or None."""
+
+    population: Federation
+    setup: Setup
+    clipped: Setup | None
+
+    def loss(self, rate: float, mechanism: Mechanism | None = None) -> float:
+        """The final loss at the learning rate `rate`; infinite if training diverges."""
+        setup = self.setup
+        if mechanism is not None and self.clipped is not None:
+            setup = self.clipped
+            setup = replace(setup, algorithm=replace(setup.algorithm, mechanism=mechanism))
+        try:
+            params = rehearse(_at(setup, rate), self.population, 0).params
+        except Refused:  # the update was not finite
+            return math.inf
+        return self.loss_of(params)
+
+    def loss_of(self, params: Tensor) -> float:
+        """The mean loss of the model `params` `[d]`; infinite if it is not finite."""
+        network = self.setup.network
+        scored = network.scored(params, self.population.test)
+        loss = float(torch.cat([network.loss.losses(*each).double() for each in scored]).mean())
+        return loss if math.isfinite(loss) else math.inf
+
+    def norm(self, rate: float) -> float:
+        """The median norm of clients' first updates at the learning rate `rate`."""
+        trainer, clients = _at(self.setup, rate).executor.trainer, self.setup.executor.chunk
+        first = replace(self.population, offsets=self.population.offsets[: clients + 1])
+        norms = training(trainer, trainer.way, first, trainer.epochs)().norm(dim=1)
+        return float(norms.median())
+
+
+def with_rates(plan: Plan, federation: Federation, network: Network, prepare: Prepare) -> Config:
+    """Returns the configuration of `plan` with values for the keys that are "auto".
+
+    Args:
+      plan: the plan, in which these keys have the values that the loss recommends.
+      federation: the population, of which the public test set is read only.
+      network: the model.
+      prepare: prepares a configuration over a population.
+
+    Raises:
+      Refused: if a simulated run cannot be prepared, or diverges at every learning rate.
+    """
+    config = plan.config
+    public, origin = _public(federation)
+    population = _population(public, federation, config)
+    rounds, cohort = _size(config, population, network.without_adapters)
+    trials = _prepared(config, population, rounds, cohort, prepare, synthetic=not origin)
+    values: dict[str, float] = {}
+    rate = config.client.lr
+    if "client.lr" in config.open:
+        rate = _smallest(
+            {each: trials.loss(each) for each in RATES},
+            trials.loss_of(trials.setup.network.initial_params),
+            rate,
+        )
+        values["client.lr"] = rate
+    if "privacy.clip" in config.open and trials.clipped is not None:
+        values["privacy.clip"] = _clip(plan, trials, rate, cohort)
+    raw = config.raw()
+    for target, value in values.items():
+        assign(raw, target, value)
+    auto = f"{' and '.join(values)}: chosen from {origin or 'synthetic examples'}"
+    return assembled(raw, replace(config.resolved, auto=auto))
+
+
+def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int) -> float:
+    """The clip with the lowest loss, converted from the simulated rounds to those of the run."""
+    config, clipped = plan.config, trials.clipped
+    assert clipped is not None
+    share = clipped.plan.config.run.rounds / config.run.rounds
+    on_average = plan.mechanism.noise_on_update(config.sampler.size) / config.sampler.size
+    noise = on_average * cohort * math.sqrt(share)
+    norm = trials.norm(rate)
+    if not 0 < norm < math.inf:
+        return config.mechanism.clip
+    mechanism = clipped.algorithm.mechanism
+    losses = {}
+    for multiple in CLIPS:
+        tried = mechanism.with_clip(multiple * norm).at(noise)
+        losses[multiple * norm * share] = trials.loss(rate, tried)
+    return float(f"{_best(losses, config.mechanism.clip):.2g}")
+
+
+def _smallest(losses: Mapping[float, float], start: float, otherwise: float) -> float:
+    """The smallest value that reduces the loss at the `start` by nearly as much as the best."""
+    least = min(losses.values())
+    if not math.isfinite(least):
+        raise Refused(
+            'client.lr is "auto", but training on public examples diverges at every learning rate '
+            f"from {min(losses):g} to {max(losses):g}; scale the inputs, or set client.lr",
+            key="client.lr",
+        )
+    enough = least + _NEARLY * (start - least)
+    return min((each for each, loss in losses.items() if loss <= enough < start), default=otherwise)
+
+
+def _best(losses: Mapping[float, float], otherwise: float) -> float:
+    """The value with the lowest loss; `otherwise` if no loss is finite."""
+    best = min(losses, key=losses.__getitem__)
+    return best if math.isfinite(losses[best]) else otherwise
+
+
+def _public(federation: Federation) -> tuple[Examples, str]:
+    """Examples that no guarantee covers, and their origin; "" if they are synthetic."""
+    test = federation.test
+    private = federation.shared or federation.test_is_few
+    if len(test) < _LEAST_EXAMPLES or private:
+        x, y = federation.examples.made_up(_SYNTHETIC)
+        return replace(federation.examples, x=x, y=y, owners=None, sites=None), ""
+    order = np.random.default_rng(0).permutation(len(test))[:_MOST_EXAMPLES]
+    shown = replace(test, owners=None, sites=None).take(order)
+    return shown, f"{len(order):,} public test examples"
+
+
+def _population(public: Examples, federation: Federation, config: Config) -> Federation:
+    """The `public` examples as simulated clients, and as test set.
+
+    A client has as many examples as public facts make likely.
+    """
+    typical = round(federation.typical or 2 * config.client.batch_size)
+    each = max(min(typical, _MOST_PER_CLIENT, len(public) // _SHORT[1]), 1)
+    clients = len(public) // each
+    shown = public.take(np.arange(clients * each))
+    # A `test_scale` above 1 permits labels of one class, of which some measures are not defined.
+    return Federation(shown, np.arange(clients + 1) * each, public, typical=each, test_scale=2.0)
+
+
+def _size(config: Config, population: Federation, length: int) -> tuple[int, int]:
+    """Rounds and cohort of a simulated run of a model with `length` parameters, frozen or not."""
+    rounds, cohort = _LONG
+    updates = (len(RATES) + len(CLIPS)) * rounds * cohort
+    examples = population.offsets[1] * config.client.epochs
+    little = updates * examples * length <= _LITTLE
+    if not little and updates > _SHARE * config.run.rounds * config.sampler.size:
+        rounds, cohort = _SHORT
+    return min(rounds, config.run.rounds), min(cohort, population.clients)
+
+
+def _prepared(
+    config: Config,
+    population: Federation,
+    rounds: int,
+    cohort: int,
+    prepare: Prepare,
+    synthetic: bool,
+) -> _Trials:
+    """Prepares the simulated runs, and labels `synthetic` examples."""
+    raw = config.raw()
+    keys: Raw = {
+        "run": {"rounds": rounds, "chunk": cohort, "randomness": "seeded"},
+        "data": {"clients": population.clients, "setting": config.data.setting},
+        "client": {key: raw["client"][key] for key in ("lr", "epochs", "steps", "batch_size")},
+        "cohort": {"size": cohort},
+        "privacy": {"mechanism": "none"},
+        **{name: raw[name] for name in ("model", "server")},
+    }
+    keys["run"] |= {key: raw["run"][key] for key in ("seed", "device", "threads")}
+    keys["client"]["lr"] = config.client.lr
+    setup = _first_accepted(keys, population, prepare)
+    if synthetic:
+        population = _labelled(population, setup.network)
+    clipped = None
+    if "privacy.clip" in config.open:
+        keys["privacy"] = {"mechanism": "gaussian", "noise_multiplier": 1.0, "accountant": "rdp"}
+        keys["privacy"]["clip"] = config.mechanism.clip
+        clipped = prepare(assembled(keys), population)
+    return _Trials(population, setup, clipped)
+
+
+def _first_accepted(keys: Raw, population: Federation, prepare: Prepare) -> Setup:
+    """The first setup that is accepted, with its `keys`: cohorts of one size, stacked models."""
+    refusals = []
+    for sampler, way in itertools.product(("fixed_size", "poisson"), ("stacked", "loop")):
+        keys["cohort"]["sampler"], keys["run"]["trainer"] = sampler, way
+        try:
+            return prepare(assembled(keys), population)
+        except Refused as refused:
+            refusals.append(refused)
+    raise refusals[-1]
+
+
+def _labelled(population: Federation, network: Network) -> Federation:
+    """`population` with labels that a perturbed model predicts, about as often each."""
+    generator = np.random.default_rng(0)
+    start = network.initial_params
+    moved = start + start.new_tensor(
+        generator.normal(0, _PERTURBATION, len(start)).astype(np.float32)
+    )
+    examples = population.test
+    assert isinstance(examples.x, Tensor)  # synthetic examples are in memory
+    outputs = network.outputs(moved, examples.x).detach()
+    each = outputs.flatten(0, -2)
+    outputs = (outputs - each.mean(0)) / each.std(0).clamp_min(1e-6)
+    predicted = network.loss.predict(outputs, Meaning())
+    y = predicted["prediction"].to(examples.y.dtype).reshape(examples.y.shape)
+    test = replace(examples, y=y)
+    shown = replace(population.examples, y=y[: len(population.examples)])
+    return replace(population, examples=shown, test=test)
+
+
+def _at(setup: Setup, rate: float) -> Setup:
+    """`setup` with another learning rate of clients."""
+    trainer = replace(setup.executor.trainer, lr=rate)
+    return replace(setup, executor=replace(setup.executor, trainer=trainer))
