@@ -181,7 +181,7 @@ def added_later(rounds: int, ledger: Ledger) -> str:
     further = unplanned(rounds, ledger)
     count = sum(further.values()) - (bool(further) and ledger.charges[0].event in further)
     if count:
-        says.append(f"{count} unplanned releases, such as evaluations, were charged")
+        says.append(f"unplanned releases, such as evaluations, were charged ({count})")
     return f"{' and '.join(says)} after the run began" if says else ""
 
 

@@ -180,7 +180,7 @@ def test_an_evaluation_after_a_complete_run_is_said_to_have_been_unplanned(tmp_p
     evaluate_by_clients(path, 1.0, {})
     ledger = Ledger.load(path / "ledger.jsonl")
     assert stated(path).epsilon == guarantee(ledger.spending, 1e-3).epsilon
-    assert "1 unplanned releases" in stated(path).sentence
+    assert "evaluations, were charged (1) after the run began" in stated(path).sentence
     assert "ended early" not in stated(path).sentence
     (prior,) = priors(small(f'privacy.prior=["{path}"]', "data.clients=60")).runs
     assert prior.odometer
