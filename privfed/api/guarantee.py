@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accounting.guarantee import stated
 from accounting.statement import epsilon_at
 from privfed.api.answer import Answer
 from privfed.core.errors import Broken, Refused
@@ -117,6 +116,8 @@ class RunGuarantee:
         Raises:
           Broken: if the ledger proves none.
         """
+        from accounting.guarantee import stated  # imports accountants
+
         facts, bound = audited.to_json(), audited.planned or audited.guarantee
         if audited.problems or bound is None:
             raise Broken("\n".join(audited.problems))
