@@ -116,7 +116,7 @@ class RunGuarantee:
         """Returns the guarantee that the ledger of an audited run proves.
 
         Raises:
-          Broken: if the ledger proves none.
+          Broken: if the ledger proves none, or the audit found a contradiction.
         """
         facts, bound = audited.to_json(), audited.planned or audited.guarantee
         if audited.problems or bound is None:
