@@ -50,6 +50,7 @@ class Guarantee:
         reveals about the same clients; otherwise empty.
       missing: the reason why there is no bound; empty if there is one.
       clients: declared number of clients; 0 if unknown.
+      caveat: what epsilon counts besides the charges, or why it is an odometer; else empty.
     """
 
     epsilon: float
@@ -64,6 +65,7 @@ class Guarantee:
     uncovered: str = ""
     missing: str = ""
     clients: int = field(default=0, compare=False)
+    caveat: str = ""
 
     @property
     def weakness(self) -> str:
@@ -107,12 +109,13 @@ class Guarantee:
             f"from {view} by a factor of {factor} (and {self.delta:g} more)"
             + (f"; {self.weakness}" if self.weakness else "")
             + (f"; {self.left_out}" if self.uncovered else "")
+            + (f"; {self.caveat}" if self.caveat else "")
         )
 
     def to_json(self, void: str | None = None) -> dict[str, Any]:
         """Returns the guarantee as `--json` prints it; `void` is the reason if it is invalid."""
         keys = ("unit", "relation", "epsilon", "delta", "sampler", "rounds", "accountant")
-        remarks = {key: getattr(self, key) for key in ("against", "uncovered", "missing")}
+        remarks = {key: getattr(self, key) for key in ("against", "uncovered", "missing", "caveat")}
         return {
             **{key: getattr(self, key) for key in keys},
             "meaning": void or self.sentence(),

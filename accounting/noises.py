@@ -63,8 +63,8 @@ class Skellam(Kinded):
 class DiscreteGaussians(Kinded):
     """As `Skellam`, with a sum of `clients` discrete Gaussians in `length` dimensions.
 
-    Each discrete Gaussian has the standard deviation `std`. Ledgers of earlier versions contain
-    such noise. New ledgers charge it as `Gaussian` if `std` is at least three steps.
+    Each discrete Gaussian has the standard deviation `std`. From three steps on, privfed charges
+    such noise as `Gaussian`; it refuses smaller shares.
     """
 
     std: float

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accounting.guarantee import stated
 from accounting.statement import epsilon_at
 from privfed.api.answer import Answer
 from privfed.core.errors import Broken, Refused
@@ -78,21 +79,19 @@ def audited(
     return Answer.of(audit(run, accountant, head), audit_table)
 
 
-_PLANNED = (
-    "all planned rounds are counted, since the run ended early or has not ended: the ε of the "
-    "rounds done is an odometer without a proved (ε, δ)"
-)
-
-
 @dataclass(frozen=True)
 class RunGuarantee:
     """(epsilon, delta)-differential privacy for one `unit` under `relation`, by the run's ledger.
 
     For a run that ended before its last planned round, it is the guarantee of all planned rounds.
+    If rounds or evaluations were added after the run began, `sentence` states that no (ε, δ) is
+    proved for them.
 
     Attributes:
-      epsilon: infinite if there is no guarantee.
+      epsilon: infinite if there is no guarantee; nominal in simulations (see `note`).
       partition: the partition of examples among clients: "natural", or the name of a simulation.
+      rounds: the charged rounds of the run; if other rounds are counted (see `sentence`), their
+        number, including those of earlier runs.
       sentence: the guarantee in words.
       note: a caveat, for example that the run is a simulation.
       others: separate guarantees: for examples in silos, or against another party.
@@ -129,12 +128,12 @@ class RunGuarantee:
             partition=str(facts["partition"]).partition(",")[0].strip("'"),
             relation=bound.relation,
             sampler=bound.sampler,
-            rounds=audited.charges,
+            rounds=bound.rounds if early else audited.charges,
             accountant=bound.accountant,
             accountants=bound.by_accountant if early else audited.accountants,
-            sentence=f"{bound.sentence()}; {_PLANNED}" if early else facts["meaning"],
+            sentence=bound.sentence() if early else facts["meaning"],
             note=facts["note"] or "",
-            others=tuple(facts["guarantees"][1:]),
+            others=tuple(stated(*audited.planned_others) if early else facts["guarantees"][1:]),
         )
 
     @property
@@ -143,9 +142,9 @@ class RunGuarantee:
         unit = f"one {self.unit} (partition {self.partition!r}), {self.relation}, "
         unit += f"{self.sampler} sampling"
         rows = {
-            "ε": f"{epsilon_at(self.epsilon, self.delta)} ({self.accountant})",
+            "ε": f"{epsilon_at(self.epsilon, self.delta, bool(self.note))} ({self.accountant})",
             "protects": unit,
-            "over": f"{self.rounds} charged rounds",
+            "over": f"{self.rounds} rounds",
             "means": self.sentence,
         }
         return rows | ({"note": self.note} if self.note else {})

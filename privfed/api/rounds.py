@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +11,7 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from accounting.statement import NOMINAL
 from privfed.api.answer import plain
 from privfed.api.going_on import resumable, watched
 from privfed.config.config import Config
@@ -46,8 +48,11 @@ class Round:
 
     @cached_property
     def epsilon(self) -> float:
-        """The ε spent up to this round, at the run's δ; `run.guarantee` is the proved guarantee."""
-        return self._loop.recorder.epsilon(self._now)
+        """The ε spent up to this round, at the run's δ; `run.guarantee` is the proved guarantee.
+
+        Nominal in simulations, and infinite in runs without a guarantee (`plan.void`).
+        """
+        return math.inf if self._loop.setup.plan.void else self._spent
 
     @property
     def evaluated(self) -> bool:
@@ -58,11 +63,17 @@ class Round:
     def metrics(self) -> Mapping[str, Any]:
         """The metrics after this round on public test examples, and the clients' charged ones.
 
-        A round that the run did not evaluate is evaluated when this property is first read.
+        A round that the run did not evaluate is evaluated when this property is first read. The
+        spent ε is "epsilon"; in simulations and runs without a guarantee, as in trackers, it is
+        "nominal_epsilon".
         """
-        if self._record is not None:
-            return dict(self._record.public)
-        return {**self._loop.recorder.measures(self._now), "epsilon": self.epsilon}
+        from privfed.run.outcome import RoundRecord
+
+        record = self._record
+        if record is None:
+            measures = self._loop.recorder.measures(self._now)
+            record = RoundRecord(self.number, {**measures, "epsilon": self._spent})
+        return dict((record.nominally() if self._nominal else record).public)
 
     @cached_property
     def aborted(self) -> str:
@@ -98,13 +109,23 @@ class Round:
         if self._rows is None:
             raise Refused(
                 f"round.{name} is private, and no epsilon covers its value; to read it, use "
-                "start(…, simulation=True), which marks the run as a simulation without a "
-                "guarantee"
+                "start(…, simulation=True), which marks the run as a simulation: its epsilon is "
+                "nominal, and no guarantee"
             )
         return self._rows
 
     def __repr__(self) -> str:
-        return f"<round {self.number}: ε {self.epsilon:.4g}>"
+        return f"<round {self.number}: ε {self.epsilon:.4g}{NOMINAL * self._nominal}>"
+
+    @cached_property
+    def _spent(self) -> float:
+        return self._loop.recorder.epsilon(self._now)
+
+    @property
+    def _nominal(self) -> bool:
+        from privfed.run.watch.watcher import is_nominal
+
+        return is_nominal(self._loop.setup.plan)
 
 
 Callback = Callable[[Round], object]

@@ -107,7 +107,8 @@ def start(
       out: the new run directory; by default one in runs/.
       temporary: whether the run directory is removed with the returned run.
       simulation: whether `round.cohort`, `round.updates` and `round.simulation` are available.
-        Sets `run.simulation_metrics`: the ledger states that no ε covers the run.
+        Sets `run.simulation_metrics`: ε of the run is nominal, no guarantee, and a note in the
+        ledger states that ε does not cover these values.
       observers: receive each round.
       progress: whether progress is shown; None: in terminals and notebooks.
       sections: the keys of each section.

@@ -82,7 +82,10 @@ class RunAudit:
     examples: Guarantee | None = None
     other: Guarantee | None = None
     planned: Guarantee | None = None
-    """The guarantee of all planned rounds, if this or an earlier run ended before its last."""
+    """The guarantee to state if the charges of this or an earlier run were not all planned, or not
+    all planned rounds were charged; see its `caveat`."""
+    planned_others: tuple[Guarantee, ...] = ()
+    """The same for the guarantees other than the headline."""
     canaries: Evidence | None = None
     budgets: tuple[BudgetChange, ...] = ()
     ledger_head: str | None = None

@@ -179,14 +179,11 @@ def _unstated(
     function: ReleasedFunction, claimed_epsilon: float | None, noise_multiplier: float | None
 ) -> Refused:
     """Returns a refusal that states what a claim lacks: `delta`, or everything."""
-    if any(part is not None for part in (claimed_epsilon, noise_multiplier, function.profile)):
-        return Refused(
-            f"no claim is stated for {function.name}, since delta is missing; give delta"
-        )
-    return Refused(
-        f"no claim is stated for {function.name}; give delta with an epsilon or with a noise "
-        "multiplier, or add a method profile(delta) that returns epsilon"
-    )
+    advice = "give delta"
+    if claimed_epsilon is noise_multiplier is function.profile is None:
+        advice = "give delta with an epsilon or with a noise multiplier, or add a method "
+        advice += "profile(delta) that returns epsilon"
+    return Refused(f"no claim is stated for {function.name}; {advice}")
 
 
 Numbers = NDArray[np.float64]

@@ -23,6 +23,7 @@ from privfed.data.federation import Federation
 from privfed.models.recipes import Weighted
 from privfed.plan.assumed import Assumed
 from privfed.plan.assumptions import Incomposable
+from privfed.plan.composed_guarantees import if_stopped, planned_otherwise
 from privfed.plan.prior_spending import Prior, Priors
 from privfed.store.lineage import Lineage, Origin
 from privfed.store.run_directory import RunDirectory
@@ -45,7 +46,9 @@ def priors(config: Config) -> Priors:
     for name in dict.fromkeys(config.privacy.prior):
         directory, ledger = _ended_run(name)
         _refuse_incomposable(name, ledger.terms, config)
-        run = Prior.of(name, ledger, directory.config.rounds())
+        rounds = directory.config.rounds()
+        odometer = planned_otherwise(rounds, ledger)
+        run = Prior.of(name, ledger, if_stopped(rounds, ledger), odometer)
         named[run.run, run.head] = run
         before |= {(prior.run, prior.head): prior for prior in Priors.stated(ledger.terms).runs}
         public |= set(directory.public_clients.of_all_runs())

@@ -43,6 +43,7 @@ from privfed.plan.composed_guarantees import (
     ledger_guarantee,
     other_guarantee,
     planned_guarantee,
+    planned_others,
 )
 from privfed.plan.prior_spending import Priors, charged_under
 from privfed.store.kept_heads import charges_since, check_heads
@@ -229,6 +230,8 @@ def _accounted(record: RunRecord, accountant: str) -> RunAudit:
     problems += lower_other_claims(record, partial(_other, ledger, before))
     alone = guarantee(ledger.run_spending, terms["delta"], accountant) if ledger.prior else bound
     canaries = _canaries(directory, ledger, alone)
+    rounds = directory.config.rounds()
+    planned = planned_guarantee(rounds, ledger, accountant)
     noise_multiplier, sampling_rate = _noise_and_rate(Counter(c.event for c in ledger.charges))
     return RunAudit(
         path=directory.path,
@@ -241,7 +244,8 @@ def _accounted(record: RunRecord, accountant: str) -> RunAudit:
         problems=tuple(problems),
         examples=examples,
         other=_other(ledger, before, charges),
-        planned=planned_guarantee(directory.config.rounds(), ledger, accountant),
+        planned=planned,
+        planned_others=planned_others(rounds, ledger) if planned else (),
         canaries=canaries,
         budgets=ledger.budgets,
         ledger_head=ledger.head().hex(),

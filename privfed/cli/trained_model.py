@@ -134,7 +134,8 @@ def _by_clients(
     if bool(of_data) != (out is not None):
         raise Refused(
             "--data (or --set data.KEY=VALUE) and --out are the data and the new run of other "
-            "clients, but only one of them is given; give both, or neither"
+            "clients, but only one of them is given; give both, or neither to evaluate the run's "
+            "own clients"
         )
     try:
         if out is None:

@@ -93,8 +93,8 @@ class ClientStates:
         if not self._file.is_file() or self._file.stat().st_size != size:
             raise Broken(
                 f"{self._file} is missing, or its size is not that of {clients} clients with "
-                f"{width} numbers each: the states were lost, or the data have changed; restore "
-                "the file or the data, or start a new run"
+                f"{width} numbers each: the clients' states were lost, or the data have changed; "
+                "restore the file or the data, or start a new run"
             )
         if not self._owner.is_file() or regular.read_text(self._owner, errors="replace") != run:
             raise Broken(

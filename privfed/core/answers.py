@@ -138,8 +138,8 @@ def refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
     for name in sorted(part.model_fields.keys() & (part.__class_vars__ | constants)):
         of = getattr(part.model_fields[name].annotation, "__name__", "...")
         raise Refused(
-            f"{named}, whose {name} is a key of the run file, but a {kind} declares {name} for "
-            f"the class; write {name}: ClassVar[{of}] = ..."
+            f"{named}, whose {name} is a key of the run file, but every {kind} declares {name} "
+            f"for the class; write {name}: ClassVar[{of}] = ..."
         )
     listed = [(each, *pair) for each in part.__mro__ for pair in vars(each).get(_IF, {}).items()]
     for base, hook, switch in listed:

@@ -11,12 +11,19 @@ from dataclasses import replace
 from typing import Any
 
 from accounting.errors import Unaccountable
-from accounting.events import Spending
+from accounting.events import Spending, apart
 from accounting.guarantee import Guarantee, guarantee, spent, unbounded
 from accounting.ledger import Ledger
 from privfed.plan.assumed import Assumed
 from privfed.plan.assumptions import Incomposable
-from privfed.plan.prior_spending import Prior, Priors, if_stopped, planned_by, total
+from privfed.plan.prior_spending import (
+    Prior,
+    Priors,
+    charged_under,
+    planned_by,
+    total,
+    unplanned,
+)
 from privfed.privacy.shared_noise import PARTY_WORDS
 
 
@@ -72,10 +79,11 @@ def clients_of(terms: Mapping[str, Any]) -> int:
 def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee | None:
     """Returns the guarantee of all planned `rounds` of a run and of its earlier runs.
 
-    A run may end before its last round, because of a released value or by hand. It then states the
-    epsilon of the completed rounds: an odometer, for which (epsilon, delta)-DP is not known to
-    hold. It holds for the planned rounds, whose number was fixed in advance. If the budget is
-    smaller, and no earlier run ended early, epsilon is the budget, which no charge exceeds.
+    A run that ends before its last round because of a released value, or by hand, states the
+    epsilon of the completed rounds. That is an odometer, for which (epsilon, delta)-DP is not known
+    to hold. It does hold for the planned rounds, which were fixed in advance, and for the budget if
+    that was fixed as well (`_budget_bounds`). It holds for neither of them if rounds or
+    evaluations were added after releases were seen: the `caveat` of the guarantee states this.
 
     Args:
       rounds: the planned number of rounds.
@@ -83,21 +91,145 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
       accountant: the accountant to use.
 
     Returns:
-      The guarantee; None if all planned rounds were completed, also in earlier runs, or if there is
+      None if all planned rounds were completed, and no others, in earlier runs too; or if there is
       no guarantee.
     """
-    ahead = if_stopped(rounds, ledger)
     before, why = counted_priors(ledger.terms)
-    stopped = any(prior.planned for prior in before.runs)
-    if why or (ahead is None and not stopped):
+    caveat = _caveat(rounds, ledger, before)
+    if why or not caveat:
         return None
-    charges = ledger.run_spending if ahead is None else planned_by(rounds, ledger)
+    done = _completed(rounds, ledger)
+    charges = ledger.run_spending if done else planned_by(rounds, ledger)
     bound = guarantee(total([before.planned, charges]), ledger.terms["delta"], accountant)
-    if ledger.budget is not None and not stopped:
-        bound = replace(bound, epsilon=min(bound.epsilon, ledger.budget))
+    if _budget_bounds(rounds, ledger):
+        budget = float(ledger.budget or 0)
+        epsilon = budget if _raised(rounds, ledger) else min(bound.epsilon, budget)
+        bound = replace(bound, epsilon=epsilon)
     against = ledger.terms.get("against") or ""
     clients = clients_of(ledger.terms)
-    return replace(bound, against=against, uncovered=before.uncovered, clients=clients)
+    return replace(
+        bound, against=against, uncovered=before.uncovered, clients=clients, caveat=caveat
+    )
+
+
+def planned_others(rounds: int, ledger: Ledger) -> tuple[Guarantee, ...]:
+    """Returns the other guarantees for all planned `rounds`: for examples, and another party.
+
+    No budget bounds them, and earlier runs state no planned charges for them.
+    """
+    terms, (before, _) = ledger.terms, counted_priors(ledger.terms)
+    caveat = _caveat(rounds, ledger, before, headline=False)
+    bounds = []
+    if "examples" in terms:
+        spending = charged_under(ledger, "examples", rounds=rounds)
+        delta = float(terms["examples"]["delta"])
+        bounds.append(examples_guarantee(spending, before.runs, delta, before.uncovered))
+    if "other" in terms:
+        spending, against = charged_under(ledger, "other", rounds=rounds), terms["other"]["against"]
+        clients, delta = clients_of(terms), terms["delta"]
+        bounds.append(
+            other_guarantee(spending, against, before.runs, delta, before.uncovered, clients)
+        )
+    return tuple(replace(bound, caveat=caveat) for bound in bounds)
+
+
+_ODOMETER = "is an odometer without a proved (ε, δ)"
+
+
+def _caveat(rounds: int, ledger: Ledger, before: Priors, headline: bool = True) -> str:
+    """States what was not fixed in advance, and what epsilon counts for it; empty if all was."""
+    says, bounded = [], headline and _budget_bounds(rounds, ledger)
+    if not _completed(rounds, ledger):
+        says.append(
+            "all planned rounds are counted, since the run ended early or has not ended: the ε of "
+            f"the rounds done {_ODOMETER}"
+        )
+    added = added_later(rounds, ledger)
+    if added and not (bounded and _at_budget(rounds, ledger)):
+        says.append(
+            f"{added}, so that ε is the budget, which bounds every number of rounds"
+            if bounded
+            else f"{added}: unless that was decided before any release was seen, ε {_ODOMETER}"
+        )
+    if stopped := [prior.path for prior in before.runs if prior.planned is not None]:
+        counted = "all planned rounds of it are counted, and the ε of the rounds done"
+        says.append(
+            f"{', '.join(stopped)}, counted as earlier, ended early: "
+            f"{counted if headline else 'its rounds done are counted, so that ε'} {_ODOMETER}"
+        )
+    if odometers := [prior.path for prior in before.runs if prior.odometer]:
+        says.append(
+            f"the charges of {', '.join(odometers)}, counted as earlier, were not all planned: ε "
+            f"{_ODOMETER}"
+        )
+    return "; ".join(says)
+
+
+def planned_otherwise(rounds: int, ledger: Ledger) -> bool:
+    """Whether the charges of a run have no bound that was fixed before its first release."""
+    return bool(added_later(rounds, ledger)) and not _at_budget(rounds, ledger)
+
+
+def added_later(rounds: int, ledger: Ledger) -> str:
+    """States the rounds and evaluations that were added after the run began; empty without any.
+
+    A first charge is not counted: no release was seen before it.
+    """
+    says = []
+    if _raised(rounds, ledger):
+        says.append(f"rounds were raised from {_stated_rounds(ledger)} to {rounds}")
+    further = unplanned(rounds, ledger)
+    count = sum(further.values()) - (bool(further) and ledger.charges[0].event in further)
+    if count:
+        says.append(f"unplanned releases, such as evaluations, were charged ({count})")
+    return f"{' and '.join(says)} after the run began" if says else ""
+
+
+def if_stopped(rounds: int, ledger: Ledger) -> Spending | None:
+    """Returns the planned charges, as other runs count them, of a run that ended early.
+
+    None if it did not, or if it ended at its budget: that round follows from public constants.
+    """
+    return None if _completed(rounds, ledger) else apart(planned_by(rounds, ledger))
+
+
+def _completed(rounds: int, ledger: Ledger) -> bool:
+    """Whether no planned charge is left, or the last round follows from the budget."""
+    done = sum(planned_by(rounds, ledger).values()) == len(ledger.charges)
+    return done or _at_budget(rounds, ledger)
+
+
+def _stated_rounds(ledger: Ledger) -> int | None:
+    """The number of rounds planned when the run began; None if the ledger does not state it."""
+    return (ledger.terms.get("planned") or {}).get("rounds")
+
+
+def _raised(rounds: int, ledger: Ledger) -> bool:
+    stated = _stated_rounds(ledger)
+    return stated is not None and rounds > stated
+
+
+def _budget_bounds(rounds: int, ledger: Ledger) -> bool:
+    """Whether the budget bounds the run, however many rounds it has.
+
+    Everything that the gate composes has to be fixed in advance: the budget, all events, and the
+    charges of earlier runs. An evaluation afterwards is charged an event of its own, and may raise
+    the budget.
+    """
+    runs = Priors.stated(ledger.terms).runs
+    fixed = all(prior.planned is None and not prior.odometer for prior in runs)
+    changed = ledger.budgets or unplanned(rounds, ledger)
+    return fixed and ledger.budget is not None and not changed
+
+
+def _at_budget(rounds: int, ledger: Ledger) -> bool:
+    """Whether the budget bounds the run, and one more round would exceed it."""
+    if not ledger.charges or not _budget_bounds(rounds, ledger):
+        return False
+    after = planned_by(ledger.charges[-1].round + 1, ledger)  # as no charge is unplanned
+    one_more = total([ledger.prior, after])
+    bound = guarantee(one_more, ledger.terms["delta"], ledger.terms["accountant"])
+    return bound.epsilon > float(ledger.budget or 0)
 
 
 def other_guarantee(

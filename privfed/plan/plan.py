@@ -183,10 +183,13 @@ class Plan:
     def _simulated(self) -> str | None:
         """The reason other than simulated attackers; None if there is none."""
         config, run = self.config, self.config.run
+        measured = run.simulation_metrics or run.client_measures
+        uncovered = "measures that epsilon does not cover were written" if measured else ""
         if run.randomness == "seeded":
-            return f"simulation: noise and cohorts follow from the seed {run.seed}"
-        if run.simulation_metrics or run.client_measures:
-            return "simulation: measures that epsilon does not cover were written"
+            seeded = f"simulation: noise and cohorts follow from the seed {run.seed}"
+            return f"{seeded}; {uncovered}" if measured else seeded
+        if measured:
+            return f"simulation: {uncovered}"
         if self.config.secure.simulate == "arithmetic":
             return "simulation: no cryptography ran in the secure sums"
         if self.config.source.holds_real_clients and not self.config.real_clients:

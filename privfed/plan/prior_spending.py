@@ -20,7 +20,6 @@ from typing import Any
 
 from accounting.errors import AccountingError, LedgerBroken
 from accounting.events import Event, Spending, apart
-from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from privfed.plan.assumed import SERVER, UNSTATED, Assumed, terms_are_whole
 from privfed.plan.assumptions import Incomposable, charged_against
@@ -59,6 +58,8 @@ class Prior:
     """The assumptions under which `spending` and `other` hold; None if no ledger states them."""
     planned: Spending | None = None
     """The charges of all its planned rounds; None if all of them were completed."""
+    odometer: bool = False
+    """Whether no planned number of rounds bounds its charges: some were added after releases."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns the entry in the ledger of a run that counts this one."""
@@ -77,6 +78,8 @@ class Prior:
             facts["assumes"] = self.assumed.to_json()
         if self.planned is not None:
             facts["planned"] = _listed(self.planned)
+        if self.odometer:
+            facts["odometer"] = True
         return {**facts, "lineage": self.lineage.to_json()}
 
     @classmethod
@@ -104,11 +107,14 @@ class Prior:
             passed,
             assumed,
             planned,
+            bool(stated.get("odometer")),
         )
 
     @classmethod
-    def of(cls, path: str, ledger: Ledger, rounds: int = 0) -> Prior:
-        """Returns the run at `path` with this `ledger`; it planned `rounds` rounds (0: unknown)."""
+    def of(
+        cls, path: str, ledger: Ledger, planned: Spending | None = None, odometer: bool = False
+    ) -> Prior:
+        """Returns the run at `path`; see the attributes `planned` and `odometer`."""
         terms, run, head = ledger.terms, str(ledger.terms.get("id")), ledger.head().hex()
         return cls(
             path,
@@ -120,7 +126,8 @@ class Prior:
             apart(charged_under(ledger, "other")) if "other" in terms else None,
             Lineage.of_start(terms),
             assumed=Assumed.stated(terms),
-            planned=if_stopped(rounds, ledger) if rounds else None,
+            planned=planned,
+            odometer=odometer,
         )
 
     @property
@@ -161,7 +168,8 @@ class Prior:
         if self.other is None or OTHER_PARTY.get(str(self.against)) != against:
             return None
         other = replace(self, spending=self.other, other=self.spending, against=against)
-        return replace(other, planned=None)  # only known for the party of the budget
+        # The planned charges are stated for the headline only.
+        return replace(other, planned=None, odometer=self.odometer or self.planned is not None)
 
     def under(self, now: Assumed) -> Prior:
         """Returns this run with its charges recomputed under the assumptions `now` of a later run.
@@ -262,7 +270,9 @@ class Priors:
 NOTHING = Priors()
 
 
-def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spending:
+def charged_under(
+    ledger: Ledger, key: str, charges: int | None = None, rounds: int = 0
+) -> Spending:
     """Returns a run's charges for a guarantee other than that of the budget.
 
     The ledger's terms state under `key` the event of a training round for that guarantee. They also
@@ -270,11 +280,9 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
 
     Args:
       ledger: the run's ledger.
-      key: "examples" or "other".
-      charges: the number of charges from the first one that count; None: all.
-
-    Returns:
-      The charges; empty if the terms have no such key.
+      key: the key of the terms.
+      charges: the number of first charges; None: all.
+      rounds: counts this number of planned rounds instead of charges; 0: no.
 
     Raises:
       LedgerBroken: if the terms do not state an event for every charge.
@@ -289,7 +297,8 @@ def charged_under(ledger: Ledger, key: str, charges: int | None = None) -> Spend
     }
     if of and len(ledger.run_spending.keys() - of.keys()) > 1:
         raise LedgerBroken(f"{ledger.path}: some charges state nothing under {key!r}")
-    return Counter(of.get(charge.event, folder) for charge in ledger.charges[:charges])
+    counted = planned_by(rounds, ledger) if rounds else Counter(_charged(ledger)[:charges])
+    return total({of.get(event, folder): count} for event, count in counted.items())
 
 
 def planned_by(rounds: int, ledger: Ledger) -> Spending:
@@ -298,36 +307,29 @@ def planned_by(rounds: int, ledger: Ledger) -> Spending:
     The ledger's first line states their events. Further charges in the ledger, for example of later
     evaluations, are included.
     """
-    done = Counter(charge.event for charge in ledger.charges)
+    return _planned(rounds, ledger) | Counter(_charged(ledger))
+
+
+def unplanned(rounds: int, ledger: Ledger) -> Spending:
+    """Returns the charges of a run beyond its planned `rounds`, such as of later evaluations."""
+    return Counter(_charged(ledger)) - _planned(rounds, ledger)
+
+
+def _charged(ledger: Ledger) -> list[Event]:
+    return [charge.event for charge in ledger.charges]
+
+
+def _planned(rounds: int, ledger: Ledger) -> Counter[Event]:
+    """Charges of the planned `rounds`; those that were made if the ledger states no plan."""
     stated = ledger.terms.get("planned")
     if stated is None or ledger.chosen is not None:
-        return done
+        return Counter(_charged(ledger))
     events = [Event.from_json(event) for event in stated["events"]]
     evaluating = EvaluationRounds(stated["evaluate_every"]).among(rounds)
     planned = Counter({events[0]: rounds - evaluating})
     if evaluating:
         planned[events[-1]] += evaluating
-    return planned | done
-
-
-def if_stopped(rounds: int, ledger: Ledger) -> Spending | None:
-    """Returns the planned charges of a run that ended early, in the form that other runs count.
-
-    None if the run completed its `rounds`, or ended at its budget: public constants determine the
-    round at which the budget ends.
-    """
-    planned = planned_by(rounds, ledger)
-    done = sum(planned.values()) == len(ledger.charges)
-    return None if done or _at_budget(ledger) else apart(planned)
-
-
-def _at_budget(ledger: Ledger) -> bool:
-    """Whether one more round would exceed the budget."""
-    if ledger.budget is None or not ledger.charges:
-        return False
-    one_more = total([ledger.spending, {ledger.charges[-1].event: 1}])
-    bound = guarantee(one_more, ledger.terms["delta"], ledger.terms["accountant"])
-    return bound.epsilon > ledger.budget
+    return planned
 
 
 def total(spendings: Iterable[Spending]) -> Spending:

@@ -254,6 +254,8 @@ def _prior_row(plan: Plan) -> dict[str, str]:
             f"; {', '.join(stopped)} ended early, so this ε counts only the completed rounds (an "
             f"odometer); with all planned rounds ε = {ceiling(bound.epsilon)}"
         )
+    if added := [prior.path for prior in plan.before.runs if prior.odometer]:
+        row += f"; charges of {', '.join(added)} were not all planned (this ε is an odometer)"
     return {"prior": row}
 
 

@@ -66,16 +66,10 @@ def chosen_row(chosen: bool) -> dict[str, str]:
 
 
 def planned_row(planned: Guarantee | None) -> dict[str, str]:
-    """Returns the epsilon of all planned rounds; empty if all of them were completed."""
+    """Returns the epsilon to report in place of the charged rounds'; empty if that is theirs."""
     if planned is None:
         return {}
-    return {
-        "planned ε": (
-            f"{planned.rows()['ε']}, for all planned rounds; report this ε, since the run ended "
-            "early: the ε of the completed rounds is an odometer, for which (ε, δ)-DP is not "
-            "proved"
-        )
-    }
+    return {"planned ε": f"{planned.rows()['ε']}; report this one: {planned.caveat}"}
 
 
 def further_guarantee_rows(

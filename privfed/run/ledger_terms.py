@@ -101,6 +101,7 @@ def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, An
         "planned": {
             "events": [each.event.to_json() for each in (plan, plan.evaluation) if each],
             "evaluate_every": config.evaluation_rounds.every,
+            "rounds": config.run.rounds,
         },
         "population": population_identity(config),
         "partition": f"{partition!r}, frozen before training",

@@ -140,7 +140,7 @@ class Outcome:
     clipped: str = ""
     """A warning that public test examples exceed their declared bounds, or ""."""
     planned: Guarantee | None = None
-    """The guarantee of all planned rounds, if the run, or an earlier one, ended before."""
+    """The guarantee to state if this or an earlier run did not charge its planned rounds alone."""
     misbehaviour: Misbehaviour | None = None
     """Evidence against clients, in simulations that observed rows."""
 

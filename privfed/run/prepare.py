@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -68,6 +69,8 @@ def prepare(
         solved = _solved(config, before, federation, network)
     if config.open and begins:
         wanted = with_rates(solved, federation, network, _over)
+        if config.shared_noise:  # whose encoding, and so whose cost, depends on the clip
+            wanted = replace(wanted, noise_multiplier=None, admitted=0, evaluation_admitted=0)
         solved = _solved(wanted, before, federation, network)
     return assemble(solved, federation, network, streams)
 

@@ -16,6 +16,7 @@ around the median norm of updates are tried, all with the same standard normal n
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -41,11 +42,10 @@ CLIPS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)
 """Clips, as multiples of the median norm of updates in the first simulated round."""
 _MOST_EXAMPLES, _LEAST_EXAMPLES, _SYNTHETIC = 1000, 20, 400
 _MOST_PER_CLIENT = 50
-_LONG, _SHORT = (15, 8), (10, 4)
-"""Rounds and clients per round of a simulated run, and of one for a run that is short itself."""
-_TIMES = 2
-"""Times as many rounds for clips: in fewer, noise hides what recurrent networks and transformers
-learn.
+_LONG, _SHORT = (30, 8), (15, 4)
+"""Rounds and clients per round of a simulated run, and of one for a run that is short itself.
+
+In fewer rounds, noise hides what recurrent networks and transformers learn.
 """
 _SHARE = 0.25
 """The largest fraction of the run's own local training that `_LONG` simulated runs may take, unless
@@ -195,7 +195,7 @@ def _population(public: Examples, federation: Federation, config: Config) -> Fed
 def _size(config: Config, population: Federation, length: int) -> tuple[int, int]:
     """Rounds and cohort of a simulated run of a model with `length` parameters, frozen or not."""
     rounds, cohort = _LONG
-    updates = (len(RATES) + _TIMES * len(CLIPS)) * rounds * cohort
+    updates = (len(RATES) + len(CLIPS)) * rounds * cohort
     examples = population.offsets[1] * config.client.epochs
     little = updates * examples * length <= _LITTLE
     if not little and updates > _SHARE * config.run.rounds * config.sampler.size:
@@ -214,29 +214,36 @@ def _prepared(
     """Prepares the simulated runs, and labels `synthetic` examples."""
     raw = config.raw()
     keys: Raw = {
-        "run": {"rounds": rounds, "trainer": "stacked", "chunk": cohort, "randomness": "seeded"},
+        "run": {"rounds": rounds, "chunk": cohort, "randomness": "seeded"},
         "data": {"clients": population.clients, "setting": config.data.setting},
         "client": {key: raw["client"][key] for key in ("lr", "epochs", "steps", "batch_size")},
-        "cohort": {"sampler": "poisson", "size": cohort},
+        "cohort": {"size": cohort},
         "privacy": {"mechanism": "none"},
         **{name: raw[name] for name in ("model", "server")},
     }
     keys["run"] |= {key: raw["run"][key] for key in ("seed", "device", "threads")}
     keys["client"]["lr"] = config.client.lr
-    try:
-        setup = prepare(assembled(keys), population)
-    except Refused:  # the models cannot be stacked
-        keys["run"]["trainer"] = "loop"
-        setup = prepare(assembled(keys), population)
+    setup = _first_accepted(keys, population, prepare)
     if synthetic:
         population = _labelled(population, setup.network)
     clipped = None
     if "privacy.clip" in config.open:
         keys["privacy"] = {"mechanism": "gaussian", "noise_multiplier": 1.0, "accountant": "rdp"}
         keys["privacy"]["clip"] = config.mechanism.clip
-        keys["run"]["rounds"] = min(_TIMES * rounds, config.run.rounds)
         clipped = prepare(assembled(keys), population)
     return _Trials(population, setup, clipped)
+
+
+def _first_accepted(keys: Raw, population: Federation, prepare: Prepare) -> Setup:
+    """The first setup that is accepted, with its `keys`: cohorts of one size, stacked models."""
+    refusals = []
+    for sampler, way in itertools.product(("fixed_size", "poisson"), ("stacked", "loop")):
+        keys["cohort"]["sampler"], keys["run"]["trainer"] = sampler, way
+        try:
+            return prepare(assembled(keys), population)
+        except Refused as refused:
+            refusals.append(refused)
+    raise refusals[-1]
 
 
 def _labelled(population: Federation, network: Network) -> Federation:

@@ -10,7 +10,10 @@ from unittest import mock
 
 import numpy as np
 
+from privfed.config.config import Config
 from privfed.core.streams import KEPT, PRIVATE, Keys, Streams
+from privfed.run import prepare
+from privfed.run.rates import with_rates
 from privfed.secure import primitives
 from privfed.secure.masked import client as masking_client
 from privfed.secure.masked import unmasking
@@ -58,6 +61,7 @@ class Traced(Keys):
 
 @contextlib.contextmanager
 def tracing() -> Iterator[Trace]:
+    """Traces runs, without the seeded simulations on public examples that choose "auto" keys."""
     trace, at, urandom = Trace(), Streams.at, os.urandom
     pair, self_key = primitives.KeyPair.__init__, masking_client.self_key
 
@@ -67,6 +71,15 @@ def tracing() -> Iterator[Trace]:
         if stream.partition("/")[0] in KEPT:
             trace.kept.append((stream, self, keys.seed))
         return Traced.of(keys, stream, trace)
+
+    def seeded(self: Streams, stream: str, *rest, **named) -> Keys:
+        keys = at(self, stream, *rest, **named)
+        assert keys.seed is not None, f"{stream} has no seed, but chooses keys that are 'auto'"
+        return keys
+
+    def chosen(*run) -> Config:
+        with mock.patch.object(Streams, "at", seeded):
+            return with_rates(*run)
 
     def given(count: int) -> bytes:
         found = urandom(count)
@@ -83,6 +96,7 @@ def tracing() -> Iterator[Trace]:
 
     with (
         mock.patch.object(Streams, "at", asked),
+        mock.patch.object(prepare, "with_rates", chosen),
         mock.patch.object(os, "urandom", given),
         mock.patch.object(primitives.KeyPair, "__init__", paired),
         mock.patch.object(masking_client, "self_key", masked),

@@ -38,7 +38,9 @@ def test_a_round_shows_public_values_and_charges_come_first(tmp_path):
     with privfed.start(out=tmp_path / "run", **KEYS) as run:
         for round in run:
             assert len(run.ledger) == round.number
-            assert round.epsilon == round.metrics["epsilon"] <= run.guarantee.epsilon
+            assert round.epsilon == round.metrics["nominal_epsilon"] <= run.guarantee.epsilon
+            assert "epsilon" not in round.metrics  # a seeded run is a simulation
+            assert repr(round).endswith(" (nominal)>")
             assert 0 <= round.metrics["accuracy"] <= 1
             assert round.evaluated == (round.number % 2 == 0)
             assert round.aborted == ""
@@ -173,6 +175,21 @@ def test_a_simulation_shows_raw_updates_and_says_that_it_is_one(tmp_path):
     assert any((round.updates.norm(dim=1) > 0.5).any() for round in rounds)  # not clipped
     assert rounds[1].simulation["cohort"] == len(rounds[1].cohort)
     assert run.summary["simulation"]
+    for reason in ("follow from the seed 3", "measures that epsilon does not cover were written"):
+        assert reason in run.guarantee.note
+    assert "(nominal)" in run.guarantee.rows["ε"]
+
+
+def test_a_round_of_a_run_without_a_guarantee_states_no_finite_epsilon(tmp_path):
+    attack = {"name": "alie", "fraction": 0.2}
+    with privfed.start(out=tmp_path / "run", attack=attack, **KEYS) as run:
+        rounds = list(run)
+    assert run.guarantee.epsilon == float("inf")
+    for round in rounds:
+        assert round.epsilon == float("inf")
+        assert "ε inf" in repr(round)
+        assert "epsilon" not in round.metrics
+        assert round.metrics["nominal_epsilon"] < 5
 
 
 def test_a_run_outside_of_its_context_is_refused(tmp_path):

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import typing
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -128,6 +129,26 @@ def test_public_inputs_beyond_the_declared_bounds_are_warned_of_with_the_bounds(
     assert run.summary["warning"] == why
     privfed.check(images(255, (0, 255), public), **NOISED)
     privfed.check(images(255, (0, 1), pixels(100, 1)), **NOISED)  # no client's number is compared
+
+
+@every_case("holdout", ["clients", "examples"])
+def test_bounds_of_private_tables_are_never_compared(holdout):
+    declared = {**DECLARED, "features": {"age": (18, 30), "bmi": (0, 25)}}
+    seen = warnings_of(privfed.Table(FRAME, **declared), data={"holdout": holdout})
+    assert "declared bounds" not in seen
+
+
+def test_bounds_of_examples_that_clients_hold_out_are_never_compared():
+    seen = warnings_of(images(255, (0, 1), None), data={"holdout": "examples"})
+    assert "declared bounds" not in seen
+
+
+def warnings_of(population, **keys):
+    """Every warning of `privfed.check`, and that of its answer."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        checked = privfed.check(population, model="mlp", **keys, **NOISED)
+    return " ".join([*(str(each.message) for each in seen), checked.get("warning") or ""])
 
 
 def test_named_inputs_beyond_their_bounds_are_warned_of():

@@ -266,7 +266,7 @@ def test_canaries_go_with(name, tmp_path):
         (("cohort.sampler=custom_parts:Crowded",), "places of real clients"),
         (
             ("secure.protocol=masks", "secure.capacity=43", "cohort.sampler=full", "cohort.size=0"),
-            "expected at least 44",
+            "set it to 44 or more",
         ),
         (("evaluation.by=clients", "run.rounds=8"), "only inserted into training rounds"),
         (("data.sites=3", "data.site_partition=elsewhere"), "accept rows from no other client"),

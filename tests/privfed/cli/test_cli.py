@@ -211,7 +211,7 @@ def files(folder):
         (["no such file.toml"], "does not exist"),
         (["--resume", "nowhere"], "not a run directory"),
         (["--out", "a", "--resume", "b"], "are both given"),
-        (["--set", "model.init=gone.safetensors"], "gone.safetensors cannot be read"),
+        (["--set", "model.init=gone.safetensors"], "gone.safetensors, but it cannot be read"),
         (["--set", "client.lr=1e38", "--set", "privacy.mechanism=none"], "not finite"),
     ],
 )
@@ -264,7 +264,7 @@ def test_json_speaks_of_a_broken_run_too(finished, tmp_path):
     assert result.exit_code == 5
     printed = json.loads(result.stdout)
     assert (printed["ledger_ok"], printed["epsilon"]) == (False, "inf")
-    assert "ends before" in printed["problems"][0]
+    assert "does not contain the head in the checkpoint" in printed["problems"][0]
 
 
 def test_files_of_a_run_without_privacy_are_strict_json(tmp_path):

@@ -36,7 +36,7 @@ CLIENTS = 16
 FEW = {
     "cohort": {"size": 6},
     "rounds": 2,
-    "privacy": {"noise_multiplier": 0.5, "delta": 1e-2},
+    "privacy": {"noise_multiplier": 0.5, "delta": 1e-2, "clip": 0.1},
     "progress": False,
 }
 INPUTS = {"input_ids": Input(**IDS), "attention_mask": Input(**MASK)}

@@ -85,7 +85,7 @@ SILOS = (
     ids=["steps", "noised steps"],
 )
 def test_no_posterior_is_averaged_of_which_nobody_has_a_sample(keys):
-    with pytest.raises(Refused, match=r"begins after 7 local steps .* takes at most [46], "):
+    with pytest.raises(Refused, match=r"has an effect after 7 local steps .* takes at most [46], "):
         plan(small(*POSTERIOR, *keys))
 
 

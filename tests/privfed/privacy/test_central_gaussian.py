@@ -51,8 +51,11 @@ def test_another_sampler_is_refused_with_what_would_work():
     ],
 )
 def test_what_is_not_bounded_by_the_clip_is_never_noised(total):
+    mechanism = CentralGaussian(clip=0.5, noise_multiplier=1.0)
     with pytest.raises(TypeError, match="BoundedSum"):
-        CentralGaussian(clip=0.5, noise_multiplier=1.0).release(total, 1.0, KEYS, {})
+        mechanism.release(total, 1.0, KEYS, {})
+    with pytest.raises(TypeError, match="BoundedSum"):
+        mechanism.noised(total, KEYS, {}, slice(0, 3))
 
 
 def test_noise_follows_the_bound_of_what_was_really_summed():

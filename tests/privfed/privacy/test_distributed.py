@@ -10,11 +10,12 @@ from distributed_noise import SETTING, STREAMS, fits, gaussian_cdf, skellam_cdf,
 from lanes import FULL, every_case, mostly_slow
 from scipy import stats
 
+from accounting.noises import Gaussian
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
 from privfed.core.vector import Layout
 from privfed.privacy.codec import Codec
-from privfed.privacy.mechanism import BoundedRows
+from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.mechanisms.distributed import DiscreteGaussianNoise, SkellamNoise
 from privfed.privacy.noise.shares import SMOOTHED, WASTE, Layers
 from privfed.privacy.setting import ClientShares, CohortSize
@@ -54,6 +55,36 @@ def test_a_grid_has_room_for_the_canaries_of_a_cohort():
         for cohort in (alone, more)
     ]
     assert steps[1] > 2 * steps[0]
+
+
+@every_case("keys", [{"sizing": "minimum"}, {"sizing": "layers", "tolerance": 0.0}])
+def test_no_share_below_three_steps_is_charged_as_gaussian(keys):
+    """Of a cohort of the largest size, whose shares are the smallest."""
+    noise = ClientShares(16, 16, 0.75)
+    setting = replace(SETTING, cohort=CohortSize(20, 60), bits=14, noise=noise)
+    proved = 0
+    for z in np.geomspace(0.05, 30, 120):
+        mechanism = DiscreteGaussianNoise(noise_multiplier=float(z), **keys).resolved(setting)
+        if isinstance(mechanism._release(0.75, 1), Gaussian):
+            proved, share = proved + 1, mechanism.share()
+            assert (share.base(60) if isinstance(share, Layers) else share).variance >= 9
+    assert proved
+
+
+@every_case(
+    ("kind", "keys"),
+    [
+        (SkellamNoise, {}),
+        (DiscreteGaussianNoise, {}),
+        (DiscreteGaussianNoise, {"adaptive_clip": True, "count_noise": 2.0}),
+    ],
+)
+def test_what_is_not_bounded_by_the_clip_is_never_released(kind, keys):
+    mechanism = kind(clip=0.5, noise_multiplier=2.0, **keys).resolved(SETTING)
+    state, sums = mechanism.init(), torch.zeros(SETTING.length + bool(keys), dtype=torch.float64)
+    for total in (sums, *(BoundedSum(sums, bound, 2) for bound in (0.4, math.inf, math.nan))):
+        with pytest.raises(TypeError, match="BoundedSum"):
+            mechanism.release(total, 1.0, Keys(None), state)
 
 
 GONE = [Leaves.BEFORE_MASKING, Leaves.BEFORE_SHARING, Leaves.BEFORE_UNMASKING]

@@ -2,6 +2,7 @@
 
 import bisect
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -18,6 +19,19 @@ from privfed.privacy.noise.table_sampler import (
     discrete_gaussian_table,
     skellam_table,
 )
+
+
+def test_layers_add_up_to_the_variance_as_fractions():
+    layers = Layers(7.3, 0.3, kind="discrete_gaussian")
+    for clients in range(2, 30):
+        base = layers.base(clients).variance
+        for gone in range(layers.most_dropouts(clients) + 1):
+            kept = layers.keeping(clients, gone, range(clients - gone)).values()
+            total = sum(
+                base + sum(layers.layer(clients, i).variance for i in range(1, count + 1))
+                for count in kept
+            )
+            assert total == Fraction(7.3)
 
 
 @every_case("variance", [0.3, 4.0, 1500.0])

@@ -415,4 +415,4 @@ def test_check_says_whom_it_counts_on():
     assert result.exit_code == 0, result.output
     printed = " ".join(result.output.split())
     assert "with each of 11 others, which cancels" in printed
-    assert "against the server with up to 1 of them" in printed
+    assert "against the server with up to 1 colluding clients" in printed

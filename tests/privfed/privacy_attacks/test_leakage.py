@@ -256,4 +256,13 @@ def test_tokens_are_refused(tmp_path):
     run.write_text("format = 1\n")
     keys = ("data.source=text", f"data.path={text}", "data.clients=2", "model.name=lstm")
     with pytest.raises(Refused, match="no gradient by a token"):
-        subject(run, [*keys, "cohort.size=1", "privacy.mechanism=none", "data.holdout=examples"])
+        subject(
+            run,
+            [
+                *keys,
+                "client.lr=0.5",
+                "cohort.size=1",
+                "privacy.mechanism=none",
+                "data.holdout=examples",
+            ],
+        )

@@ -203,7 +203,7 @@ def test_the_check_says_what_is_remembered_and_how_often_a_client_returns():
         words = [word for key in (*SMALL, *keys) for word in ("--set", key)]
         return " ".join(CliRunner().invoke(main, ["check", *words]).output.split())
 
-    assert "84 bytes of each client under private/histories" in rows(*FOOLSGOLD)
+    assert "84 bytes for each client under private/histories" in rows(*FOOLSGOLD)
     assert "one round in 3 on average; a client that does not return has no history" in rows(
         *FOOLSGOLD
     )

@@ -91,6 +91,13 @@ def test_what_is_set_stays_and_the_other_is_chosen():
     assert config.auto.startswith("client.lr: ")
 
 
+def test_noise_that_sites_share_is_calibrated_to_the_chosen_clip():
+    """Its encoding, and so its cost, depends on the clip; the whole budget is spent."""
+    keys = ("data.sites=3", "privacy.mechanism=discrete_gaussian", "secure.protocol=masks")
+    config = small(*NETWORK, *keys, "privacy.clip=auto", "privacy.epsilon=3")
+    assert prepare(config).plan.guarantee.epsilon == pytest.approx(3, abs=2e-3)
+
+
 def test_a_linear_model_has_recommendations_unless_asked():
     assert small().open == ()
     assert small("client.lr=auto").open == ("client.lr",)
@@ -177,8 +184,8 @@ def test_large_models_get_short_trials_and_short_runs_no_longer_ones():
     population = rates._population(*_public(6), plan.config)
     assert rates._size(plan.config, population, 100) == (plan.config.run.rounds, 6)
     long = replace(plan.config, run=plan.config.run.model_copy(update={"rounds": 100}))
-    assert rates._size(long, population, 100) == (15, 6)
-    assert rates._size(long, population, 10**9) == (10, 4)
+    assert rates._size(long, population, 100) == (30, 6)
+    assert rates._size(long, population, 10**9) == (15, 4)
 
 
 def _public(clients):

@@ -174,7 +174,7 @@ def test_a_ledger_behind_the_checkpoint_is_broken(tmp_path):
     trained(path)
     lines = (path / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     (path / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
-    with pytest.raises(Broken, match="ends before"):
+    with pytest.raises(Broken, match="does not contain the head in the checkpoint"):
         resume(path, keep)
 
 

@@ -187,14 +187,14 @@ def test_columns_of_a_pattern_are_taken_in_the_files_order_and_that_is_said(tmp_
     keys += ["data.label=y", "data.classes=2", "data.holdout=clients", "privacy.delta=1e-2"]
     train(load(None, [*keys, *FAST, 'data.features={"p*"=[0, 100]}']), tmp_path / "run")
     shown = asked("predict", tmp_path / "run", "--data", path)
-    assert "columns that 'p*' match are read in the file's order" in shown.stderr
+    assert "columns that match 'p*' are read in the file's order" in shown.stderr
 
 
 @every_case(
     "words, message",
     [
-        (["--data", "t.csv", "--out", "t.csv"], "--out is t.csv, which is the data file itself"),
-        (["--data", "new.csv", "--out", "t.csv"], "--out is t.csv, which is the data file itself"),
+        (["--data", "t.csv", "--out", "t.csv"], "--out is t.csv, but that is a file of the data"),
+        (["--data", "new.csv", "--out", "t.csv"], "--out is t.csv, but that is a file of the data"),
         (["--data", "new.csv", "--out", "p.xlsx"], "ends in .csv, .parquet, .npz"),
         (["--data", "new.csv", "--out", "gone/p.csv"], "the folder gone is missing"),
         (["--data", "new.csv", "--json"], "--json is given without --out"),

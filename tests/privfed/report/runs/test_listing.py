@@ -59,7 +59,7 @@ def test_run_directories_are_listed_three_folders_deep_and_nothing_private(folde
     assert names(listed) == {"a", "grid/cell/run", "seeded"}
     assert [*run_directories(folder / "a")] == [folder / "a"]
     assert not list_runs(folder / "no run").rows
-    with pytest.raises(Refused, match="is no folder"):
+    with pytest.raises(Refused, match="is not a folder; name a folder"):
         list_runs(folder / "missing")
 
 

@@ -91,7 +91,7 @@ def test_a_simulation_is_marked_beside_its_epsilon_and_why():
 
 
 def test_an_empty_folder_says_what_makes_a_run():
-    assert "no run directory in runs" in shown(RunsTable(listing()), 80)
+    assert "runs has no run directory, down to 3 folders deep" in shown(RunsTable(listing()), 80)
 
 
 def test_many_runs_about_the_same_people_are_counted():

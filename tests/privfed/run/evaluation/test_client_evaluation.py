@@ -377,7 +377,7 @@ def test_who_trains_once_in_three_rounds_does_so_among_rounds_that_train():
     ("keys", "reason"),
     [
         (("evaluation.every=3",), "a multiple of evaluation.every"),
-        (("evaluation.every=1",), "above 1"),
+        (("evaluation.every=1",), "set evaluation.every to 2 or more"),
         (("evaluation.size=6", "cohort.sampler=full", "cohort.size=0"), "all clients evaluate"),
         (("evaluation.size=60",), "data.clients is 12"),
         (('evaluation.measures=["auc"]',), "needs one of two classes"),
@@ -406,7 +406,7 @@ def test_what_has_no_proof_or_no_sense_is_refused(keys, reason):
 
 def test_a_test_set_of_clients_that_train_stops_nothing_uncharged():
     keys = ("stop.patience=1", "data.holdout=examples")
-    with pytest.raises(Refused, match="uncharged"):
+    with pytest.raises(Refused, match="these clients without a charge"):
         plan(small(*keys))
     plan(small(*keys, *BY_CLIENTS))
 
