@@ -180,7 +180,7 @@ def _unstated(
 ) -> Refused:
     """Returns a refusal that states what a claim lacks: `delta`, or everything."""
     advice = "give delta"
-    if claimed_epsilon is noise_multiplier is function.profile is None:
+    if {claimed_epsilon, noise_multiplier, function.profile} == {None}:
         advice = "give delta with an epsilon or with a noise multiplier, or add a method "
         advice += "profile(delta) that returns epsilon"
     return Refused(f"no claim is stated for {function.name}; {advice}")
