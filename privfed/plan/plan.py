@@ -1,7 +1,6 @@
 """The plan of a run: its event, its noise, and the cost of all rounds.
 
-`check`, `train`, the ledger's terms and `calibrate` all use this plan, so they cannot disagree. A
-configuration without a proof is refused before any client trains, with an alternative.
+`check`, `train`, the ledger and `calibrate` all use it. Configurations without a proof are refused.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from privfed.sampling.cohort import draws_of
 from privfed.secure.aborts import refuse_aborts, refuse_sites_that_stop
 from privfed.secure.summation import RowHiding
 
+_UNCOVERED = "measures that epsilon does not cover were written"
 ON_TRAINED = "simulation: scored on examples of clients that train"
 """The note of a run whose data.holdout is "examples"."""
 
@@ -46,8 +46,7 @@ class Plan:
     """A configuration whose noise was solved for, with its cost over all rounds.
 
     `cost`, `mechanism`, `event` (the charge of a round) and `noise_multiplier` are of training
-    rounds. `guarantee` holds over all rounds and over the earlier runs in `before`. `by_examples`
-    is true if rows are weighted by numbers of examples.
+    rounds. `guarantee` holds over all rounds and over the earlier runs in `before`.
     """
 
     config: Config
@@ -184,12 +183,11 @@ class Plan:
         """The reason other than simulated attackers; None if there is none."""
         config, run = self.config, self.config.run
         measured = run.simulation_metrics or run.client_measures
-        uncovered = "measures that epsilon does not cover were written" if measured else ""
         if run.randomness == "seeded":
             seeded = f"simulation: noise and cohorts follow from the seed {run.seed}"
-            return f"{seeded}; {uncovered}" if measured else seeded
+            return f"{seeded}; {_UNCOVERED}" if measured else seeded
         if measured:
-            return f"simulation: {uncovered}"
+            return f"simulation: {_UNCOVERED}"
         if self.config.secure.simulate == "arithmetic":
             return "simulation: no cryptography ran in the secure sums"
         if self.config.source.holds_real_clients and not self.config.real_clients:

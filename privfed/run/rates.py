@@ -230,7 +230,7 @@ def _prepared(
     if "privacy.clip" in config.open:
         keys["privacy"] = {"mechanism": "gaussian", "noise_multiplier": 1.0, "accountant": "rdp"}
         keys["privacy"]["clip"] = config.mechanism.clip
-        clipped = prepare(assembled(keys), population)
+        clipped = _first_accepted(keys, population, prepare)
     return _Trials(population, setup, clipped)
 
 
