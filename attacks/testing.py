@@ -5,6 +5,9 @@ Each check is a function of the attack, and raises `AssertionError`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -56,13 +59,19 @@ def sends_a_row_for_each_attacker(attack: Attack) -> None:
 
 
 def reads_what_it_declares(attack: Attack) -> None:
-    """Checks that rows beyond the declared threat model have no effect."""
-    trained = _cloud(3)
-    if Knowledge.ALL_HONEST in attack.knows:
-        return
-    alone, _ = attack.corrupt(View(1, trained), {}, _rng())
-    others, _ = attack.corrupt(View(1, trained, _cloud(5), torch.sum), {}, _rng())
-    assert torch.equal(alone, others), "rows depend on values that `knows` does not declare"
+    """Checks that an attack depends on nothing beyond what it declares to know."""
+    trained, honest = _cloud(3), _cloud(9, seed=1)
+    declared = _shown(attack, trained, honest)
+    undeclared: dict[str, Any] = {}
+    if Knowledge.ALL_HONEST not in attack.knows:
+        undeclared |= {"honest": honest, "identities": np.arange(len(honest))}
+    if Knowledge.RULE not in attack.knows:
+        undeclared["rule"] = lambda rows: -9 * rows.sum(0)
+    rows, state = attack.corrupt(declared, {}, _rng())
+    others, remembered = attack.corrupt(replace(declared, **undeclared), {}, _rng())
+    assert torch.equal(rows, others), "rows depend on values that `knows` does not declare"
+    same = {*state} == {*remembered} and all(torch.equal(state[k], remembered[k]) for k in state)
+    assert same, "the state depends on values that `knows` does not declare"
 
 
 def attacks_among_few_and_broken_rows(attack: Attack) -> None:

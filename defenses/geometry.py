@@ -120,12 +120,12 @@ def _between(gram: Tensor) -> Tensor:
 
 
 def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
-    """Returns inner products of `rows[keep]`, centred at a point near most rows, on the CPU.
+    """Returns inner products `[n + 1, n + 1]` of `rows[keep]` and the origin, on the CPU.
 
-    The search starts at the origin. If most rows are much nearer to one of the rows than to the
-    current point, that row becomes the new point, until no row is much nearer. Byzantine rows can
-    be placed in a chain, each a thousandth as far out as the one before, so up to n steps are
-    allowed.
+    They are taken about a point near most rows. The search starts at the origin. If most rows are
+    more than ten times nearer to one of the rows, by median distances, than to the current point,
+    that row becomes the new point, until there is no such row. If Byzantine rows form a chain, each
+    step may advance by one row only, so up to n steps are allowed.
     """
     places = torch.arange(len(rows)) if keep is None else keep.cpu()
     center = None

@@ -206,9 +206,10 @@ def _placements(honest: Tensor, count: int) -> Iterator[Tensor]:
 
 
 def _honest(n: int, count: int) -> Iterator[Tensor]:
-    """Yields `n` honest rows `[n, d]`: two clouds, two distant groups, and one with an outlier.
+    """Yields four sets of `n` honest rows `[n, d]`.
 
-    The smaller group has `count` rows, and its center is not 0.
+    These are two clouds, one set of two distant groups, and one with an outlier. In the third, the
+    smaller group has `count` rows (at least one), and neither center is 0.
     """
     for d, seed in ((5, 0), (2, 2)):
         yield _cloud(n, d, seed)

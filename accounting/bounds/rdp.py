@@ -118,10 +118,13 @@ def _between(release: Any, order: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def integer_divergence(release: Any, order: float) -> float:
-    """Returns the divergence of integer noise, Poisson-sampled or not, at an integer order from 2.
+    """Returns a bound on the Rényi divergence of integer noise, Poisson-sampled or not.
 
-    For discrete Gaussians any order is valid.
+    The order is an integer from 2; for discrete Gaussians without sampling any order above 1.
+    Raises `ValueError` for a fractional order otherwise.
     """
+    if order != int(order) and not isinstance(release, DiscreteGaussians):
+        raise ValueError(f"order {order} is fractional, but {release!r} needs an integer order")
     match release:
         case PoissonSampled(rate=q, of=noise):
             return poisson_sampled(functools.partial(integer_divergence, noise), q, int(order))

@@ -107,7 +107,11 @@ class ValuesQuestion:
         return np.array([*nodes, MISSING_NODE])[words.codes][:, None]
 
     def _node(self, value: str, place: Mapping[str, int], dialect: Dialect) -> int:
-        """Returns the node of a word: as written ("01"), or else of the integer it denotes."""
+        """Returns the tree's node for a word.
+
+        It is that of the declared value with the same spelling ("01"), else with the same integer
+        ("1"), else `OTHER_NODE`.
+        """
         return place.get(value, place.get(_plain(value, dialect), OTHER_NODE))
 
 
@@ -186,7 +190,10 @@ class NumbersQuestion:
 
 
 def _plain(value: str, dialect: Dialect) -> str:
-    """Returns integers in one notation, as a declaration writes them; other words unchanged."""
+    """Returns a word that denotes an integer as its decimal digits ("01" → "1").
+
+    Integers from 10^15 in magnitude, and any other word, are unchanged.
+    """
     number = _number(value, dialect)
     return f"{number:.0f}" if abs(number) < 1e15 and number == round(number) else value
 

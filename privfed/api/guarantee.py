@@ -114,7 +114,7 @@ class RunGuarantee:
         """Returns the guarantee that the ledger of an audited run proves.
 
         Raises:
-          Broken: if the ledger proves none.
+          Broken: if the ledger proves none, or the audit found a contradiction.
         """
         from accounting.guarantee import stated  # imports accountants
 

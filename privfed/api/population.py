@@ -153,7 +153,7 @@ class Arrays(DeclaredPopulation):
             unknown = {"unknown": keys.pop("unknown")} if "unknown" in keys else {}
             inputs = {X: {"shape": shape, "tokens": tokens, **unknown}}
         if inputs:
-            _refuse_bounds(shape if not tokens else (), bounds)
+            _refuse_bounds(tokens, shape, bounds)
             keys["inputs"] = plain(inputs)
         else:
             keys |= {"shape": plain(shape), "features": {X: plain(bounds)}}
@@ -170,12 +170,17 @@ class Arrays(DeclaredPopulation):
         self.loss = _loss(self.section)
 
 
-def _refuse_bounds(shape: Sequence[int], bounds: Sequence[float]) -> None:
-    """Raises `Refused` if a shape or bounds are given although inputs are declared separately."""
-    if shape or bounds:
+def _refuse_bounds(tokens: int, shape: Sequence[int], bounds: Sequence[float]) -> None:
+    """Raises `Refused` for bounds of token ids, and for a shape or bounds in addition to inputs."""
+    if tokens and bounds:
         raise Refused(
-            f"shape and bounds are {shape!r} and {bounds!r}, but the inputs are declared as "
-            "tokens=, or each by itself (inputs=); leave these out"
+            f"bounds is {bounds!r}, but tokens= declares ids, which have no bounds; remove bounds="
+        )
+    given = {name: value for name, value in (("shape", shape), ("bounds", bounds)) if value}
+    if given and not tokens:
+        raise Refused(
+            f"{' and '.join(f'{name} is {value!r}' for name, value in given.items())}, but inputs= "
+            f"declares each input; remove {' and '.join(f'{name}=' for name in given)}"
         )
 
 

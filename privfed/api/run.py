@@ -120,7 +120,10 @@ class Run(InProgress):
         directory = self._near
         form = directory.checkpoint.form()
         if form is None:
-            raise Refused(f"{self.path} is of an older version; load the model by evaluate()")
+            raise Refused(
+                f"{self.path} was written by an older version, whose checkpoint does not state the "
+                "form of an example, so run.model is unavailable; score the model by evaluate()"
+            )
         network, params, _ = stored_model(directory, form.empty())
         trained = merge_model(with_own_calls(network.module), network.hold(params))
         for name in trained:

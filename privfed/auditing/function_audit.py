@@ -137,7 +137,7 @@ def claim_of(
     sampling_rate: float | None = None,
     rounds: int | None = None,
 ) -> FunctionClaim:
-    """Returns the claim stated by the arguments, or else the one that `function` has as `profile`.
+    """Returns the claim that the arguments state, or else that of `function.profile` at `delta`.
 
     Args:
       function: the function under test.
@@ -149,8 +149,8 @@ def claim_of(
 
     Raises:
       Refused: if both an epsilon and a noise multiplier are given; if a rate or rounds are given
-        without a noise multiplier; if no claim is given with `delta` and `function` has no
-        `profile`; or if an argument is out of range.
+        without a noise multiplier; if `delta` is not given; if neither an epsilon nor a noise
+        multiplier is given and `function` has no `profile`; or if an argument is out of range.
     """
     if noise_multiplier is None and (sampling_rate is not None or rounds is not None):
         raise Refused(
@@ -172,10 +172,18 @@ def claim_of(
         )
     if delta is not None and profile is not None:
         return FunctionClaim.of_profile(profile, delta)
-    raise Refused(
-        f"no claim is stated for {function.name}; give delta with an epsilon or with a noise "
-        "multiplier, or add a method profile(delta) that returns epsilon"
-    )
+    raise _unstated(function, claimed_epsilon, noise_multiplier)
+
+
+def _unstated(
+    function: ReleasedFunction, claimed_epsilon: float | None, noise_multiplier: float | None
+) -> Refused:
+    """Returns a refusal that states what a claim lacks: `delta`, or everything."""
+    advice = "give delta"
+    if {claimed_epsilon, noise_multiplier, function.profile} == {None}:
+        advice = "give delta with an epsilon or with a noise multiplier, or add a method "
+        advice += "profile(delta) that returns epsilon"
+    return Refused(f"no claim is stated for {function.name}; {advice}")
 
 
 Numbers = NDArray[np.float64]

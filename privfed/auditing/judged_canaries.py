@@ -201,7 +201,7 @@ def _power(judgement: Judgement) -> str:
 
 
 def _two(every: float | None, final: float | None) -> str:
-    """Formats a figure by either statistic: single releases, and the final model."""
+    """Formats an ε by both statistics: from single releases, and from the final model."""
     return f"{_shown(every)} from single releases, {_shown(final)} from the final model"
 
 

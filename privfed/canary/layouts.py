@@ -85,8 +85,8 @@ def _checked(leaf: Any, what: str) -> Any:
             f"{what} is of type {type(leaf).__name__}; expected NumPy arrays or torch tensors: a "
             "single one, a list, or a state_dict"
         )
-    if not _is_tensor(leaf) and leaf.dtype.kind not in "fiub":
-        raise Refused(f"{what} has numbers of type {leaf.dtype}; expected floating-point numbers")
+    if leaf.is_complex() if _is_tensor(leaf) else leaf.dtype.kind not in "fiub":
+        raise Refused(f"{what} is an array of type {leaf.dtype}; expected real numbers")
     return leaf
 
 

@@ -283,7 +283,10 @@ class LocalExecutor:
         return ids[np.argsort(-work, kind="stable")]
 
     def _weights(self, ids: Indices) -> Tensor:
-        """Weights `[c]`: declared constants, numbers of examples, or 1."""
+        """Weights `[c]`: declared constants, numbers of examples, or 1.
+
+        The numbers of examples are at most `most_examples`, if that is set.
+        """
         if self.weights:
             return torch.tensor(self.weights, dtype=torch.float64)[ids]
         sizes = self.trainer.federation.sizes(ids)

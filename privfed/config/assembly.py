@@ -60,8 +60,8 @@ def assembled(raw: Raw, solved: Resolved = UNSOLVED) -> Config:
     del sections[""]
     if left_open and sections["data"].site_partition == "elsewhere":
         raise Refused(
-            f'{left_open[0]} is "auto", but sites on machines of their own train with the keys '
-            "that they approved; set a number",
+            f'{left_open[0]} is "auto", but with data.site_partition = "elsewhere" sites approve '
+            f"all values of the run file before the run starts; set {left_open[0]} to a number",
             key=left_open[0],
         )
     return Config(**sections, **parts, names=names, given=given, open=left_open, **vars(solved))

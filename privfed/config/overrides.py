@@ -123,7 +123,10 @@ def evaluation_keys(assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         override(raw, assignment)
     if others := raw.keys() - {"evaluation"}:
-        raise Refused(f"--federated takes only keys of [evaluation]; leave {min(others)} out")
+        raise Refused(
+            "with --federated, --set takes only keys of [evaluation]; leave the keys of "
+            f"[{min(others)}] out"
+        )
     keys = raw.get("evaluation", {})
     for key in ("by", "every", "holdout"):
         if key in keys:

@@ -140,8 +140,8 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
     missing = sorted(declared(contract) - {*dir(part), *part.model_fields})
     if missing:
         raise Refused(
-            f"{named}, which does not declare {', '.join(missing)}; expected all that {base} "
-            "says: extend a built-in part, or add these"
+            f"{named}, which does not declare {', '.join(missing)}; expected all attributes that "
+            f"{base} declares: add these, or extend a built-in part"
         )
     refuse_misdeclared(kind, part, named)
     refuse_uncalled(kind, part, named, Part)

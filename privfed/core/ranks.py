@@ -101,8 +101,9 @@ ALONE = Alone()
 class Together:
     """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
 
-    Claimed numbers are counted at `store` under the name `group`, since a store may still exist
-    after a group has failed. `alive` reports whether the processes that this one monitors still
+    The numbers that `claimed` hands out are counted at `store`. The store may outlive a failed
+    process group, so the counters' names begin with `group`, which is drawn anew for each process
+    group. `alive` reports whether the processes that this one monitors still
     run. `cards` is the process group for sums among GPUs, if each rank has a GPU of its own.
     """
 

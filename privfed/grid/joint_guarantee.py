@@ -110,7 +110,10 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class Group:
-    """The guarantee `bound` over `cells`, and over the earlier runs that they count."""
+    """One guarantee, `bound`, that covers all runs of `cells`.
+
+    It covers them together with the earlier runs that these count.
+    """
 
     cells: frozenset[str]
     bound: Guarantee

@@ -52,9 +52,10 @@ bits of their fractions, fit 32 bits."""
 
 
 def fits_single(clip: float, step: float) -> bool:
-    """Whether float32 rows of norm `clip`, divided by `step`, are exact and fit 32 bits.
+    """Whether rows of norm `clip` can be encoded in single precision.
 
-    Division by a power of two loses no bits.
+    They can if `step` is a power of two, so that division is exact, and quotients with 16 bits of
+    fraction fit 32 bits.
     """
     return math.frexp(step)[0] == 0.5 and clip / step <= MOST_IN_SINGLE
 

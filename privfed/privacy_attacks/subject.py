@@ -182,7 +182,9 @@ class Subject:
         ids = np.arange(self.population.clients)
         holders = ids[self.population.sizes(ids) >= least]
         if not len(holders):
-            raise Refused(f"no client holds {least} examples; lower --examples")
+            if least > 1:
+                raise Refused(f"no client holds {least} or more examples; lower --examples")
+            raise Refused("no client holds an example; attack a run whose clients hold data")
         return holders
 
 

@@ -179,7 +179,7 @@ class RunRecord:
 
     @property
     def terms(self) -> Mapping[str, Any]:
-        """The terms in the ledger's first line; empty if there is none."""
+        """The run's terms (δ, unit, …) in the ledger's first line; empty if there is none."""
         return self.begun.terms if self.begun else {}
 
     @property

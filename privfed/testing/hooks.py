@@ -69,7 +69,11 @@ def resumes_from_a_checkpoint(server: Any) -> None:
 
 
 def stays_without_an_update(server: Any) -> None:
-    """Checks that the model stays with aggregates of zero, and at rate zero."""
+    """Checks that a server leaves the model unchanged where it has to.
+
+    Aggregates of zero leave the model unchanged and the state finite, and a learning rate of zero
+    leaves the model unchanged.
+    """
     zeros = torch.zeros_like(_DELTAS)
     params, state = _run(server, zeros, _start(), server.init(_start()))
     assert torch.equal(params, _start()), "aggregates of zero move the model"

@@ -30,6 +30,7 @@ from privfed.store.run_directory import RunDirectory
 from privfed.trained.personalise import Personalised, client_score, comparison_of
 
 _BATCH_SIZE = 32
+_LESS_PUBLIC = "lower data.holdout_fraction"
 _NOTE = "a simulation: clients' personal models, scored on {}; no ε covers these scores"
 _HELD_BACK = "examples that clients hold out"
 _TRAINED = 'all examples of clients, who trained on them (evaluation.by = "clients" holds some out)'
@@ -74,11 +75,10 @@ def score_kept_models(path: Path) -> Personalised:
         measures = setup.executor.measures
         scoring = (measures.federation if measures else setup.federation).at(now.round)
         ids = np.flatnonzero(np.diff(scoring.offsets))
+        apart = measures is not None and config.evaluation.holdout > 0
         if not len(ids):
-            raise Refused(
-                "no client holds an example to score; lower data.holdout_fraction, or use other "
-                "data"
-            )
+            advice = "raise evaluation.holdout or set it to 0" if apart else _LESS_PUBLIC
+            raise Refused(f"no client holds an example to score; {advice}, or use other data")
         states = client_states(setup, directory, ledger, now)
         network = setup.executor.trainer.network
         after = [
@@ -86,7 +86,6 @@ def score_kept_models(path: Path) -> Personalised:
             for client, model in _models(setup, objective, now, states, ids)
         ]
     measure, before = client_scores(setup.network, scoring, now.state.params, ids)
-    apart = measures is not None and config.evaluation.holdout > 0
     return Personalised(
         path=path,
         round=now.round,

@@ -116,6 +116,18 @@ def test_dropouts_without_compensation_cost_what_is_published(lost, published):
     assert spent(scale, 1 - lost) == pytest.approx(published, rel=0.02)
 
 
+def test_fractional_orders_are_refused_where_bounds_need_integers():
+    """Truncated to the order 2, a sample's divergence of order 2.9 would be too small."""
+    noise = DiscreteGaussians(50.0, 10, 100.0, 1000.0, 64)
+    once = [integer_divergence(noise, order) for order in (2, 2.9, 3)]
+    assert once == sorted(once)
+    assert once[0] < once[1] < once[2]
+    for release in (PoissonSampled(0.3, noise), Skellam(1e6, 1000.0, 1e4)):
+        assert integer_divergence(release, 2.0) == integer_divergence(release, 2)
+        with pytest.raises(ValueError, match=r"order 2\.9 is fractional"):
+            integer_divergence(release, 2.9)
+
+
 def test_exchanges_add_up_before_they_are_sampled_and_not_after():
     """T passes as T independent samples would claim far less than is true."""
     once, five = Skellam(1e6, 1000.0, 1e4), Skellam(1e6, 1000.0, 1e4, exchanges=5)

@@ -12,7 +12,7 @@ from attacks.testing import (
     sends_a_row_for_each_attacker,
     steers_where_it_declares,
 )
-from attacks.types import Attack, NoAttack, UpdateAttack
+from attacks.types import Attack, Knowledge, NoAttack, UpdateAttack
 from attacks.updates.simple import Scaling
 from attacks.updates.statistics import Alie
 
@@ -37,6 +37,32 @@ class Peeking(Scaling):
     def corrupt(self, view, state, rng):
         seen = view.byzantine if view.honest is None else view.honest[: len(view.byzantine)]
         return -seen, state
+
+
+class Probing(Alie):
+    """It tries the aggregation rule where it is there, and declares honest rows alone."""
+
+    def corrupt(self, view, state, rng):
+        rows, state = super().corrupt(view, state, rng)
+        return (rows if view.rule is None else rows + view.rule(rows)), state
+
+
+class Remembering(Scaling):
+    """It keeps honest rows that it does not declare for later rounds."""
+
+    def corrupt(self, view, state, rng):
+        rows, state = super().corrupt(view, state, rng)
+        seen = view.byzantine if view.honest is None else view.honest
+        return rows, {**state, "seen": seen.mean(0)}
+
+
+class Trying(UpdateAttack):
+    """It declares the aggregation rule alone, and reads it."""
+
+    knows = UpdateAttack.knows | {Knowledge.RULE}
+
+    def corrupt(self, view, state, rng):
+        return view.byzantine - view.rule(view.byzantine), state
 
 
 class Trustful(Alie):
@@ -76,10 +102,15 @@ class Idle(NoAttack):
 
 CONTRACTS = {
     sends_a_row_for_each_attacker: [InPlace(), Random()],
-    reads_what_it_declares: [Peeking()],
+    reads_what_it_declares: [Peeking(), Probing(), Remembering()],
     attacks_among_few_and_broken_rows: [Trustful()],
     poisons_what_it_declares: [Beyond(), Silent(), Idle()],
     steers_where_it_declares: [Silent()],
     aims_at_labels_that_exist: [Beyond()],
 }
 test_every_attack_keeps, test_a_wrong_attack_is_rejected_by = contract_tests("attack", CONTRACTS)
+
+
+def test_an_attack_may_read_the_rule_that_it_declares():
+    """The rule alone, which needs no honest rows."""
+    reads_what_it_declares(Trying())

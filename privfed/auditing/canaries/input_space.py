@@ -192,7 +192,7 @@ def _vocabulary(form: Form, public: Examples | None) -> int:
     if form.labels == form.features:
         return form.classes
     if public is None:
-        raise Refused(_nothing_public("the number of tokens"))
+        raise Refused(_nothing_public("the number of tokens", "`tokens` of the input"))
     return int(_features(public).max()) + 1
 
 
@@ -201,7 +201,7 @@ def _bounds(form: Form, public: Examples | None) -> tuple[Tensor, Tensor]:
     if form.preprocessing is not None:
         return _declared_bounds(form.preprocessing)
     if public is None:
-        raise Refused(_nothing_public("the bounds of an input"))
+        raise Refused(_nothing_public("the bounds of an input", "columns with bounds"))
     x = _features(public)
     return x.amin(0).cpu(), x.amax(0).cpu()
 
@@ -220,9 +220,9 @@ def _features(examples: Examples) -> Tensor:
     return examples.x[torch.arange(len(examples), device=examples.y.device)]
 
 
-def _nothing_public(what: str) -> str:
+def _nothing_public(what: str, declaration: str) -> str:
     return (
         f'audit.kind = "input" creates inputs, but no public information states {what}; '
-        "declare columns with bounds, hold out a public test set (data.holdout), or use "
+        f"declare {declaration}, hold out a public test set (data.holdout), or use "
         'audit.kind = "update"'
     )

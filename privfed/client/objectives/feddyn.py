@@ -25,11 +25,12 @@ from privfed.core.deferred import Tensor, torch
 class FedDyn(Objective):
     """FedDyn (FedPD with full participation): a dynamic regulariser, for clients that return.
 
-    A client keeps d numbers, sends d and receives d. The paper solves the local problem exactly;
-    here it is solved approximately by E epochs of SGD. Under privacy the update is clipped as
-    usual, and s is computed from releases and public constants. Client states cost no additional
-    privacy (`privfed.client.client_states`). However, the noise of all rounds accumulates in s:
-    expect a smaller benefit than without privacy.
+    A client keeps, sends and receives one number per parameter. The paper solves the local problem
+    exactly; here it is solved approximately by the configured epochs of SGD. Under privacy the
+    update is clipped as usual, and the server's state s (`drift`) is computed from releases and
+    public constants. Client states cost no additional privacy (`privfed.client.client_states`).
+    However, the noise of all rounds accumulates in s: expect a smaller benefit than without
+    privacy.
     """
 
     keeps: ClassVar[int] = 1

@@ -34,7 +34,7 @@ class Readable(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """The names of the table's columns in order, which are private.
+        """The column names, in the table's order. The names are private.
 
         Raises `Refused` if there is no column, or two with the same name.
         """

@@ -30,7 +30,10 @@ class Carrier(Protocol):
         ...
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Returns (site, answer) pairs that have arrived, in any order; empty after `deadline`."""
+        """Waits for an answer, at most until `deadline` (`time.monotonic`).
+
+        Returns the (site, answer) pairs that arrived, in any order; empty if none did.
+        """
         ...
 
 

@@ -164,7 +164,10 @@ def _encoded(raw: bytes) -> str:
 
 
 def _decoded(text: str, where: str) -> bytes:
-    """Decodes 32 bytes from either form. Raises `UnknownKey` if `text` is neither."""
+    """Decodes 32 bytes from base64url or hexadecimal digits.
+
+    Raises `UnknownKey` if `text` is neither; `where` is its place, for the message.
+    """
     expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
     if len(text) not in (_LETTERS, _DIGITS):
         raise UnknownKey(f"{expected}; found {len(text)} characters: copy the complete line")

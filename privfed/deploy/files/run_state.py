@@ -136,7 +136,10 @@ class LedgerCopy:
         return [link["hash"] for link in links]
 
     def _read(self, lines: list[bytes]) -> Ledger:
-        """Parses the ledger of all `lines`. Raises `Declined` if they are invalid."""
+        """Parses `lines`, a ledger from its first line on.
+
+        Raises `Declined` if they are invalid.
+        """
         try:
             return Ledger(self.path, chain.following(chain.START, lines, self.path))
         except AccountingError as error:

@@ -44,8 +44,9 @@ def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
 
 
 def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
-    """Returns a refusal of the external model `name`; None if the policy lists its file's digest.
+    """Returns a refusal of the external model `name`; None if it may run.
 
+    It may run if one file defines it exactly once and the policy lists that file's digest.
     Only "module:name" can be listed: a name that an installed package registers does not identify
     the file of its code.
     """

@@ -63,7 +63,9 @@ class Readings(NamedTuple):
 
 def by_cause(causes: Mapping[str, int]) -> str:
     """Returns a line for each of the `causes` with its number of clients, largest number first."""
-    return "\n".join(f"{n:,} clients: {cause}" for cause, n in Counter(causes).most_common())
+    return "\n".join(
+        f"{n:,} client{'s' if n > 1 else ''}: {cause}" for cause, n in Counter(causes).most_common()
+    )
 
 
 def readable_examples(source: Part, table: SiteTable) -> Readings:
@@ -102,7 +104,12 @@ def readable_examples(source: Part, table: SiteTable) -> Readings:
 
     good, causes = _good(np.arange(len(clients)), fault)
     if not len(good):
-        raise Refused(by_cause(causes) if _ROW.search(reason) else reason)
+        if not _ROW.search(reason):
+            raise Refused(reason)
+        raise Refused(
+            "no client's rows can be read, so no client would count; correct the table:\n"
+            f"{by_cause(causes)}"
+        )
     return Readings(source.load_from(rows.only(of(good))), causes)
 
 
@@ -146,7 +153,7 @@ def synthetic_clients(config: Config, form: ExampleForm, count: int = 0) -> Fede
 def site_population(
     examples: Examples, config: Config, table: SiteTable, form: ExampleForm, site: str
 ) -> Federation:
-    """Returns a site's clients; of a client with more rows than `table.rows`, the first count.
+    """Returns a site's clients, each with at most its first `table.rows` rows.
 
     Args:
       examples: examples read from the site's table, with owners.

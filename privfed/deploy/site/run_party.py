@@ -143,7 +143,8 @@ class RunParty:
         """Returns the answer to the next message of the current sum.
 
         Raises:
-          Aborted: if no sum was started, or the message is invalid.
+          Aborted: if no sum was started, the message is rejected, or the row is not ready in time
+            (`Late`).
         """
         party = self._party or self._restored(None)
         if party is None:

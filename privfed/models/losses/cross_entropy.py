@@ -97,10 +97,10 @@ class MultiLabel(ScoredLoss):
         return log_odds(y.double().mean(0))
 
     def best_guess(self, y: Tensor, width: int) -> Tensor:
-        """Each label's contribution to the recall: the mean of 1 / (number of an example's labels).
+        """Each label's share in the recall of a constant prediction, up to a common factor.
 
-        The mean is over examples, with 0 for examples without the label. The k labels with the
-        largest contributions are the best constant prediction.
+        An example with n labels counts 1 / n for each of them, averaged over all examples. The k
+        labels with the largest shares are the best constant prediction.
         """
         labels = y.sum(-1, keepdim=True)
         return (y / labels.clamp(min=1)).double().mean(0)

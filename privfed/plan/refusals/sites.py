@@ -188,8 +188,10 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
             '"none" and privacy.mechanism = "gaussian"'
         )
     if config.rule.robust or config.aggregation.before:
+        before = config.aggregation.before
+        stated = f" with aggregation.before = {before}" if before else ""
         yield (
-            f"{key}, but aggregation.rule = {config.names['rule']!r} (with aggregation.before) "
+            f"{key}, but aggregation.rule = {config.names['rule']!r}{stated} "
             'treats each row as that of one client; use aggregation.rule = "mean" alone'
         )
     if mechanism.adaptive:

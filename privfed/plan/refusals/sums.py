@@ -62,8 +62,9 @@ def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, but with {mechanism} every client shares "
-            "noise with every other participant, so all rows would change if a canary is left "
-            "out; remove audit.canaries, and test the mechanism alone: `privfed audit --mechanism`"
+            "noise with every other participant, so leaving a canary out would change all rows, "
+            "which reveals that it is absent; remove audit.canaries, and test the mechanism alone: "
+            "`privfed audit --mechanism RUN.toml`"
         )
 
 
@@ -161,8 +162,9 @@ def _rules_for_models(config: Config) -> Iterator[str]:
     if config.compression.linear and (rule.remembers or needs - _OF_ANY_ROWS):
         yield (
             f"aggregation.rule = {config.names['rule']!r} depends on earlier updates or on the "
-            f"layers of a model, but with {_named(config)} clients do not send updates; use "
-            "another rule, or a compression that encodes each row by itself"
+            f"layers of a model, but under {_named(config)} clients send compressed rows, which "
+            "have neither the layers nor the coordinates of an update; use another rule, or a "
+            "compression that encodes each row by itself"
         )
 
 

@@ -49,15 +49,15 @@ class PairwiseGaussian(NoisedMechanism):
     multiplier `alone` remains.
 
     *Theorem.* Let h = n - t. The adversary's view of the others' rows, with known v_kj subtracted,
-    is x + N(0, S) for each number, S = a^2 I + b^2 (h I - J), J being all ones. A change of one
+    is x + N(0, S) for each coordinate, S = a^2 I + b^2 (h I - J), J being all ones. A change of one
     honest client by D is exactly as well hidden as by noise of variance s^2 on its row alone: 1 /
     s^2 = (1 / h) / a^2 + (1 - 1 / h) / (a^2 + h b^2). *Proof.* Colluders' pairs are constants and
     can be subtracted, and the messages of Byzantine clients are a function of their knowledge. The
     remaining noise is independent of that: u_k, and v_kj of honest pairs, whose covariance h I - J
     is 0 along (1, ..., 1) and h orthogonal to it. After whitening, D shifts a standard normal
-    vector by |D| sqrt((S^-1)_kk), the squared component of k along (1, ..., 1) being 1 / h; the
-    distinguishability of two normal vectors depends on their distance only. x may depend on all
-    earlier releases, so rounds compose adaptively.
+    vector by |D| sqrt((S^-1)_kk), the squared component of the unit vector e_k along (1, ..., 1)
+    being 1 / h; the distinguishability of two normal vectors depends on their distance only. x may
+    depend on all earlier releases, so rounds compose adaptively.
 
     *Unit and adjacency*: one client with all its examples, replaced by any other (replace-one);
     sensitivity 2 C by `clip_rows`, so the event is Gaussian(z / 2), z = s / C the multiplier
@@ -80,10 +80,10 @@ class PairwiseGaussian(NoisedMechanism):
     *Arithmetic*: as central noise; the joint distribution of all pairs is sampled instead of each
     pair (`PairwiseNoise.draw`). The process that simulates all clients knows all of them.
 
-    Source: CafCor (Allouah, Guerraoui & Stephan 2025, arXiv 2505.01874), with its filter
-    `aggregation.rule`; pairwise cancelling noise: Sabater, Bellet & Ramon 2022 (GOPA), and DECOR
-    (Allouah, Koloskova, El Firdoussi, Jaggi & Guerraoui 2024, arXiv 2405.01031). The accounting is
-    exact here.
+    Source: CafCor (Allouah, Guerraoui & Stephan 2025, arXiv 2505.01874), whose filter is
+    `aggregation.rule = "caf"`; pairwise cancelling noise: Sabater, Bellet & Ramon 2022 (GOPA), and
+    DECOR (Allouah, Koloskova, El Firdoussi, Jaggi & Guerraoui 2024, arXiv 2405.01031). The
+    accounting is exact here.
     """
 
     pair_noise: float = Field(1.0, ge=0, le=100)

@@ -58,7 +58,10 @@ class Correlated(ABC):
 
     @abstractmethod
     def _next(self, keys: Keys, std: float) -> Row:
-        """Returns Y of the next round `[length]`, whose Z follows from `keys`."""
+        """Returns the noise Y `[length]` of the next round.
+
+        Its Z, of standard deviation `std`, is drawn from `keys`.
+        """
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,11 @@ class PairwiseNoise:
 
     @property
     def exact(self) -> bool:
-        """Whether the grid is fine enough for both standard deviations for `draw` to be correct."""
+        """Whether the proof of `draw` applies; true without noise.
+
+        It applies if `alone`, and `centred` if noise is shared, have enough grid steps, and there
+        are at most a million clients.
+        """
         grid = self.grid
         if grid is None:
             return True

@@ -72,7 +72,10 @@ def _together(facts: GridFacts) -> Chapter:
 
 
 def _cells(facts: GridFacts) -> list[Block]:
-    """Returns the table of cells, and that of the worst attacks if attacks vary."""
+    """Returns the table of cells, and possibly the table of worst attacks.
+
+    The latter is returned if attacks vary and all losses share one metric.
+    """
     blocks: list[Block] = [cell_figures(facts)]
     if direction := facts.worst_first():
         blocks.append(worst_table(facts, direction))

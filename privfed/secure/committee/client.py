@@ -197,4 +197,7 @@ class CommitteeClient:
         text = vote_text(self._agreed, self._survivors)
         for vote in votes:
             if not vote.cast_by(self._terms.book.identities.get(vote.member, b""), text):
-                raise BadMessage("inconsistent", "a vote for other survivors than this member's")
+                raise BadMessage(
+                    "inconsistent",
+                    "a vote that its sender did not sign for this member's survivors",
+                )

@@ -24,7 +24,7 @@ from privfed.secure.primitives import KEY, Expander
 def opened_numbers(
     clients: tuple[int, ...], survivors: tuple[int, ...], client: int
 ) -> dict[int, int]:
-    """Returns the numbers of the secrets of a survivor that are opened, by the paired client.
+    """Returns the numbers of the opened secrets of the survivor `client`, by paired client.
 
     These secrets are its fresh seed (listed under the client itself) and the seeds that it shares
     with dropouts of the roster. A seed that two survivors share is never opened.

@@ -161,7 +161,10 @@ class MaskingClient(ClientMemory):
         public = [self._channel.public, self._pair.public]
         public += [key for keys in roster.keys for key in (keys.channel, keys.mask)]
         if len(set(public)) != len(public):
-            raise BadMessage("duplicate key", "two public keys of the roster are the same")
+            raise BadMessage(
+                "duplicate key",
+                "two public keys, of the roster or this client's own, are the same",
+            )
         for keys in roster.keys:
             if not keys.signed_by(self._directory.get(keys.sender, b"")):
                 raise BadMessage("wrong signature", "keys that their client did not sign")
@@ -288,7 +291,10 @@ class MaskingClient(ClientMemory):
         text = self._survivors.vote_text(self._agreed)
         for vote in votes.votes:
             if not vote.cast_by(self._directory.get(vote.sender, b""), text):
-                raise BadMessage("inconsistent", "a vote for other survivors than this client's")
+                raise BadMessage(
+                    "inconsistent",
+                    "a vote that its sender did not sign for this client's survivors",
+                )
         held = sorted(self._held.items())
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)
         keys = tuple((who, shares[1]) for who, shares in held if who not in self._near)

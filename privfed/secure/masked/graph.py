@@ -146,6 +146,9 @@ def recoverable(
 
 
 def graph_seed(session: Session) -> bytes:
-    """Returns the seed `[32]` of the session's circle, which the server draws."""
+    """Returns the server's seed `[32]` for the session.
+
+    A sparse graph is drawn by this seed (`privfed.secure.masked.circle`).
+    """
     keys = session.streams.at(f"noise/graph/{session.exchange}", session.round)
     return keys.bits(KEY // 8).tobytes()

@@ -125,7 +125,7 @@ def test_a_part_that_leaves_out_a_declaration_is_refused():
     class Silent(privfed.Sampler):
         """It does not say how it draws."""
 
-    with pytest.raises(privfed.Refused, match="does not declare sample, witness"):
+    with pytest.raises(privfed.Refused, match=r"not declare sample, witness; .*declares: add"):
         privfed.check(cohort={"sampler": Silent(size=5)})
 
 

@@ -235,7 +235,15 @@ def test_a_budget_of_tokens_leaves_out_further_examples_of_each_client():
         ({"inputs": {"ids": {"shape": (LENGTH,), "tokens": 5, "unknown": 5}}}, "unknown is 5"),
         ({"inputs": {"ids": {"shape": (LENGTH,), "bounds": (1, 1)}}}, "expected .low, high"),
         ({"inputs": {"y": {"shape": (LENGTH,), "tokens": 5}}}, "an input is called 'y'"),
-        ({"tokens": 5, "shape": (LENGTH,), "bounds": (0, 1)}, "leave these out"),
+        (
+            {"tokens": 5, "shape": (LENGTH,), "bounds": (0, 1)},
+            "bounds is .0, 1., but .* remove bounds=",
+        ),
+        ({"inputs": NAMED, "bounds": (0, 1)}, "^bounds is .0, 1., but .*; remove bounds=$"),
+        (
+            {"inputs": NAMED, "shape": (3,), "bounds": (0, 1)},
+            "^shape is .3,. and bounds is .0, 1., but .*; remove shape= and bounds=$",
+        ),
         ({"tokens": 5, "shape": (LENGTH,), "next_token": "ids"}, "next_token is 'ids'"),
         ({"tokens": 5, "shape": (LENGTH,), "next_token": True, "classes": 5}, "leave those out"),
         (

@@ -222,9 +222,9 @@ def test_what_is_no_such_function_is_refused(function, reason):
 @every_case(
     ("stated", "reason"),
     [
-        ({}, "no claim is stated"),
-        ({"delta": DELTA}, "no claim is stated"),
-        ({"claimed_epsilon": 1.0}, "no claim is stated"),
+        ({}, "no claim is stated for .*; give delta with an epsilon"),
+        ({"delta": DELTA}, "no claim is stated for .*; give delta with an epsilon"),
+        ({"claimed_epsilon": 1.0}, "no claim is stated for .*; give delta$"),
         ({"claimed_epsilon": 1.0, "noise_multiplier": 1.0, "delta": DELTA}, "remove one"),
         ({"claimed_epsilon": 1.0, "rounds": 3, "delta": DELTA}, "without a noise multiplier"),
         ({"noise_multiplier": 1.0, "delta": 0.0}, "delta is 0"),

@@ -357,7 +357,7 @@ TOKENS = torch.arange(20).reshape(4, 5)
         (population(torch.randn(4, 2), torch.randn(4, 3), 4), "numbers or columns"),
         (population(torch.randn(4, 2), torch.zeros(4, 2).long(), 4), "each of .* positions"),
         (population(torch.randn(4, 2), CLASSES, 0), "bounds of an input"),
-        (population(TOKENS, CLASSES, 0), "number of tokens"),
+        (population(TOKENS, CLASSES, 0), "number of tokens; declare `tokens` of the input"),
     ],
     ids=["numbers", "positions", "no bounds", "no vocabulary"],
 )

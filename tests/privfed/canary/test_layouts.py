@@ -70,13 +70,23 @@ def test_tensors_of_low_precision_on_their_device_keep_it(precision):
     [
         ([1.0, 2.0], "of type float"),
         ({"state_dict": {"a": np.zeros(3)}}, "'state_dict' is of type dict"),
-        (np.zeros(3, dtype=complex), "complex128"),
+        (np.zeros(3, dtype=complex), "an array of type complex128; expected real numbers"),
+        ({"a": torch.zeros(3, dtype=torch.complex64)}, "'a' is an array of type torch.complex64"),
         (np.zeros(4), "the model has 4 floating-point numbers, but the canaries have 3"),
         ([np.zeros(3, dtype=int)], "the model has no floating-point numbers"),
         (np.zeros(3, dtype=np.float16), "does not fit"),
         (np.full(3, np.nan), "not finite"),
     ],
-    ids=["numbers", "nested", "complex", "dimension", "integers", "overflow", "nan"],
+    ids=[
+        "numbers",
+        "nested",
+        "complex",
+        "complex tensor",
+        "dimension",
+        "integers",
+        "overflow",
+        "nan",
+    ],
 )
 def test_what_is_no_model_is_refused(parameters, problem):
     with pytest.raises(Refused, match=problem):

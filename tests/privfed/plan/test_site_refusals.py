@@ -51,7 +51,11 @@ SHARES = "privacy.mechanism=discrete_gaussian"
         (("privacy.mechanism=local_gaussian",), "already protects its sum"),
         ((*TWO, "cohort.sampler=full", "cohort.size=0"), "several sites"),
         ((*TWO, "secure.parties=clients"), "clients are the parties of sums"),
-        ((*TWO, "aggregation.rule=norm_bound"), "treats each row as that of one client"),
+        ((*TWO, "aggregation.rule=norm_bound"), "'norm_bound' treats each row as that of one"),
+        (
+            (*TWO, 'aggregation.before=["bucketing"]'),
+            r"'mean' with aggregation.before = \['bucketing'\] treats",
+        ),
         (
             (*TWO, "attack.name=sign_flip", "attack.fraction=0.2"),
             "attackers are simulated only for clients",

@@ -228,7 +228,7 @@ def test_commands_on_a_run_directory(tmp_path):
     ("words", "said"),
     [
         (["--client", "999"], "--client is 999"),
-        (["--examples", "60"], "no client holds 60"),
+        (["--examples", "60"], "no client holds 60 or more examples; lower"),
         (["--set", "client.objective=fedprox"], "plain local SGD"),
         (
             [

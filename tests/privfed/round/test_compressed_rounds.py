@@ -322,7 +322,7 @@ REFUSED = {
     ),
     "a rule with a center": (
         ("compression.name=random_mask", "aggregation.rule=centered_clipping"),
-        "depends on earlier updates or on the layers of a model",
+        "depends on earlier updates or on the layers of a model, but under",
     ),
     "noise that cancels over rounds": (
         ("compression.name=random_mask", "privacy.mechanism=blt", "cohort.sampler=cyclic",

@@ -31,7 +31,10 @@ _PATHS, _SECONDS = ("run", "federation", "key", "out"), ("seconds", "patience")
 
 
 class RunFailed(Exception):
-    """A federated run ended by an error, which the coordinator's log states."""
+    """A federated run ended by an error.
+
+    The text states an invalid configuration, and for other errors refers to the coordinator's log.
+    """
 
 
 @dataclass(frozen=True)

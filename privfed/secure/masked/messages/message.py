@@ -13,7 +13,10 @@ from privfed.secure.primitives import KEY, SIGNATURE, SignedMessage
 
 
 class WireMessage(ABC):
-    """A frozen value with one byte form: format, kind, the session's context, and a body."""
+    """A frozen value with a unique encoding in bytes.
+
+    The encoding is the format, the kind, the session's context, and a body.
+    """
 
     kind: ClassVar[int]
 

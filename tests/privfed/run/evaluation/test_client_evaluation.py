@@ -486,9 +486,9 @@ def test_it_raises_the_budget_and_says_so(tmp_path):
     [
         (("--federated",), "epsilon is None, but this run is private; pass"),
         (("--epsilon", 1), "add --federated"),
-        (("--federated", "--epsilon", 1, "--data", "x.csv"), "own clients"),
+        (("--federated", "--epsilon", 1, "--data", "x.csv"), "of other clients, but only one"),
         (("--federated", "--epsilon", -1), "epsilon"),
-        (("--federated", "--epsilon", 1, "--set", "run.rounds=3"), "evaluation"),
+        (("--federated", "--epsilon", 1, "--set", "run.rounds=3"), "leave the keys of [run] out"),
         (("--federated", "--epsilon", 1, "--set", "evaluation.measures=[]"), "measures"),
         (("--federated", "--epsilon", 1, "--set", "evaluation.nothing=1"), "nothing"),
     ],
