@@ -149,6 +149,11 @@ class Arrays(DeclaredPopulation):
                 f"shape is {shape!r}; expected the shape of one example, for example (28, 28)"
             )
         keys: dict[str, Any] = plain({"label": array_table.Y, "clients": clients, **declared})
+        if tokens and inputs:
+            raise Refused(
+                f"tokens is {tokens}, but inputs= declares each input; give the input of tokens "
+                f"tokens={tokens} there, and remove tokens="
+            )
         if tokens:
             unknown = {"unknown": keys.pop("unknown")} if "unknown" in keys else {}
             inputs = {X: {"shape": shape, "tokens": tokens, **unknown}}

@@ -3,8 +3,8 @@
 A key that is "auto" gets the value with which short simulated runs end at the lowest loss. They
 read no private data: they train on the public test set or, without one, on synthetic examples that
 a randomly perturbed model labels. Each has a few simulated clients, plain local SGD, and the run's
-model, server optimizer, batch size and epochs. All randomness is seeded, so every process of a run
-chooses the same values.
+model, server optimizer, batch size and epochs. All randomness is seeded, so a seeded run chooses
+the same values again; other processes of a run read them from the first.
 
 *Learning rate.* Each of `RATES` is tried without clipping and noise.
 

@@ -239,6 +239,7 @@ def test_a_budget_of_tokens_leaves_out_further_examples_of_each_client():
             {"tokens": 5, "shape": (LENGTH,), "bounds": (0, 1)},
             "bounds is .0, 1., but .* remove bounds=",
         ),
+        ({"inputs": NAMED, "tokens": 5}, "^tokens is 5, but inputs= declares .*remove tokens=$"),
         ({"inputs": NAMED, "bounds": (0, 1)}, "^bounds is .0, 1., but .*; remove bounds=$"),
         (
             {"inputs": NAMED, "shape": (3,), "bounds": (0, 1)},
