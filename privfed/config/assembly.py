@@ -216,7 +216,8 @@ def _unknown_keys(name: str, given: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _unknown(name: str, key: str, known: list[str]) -> str:
-    instead = expected(key, known, *keys_meant(key, name))
+    meant = [target for target in keys_meant(key, name) if target != f"{name}.{key}"]
+    instead = expected(key, known, *meant)
     return f"{name}.{key} is not a known key{_owner(name, key)}; {instead}"
 
 

@@ -216,11 +216,11 @@ def _table_at(path: Iterable[str | int], model: type[BaseModel]) -> Iterable[str
 
 
 def _expected(problem: _Problem, model: type[BaseModel]) -> str:
-    if problem.kind in _KINDS:
-        return _KINDS[problem.kind].format(**{k: _number(v) for k, v in problem.context.items()})
     field = model.model_fields.get(str(problem.path[0])) if problem.path else None
     if field and field.description:
         return field.description
+    if problem.kind in _KINDS:
+        return _KINDS[problem.kind].format(**{k: _number(v) for k, v in problem.context.items()})
     return problem.message.removeprefix("Input should be ")
 
 

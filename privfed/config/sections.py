@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from accounting.noises import LARGEST_NOISE
 from privfed.config.attack_keys import AttackKeys
-from privfed.core.parts import Part
+from privfed.core.parts import Part, or_auto
 from privfed.models.start import Start
 from privfed.sampling.availability import Devices
 
@@ -123,7 +123,9 @@ class Data(Part):
 
 
 class Client(Part):
-    lr: float = Field(0.5, ge=0)
+    lr: float = Field(
+        0.5, ge=0, description="a number of at least 0, or 'auto'", json_schema_extra=or_auto
+    )
     """The learning rate of local steps, or "auto": chosen when the run starts, without private data
     (`privfed.run.rates`). The default is "auto" for networks, and the recommendation of the loss
     for linear models."""

@@ -38,6 +38,15 @@ from privfed.core.text import nearest
 P = TypeVar("P", bound=BaseModel)
 
 
+def or_auto(schema: dict[str, Any]) -> None:
+    """Changes the JSON schema of a key so that it also accepts "auto"."""
+    bounds = ("type", "minimum", "maximum")
+    schema["anyOf"] = [
+        {key: schema.pop(key) for key in bounds if key in schema},
+        {"const": "auto"},
+    ]
+
+
 class Part(BaseModel):
     """A frozen, strict configuration: unknown keys and wrong types are errors."""
 

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from accounting.events import Event
 from privfed.core.deferred import Tensor
-from privfed.core.parts import Part
+from privfed.core.parts import Part, or_auto
 from privfed.core.streams import Keys, Streams
 from privfed.core.vector import Layout
 from privfed.privacy.integers import Share
@@ -287,7 +287,13 @@ class NoisedMechanism(MechanismPart):
     Each such mechanism declares that key itself, since its meaning depends on the kind of noise.
     """
 
-    clip: float = Field(0.4, ge=1e-6, le=1e20)
+    clip: float = Field(
+        0.4,
+        ge=1e-6,
+        le=1e20,
+        description="a number from 1e-06 to 1e+20, or 'auto'",
+        json_schema_extra=or_auto,
+    )
     """Clipping norm: the largest L2 norm of a client's update, or "auto", as for `client.lr`."""
 
     private: ClassVar[bool] = True

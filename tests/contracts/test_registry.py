@@ -1,6 +1,7 @@
 """The registry itself: every part is there, declares what its kind asks for, and is under test."""
 
 import ast
+import functools
 import importlib
 import re
 import warnings
@@ -180,11 +181,14 @@ def test_a_hook_that_a_declaration_switches_off_is_rejected(kind, wrong, says):
         declares_what_its_kind_asks_for(kind, "wrong", wrong)
 
 
+parsed = functools.cache(ast.parse)
+
+
 def unregistered(sources):
     """Classes of parts in `sources`, by path, that no code names: neither the registry nor any
     code that extends, makes or checks for one.
     """
-    trees = {path: ast.parse(text) for path, text in sources.items()}
+    trees = {path: parsed(text) for path, text in sources.items()}
     named = {name for tree in trees.values() for node in ast.walk(tree) for name in _names(node)}
     return [
         f"{path}: {node.name}"

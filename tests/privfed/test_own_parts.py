@@ -150,7 +150,7 @@ BASES = {
     "privacy.mechanism": (CentralGaussian, ()),
     "aggregation.rule": (Mean, ()),
     "aggregation.rule of rows": (AnyRow, OPEN),
-    "aggregation.rule of weights": (Krum, OPEN),
+    "aggregation.rule of weights": (Krum, (*OPEN, *EVERYBODY)),  # three weights are too few
     "aggregation.rule of columns": (Median, OPEN),
     "compression.name": (Evens, ()),
     "cohort.sampler": (Poisson, ()),

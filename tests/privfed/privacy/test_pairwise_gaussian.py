@@ -329,7 +329,7 @@ def test_a_mean_is_taken_over_rows():
         (("cohort.sampler=cyclic", "cohort.separation=4"), "all clients take part"),
         (("secure.protocol=masks",), "protects rows that the server receives"),
         (("data.sites=3",), "the parties are sites"),
-        (("audit.canaries=40",), "if a canary is left out"),
+        (("audit.canaries=40",), "so leaving a canary out would change all rows"),
         (("evaluation.by=clients", "run.rounds=10"), "for rows that a rule averages"),
         (("privacy.colluders=8",), "no client's noise counts"),
         (("attack.name=sign_flip", "attack.fraction=0.9"), "no client's noise counts"),

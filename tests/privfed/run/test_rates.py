@@ -12,6 +12,7 @@ from torch import nn
 
 import privfed
 from experiments.first_run import networks
+from privfed.config.catalog import schema
 from privfed.config.reading import overridden, read_resolved
 from privfed.core.errors import Refused
 from privfed.run import rates
@@ -126,7 +127,7 @@ def test_a_resumed_run_keeps_them():
 
 
 def test_sites_of_their_own_approve_numbers():
-    with pytest.raises(Refused, match=r"client\.lr is \"auto\", but sites on machines"):
+    with pytest.raises(Refused, match=r"client\.lr is .auto., but with data\.site_partition"):
         small("client.lr=auto", "data.sites=3", "data.site_partition=elsewhere")
 
 
@@ -213,3 +214,14 @@ def test_the_page_of_the_study_shows_the_stored_results():
 def test_a_network_of_the_study_learns_with_nothing_set(epsilon):
     result = networks.trained("MLP", epsilon, 0, "auto", rounds=40)
     assert result.gain > (0.2 if epsilon < math.inf else 0.4)
+
+
+def test_auto_is_named_where_a_value_is_refused_and_accepted_by_the_schema():
+    with pytest.raises(Refused, match=r"client\.lr is 'fast'; expected a number .*, or 'auto'"):
+        small("client.lr=fast")
+    keys = schema()["properties"]["client"]["properties"]["lr"]
+    assert {"const": "auto"} in keys["anyOf"]
+    assert {"type": "number", "minimum": 0} in keys["anyOf"]
+    with pytest.raises(Refused) as refused:
+        small("privacy.mechanism=none", "privacy.clip=auto")
+    assert "did you mean" not in str(refused.value)
