@@ -25,8 +25,9 @@ from experiments.first_run.families import FAMILIES
 from privfed.run.rates import RATES
 
 _RESULTS = Path(__file__).with_name("networks.csv")
-_SEEDS = {math.inf: (0, 1, 2), 8.0: (0, 1, 2), 2.0: (0, 1, 2)}
-"""Seeds by ε; infinite without privacy."""
+_SEEDS = range(5)
+_EPSILONS = (math.inf, 8.0, 2.0)
+"""Infinite without privacy."""
 _ROUNDS, _COHORT = 60, 100
 _ENOUGH = 0.9
 _AUTO = "auto"
@@ -116,7 +117,7 @@ def table(results: list[Result]) -> str:
         of = [result for result in results if result.family == family]
         chosen = [result for result in of if result.set_rate == _AUTO]
         tuned = _tuned(of)
-        values = [_mean([r.value for r in chosen if r.epsilon == e]) for e in _SEEDS]
+        values = [_mean([r.value for r in chosen if r.epsilon == e]) for e in _EPSILONS]
         rates = ", ".join(sorted({f"{r.rate:g}" for r in chosen if r.epsilon == math.inf}))
         lines.append(
             f"| {family} | {of[0].measure} | {of[0].constant:.3g} | {tuned.value:.3g} | "
@@ -158,7 +159,7 @@ def main(names: list[str]) -> int:
     """Runs what `networks.csv` lacks of the requested families, and judges all results."""
     results = read()
     for name in names or FAMILIES:
-        wanted = [(name, e, seed, _AUTO) for e, seeds in _SEEDS.items() for seed in seeds]
+        wanted = [(name, e, seed, _AUTO) for seed in _SEEDS for e in _EPSILONS]
         wanted += [(name, math.inf, 0, f"{rate:g}") for rate in RATES]
         for key in wanted:
             if key not in results:

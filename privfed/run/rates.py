@@ -6,7 +6,8 @@ a randomly perturbed model labels. Each has a few simulated clients, plain local
 model, server optimizer, batch size and epochs. All randomness is seeded, so a seeded run chooses
 the same values again; other processes of a run read them from the first.
 
-*Learning rate.* Each of `RATES` is tried without clipping and noise.
+*Learning rate.* Each of `RATES` is tried without clipping and noise. The smallest one that gains
+nearly as much as the best over a constant prediction is chosen.
 
 *Clipping norm.* With a clip below most updates' norms, the model moves by at most T clip in T
 rounds, and the noise adds up to a standard deviation of sqrt(T) z clip. A simulated run of R < T
@@ -34,6 +35,7 @@ from privfed.data.federation import Examples, Federation, Meaning
 from privfed.models.network import Network
 from privfed.plan.plan import Plan
 from privfed.privacy.mechanism import Mechanism
+from privfed.run.evaluation.divergence import constant_loss
 from privfed.run.rehearsal import rehearse
 from privfed.run.setup import Setup
 
@@ -53,7 +55,7 @@ they take at most `_LITTLE` products of an example and a parameter.
 """
 _LITTLE = 5e9
 _NEARLY = 0.05
-"""The fraction of the best reduction of the loss that a smaller learning rate may lack."""
+"""The fraction of the best gain that a smaller learning rate may lack."""
 _PERTURBATION = 0.1
 """Standard deviation of the perturbed model's distance from the first one, per parameter."""
 
@@ -87,6 +89,11 @@ class _Trials:
         loss = float(torch.cat([network.loss.losses(*each).double() for each in scored]).mean())
         return loss if math.isfinite(loss) else math.inf
 
+    @property
+    def constant(self) -> float:
+        """The mean loss of the best constant prediction."""
+        return constant_loss(self.setup.network.loss, self.population.test)
+
     def norm(self, rate: float) -> float:
         """The median norm of clients' first updates at the learning rate `rate`."""
         trainer, clients = _at(self.setup, rate).executor.trainer, self.setup.executor.chunk
@@ -115,11 +122,8 @@ def with_rates(plan: Plan, federation: Federation, network: Network, prepare: Pr
     values: dict[str, float] = {}
     rate = config.client.lr
     if "client.lr" in config.open:
-        rate = _smallest(
-            {each: trials.loss(each) for each in RATES},
-            trials.loss_of(trials.setup.network.initial_params),
-            rate,
-        )
+        start = trials.loss_of(trials.setup.network.initial_params)
+        rate = _rate({each: trials.loss(each) for each in RATES}, start, trials.constant, rate)
         values["client.lr"] = rate
     if "privacy.clip" in config.open and trials.clipped is not None:
         values["privacy.clip"] = _clip(plan, trials, rate, cohort)
@@ -148,8 +152,19 @@ def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int) -> float:
     return float(f"{_best(losses, config.mechanism.clip):.2g}")
 
 
-def _smallest(losses: Mapping[float, float], start: float, otherwise: float) -> float:
-    """The smallest value that reduces the loss at the `start` by nearly as much as the best."""
+def _rate(losses: Mapping[float, float], start: float, constant: float, otherwise: float) -> float:
+    """The smallest rate that gains nearly as much as the best over a constant prediction.
+
+    A reduction of the loss alone would not do: of rare labels, a bias explains nearly all. If no
+    rate does better than a constant, the simulated runs are too short to compare them; the largest
+    rate up to `otherwise` is returned of those that reduce the loss by nearly as much as the best.
+
+    Args:
+      losses: the final loss at each learning rate.
+      start: the loss of the initial model.
+      constant: the loss of the best constant prediction.
+      otherwise: the rate to choose if no rate reduces the loss.
+    """
     least = min(losses.values())
     if not math.isfinite(least):
         raise Refused(
@@ -157,8 +172,12 @@ def _smallest(losses: Mapping[float, float], start: float, otherwise: float) -> 
             f"from {min(losses):g} to {max(losses):g}; scale the inputs, or set client.lr",
             key="client.lr",
         )
-    enough = least + _NEARLY * (start - least)
-    return min((each for each, loss in losses.items() if loss <= enough < start), default=otherwise)
+    learned = least < constant
+    enough = least + _NEARLY * ((min(start, constant) if learned else start) - least)
+    good = [rate for rate, loss in losses.items() if loss <= enough < start]
+    if not learned:
+        good = [rate for rate in good if rate <= otherwise][:1] or good
+    return min(good, default=otherwise)
 
 
 def _best(losses: Mapping[float, float], otherwise: float) -> float:

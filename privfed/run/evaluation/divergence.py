@@ -116,13 +116,20 @@ def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
       loss: the loss of the run.
       examples: labelled public examples.
     """
-    width = loss.width(examples)
-    least, best = loss.minimiser(examples.y, width), loss.best_guess(examples.y, width)
-    judged, losses = [], []
-    for y in torch.split(examples.y, _BATCH_SIZE):
-        judged.append(loss.scores(_repeated(best, y), y, examples.meaning))
-        losses.append(loss.losses(_repeated(least, y), y).double())
-    return {**loss.measures(torch.cat(judged)), "loss": float(torch.cat(losses).mean())}
+    best = loss.best_guess(examples.y, loss.width(examples))
+    judged = [
+        loss.scores(_repeated(best, y), y, examples.meaning)
+        for y in torch.split(examples.y, _BATCH_SIZE)
+    ]
+    return {**loss.measures(torch.cat(judged)), "loss": constant_loss(loss, examples)}
+
+
+def constant_loss(loss: Loss, examples: Examples) -> float:
+    """The mean loss of the constant prediction that minimises it on public `examples`."""
+    least = loss.minimiser(examples.y, loss.width(examples))
+    batches = torch.split(examples.y, _BATCH_SIZE)
+    losses = [loss.losses(_repeated(least, y), y).double() for y in batches]
+    return float(torch.cat(losses).mean())
 
 
 def _repeated(outputs: Tensor, y: Tensor) -> Tensor:

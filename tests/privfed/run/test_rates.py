@@ -177,12 +177,18 @@ def test_rounds_and_noise_of_simulated_runs_stand_for_those_of_the_run():
 
 
 def test_nearly_the_best_is_good_enough_and_no_better_one_keeps_the_recommendation():
-    assert rates._smallest({2.0: 0.5, 1.0: 0.51, 0.5: 0.9}, 1.0, 0.3) == 1.0
-    assert rates._smallest({2.0: 0.5, 1.0: 0.6, 0.5: 0.9}, 1.0, 0.3) == 2.0
-    assert rates._smallest({2.0: math.inf, 1.0: 1.2}, 1.0, 0.3) == 0.3
+    assert rates._rate({2.0: 0.5, 1.0: 0.51, 0.5: 0.9}, 1.0, 0.95, 0.3) == 1.0
+    assert rates._rate({2.0: 0.5, 1.0: 0.6, 0.5: 0.9}, 1.0, 0.95, 0.3) == 2.0
+    assert rates._rate({2.0: math.inf, 1.0: 1.2}, 1.0, 0.95, 0.3) == 0.3
     with pytest.raises(Refused, match=r"diverges at every learning rate from 1 to 2; .*set client"):
-        rates._smallest({2.0: math.inf, 1.0: math.inf}, 1.0, 0.3)
+        rates._rate({2.0: math.inf, 1.0: math.inf}, 1.0, 0.95, 0.3)
     assert rates._best({2.0: math.inf}, 0.3) == 0.3
+
+
+def test_of_rare_labels_a_rate_has_to_gain_more_than_a_bias_does():
+    losses = {2.0: 0.014, 0.5: 0.041, 0.2: 0.042, 0.02: 0.055, 0.005: 0.19}
+    assert rates._rate(losses, 0.62, 0.051, 0.5) == 2.0
+    assert rates._rate(losses, 0.62, 0.010, 0.5) == 0.5  # none beats a constant: no small rate
 
 
 def test_large_models_get_short_trials_and_short_runs_no_longer_ones():
