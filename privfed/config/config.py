@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import tomli_w
 
@@ -55,7 +55,8 @@ from privfed.privacy.shared_noise import JointNoise, SharedNoise, noised_jointly
 from privfed.sampling.availability import Availability, Devices
 from privfed.sampling.cohort import Sampler
 from privfed.sampling.evaluation_rounds import EvaluationRounds
-from privfed.secure.summation import RowHiding, SumProtocol, shows_no_row
+from privfed.secure.encoded_sum import SecureProtocol
+from privfed.secure.summation import SumProtocol
 from privfed.server.optimizer import ServerOptimizer
 
 Raw = dict[str, dict[str, Any]]
@@ -204,9 +205,9 @@ class Config:
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
-    def row_hiding(self) -> RowHiding | None:
+    def row_hiding(self) -> SecureProtocol | None:
         """The protocol that sums rows without showing them; None if the server sees the rows."""
-        return self.protocol if shows_no_row(self.protocol) else None
+        return cast("SecureProtocol", self.protocol) if self.secured else None
 
     @property
     def shared_noise(self) -> SharedNoise | None:

@@ -34,7 +34,7 @@ from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import draws_of
 from privfed.secure.aborts import refuse_aborts, refuse_sites_that_stop
-from privfed.secure.summation import RowHiding
+from privfed.secure.encoded_sum import SecureProtocol
 
 _UNCOVERED = "measures that epsilon does not cover were written"
 ON_TRAINED = "simulation: scored on examples of clients that train"
@@ -325,7 +325,7 @@ def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
         _refuse_range(config.row_hiding, mechanism)
 
 
-def _refuse_range(protocol: RowHiding, mechanism: Mechanism) -> None:
+def _refuse_range(protocol: SecureProtocol, mechanism: Mechanism) -> None:
     """Raises `Refused` if clients' own noise would exceed the range of a secure sum."""
     std = mechanism.noise_on_update(1) * mechanism.clip
     if std and mechanism.clip + 40 * std > protocol.range:

@@ -10,8 +10,8 @@ from scipy import stats
 from privfed.config.config import Config
 from privfed.sampling.cohort import Witness
 from privfed.secure.aborts import FEWEST_OF_DECLARED
+from privfed.secure.encoded_sum import SecureProtocol
 from privfed.secure.limits import Limits
-from privfed.secure.summation import RowHiding
 
 _NEXT_TO_NOTHING = 1e-3
 """The fraction of delta that aborts may cost, if the protocol permits such a limit."""
@@ -69,7 +69,7 @@ def _limits_of_sites(config: Config) -> Limits:
 
 def limits_of_rare_aborts(
     config: Config,
-    protocol: RowHiding,
+    protocol: SecureProtocol,
     limits: Limits,
     witness: Witness,
     exchanges: int,

@@ -10,8 +10,8 @@ from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
 from privfed.report.tables import LONGER_THAN_CLIPPED, counted, overflow_text
 from privfed.run.forecast import Forecast
+from privfed.secure.encoded_sum import SecureProtocol
 from privfed.secure.limits import Limits
-from privfed.secure.summation import RowHiding
 
 _MADE_UP = {
     "even": "as many clients at each",
@@ -125,7 +125,7 @@ def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
     return f"{protocol_sight}{trusted}"
 
 
-def _quantisation(protocol: RowHiding, limits: Limits, forecast: Forecast) -> str:
+def _quantisation(protocol: SecureProtocol, limits: Limits, forecast: Forecast) -> str:
     """Describes the integer encoding of rows, and the increase of their norm."""
     steps = f", step {forecast.step:.2g}" if forecast.step else ""
     modular = protocol.opener == "the server"  # ciphertexts have a modulus of their own

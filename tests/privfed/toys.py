@@ -16,7 +16,7 @@ from attacks.types import Attack, Knowledge
 from defenses.history import HistoryRule
 from defenses.types import RowRule, SumRule
 from defenses.weighing import PreAggregator
-from privfed.client.compression.compression import CompressionPart
+from privfed.client.compression.compression import Compression
 from privfed.client.objective import Objective
 from privfed.core.parts import Part
 from privfed.data.federation import Examples
@@ -136,7 +136,7 @@ class Halved(Objective):
         return (w - broadcast["params"]) / 2, state
 
 
-class Evens(CompressionPart):
+class Evens(Compression):
     """A custom compression: every second coordinate is sent, the same ones each round."""
 
     fresh: ClassVar[bool] = False
