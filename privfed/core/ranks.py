@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,45 +32,6 @@ _SPIN = 0.001
 """Seconds of busy waiting for an exchange, and afterwards the interval between two checks."""
 
 
-class Ranks(Protocol):
-    """This process as one of the `count` ranks of its run, with number `rank` counted from 0."""
-
-    @property
-    def rank(self) -> int:
-        """The number of this process; rank 0 decides."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """The number of processes that execute the run."""
-        ...
-
-    def first(self, act: Callable[[], T]) -> T:
-        """Calls `act` on rank 0 only; returns its result, or raises its exception, on all ranks."""
-        ...
-
-    def reduce(self, total: Tensor) -> Tensor:
-        """Returns the sum of `total`, of any shape, over all ranks; may overwrite `total`."""
-        ...
-
-    def on(self, device: torch.device) -> Ranks:
-        """Returns the ranks, with this one training on `device`. All ranks call it, or none."""
-        ...
-
-    def part(self, length: int) -> slice:
-        """Returns this rank's part of a vector `[length]` that the ranks divide among them."""
-        ...
-
-    def claimed(self, task: str, count: int) -> Iterator[int]:
-        """Yields the numbers 0 … count - 1 in this order, each on one rank, to the next idle rank.
-
-        Args:
-          task: a name; all ranks use the same names, equally often.
-          count: number of pieces of work.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class Alone:
     """A run in one process."""
@@ -79,18 +40,28 @@ class Alone:
     count: int = 1
 
     def first(self, act: Callable[[], T]) -> T:
+        """Calls `act` on rank 0 only; returns its result, or raises its exception, on all ranks."""
         return act()
 
     def reduce(self, total: Tensor) -> Tensor:
+        """Returns the sum of `total`, of any shape, over all ranks; may overwrite `total`."""
         return total
 
     def on(self, device: torch.device) -> Alone:
+        """Returns the ranks, with this one training on `device`. All ranks call it, or none."""
         return self
 
     def part(self, length: int) -> slice:
+        """Returns this rank's part of a vector `[length]` that the ranks divide among them."""
         return slice(0, length)
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
+        """Yields the numbers 0 … count - 1 in this order, each on one rank, to the next idle rank.
+
+        Args:
+          task: a name; all ranks use the same names, equally often.
+          count: number of pieces of work.
+        """
         return iter(range(count))
 
 
@@ -186,6 +157,10 @@ class Together:
                 if waited >= _SPIN and not self.alive():
                     raise RuntimeError("a process ended")
             work.wait()
+
+
+Ranks = Alone | Together
+"""This process as one of the `count` ranks of its run, with number `rank` counted from 0."""
 
 
 @contextmanager
