@@ -21,6 +21,7 @@ from privfed.client.objective import Objective
 from privfed.core.parts import Part
 from privfed.data.federation import Examples
 from privfed.metrics.mean_measure import MeanMeasure
+from privfed.models.loss import Loss
 from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import Encoding, MechanismPart, require_bounded
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
@@ -87,12 +88,11 @@ class TwoLayers(Part):
         return nn.Sequential(nn.Flatten(), *layers, nn.Linear(self.width, width))
 
 
-class Brier(Part):
+class Brier(Loss):
     """A loss: the squared distance of probabilities from the class (Brier 1950)."""
 
     measure: ClassVar[str] = "brier"
     lower_is_better: ClassVar[bool] = True
-    softmax: ClassVar[bool] = False
 
     def defaults(self, task):
         return {}
@@ -102,9 +102,6 @@ class Brier(Part):
 
     def minimiser(self, y, width):
         return torch.bincount(y, minlength=width).float().div(len(y)).clamp(min=1e-9).log()
-
-    def best_guess(self, y, width):
-        return self.minimiser(y, width)
 
     def losses(self, outputs, y):
         target = nn.functional.one_hot(y, outputs.shape[-1])
@@ -118,9 +115,6 @@ class Brier(Part):
 
     def measures(self, scores):
         return {"brier": float(scores.mean())}
-
-    def client_measure(self, scores):
-        return "brier", float(scores.mean())
 
     def expectation(self, outputs, meaning):
         return outputs.softmax(-1)
