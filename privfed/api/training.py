@@ -16,7 +16,6 @@ from privfed.api.going_on import TemporaryFolder, own_threads, warn_of_delta
 from privfed.api.rounds import Callback, new_rounds
 from privfed.api.run import Run
 from privfed.config.config import Config
-from privfed.config.passed_code import refuse_other_code
 from privfed.core.errors import Refused
 from privfed.store.folders import new_folder
 from privfed.store.run_directory import RunDirectory
@@ -235,6 +234,7 @@ def resume(
 def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str, Any]) -> None:
     """Raises `Refused` if an object differs from the one with which the run began."""
     from privfed.data.source import KeptByUser
+    from privfed.run.ledger_terms import refuse_other_code
     from privfed.run.population import load_population
     from privfed.run.prepare import streams_of
 

@@ -37,6 +37,16 @@ JSON_AT_THE_END = click.option(
     "--json", "as_json", is_flag=True, help="End with one JSON object on stdout."
 )
 
+SAMPLING_RATE = click.option(
+    "--sampling-rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="With --noise-multiplier: sampling rate of Poisson cohorts; default: 1.",
+)
+ROUNDS = click.option(
+    "--rounds",
+    type=click.IntRange(1, 10**6),
+    help="With --noise-multiplier: number of rounds; default: 1.",
+)
 PROMISES = click.option(
     "--promises",
     help="With --advise: the assumptions that hold in your deployment: a comma-separated list of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -108,14 +109,9 @@ def _of_statistics(described: Path, label: str) -> str:
 def describe_command(
     run_file: Path,
     overrides: tuple[str, ...],
-    epsilon: float | None,
-    delta: float | None,
-    columns: tuple[str, ...],
-    rows_per_client: int,
-    buckets: int,
-    letters: int,
     out: Path | None,
     as_json: bool,
+    **asked: Any,
 ) -> int:
     """Release statistics of the columns of all clients, charged once.
 
@@ -130,10 +126,9 @@ def describe_command(
         _refuse_more()
         statistics = statistics_of(run_file)
     else:
-        asking = Asking(epsilon, delta, columns, rows_per_client, buckets, letters)
         folder, file = _places(out)
         try:
-            statistics = describe(run_file, overrides, asking, folder)
+            statistics = describe(run_file, overrides, Asking(**asked), folder)
         except (KeyboardInterrupt, OSError) as error:
             return report_error(error, how_to_go_on(folder))
         if file is not None:

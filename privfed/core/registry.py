@@ -102,7 +102,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "squared_error": "privfed.models.losses.squared_error:SquaredError",
     },
     "objective": {
-        "sgd": "privfed.client.objectives.sgd:Sgd",
+        "sgd": "privfed.client.objective:Sgd",
         "fedprox": "privfed.client.objectives.fedprox:FedProx",
         "fedprox_adaptive": "privfed.client.objectives.fedprox:AdaptiveFedProx",
         "fedfor": "privfed.client.objectives.fedfor:FedFor",

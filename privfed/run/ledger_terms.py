@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from accounting import regular
 from accounting.ledger import terms_at
 from privfed.auditing.audited_run import went_on
 from privfed.config.config import Config
-from privfed.config.passed_code import passed_code
 from privfed.config.population_identity import population_identity
 from privfed.core.errors import Refused
+from privfed.core.own_code import sources_digest
 from privfed.data.source import KeptByUser
 from privfed.models.pretrained import start_files
 from privfed.models.recipes import Weighted
@@ -223,3 +224,35 @@ def _hash_of_start(config: Config) -> str | None:
     contents = [regular.read_bytes(path) for path in files]
     contents += [model.weights().encode()] if isinstance(model, Weighted) else []
     return hashlib.sha256(b"".join(contents)).hexdigest() if contents else None
+
+
+def passed_code(config: Config) -> dict[str, str]:
+    """Returns the SHA-256 of the sources of each part passed as a class, by kind.
+
+    A part that is named (`module:name`) is found again by its name. A class that is passed, for
+    example from a notebook, is not stored, so a resume compares its digest.
+    """
+    return {
+        kind: digest
+        for kind, part in sorted(config.given.items())
+        if (digest := sources_digest(_defining(part)))
+    }
+
+
+def refuse_other_code(config: Config, terms: Mapping[str, Any]) -> None:
+    """Raises `Refused` if the ledger's `terms` state other code of a part that was passed."""
+    stated, passed = terms.get("code", {}), passed_code(config)
+    for kind, digest in stated.items():
+        if passed.get(kind, digest) != digest:
+            raise Refused(
+                f"the code of the {kind} that was passed differs from the code with which the run "
+                f"began; pass the former {kind}, or start a new run that names this run in "
+                "privacy.prior"
+            )
+
+
+def _defining(part: type) -> Iterator[object]:
+    """The classes that define a part; for a part around a function, that function."""
+    for base in part.__mro__:
+        function = vars(base).get("function")
+        yield function.__func__ if isinstance(function, staticmethod) else base

@@ -13,7 +13,6 @@ from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
 from privfed.config.overrides import assign
-from privfed.config.passed_code import refuse_other_code
 from privfed.config.reading import reassembled
 from privfed.core.errors import Broken, Refused
 from privfed.core.ranks import ALONE, Ranks
@@ -22,7 +21,13 @@ from privfed.plan.composed_guarantees import counted_priors
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
 from privfed.run.last_state import refuse_lost
-from privfed.run.ledger_terms import mark_counted, refuse_grown, terms, write_companions
+from privfed.run.ledger_terms import (
+    mark_counted,
+    refuse_grown,
+    refuse_other_code,
+    terms,
+    write_companions,
+)
 from privfed.run.loop import Loop, playing
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import Loader, load_population

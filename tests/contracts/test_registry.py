@@ -15,7 +15,7 @@ from lanes import every_case
 from pydantic import ValidationError
 
 from defenses.on_rows.median import Median
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.core.errors import Refused
 from privfed.core.parts import Part, find, refuse_silent
 from privfed.core.registry import BUILT_IN, CONTRACTS

@@ -16,7 +16,7 @@ from torch import nn
 
 import privfed
 from privfed.client.autotune import fastest
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.client.trainer import LocalTrainer
 from privfed.config.reading import load
 from privfed.core.errors import Broken, Refused
