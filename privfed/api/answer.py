@@ -56,7 +56,6 @@ class Stated(Protocol):
 
     def to_json(self) -> Mapping[str, Any]:
         """Returns the object that `--json` prints."""
-        ...
 
 
 class Answer(Mapping[str, Any]):

@@ -15,7 +15,6 @@ class Schedule(Protocol):
 
     def factor(self, round: int) -> float:
         """The factor of the learning rate in `round`, counted from 1."""
-        ...
 
 
 class Constant(Part):

@@ -42,15 +42,12 @@ class CellObserver(Protocol):
 
     def begin(self, total: int, done: int, processes: int) -> None:
         """Called before cells run: `done` of `total` cells have already ended."""
-        ...
 
     def started(self, cell: Cell) -> None:
         """Called when `cell` starts."""
-        ...
 
     def ended(self, cell: Cell, result: Result) -> None:
         """Called when `cell` ended with `result`."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -155,17 +155,14 @@ class NoiseKind(Protocol):
     @property
     def clip(self) -> float:
         """Initial clipping norm; infinite without a guarantee."""
-        ...
 
     @property
     def layered(self) -> bool:
         """Whether clients add noise in layers, and a sum removes the layers in excess."""
-        ...
 
     @property
     def adaptive(self) -> bool:
         """Whether the mechanism's clip adapts to the norms of clients' rows."""
-        ...
 
 
 class ChargedNoise(NoiseKind, Protocol):
@@ -173,25 +170,21 @@ class ChargedNoise(NoiseKind, Protocol):
 
     def resolved(self, setting: Setting) -> Self:
         """Returns the mechanism with the values that follow from the run's public constants."""
-        ...
 
     def in_parts(self, parts: int) -> Self:
         """Returns the mechanism for clients with `parts` rows, each clipped to clip / `parts`.
 
         The noise multiplier is then relative to clip / `parts`.
         """
-        ...
 
     def with_clip(self, clip: float) -> Mechanism:
         """Returns the mechanism for other rows, clipped to `clip`.
 
         The returned mechanism's clip is fixed, and its noise is independent of other rounds.
         """
-        ...
 
     def at(self, noise_multiplier: float | None) -> Self:
         """Returns the mechanism with this noise multiplier, which is None before calibration."""
-        ...
 
     def event(self, witness: Witness, exchanges: int) -> Event:
         """Returns the complete round as one event.
@@ -203,11 +196,9 @@ class ChargedNoise(NoiseKind, Protocol):
         Raises:
           Refused: if there is no proof for the sampler or the number of exchanges.
         """
-        ...
 
     def noise_on_update(self, size: int) -> float:
         """Noise standard deviation per coordinate of the sum of `size` updates, in clips."""
-        ...
 
 
 class ReleasedNoise(NoiseKind, Protocol):
@@ -215,23 +206,18 @@ class ReleasedNoise(NoiseKind, Protocol):
 
     def init(self) -> PublicState:
         """Returns the public state before the first round."""
-        ...
 
     def encoding(self, state: PublicState) -> Encoding:
         """Returns the parameters of a sum of this mechanism's rows."""
-        ...
 
     def width(self, layout: Layout) -> int:
         """Returns the length of the bounded row of a message with `layout`."""
-        ...
 
     def coefficients(self) -> NDArray[np.float64]:
         """Returns the coefficients `[bands]` that correlate noise over rounds; 1 for none."""
-        ...
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
         """Returns the stored noise of earlier rounds; None if rounds are independent."""
-        ...
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
         """Returns the clipped (and rotated or noised) rows, as each client computes its own.
@@ -242,7 +228,6 @@ class ReleasedNoise(NoiseKind, Protocol):
           keys: sources of randomness of the clients.
           state: public state of the mechanism.
         """
-        ...
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
         """Returns the sum with the noise of its numbers in `part`, if noise can be drawn in parts.
@@ -251,7 +236,6 @@ class ReleasedNoise(NoiseKind, Protocol):
         total then contains all noise once, and is a `SumWithNoise`. Otherwise `release` adds the
         noise, as in classes that redefine only one of the two methods (`draws_in_parts`).
         """
-        ...
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
@@ -266,7 +250,6 @@ class ReleasedNoise(NoiseKind, Protocol):
           keys: source of the noise.
           state: public state of the mechanism.
         """
-        ...
 
 
 class Mechanism(ChargedNoise, ReleasedNoise, Protocol):

@@ -160,11 +160,9 @@ class RunCanaries(Protocol):
 
     def hear(self, round: int, released: list[Tensor]) -> None:
         """Records a replayed release, unless the log already has it."""
-        ...
 
     def end(self, params: Tensor) -> None:
         """Records the final model `[d]` at the end of the run."""
-        ...
 
 
 @dataclass(frozen=True)

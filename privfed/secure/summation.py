@@ -111,7 +111,6 @@ class SumProtocol(Protocol):
 
     def over(self, limits: Limits) -> Summation:
         """Returns the protocol with `limits`. Raises `Refused` if it does not support them."""
-        ...
 
 
 class Aborted(Exception):
@@ -128,7 +127,6 @@ class Accumulator(Protocol):
           ids: clients, shape [c].
           rows: their rows, shape [c, m], with a norm bound.
         """
-        ...
 
     def close(self) -> BoundedSum:
         """Returns the total over survivors.
@@ -136,7 +134,6 @@ class Accumulator(Protocol):
         Raises:
           Aborted: if the sum cannot be completed.
         """
-        ...
 
 
 class Summation(Protocol):
@@ -156,7 +153,6 @@ class Summation(Protocol):
         Raises:
           Aborted: if the sum cannot start.
         """
-        ...
 
     def encoded(self, encoding: Encoding, length: int) -> float:
         """Returns the norm bound of encoded rows, to which noise must be calibrated.
@@ -168,7 +164,6 @@ class Summation(Protocol):
         Raises:
           Refused: if such rows cannot be summed.
         """
-        ...
 
     def stops(self, clients: int, dropout: float) -> float:
         """Upper bound on the probability that a sum aborts.
@@ -177,7 +172,6 @@ class Summation(Protocol):
           clients: sampled clients.
           dropout: probability with which each drops out independently.
         """
-        ...
 
     def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Approximate seconds for a sum if all parties run on one core.
@@ -187,19 +181,15 @@ class Summation(Protocol):
           clients: clients whose rows are added, also if sites are the parties.
           noise: share of noise that each party adds.
         """
-        ...
 
     def step(self, encoding: Encoding, length: int) -> float | None:
         """Returns the step of the integer encoding; None if rows stay real."""
-        ...
 
     def download(self, clients: int, noise: Share | None = None) -> float:
         """Approximate bytes that each of `clients` receives in addition to the model."""
-        ...
 
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Approximate bytes that each of `clients` sends for a row `[length]`."""
-        ...
 
 
 class AddedClients:
