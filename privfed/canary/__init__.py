@@ -22,7 +22,7 @@ __all__ = ["Client", "participants"]
 
 
 @dataclass(frozen=True)
-class Client:
+class CanaryClient:
     """One canary client of a folder that `privfed canary new` made. It reads no data.
 
     It sends an update of the declared length along its own direction, long enough that a correct
@@ -88,3 +88,6 @@ class Client:
     @cached_property
     def _heads(self) -> bool:
         return bool(self._folder.inclusion()[self.number])
+
+
+Client = CanaryClient

@@ -11,7 +11,7 @@ from privfed.privacy.noise.pairwise import PairwiseNoise
 from privfed.sampling.cohort import Witness
 
 
-class JointNoise(Mechanism, Protocol):
+class JointNoise(Protocol):
     """A mechanism whose clients share noise; the server is assumed to know what colluders know."""
 
     pair_noise: float
@@ -77,11 +77,19 @@ PARTY_WORDS = {
 """Adversaries of shared noise, in words."""
 
 
-class SharedNoise(Mechanism, Protocol):
+class SharedNoise(Protocol):
     """A mechanism whose noise is added by clients, in shares that a secure sum adds up."""
 
     tolerance: float
     """Fraction of an expected cohort that may drop out of a sum."""
+
+    @property
+    def clip(self) -> float:
+        """Initial clipping norm."""
+
+    @property
+    def layered(self) -> bool:
+        """Whether clients add noise in layers, and a sum removes the layers in excess."""
 
     @property
     def against(self) -> str:

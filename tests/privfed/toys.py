@@ -23,7 +23,7 @@ from privfed.data.federation import Examples
 from privfed.metrics.mean_measure import MeanMeasure
 from privfed.models.loss import Loss
 from privfed.privacy.clipping import clip_rows
-from privfed.privacy.mechanism import Encoding, MechanismPart, require_bounded
+from privfed.privacy.mechanism import Encoding, Mechanism, require_bounded
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.run.outcome import Observer
 from privfed.sampling.cohort import Cohort, Witness
@@ -284,7 +284,7 @@ class Alternating(Part):
         return (np.arange(len(who)) + round) % 2 == 1 if round % 2 == 0 else who == who
 
 
-class Loud(MechanismPart):
+class Loud(Mechanism):
     """A mechanism: central Gaussian noise on a sum of clipped rows."""
 
     clip: float = 0.4
