@@ -167,8 +167,7 @@ class Scenario:
         return torch.eye(LENGTH)[AIMED]
 
 
-@dataclass
-class TakesAll:
+class TakesAll(Sampler):
     """A sampler that samples all clients, for claims that hold if participation is known.
 
     It makes the same claims as `sampler`, and its cohorts count as having `size` clients.
@@ -176,13 +175,9 @@ class TakesAll:
 
     sampler: Sampler
     size: int
-    remembers: ClassVar[bool] = False
-    reads_sizes: ClassVar[bool] = False
-    shares_places: ClassVar[bool] = False
-    derives_size: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ()
 
-    def of(self, clients: int) -> TakesAll:
+    def of(self, clients: int) -> Self:
         return self
 
     def capacity(self) -> int | None:
@@ -190,8 +185,6 @@ class TakesAll:
 
     def witness(self, round: int, clients: int) -> Witness:
         return self.sampler.witness(round, clients)
-
-    def fits(self, population: int, clients: int) -> None: ...
 
     def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
@@ -247,7 +240,9 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     if isinstance(event.release, RandomAllocation):
         return algorithm, _of_slots(event.release, all_clients, scenario)
     algorithm = replace(
-        algorithm, sampler=TakesAll(algorithm.sampler, algorithm.sampler.size), dropout=0.0
+        algorithm,
+        sampler=TakesAll(sampler=algorithm.sampler, size=algorithm.sampler.size),
+        dropout=0.0,
     )
     others = all_clients if config.secured and not config.by_sites else 0
     if config.shared_noise and config.row_hiding and others and planned.cost.limits.minimum:
@@ -280,7 +275,7 @@ def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list
         algorithm,
         mechanism=cast("Mechanism", honest),
         rule=SeenWithOthers.of(honest.noise(), sampler.size),
-        sampler=TakesAll(sampler, sampler.size),
+        sampler=TakesAll(sampler=sampler, size=sampler.size),
         byzantine=0,
         dropout=0.0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkab
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from accounting.noises import Gaussian, Noise, Skellam
 from accounting.releases import (
@@ -21,7 +23,7 @@ from accounting.releases import (
     WithoutReplacement,
 )
 from privfed.core.errors import Refused
-from privfed.core.parts import offered
+from privfed.core.parts import Part, offered
 from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 
@@ -121,20 +123,29 @@ class Population:
         return cls(sizes, np.arange(len(sizes)))
 
 
-class Sampler(Protocol):
-    """A rule that samples a cohort for every round, from declared public constants."""
+_LARGEST_DEFAULT = 150
+"""Largest cohort size that is derived from data.clients."""
 
-    size: int
-    remembers: ClassVar[bool]
+
+class Sampler(Part):
+    """A rule that samples a cohort for every round, from declared public constants.
+
+    By default it has a configured size, and samples of different rounds are independent.
+    """
+
+    size: int = Field(0, ge=1, json_schema_extra={"default": None})
+    """The cohort size, or its expectation if it is random. By default
+    three tenths of data.clients, and at most 150."""
+    remembers: ClassVar[bool] = False
     """Whether samples of different rounds depend on each other, by a key that the run keeps."""
-    reads_sizes: ClassVar[bool]
+    reads_sizes: ClassVar[bool] = False
     """Whether sampling depends on clients' numbers of examples, which are private: a sampler that
     declares otherwise receives the same number for every client."""
-    shares_places: ClassVar[bool]
+    shares_places: ClassVar[bool] = False
     """Whether the cohort size is capped, so that adding one client can displace another."""
-    derives_size: ClassVar[bool]
+    derives_size: ClassVar[bool] = False
     """Whether `size` follows from the declared clients, and is not configured."""
-    constants: ClassVar[tuple[str, ...]]
+    constants: ClassVar[tuple[str, ...]] = ("clients", "size")
     """Constants that determine the sampling rule: "clients", "size", only their quotient "rate", or
     keys of the sampler itself."""
 
@@ -143,10 +154,15 @@ class Sampler(Protocol):
 
         Raises `Refused` if its keys contradict their number.
         """
+        if self.size:
+            return self
+        return self.model_copy(update={"size": min(_LARGEST_DEFAULT, max(1, 3 * clients // 10))})
 
     def capacity(self) -> int | None:
         """Returns the largest possible cohort size; None means the complete population."""
+        return None
 
+    @abstractmethod
     def witness(self, round: int, clients: int) -> Witness:
         """Returns the sampling rule of `round`, for the declared number of `clients`.
 
@@ -156,6 +172,7 @@ class Sampler(Protocol):
     def fits(self, population: int, clients: int) -> None:
         """Raises `Refused` if the proof does not cover a `population` of this size."""
 
+    @abstractmethod
     def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         """Returns the cohort of `round`.
 

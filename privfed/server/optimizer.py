@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Self
 
 from pydantic import Field
 
@@ -14,21 +15,27 @@ State = Mapping[str, "Tensor"]
 """State of an optimizer, by name. It is public, and stored in the checkpoint."""
 
 
-class ServerOptimizer(Protocol):
+class ServerOptimizer(Part):
     """A rule that updates the model `[d]` by each round's aggregate, by pure functions."""
 
-    in_client_rates: ClassVar[bool]
+    in_client_rates: ClassVar[bool] = False
     """Whether deltas are divided by the factor of the client schedule in their round, and the
     server's learning rate is multiplied by that factor.
     """
 
+    lr: float = Field(1.0, ge=0)
+    """The server's learning rate."""
+
     @property
     def plain(self) -> bool:
         """Whether a step adds the delta to the model unchanged: FedAvg at rate 1."""
+        return False
 
+    @abstractmethod
     def init(self, params: Tensor) -> State:
         """Returns the state before the first round, for the model `params` `[d]`."""
 
+    @abstractmethod
     def step(self, params: Tensor, delta: Tensor, state: State) -> tuple[Tensor, State]:
         """Returns the next model and state.
 
@@ -42,28 +49,12 @@ class ServerOptimizer(Protocol):
           The next model [d] and the next state.
         """
 
-    def at(self, factor: float) -> ServerOptimizer:
-        """Returns the same optimizer with its learning rate multiplied by `factor`."""
-
-
-class WithRate(Part):
-    """Base class of server optimizers with a learning rate `lr`."""
-
-    in_client_rates: ClassVar[bool] = False
-
-    lr: float = Field(1.0, ge=0)
-    """The server's learning rate."""
-
-    @property
-    def plain(self) -> bool:
-        """False, unless a subclass overrides it."""
-        return False
-
     def at(self, factor: float) -> Self:
+        """Returns the same optimizer with its learning rate multiplied by `factor`."""
         return self.model_copy(update={"lr": self.lr * factor})
 
 
-class NoStep(WithRate):
+class NoStep(ServerOptimizer):
     """A server that does not change the model."""
 
     def init(self, params: Tensor) -> State:
