@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from privfed.core.errors import Refused as Refused
     from privfed.privacy.mechanism import NoisedMechanism as Mechanism
     from privfed.run.outcome import Observer as Observer
-    from privfed.sampling.cohort import Sampler
-    from privfed.server.optimizer import ServerOptimizer
+    from privfed.sampling.samplers import SizedSampler as Sampler
+    from privfed.server.optimizer import WithRate as ServerOptimizer
 
 _PLACES = {
     "Answer": "privfed.api.answer:Answer",
@@ -61,8 +61,8 @@ _PLACES = {
     "Rule": "defenses.types:RowRule",
     "Run": "privfed.api.run:Run",
     "RunGuarantee": "privfed.api.guarantee:RunGuarantee",
-    "Sampler": "privfed.sampling.cohort:Sampler",
-    "ServerOptimizer": "privfed.server.optimizer:ServerOptimizer",
+    "Sampler": "privfed.sampling.samplers:SizedSampler",
+    "ServerOptimizer": "privfed.server.optimizer:WithRate",
     "SumRule": "defenses.types:SumRule",
     "Table": "privfed.api.population:Table",
     "Texts": "privfed.api.texts:Texts",

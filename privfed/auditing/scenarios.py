@@ -167,7 +167,8 @@ class Scenario:
         return torch.eye(LENGTH)[AIMED]
 
 
-class TakesAll(Sampler):
+@dataclass
+class TakesAll:
     """A sampler that samples all clients, for claims that hold if participation is known.
 
     It makes the same claims as `sampler`, and its cohorts count as having `size` clients.
@@ -175,9 +176,13 @@ class TakesAll(Sampler):
 
     sampler: Sampler
     size: int
+    remembers: ClassVar[bool] = False
+    reads_sizes: ClassVar[bool] = False
+    shares_places: ClassVar[bool] = False
+    derives_size: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ()
 
-    def of(self, clients: int) -> Self:
+    def of(self, clients: int) -> TakesAll:
         return self
 
     def capacity(self) -> int | None:
@@ -185,6 +190,8 @@ class TakesAll(Sampler):
 
     def witness(self, round: int, clients: int) -> Witness:
         return self.sampler.witness(round, clients)
+
+    def fits(self, population: int, clients: int) -> None: ...
 
     def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         witness = self.witness(round, clients)
@@ -240,9 +247,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     if isinstance(event.release, RandomAllocation):
         return algorithm, _of_slots(event.release, all_clients, scenario)
     algorithm = replace(
-        algorithm,
-        sampler=TakesAll(sampler=algorithm.sampler, size=algorithm.sampler.size),
-        dropout=0.0,
+        algorithm, sampler=TakesAll(algorithm.sampler, algorithm.sampler.size), dropout=0.0
     )
     others = all_clients if config.secured and not config.by_sites else 0
     if config.shared_noise and config.row_hiding and others and planned.cost.limits.minimum:
@@ -275,7 +280,7 @@ def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list
         algorithm,
         mechanism=cast("Mechanism", honest),
         rule=SeenWithOthers.of(honest.noise(), sampler.size),
-        sampler=TakesAll(sampler=sampler, size=sampler.size),
+        sampler=TakesAll(sampler, sampler.size),
         byzantine=0,
         dropout=0.0,
     )

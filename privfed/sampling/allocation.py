@@ -15,15 +15,15 @@ from accounting.over_rounds import RandomAllocation
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams, Words
 from privfed.core.vector import Indices
-from privfed.sampling.cohort import Cohort, Population, Sampler, Witness
-from privfed.sampling.samplers import refuse_other_number, size_by_turns
+from privfed.sampling.cohort import Cohort, Population, Witness
+from privfed.sampling.samplers import SizedSampler, refuse_other_number, size_by_turns
 
 _WORDS = 4
 """Number of random words per client for a slot; the probability that all are rejected is below
 2^-176, negligible for any delta in double precision."""
 
 
-class Allocation(Sampler):
+class Allocation(SizedSampler):
     """Each client takes part once in every epoch of `slots` rounds, in a secret slot.
 
     The slot is uniform, computed by AES-256 of the client's own number under a key of the epoch,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkab
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from accounting.noises import Gaussian, Noise, Skellam
 from accounting.releases import (
@@ -23,7 +21,7 @@ from accounting.releases import (
     WithoutReplacement,
 )
 from privfed.core.errors import Refused
-from privfed.core.parts import Part, offered
+from privfed.core.parts import offered
 from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 
@@ -123,29 +121,20 @@ class Population:
         return cls(sizes, np.arange(len(sizes)))
 
 
-_LARGEST_DEFAULT = 150
-"""Largest cohort size that is derived from data.clients."""
+class Sampler(Protocol):
+    """A rule that samples a cohort for every round, from declared public constants."""
 
-
-class Sampler(Part):
-    """A rule that samples a cohort for every round, from declared public constants.
-
-    By default it has a configured size, and samples of different rounds are independent.
-    """
-
-    size: int = Field(0, ge=1, json_schema_extra={"default": None})
-    """The cohort size, or its expectation if it is random. By default
-    three tenths of data.clients, and at most 150."""
-    remembers: ClassVar[bool] = False
+    size: int
+    remembers: ClassVar[bool]
     """Whether samples of different rounds depend on each other, by a key that the run keeps."""
-    reads_sizes: ClassVar[bool] = False
+    reads_sizes: ClassVar[bool]
     """Whether sampling depends on clients' numbers of examples, which are private: a sampler that
     declares otherwise receives the same number for every client."""
-    shares_places: ClassVar[bool] = False
+    shares_places: ClassVar[bool]
     """Whether the cohort size is capped, so that adding one client can displace another."""
-    derives_size: ClassVar[bool] = False
+    derives_size: ClassVar[bool]
     """Whether `size` follows from the declared clients, and is not configured."""
-    constants: ClassVar[tuple[str, ...]] = ("clients", "size")
+    constants: ClassVar[tuple[str, ...]]
     """Constants that determine the sampling rule: "clients", "size", only their quotient "rate", or
     keys of the sampler itself."""
 
@@ -154,15 +143,10 @@ class Sampler(Part):
 
         Raises `Refused` if its keys contradict their number.
         """
-        if self.size:
-            return self
-        return self.model_copy(update={"size": min(_LARGEST_DEFAULT, max(1, 3 * clients // 10))})
 
     def capacity(self) -> int | None:
         """Returns the largest possible cohort size; None means the complete population."""
-        return None
 
-    @abstractmethod
     def witness(self, round: int, clients: int) -> Witness:
         """Returns the sampling rule of `round`, for the declared number of `clients`.
 
@@ -172,7 +156,6 @@ class Sampler(Part):
     def fits(self, population: int, clients: int) -> None:
         """Raises `Refused` if the proof does not cover a `population` of this size."""
 
-    @abstractmethod
     def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         """Returns the cohort of `round`.
 

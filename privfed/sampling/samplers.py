@@ -17,12 +17,39 @@ from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled, Release, TruncatedPoisson, WithoutReplacement
 from privfed.core.errors import Refused
+from privfed.core.parts import Part
 from privfed.core.streams import Streams, bernoulli
 from privfed.core.vector import Indices
-from privfed.sampling.cohort import Cohort, Population, Sampler, Witness
+from privfed.sampling.cohort import Cohort, Population, Witness
+
+_LARGEST_DEFAULT = 150
+"""Largest cohort size that is derived from data.clients."""
 
 
-class Poisson(Sampler):
+class SizedSampler(Part):
+    """Base class of samplers with a configured size and independent samples."""
+
+    size: int = Field(0, ge=1, json_schema_extra={"default": None})
+    """The cohort size, or its expectation if it is random. By default
+    three tenths of data.clients, and at most 150."""
+    remembers: ClassVar[bool] = False
+    reads_sizes: ClassVar[bool] = False
+    shares_places: ClassVar[bool] = False
+    derives_size: ClassVar[bool] = False
+    constants: ClassVar[tuple[str, ...]] = ("clients", "size")
+
+    def of(self, clients: int) -> Self:
+        if self.size:
+            return self
+        return self.model_copy(update={"size": min(_LARGEST_DEFAULT, max(1, 3 * clients // 10))})
+
+    def capacity(self) -> int | None:
+        return None
+
+    def fits(self, population: int, clients: int) -> None: ...
+
+
+class Poisson(SizedSampler):
     """Includes each client independently with probability q = size / clients in each round.
 
     `clients` is the declared public constant; the population may be larger or smaller, and neither
@@ -93,7 +120,7 @@ class CappedPoisson(Poisson):
         return Cohort(round, clients_left, cohort.divisor, self.witness(round, clients))
 
 
-class FixedSize(Sampler):
+class FixedSize(SizedSampler):
     """Samples exactly `size` clients uniformly without replacement in each round.
 
     *Event*: `WithoutReplacement`(size, clients, Gaussian(z / 2)), under replace-one: one client's
@@ -122,7 +149,7 @@ class FixedSize(Sampler):
         return Cohort(round, drawn, float(self.size), witness)
 
 
-class Full(Sampler):
+class Full(SizedSampler):
     """Includes all clients in every round; the list of clients is public.
 
     *Event*: Gaussian(z), under zero-out: one client's contribution is zero, and its membership is
@@ -154,7 +181,7 @@ class Full(Sampler):
         return Cohort(round, np.arange(len(population)), float(clients), witness)
 
 
-class Cyclic(Sampler):
+class Cyclic(SizedSampler):
     """Includes each client once in every `separation` rounds, always in the same slot.
 
     A slot follows from the client's own number and a key, which is drawn once and kept under
@@ -192,7 +219,7 @@ class Cyclic(Sampler):
         return Cohort(round, present, clients / self.separation, witness)
 
 
-class BySize(Sampler):
+class BySize(SizedSampler):
     """Includes clients with a probability proportional to their number of examples; no privacy.
 
     Each client is included independently with probability min(1, size n_k / mean n / N). With a

@@ -23,10 +23,10 @@ from abc import abstractmethod
 from pydantic import Field
 
 from privfed.core.deferred import Tensor, torch
-from privfed.server.optimizer import ServerOptimizer, State
+from privfed.server.optimizer import State, WithRate
 
 
-class _Adaptive(ServerOptimizer):
+class _Adaptive(WithRate):
     """Base class of the adaptive optimizers, which differ in the recursion of v_t."""
 
     lr: float = Field(0.1, ge=0)
@@ -83,7 +83,7 @@ class FedYogi(_Adaptive):
         return variance - (1 - self.beta2) * squared * torch.sign(variance - squared)
 
 
-class FedAvgM(ServerOptimizer):
+class FedAvgM(WithRate):
     """FedAvg with server momentum.
 
     m <- momentum * m + delta; the next model is params + lr * m. With momentum 0 it is FedAvg.
@@ -107,7 +107,7 @@ class FedAvgM(ServerOptimizer):
         return params + self.lr * momentum, {"momentum": momentum}
 
 
-class FedAvg(ServerOptimizer):
+class FedAvg(WithRate):
     """FedAvg: the next model is params + lr * delta, with delta the average update."""
 
     @property

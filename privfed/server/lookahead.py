@@ -31,7 +31,7 @@ from pydantic import Field
 
 from privfed.core.deferred import Tensor, torch
 from privfed.server.fedopt import FedAvgM
-from privfed.server.optimizer import ServerOptimizer, State
+from privfed.server.optimizer import State, WithRate
 
 
 class SlowMo(FedAvgM):
@@ -49,7 +49,7 @@ class SlowMo(FedAvgM):
     """Slow momentum beta; 0 is FedAvg."""
 
 
-class Lookahead(ServerOptimizer):
+class Lookahead(WithRate):
     """FedAvg, with or without momentum, that interpolates back to slow weights every few rounds.
 
     Between these rounds, the model has the fast weights. With alpha = 1 it is FedAvgM, and FedAvg

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 from pydantic import Field
 
@@ -15,27 +14,21 @@ State = Mapping[str, "Tensor"]
 """State of an optimizer, by name. It is public, and stored in the checkpoint."""
 
 
-class ServerOptimizer(Part):
+class ServerOptimizer(Protocol):
     """A rule that updates the model `[d]` by each round's aggregate, by pure functions."""
 
-    in_client_rates: ClassVar[bool] = False
+    in_client_rates: ClassVar[bool]
     """Whether deltas are divided by the factor of the client schedule in their round, and the
     server's learning rate is multiplied by that factor.
     """
 
-    lr: float = Field(1.0, ge=0)
-    """The server's learning rate."""
-
     @property
     def plain(self) -> bool:
         """Whether a step adds the delta to the model unchanged: FedAvg at rate 1."""
-        return False
 
-    @abstractmethod
     def init(self, params: Tensor) -> State:
         """Returns the state before the first round, for the model `params` `[d]`."""
 
-    @abstractmethod
     def step(self, params: Tensor, delta: Tensor, state: State) -> tuple[Tensor, State]:
         """Returns the next model and state.
 
@@ -49,12 +42,28 @@ class ServerOptimizer(Part):
           The next model [d] and the next state.
         """
 
-    def at(self, factor: float) -> Self:
+    def at(self, factor: float) -> ServerOptimizer:
         """Returns the same optimizer with its learning rate multiplied by `factor`."""
+
+
+class WithRate(Part):
+    """Base class of server optimizers with a learning rate `lr`."""
+
+    in_client_rates: ClassVar[bool] = False
+
+    lr: float = Field(1.0, ge=0)
+    """The server's learning rate."""
+
+    @property
+    def plain(self) -> bool:
+        """False, unless a subclass overrides it."""
+        return False
+
+    def at(self, factor: float) -> Self:
         return self.model_copy(update={"lr": self.lr * factor})
 
 
-class NoStep(ServerOptimizer):
+class NoStep(WithRate):
     """A server that does not change the model."""
 
     def init(self, params: Tensor) -> State:

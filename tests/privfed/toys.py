@@ -26,10 +26,9 @@ from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import Encoding, Mechanism, require_bounded
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.run.outcome import Observer
-from privfed.sampling.cohort import Cohort, Sampler, Witness
+from privfed.sampling.cohort import Cohort, Witness
 from privfed.secure.encoded_accumulator import Arithmetic
 from privfed.secure.encoded_sum import SecureProtocol
-from privfed.server.optimizer import ServerOptimizer
 
 
 class Stripes(Part):
@@ -228,9 +227,11 @@ class Fading(Part):
         return 1.0 / round
 
 
-class Signs(ServerOptimizer):
+class Signs(Part):
     """A server optimizer: a step of one length along each coordinate's sign."""
 
+    in_client_rates: ClassVar[bool] = False
+    plain: ClassVar[bool] = False
     lr: float = 0.1
 
     def init(self, params):
@@ -239,18 +240,34 @@ class Signs(ServerOptimizer):
     def step(self, params, delta, state):
         return params + self.lr * delta.sign(), state
 
+    def at(self, factor):
+        return self.model_copy(update={"lr": self.lr * factor})
 
-class Coins(Sampler):
+
+class Coins(Part):
     """A sampler: each client independently with the public probability `size` / clients
     declared.
     """
 
     size: int = Field(4, ge=1)
+    remembers: ClassVar[bool] = False
+    reads_sizes: ClassVar[bool] = False
+    shares_places: ClassVar[bool] = False
+    derives_size: ClassVar[bool] = False
     constants: ClassVar[tuple[str, ...]] = ("rate",)
+
+    def of(self, clients):
+        return self
+
+    def capacity(self):
+        return None
 
     def witness(self, round, clients):
         rate = self.size / clients
         return Witness("coins", rate, ADD_REMOVE, partial(PoissonSampled, rate))
+
+    def fits(self, population, clients):
+        pass
 
     def sample(self, round, clients, population, streams):
         keys = streams.at("cohort/toy", round, population.identities)

@@ -126,7 +126,7 @@ def test_a_part_that_leaves_out_a_declaration_is_refused():
         """It does not say how it draws."""
 
     with pytest.raises(privfed.Refused, match=r"not declare sample, witness; .*declares: add"):
-        privfed.check(cohort={"sampler": Silent, "size": 5})
+        privfed.check(cohort={"sampler": Silent(size=5)})
 
 
 class Idle(privfed.Attack):

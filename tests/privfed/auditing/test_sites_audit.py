@@ -129,9 +129,7 @@ LOCAL = ("privacy.mechanism=local_gaussian",)
 def test_coins_that_the_server_knows_are_refuted(protection, full):
     """Whoever knows that the target was drawn sees what everybody's taking part shows."""
     algorithm, scenarios = configured(*protection)
-    known = replace(
-        algorithm, sampler=TakesAll(sampler=algorithm.sampler, size=algorithm.sampler.size)
-    )
+    known = replace(algorithm, sampler=TakesAll(algorithm.sampler, algorithm.sampler.size))
     assert not judged(algorithm, scenarios[1:2], 400 if full else 100).refuted
     assert judged(known, scenarios[1:2], 400).refuted
 
