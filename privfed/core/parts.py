@@ -146,7 +146,8 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
     contract, base = contract_of(kind), CONTRACTS[kind].replace(":", ".")
     if issubclass(contract, BaseModel) and not issubclass(part, contract):
         raise Refused(f"{named}, which is no {kind}; expected a subclass of {base}")
-    missing = sorted(declared(contract) - {*dir(part), *part.model_fields})
+    stated = {*dir(part), *part.model_fields} - part.__abstractmethods__
+    missing = sorted((declared(contract) | part.__abstractmethods__) - stated)
     if missing:
         raise Refused(
             f"{named}, which does not declare {', '.join(missing)}; expected all attributes that "
