@@ -56,8 +56,9 @@ class Training:
         return self.local.train(ids, self.broadcast, state, keys, returning=back)
 
 
-def near(first, second, **tolerance):
-    torch.testing.assert_close(first, second, **{"rtol": 1e-4, "atol": 1e-6} | tolerance)
+def near(first, second, cause="", **tolerance):
+    tolerance = {"rtol": 1e-4, "atol": 1e-6, "msg": lambda text: f"{cause}: {text}"} | tolerance
+    torch.testing.assert_close(first, second, **tolerance)
 
 
 _STACKED = (
@@ -70,9 +71,9 @@ def trains_alike_in_stacks_and_in_loops(objective):
     (stacked, kept), (looped, same) = (
         Training(objective, way=way).rows() for way in ("stacked", "loop")
     )
-    near(stacked, looped, atol=1e-5, msg=_STACKED)
+    near(stacked, looped, atol=1e-5, cause=_STACKED)
     if objective.keeps:
-        near(kept, same, atol=1e-5, msg=_STACKED)
+        near(kept, same, atol=1e-5, cause=_STACKED)
 
 
 _OTHERS = (
@@ -87,9 +88,9 @@ def trains_each_client_by_itself(objective):
     rows, kept = training.rows()
     for ids in ([2, 0, 3, 1], [1, 3]):
         part, states = training.rows(ids)
-        near(part, rows[ids], msg=_OTHERS)
+        near(part, rows[ids], cause=_OTHERS)
         if objective.keeps:
-            near(states, kept[ids], msg=_OTHERS)
+            near(states, kept[ids], cause=_OTHERS)
 
 
 def sends_what_it_declares(objective):
