@@ -62,7 +62,7 @@ def proof_text(plan: Plan) -> str:
 
 
 def _of_sites(plan: Plan) -> str:
-    """Returns the part of the proof on sites: their sampling, and whose noise protects sums."""
+    """Describes what sites contribute to the proof: sampling, and the noise of honest sites."""
     limits, protocol = plan.cost.limits, plan.config.names["protocol"]
     sampling = (
         f"; each of {limits.sites} sites samples its own clients in secret, and adds up their "
