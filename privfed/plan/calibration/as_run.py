@@ -56,7 +56,7 @@ def part_of_sites(question: CalibrationQuestion) -> float | None:
 
 
 def refuse_contradictory_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for flags that need a missing --sites, and for flags that exclude --sites."""
+    """Raises `Refused` for flags that need --sites without it, and that exclude it with it."""
     if question.sites is None:
         _refuse_flags_without_sites(question)
         return
