@@ -41,10 +41,10 @@ def proof_text(plan: Plan) -> str:
         )
     assert isinstance(rule, SumRule)
     bounded = rule.sensitivity(CHANGE[plan.event.relation]) < math.inf
-    what = "its terms are bounded" if bounded else "rows are clipped"
+    what = "terms have norms up to" if bounded else "rows are clipped to"
     first = " at first" if mechanism.adaptive else ""
-    clip = f"{what} to {mechanism.clip:g}{first}"
-    proof = f"{name} needs only sums, to which noise can be added: {clip}"
+    clip = f"{what} {mechanism.clip:g}{first}"
+    proof = f"rule {name} needs only sums, and each client's term is bounded: {clip}"
     releases = releases_per_round(config.messages(), rule)
     if releases > 1:
         proof += (
