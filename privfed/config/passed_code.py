@@ -1,8 +1,8 @@
 """A digest of the code of parts that were passed as classes: a resume requires the same code.
 
-A part that is named (`module:name`) is found again by its name. A class that is passed, for example
-from a notebook, is not stored: the ledger states the digest of its sources, and a resume compares
-it.
+A part that is named (`module:name`) is imported again by its name. A class that is passed, for
+example from a notebook, is not stored: the ledger states the digest of its sources, which a resume
+compares.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def refuse_other_code(config: Config, terms: Mapping[str, Any]) -> None:
 
 
 def _defining(part: type) -> Iterator[object]:
-    """The classes that define a part; for a part around a function, that function."""
+    """Yields the classes that define a part; for a part made from a function, the function."""
     for base in part.__mro__:
         function = vars(base).get("function")
         yield function.__func__ if isinstance(function, staticmethod) else base
