@@ -66,8 +66,8 @@ def uniforms(words: Words) -> Reals:
 class Keys:
     """The random numbers of one (stream, round), or of one stream per client if `clients` is given.
 
-    Without `seed`, every call draws new numbers of the operating system's CSPRNG. With a seed, every
-    call repeats the same numbers: take each kind of draw once. A `secret` seed is expanded by
+    With `seed` None, every call draws new numbers from the operating system's CSPRNG. With a seed,
+    every call repeats the same numbers: take each kind of draw once. A `secret` seed is expanded by
     SHAKE-256.
     """
 
@@ -121,7 +121,7 @@ class Keys:
         return Keys(seed, None, self.secret)
 
     def bernoulli(self, rate: float | Reals, count: int) -> NDArray[np.bool_]:
-        """Returns `count` independent Bernoulli(`rate`) draws, with one rate for all or for each."""
+        """Returns `count` independent Bernoulli(`rate`) draws, with one rate for all or each."""
         return bernoulli(self.bits(count), rate)
 
     def normal(self, count: int) -> NDArray[np.float64]:
