@@ -172,7 +172,7 @@ class Unanchored(Sgd):
 @every_case(
     "kind, wrong, says",
     [
-        ("rule", Unmixed, "method mix is never called, since geometric is False; set geometric to another"),
+        ("rule", Unmixed, "method mix is never called, since geometric is False; set"),
         ("objective", Unanchored, "method anchor is never called, since anchored is ''; set anchored"),
     ],
 )
