@@ -173,7 +173,7 @@ class Unanchored(Sgd):
     "kind, wrong, says",
     [
         ("rule", Unmixed, "method mix is never called, since geometric is False; set"),
-        ("objective", Unanchored, "method anchor is never called, since anchored is ''; set anchored"),
+        ("objective", Unanchored, "method anchor is never called, since anchored is ''; set"),
     ],
 )
 def test_a_hook_that_a_declaration_switches_off_is_rejected(kind, wrong, says):
