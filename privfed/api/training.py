@@ -45,13 +45,13 @@ def train(
     Every key of a run file is an argument by its section: `privacy=dict(clip=0.5)`,
     `client=dict(lr=0.1)`. If a key names a part, an instance of the part is accepted:
     `server=dict(optimizer=Mine(beta=0.9))`. After an interruption, `privfed.load(out).resume()`
-    continues the run. Warns of a `delta` that is not below 1 / clients.
+    continues the run. `train` warns of a `delta` that is not below 1 / clients.
 
     Args:
       population: a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or None
         for the default run.
-      model: a name ("mlp"), a `torch.nn.Module` whose weights are a public start, a function that
-        makes one, or the keys of [model].
+      model: a name ("mlp"), a `torch.nn.Module` whose weights are public initial values, a function
+        that returns a module, or the keys of [model].
       epsilon: the privacy budget, `privacy.epsilon`.
       delta: `privacy.delta`.
       rounds: `run.rounds`.
@@ -95,7 +95,7 @@ def start(
 
     `with privfed.start(…) as run` refuses what `train` refuses, and charges nothing; `for round in
     run` runs each round, by the same code as `train` and with the same results. A `break` ends the
-    run there: it has spent what its completed rounds were charged.
+    run there, and its spending is what the completed rounds were charged.
 
     Args:
       population: as for `train`.
@@ -113,7 +113,7 @@ def start(
       sections: the keys of each section.
 
     Returns:
-      The run, to be entered.
+      The run, to be entered by `with`.
 
     Raises:
       Refused: if the configuration is invalid.
@@ -131,10 +131,10 @@ def _new_run(
     observers: Sequence[Observer],
     progress: bool | None,
 ) -> Run:
-    """Returns the run of `config`, to be entered; nothing is written before."""
+    """Returns the run of `config`, to be entered by `with`; before that nothing is written."""
     _refuse_other_processes(config)
     if temporary and out is not None:
-        raise Refused("out and temporary are both given, but exclude each other; give one of them")
+        raise Refused("out and temporary are both given, but exclude each other; give only one")
     folder = TemporaryFolder() if temporary else None
     given_path = new_folder() if out is None else as_path(out, "out")
     path = (folder.path / "run" if folder else given_path).absolute()

@@ -40,7 +40,7 @@ EPSILONS = click.option(
 
 @click.group()
 def attack() -> None:
-    """Attack clients' privacy through updates and models: inversion, membership, property."""
+    """Attack clients' privacy by updates and models: inversion, membership, property."""
 
 
 @attack.command("inversion")
@@ -151,7 +151,7 @@ def property_command(
     type=click.Choice(["user", "example"]),
     default="user",
     show_default=True,
-    help="Membership of all of a client's examples, or of one of them.",
+    help="Attack the membership of a client (all its examples) or of one example.",
 )
 @click.option(
     "--shadows",

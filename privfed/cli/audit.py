@@ -27,7 +27,7 @@ from privfed.core.failures import BROKEN, REFUTED, report_failure
 
 
 def _refuse_claim_alone(claim: Mapping[str, Any]) -> None:
-    """Raises `Refused` if an option of a claim is given (not None in `claim`)."""
+    """Raises `Refused` if an option of a claim is given (not None), but no --function."""
     given = [f"--{name.replace('_', '-')}" for name, value in claim.items() if value is not None]
     if given:
         raise Refused(
@@ -123,7 +123,7 @@ def audit_command(
     function: str | None,
     **claim: Any,
 ) -> int:
-    """Recompute the ε that one run, or several runs together, spent, from their ledgers alone.
+    """Recompute the ε of one run, or of several runs together, from their ledgers alone.
 
     The ε is also compared with the evidence of the run's canaries. With --mechanism or --function,
     a mechanism is tested against its claim instead.
@@ -156,7 +156,7 @@ def audit_command(
 
 
 def _refuse_combination(tested: str, *others: object) -> None:
-    """Raises `Refused` if any of `others` is given; `tested` is the option, with its verb."""
+    """Raises `Refused` if any of `others` is given; `tested` names the option and its verb."""
     if any(others):
         raise Refused(f"{tested} tested without a run directory; leave out the other arguments")
 

@@ -94,14 +94,14 @@ def new_canaries_command(
     type=ANYTHING,
     required=True,
     metavar="MODELS",
-    help="A folder of models (.npy, .npz, .pt or .safetensors), numbered from the initial one on.",
+    help="A folder of numbered models (.npy, .npz, .pt or .safetensors), the initial one first.",
 )
 @click.option(
     "--claimed-epsilon",
     "epsilons",
     type=float,
     multiple=True,
-    help="The claimed ε; repeat it with a --delta each for several points of one claim.",
+    help="The claimed ε; for several points of one claim repeat it, with a --delta for each.",
 )
 @click.option(
     "--delta", "deltas", type=float, required=True, multiple=True, help=("δ of the claim.")
@@ -109,7 +109,7 @@ def new_canaries_command(
 @click.option(
     "--gaussian",
     is_flag=True,
-    help="The claim is that of Gaussian noise, with every client in each round.",
+    help="The claim is one of Gaussian noise, with every client in each round.",
 )
 @click.option(
     "--noise-multiplier",

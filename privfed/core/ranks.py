@@ -1,8 +1,8 @@
-"""Several processes that execute one run: every rank trains its share, and rank 0 decides.
+"""Several processes that execute one run: every rank trains some clients, and rank 0 decides.
 
 All ranks go through the same rounds. Only rank 0 has the ledger and the run directory; it samples
-cohorts and broadcasts them. Each rank trains a part of the cohort and adds the noise of some
-coordinates to its sum; the sums are all-reduced.
+cohorts and broadcasts them. Each rank trains some clients of the cohort, and adds the noise of some
+coordinates to the sum of their updates; the ranks' sums are all-reduced.
 
 Messages between ranks are not encrypted: the ranks are one party on one trusted network.
 """
@@ -72,10 +72,10 @@ ALONE = Alone()
 class Together:
     """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
 
-    The numbers that `claimed` hands out are counted at `store`. The store may outlive a failed
+    The numbers that `claimed` yields are counted at `store`. The store may outlive a failed
     process group, so the counters' names begin with `group`, which is drawn anew for each process
     group. `alive` reports whether the processes that this one monitors still
-    run. `cards` is the process group for sums among GPUs, if each rank has a GPU of its own.
+    run. `cards` is the process group for sums among GPUs, if each rank has its own GPU.
     """
 
     rank: int
@@ -147,7 +147,7 @@ class Together:
         """Begins an exchange and waits until it is complete.
 
         A message to a process that died may never complete, so the ranks are checked meanwhile.
-        Raises `RankLost` if one has died.
+        Raises `RankLost` if a rank has died.
         """
         with rank_lost_on_failure():
             work, began = begin(), time.monotonic()
@@ -165,7 +165,7 @@ Ranks = Alone | Together
 
 @contextmanager
 def rank_lost_on_failure() -> Iterator[None]:
-    """A context that raises `RankLost` for torch's error about a lost rank."""
+    """Returns a context that turns torch's error about a lost rank into `RankLost`."""
     try:
         yield
     except RuntimeError as error:
@@ -180,7 +180,7 @@ def card_of(device: torch.device) -> str:
 
 
 def backend_of(cards: Sequence[str]) -> Literal["nccl", "gloo"]:
-    """Returns the backend by which ranks with these `cards` compute sums, the same for all.
+    """Returns the backend with which all ranks, with these `cards`, compute sums.
 
     NCCL requires a separate GPU for every rank.
 
@@ -191,10 +191,10 @@ def backend_of(cards: Sequence[str]) -> Literal["nccl", "gloo"]:
 
 
 def refuse_miscounted(ranks: Ranks, times: Tensor, expected: int = 1) -> None:
-    """Raises `RankLost` unless the ranks did each piece of shared work `expected` times in total.
+    """Raises `RankLost` unless the ranks together did each piece of work `expected` times.
 
-    A client counted on two ranks changes a sum by twice its bound, and noise that no rank draws is
-    missing.
+    A client counted on two ranks would change a sum by twice its bound, and noise that no rank
+    draws would be missing.
 
     Args:
       ranks: the ranks of the run.

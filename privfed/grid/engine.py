@@ -56,7 +56,7 @@ class Experiment:
 
     Attributes:
       files: the tables of the grid, or those of its tuning if the tuning is incomplete.
-      counts: number of cells by status, and of all "cells"; "waiting" counts those without result.
+      counts: number of cells by status, and of all "cells"; "waiting" cells have no result yet.
       joint: the joint guarantee for each population, from the ledgers, cells of the tuning
         included.
     """

@@ -66,9 +66,9 @@ class RoundCost:
         return round_event(self.mechanism.at(noise), self.witness, self.exchanges, aborts)
 
     def other(self, noise: float | None) -> Event | None:
-        """Returns the charge of a round against the party that the budget does not limit.
+        """Returns the charge of a round against the party other than `privacy.against`.
 
-        None unless noise is distributed, which has two guarantees.
+        None unless noise is distributed: only then are there two guarantees.
         """
         mechanism = self.mechanism.at(noise)
         if not shares_noise(mechanism):
@@ -85,7 +85,7 @@ class RoundCost:
         prior: Spending | None = None,
         extra_spending: Callable[[float], Spending] | None = None,
     ) -> float:
-        """Returns the smallest noise multiplier at which all rounds together keep a budget.
+        """Returns the smallest noise multiplier at which all rounds together stay in the budget.
 
         Args:
           rounds: the number of rounds.

@@ -62,9 +62,9 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
         )
     if stored.chosen and wanted.run.rounds != stored.run.rounds:
         raise Refused(
-            "run.rounds is changed, but this run was chosen among others, and its ε covers only "
-            "the rounds of all candidates; start a new run, with this run in privacy.prior and "
-            "model.init"
+            "run.rounds is changed, but private tuning chose this run among several candidates, "
+            "and its ε covers only as many rounds as each candidate had; start a new run, with "
+            "this run in privacy.prior and model.init"
         )
     before, after = _flat(stored), _flat(wanted)
     changed = [
@@ -86,7 +86,7 @@ def _flat(config: Config) -> dict[str, Any]:
 
 
 def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:
-    """The ledger of an existing run, or a new ledger if a crash came before the first charge."""
+    """Returns the ledger of an existing run; a new one if a crash came before the first charge."""
     ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
     if ledger is None or not ledger.opened:
         if directory.began():
@@ -202,7 +202,7 @@ def resumed(
     ranks: Ranks = ALONE,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """A context with the loop of an existing run; arguments as for `resume`."""
+    """Returns a context with the loop of an existing run; arguments as for `resume`."""
     directory = RunDirectory.open(path)
     with directory.locked():
         directory.recover()
@@ -226,7 +226,7 @@ def resumed(
 def _state_budget(
     setup: Setup, stored: float | None, directory: RunDirectory, ledger: Ledger
 ) -> Setup:
-    """States a changed budget in the ledger before it applies; returns `setup` with all budgets.
+    """Writes a changed budget to the ledger before it applies; returns `setup` with all budgets.
 
     An older ledger does not state the first budget, which the `stored` configuration has.
     """
@@ -281,7 +281,7 @@ def started(
     ranks: Ranks = ALONE,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """A context with the loop of a new run, before its first charge; arguments as for `train`."""
+    """Returns a context with the loop of a new, uncharged run; arguments as for `train`."""
     refuse_ranks(config, ranks.count)
     refuse_unusable_heads(config.run.heads, out)
     watching = observers_of(config)
@@ -298,7 +298,7 @@ def started(
 
 
 def begin(setup: Setup, before: Priors, directory: RunDirectory) -> Ledger:
-    """Writes the files that a run has before its first round, into its locked directory."""
+    """Writes into the locked directory the files that a run has before its first round."""
     RunDirectory.create(directory.path)  # once more, now that no other process can begin here
     config = setup.plan.config
     directory.config.write(config)

@@ -172,8 +172,8 @@ class Unanchored(Sgd):
 @every_case(
     "kind, wrong, says",
     [
-        ("rule", Unmixed, "method mix is never called, since geometric is False; declare another"),
-        ("objective", Unanchored, "method anchor is never called, since anchored is ''; declare"),
+        ("rule", Unmixed, "method mix is never called, since geometric is False; set"),
+        ("objective", Unanchored, "method anchor is never called, since anchored is ''; set"),
     ],
 )
 def test_a_hook_that_a_declaration_switches_off_is_rejected(kind, wrong, says):

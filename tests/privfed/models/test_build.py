@@ -502,9 +502,9 @@ def test_code_that_was_changed_is_noticed(here):
     path.write_text(path.read_text().replace("ReLU", "Sigmoid"))
     sys.modules.pop("my_own_module")
     importlib.invalidate_caches()
-    with pytest.raises(Broken, match="the model's code gives other outputs"):
+    with pytest.raises(Broken, match="the model's code computes other outputs"):
         resume(here / "run", lambda stored: stored.with_run(rounds=5))
-    with pytest.raises(Broken, match="the model's code gives other outputs"):
+    with pytest.raises(Broken, match="the model's code computes other outputs"):
         evaluate(here / "run")
 
 
