@@ -282,10 +282,11 @@ class Run(InProgress):
         if not facts:
             return f"<privfed run {from_here(self.path)}, not ended>"
         measure, spent = next(iter(facts)), epsilon_at(float(facts["epsilon"]), facts["delta"])
+        scored = f"{measure} {facts[measure]:.4g}, " if facts["test_examples"] else ""
         stopped = ", stopped at its budget" if facts["stopped_at_budget"] else ""
         stopped += ", no better than the baseline" if facts.get("not_learned") else ""
         return (
-            f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {spent}, "
+            f"<privfed run {from_here(self.path)}: {scored}ε {spent}, "
             f"{facts['charges']} rounds{stopped}>"
         )
 
