@@ -484,6 +484,7 @@ def test_a_public_backbone_is_not_taken_for_a_runs(tmp_path):
 def test_interrupted_it_says_how_to_go_on_and_goes_on_as_if_never_stopped(tmp_path):
     class Interrupts:
         def before(self, *_): ...
+        def choosing(self, *_): ...
         def aborted(self, *_): ...
         def after(self, record): ...
         def after_round(self, round):
@@ -667,7 +668,7 @@ def test_networks_that_nobody_can_train_are_refused(module, expected):
         (lambda: privfed.load(3), "path is 3; expected a path"),
         (lambda: privfed.train(out=3), "out is 3; expected a path"),
         (lambda: privfed.audit([]), "no run is given"),
-        (lambda: privfed.train(observers=[print]), "has no method before"),
+        (lambda: privfed.train(observers=[print]), "has no method choosing, before"),
         (lambda: privfed.calibrate(delta=1e-5, rounds=9, epsilon="2"), "epsilon is '2'"),
         (lambda: privfed.calibrate(delta=1e-5, rounds=1.5, epsilon=2), r"rounds is 1\.5"),
     ],
