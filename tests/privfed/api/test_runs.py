@@ -762,6 +762,60 @@ def test_only_a_users_own_sources_are_digested():
     assert sources_digest(Other.__mro__) != sources_digest(Changed.__mro__)
 
 
+def test_a_lambda_is_identified_by_itself_and_not_by_its_statement():
+    first, third = lambda t: 0.5**t, lambda: 0
+    second = [lambda t: 0.5**t][0]
+    assert sources_digest([first]) == sources_digest([second]) != sources_digest([third])
+    assert sources_digest([first]) != sources_digest([lambda t: 0.6**t])
+
+
+def halved(round):
+    return 0.5**round
+
+
+def test_a_schedule_is_a_function_of_the_round_and_passed_again_to_resume(tmp_path):
+    def called(round):
+        rounds.append(round)
+        return np.float32(0.5**round)
+
+    rounds = []
+    keys = {"server": {"schedule": halved}, "epsilon": 8, **SEEDED}
+    run = privfed.train(rounds=3, out=tmp_path / "a", client={"schedule": called}, **keys)
+    assert {*rounds} == {1, 2, 3}
+    assert run.config.names["server_schedule"] == f"{__name__}:halved"
+    again = privfed.train(
+        rounds=3, out=tmp_path / "b", client={"schedule": lambda t: 0.5**t}, **keys
+    )
+    assert again.metrics == run.metrics
+    with pytest.raises(privfed.Refused, match="was passed in Python: pass it again"):
+        privfed.load(again.path).resume(rounds=4)
+    with pytest.raises(
+        privfed.Refused, match="code of the client_schedule that was passed differs"
+    ):
+        privfed.load(again.path, client={"schedule": lambda t: 0.4**t})
+    resumed = privfed.load(again.path, client={"schedule": lambda t: 0.5**t})
+    assert resumed.resume(rounds=4, epsilon=20).summary["charges"] == 4
+
+
+@every_case(
+    "schedule, message",
+    [
+        (
+            lambda: 1,
+            r"failed in round 1: TypeError: .*\(\) takes 0 .*called with the round, from 1",
+        ),
+        (lambda t: -1, "returns -1 in round 1; expected a factor"),
+        (lambda t: None if t == 3 else 1, "returns None in round 3; expected a factor"),
+        (lambda t: 3 - t, "client.schedule has a learning rate of 0 in the last round, 3"),
+        (3, "client.schedule is 3; expected a name"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_before_anything_is_written(tmp_path, schedule, message):
+    with pytest.raises(privfed.Refused, match=message):
+        privfed.train(rounds=3, out=tmp_path / "run", client={"schedule": schedule})
+    assert not (tmp_path / "run").exists()
+
+
 def test_runs_in_threads_are_those_of_one_thread(tmp_path):
     """Also where threads build the model of one run, by draws from torch's own generators."""
     config, ended = small("run.randomness=seeded"), {}
