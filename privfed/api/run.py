@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,6 +223,7 @@ class Run(InProgress):
         observers: Sequence[Observer] = (),
         on_round: Callback | None = None,
         on_evaluation: Callback | None = None,
+        on_end: Callable[[Run], object] | None = None,
         progress: bool | None = None,
     ) -> Run:
         """Resumes this run; returns it.
@@ -233,6 +234,7 @@ class Run(InProgress):
           observers: receive each round.
           on_round: called with each completed `privfed.Round`.
           on_evaluation: called with each round that the run evaluated.
+          on_end: called with the run once it has ended.
           progress: whether progress is shown; None: in terminals and notebooks.
 
         Raises:
@@ -240,7 +242,7 @@ class Run(InProgress):
         """
         warn_of_delta(self._directory.config.read())
         further = self._further(rounds, epsilon, observers, progress)
-        return further._run_to_end(on_round, on_evaluation)
+        return further._run_to_end(on_round, on_evaluation, on_end)
 
     def start(
         self,
