@@ -84,8 +84,18 @@ class Run(InProgress):
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """A row for each evaluated round, in the form that `pandas.DataFrame` takes."""
-        return [with_numbers(from_json(text)) for text in self._directory.metrics.texts()]
+        """A row for each evaluated round, in the form that `pandas.DataFrame` takes.
+
+        As in `Round.metrics`, the spent ε of a simulation or a run without a guarantee is
+        "nominal_epsilon".
+        """
+        from privfed.run.outcome import RoundRecord
+
+        terms = self._chain().terms
+        nominal = terms.get("note") or terms.get("guarantee")
+        rows = [with_numbers(from_json(text)) for text in self._directory.metrics.texts()]
+        records = (RoundRecord(row["round"], row) for row in rows)
+        return [dict(each.nominally().public) for each in records] if nominal else rows
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
@@ -283,7 +293,8 @@ class Run(InProgress):
             facts = self.summary
         if not facts:
             return f"<privfed run {from_here(self.path)}, not ended>"
-        measure, spent = next(iter(facts)), epsilon_at(float(facts["epsilon"]), facts["delta"])
+        nominal, measure = facts["simulation"] or facts["guarantee"], next(iter(facts))
+        spent = epsilon_at(float(facts["epsilon"]), facts["delta"], bool(nominal))
         scored = f"{measure} {facts[measure]:.4g}, " if facts["test_examples"] else ""
         stopped = ", stopped at its budget" if facts["stopped_at_budget"] else ""
         stopped += ", no better than the baseline" if facts.get("not_learned") else ""

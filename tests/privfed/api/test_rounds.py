@@ -215,6 +215,9 @@ def test_callbacks_of_train_see_each_round(tmp_path):
     )
     assert [number for number, _ in seen] == [1, 2, 3, 4]
     assert seen[-1][1] == run.summary["epsilon"]
+    assert "epsilon" not in run.metrics[-1]  # a seeded run is a simulation
+    assert run.metrics[-1]["nominal_epsilon"] == run.summary["epsilon"]
+    assert "(nominal), 4 rounds" in repr(run)
     assert scored == [*(row["accuracy"] for row in run.metrics), run.summary["accuracy"]]
 
 
