@@ -9,7 +9,9 @@ The quantile of 64 random bits is evaluated in double precision. If its error co
 rounding boundary, 128 more bits are drawn and compared with the boundary's tail at 80 digits. A
 draw then has the exact distribution up to a total variation distance below 2^-180, negligible for
 any delta in double precision, provided that SciPy's `ndtri` is accurate to 2e-14 (it states 7e-16;
-tested against 50 digits, to a twentieth of that).
+tested against 50 digits, to a twentieth of that), and so, for tails above 2^-10, is PyTorch's
+`erfinv` of 1 - 2 tail (tested likewise, to a quarter: 1 - 2 tail is rounded to 2^-54, which moves
+the quantile by up to 9e-15). Whichever is used, the same bits are returned.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ _FEWEST = 4
 """Number of blocks above which an additional thread is worthwhile."""
 _TAIL = 1 << 24
 """Tail probability, in multiples of 2^-64, below which 64 bits give too coarse a quantile."""
+_CENTRAL = np.uint64(1 << 54)
+"""Tail probability, in multiples of 2^-64, from which `erfinv` gives quantiles, which is faster."""
 _LIKELY = np.uint64(1 << 44)
 """Tail probability, in multiples of 2^-64, below which fewer than two of a million draws are."""
 _MOST_SLACK = 1.3e-13
@@ -81,7 +85,7 @@ def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
     uses PyTorch's number of threads (`run.threads`); the result does not depend on it.
     """
     noise, grid = np.zeros(length), grid_of(std)
-    if grid is None:
+    if grid is None or not length:
         return noise
     scale = math.nextafter(std / grid, math.inf)
     _refuse_scale(scale)
@@ -93,10 +97,11 @@ def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
         np.multiply(rounded, grid, out=noise[start : start + len(words)])
         return start + unsure, words[unsure]
 
-    for places, words in _in_threads(draw, range(0, length, _BLOCK)):
-        if len(places):
-            further = keys.further_at(places)
-            noise[places] = _exactly(words, further, scale, np.zeros(len(places))) * grid
+    drawn = _in_threads(draw, range(0, length, _BLOCK))
+    places, words = (np.concatenate(each) for each in zip(*drawn, strict=True))
+    if len(places):
+        further = keys.further_at(places)
+        noise[places] = _exactly(words, further, scale, np.zeros(len(places))) * grid
     return noise
 
 
@@ -105,12 +110,18 @@ def _in_threads(act: Callable[[int], T], places: range) -> list[T]:
     threads = min(torch.get_num_threads(), len(places) // _FEWEST)
     if threads < 2:
         return [act(place) for place in places]
-    with ThreadPoolExecutor(threads) as pool:
-        shares = pool.map(
-            lambda share: [act(place) for place in share],
-            (places[n::threads] for n in range(threads)),
-        )
-        return [result for share in shares for result in share]
+
+    def share(places: range) -> list[T]:
+        torch.set_num_threads(1)  # of PyTorch's operations in this thread
+        return [act(place) for place in places]
+
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            shares = pool.map(share, (places[n::threads] for n in range(threads)))
+            return [result for share in shares for result in share]
+    finally:
+        torch.set_num_threads(before)
 
 
 def rounded_normal(
@@ -155,23 +166,27 @@ def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, I
     """Does the work of `_quickly` for quantiles minus `shift` `[n]`, with its rounding error."""
     value, slack = _scaled_quantiles(words, scale)
     value = _signed(words, value) - shift
-    slack = slack + 2.3e-16 * (np.abs(value) + 1.0)
-    doubtful = (np.abs(value - np.floor(value) - 0.5) <= slack) | (words >> np.uint64(1) < _TAIL)
-    return np.floor(value + 0.5), np.flatnonzero(doubtful & (scale > 0.0))
+    slack += 2.3e-16 * (np.abs(value) + 1.0) * (scale > 0.0)
+    return np.floor(value + 0.5), np.flatnonzero(_doubtful(words, value, slack))
 
 
 def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
     """Returns rounded quantiles of `words` in double precision, and the places to recompute.
 
     A place is recomputed exactly if its rounding boundary is within the error bound. A common bound
-    (for tails beyond `_LIKELY`) selects few candidates; their own bounds, and those of smaller
-    tails, are then computed.
+    (for tails beyond `_LIKELY`) selects few candidates; their quantiles and own bounds, and those
+    of smaller tails, are then computed by `_scaled_quantiles`.
     """
     low = words >> np.uint64(1)
     value = low.view(np.int64).astype(np.float64)
     value += 0.5
-    value *= 2.0**-64  # the tail probability
-    ndtri(value, out=value)
+    outer = np.flatnonzero(low < _CENTRAL)
+    tails = value[outer] * 2.0**-64
+    value *= -(2.0**-63)
+    value += 1.0
+    torch.erfinv(torch.from_numpy(value), out=torch.from_numpy(value))
+    value *= -math.sqrt(2.0)
+    value[outer] = ndtri(tails)
     value *= scale
     rounded = np.rint(value)
     np.subtract(value, rounded, out=value)
@@ -179,17 +194,18 @@ def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
     near = value >= 0.5 - _MOST_SLACK * scale
     near |= low < _LIKELY
     unsure = np.flatnonzero(near)
+    value, slack = _scaled_quantiles(words[unsure], scale)
+    rounded[unsure] = -np.rint(value)
     signs = words << np.uint64(63)
     rounded.view(np.uint64)[:] ^= signs  # no value is above zero
     rounded += 0.0  # -0.0 would reveal a row's sign
-    return rounded, unsure[_doubtful(words[unsure], scale)]
+    return rounded, unsure[_doubtful(words[unsure], value, slack)]
 
 
-def _doubtful(words: Words, scale: float) -> NDArray[np.bool_]:
-    """Returns a mask of `words` whose quantile may be beyond its nearest boundary."""
-    value, slack = _scaled_quantiles(words, scale)
+def _doubtful(words: Words, value: Reals, slack: Reals) -> NDArray[np.bool_]:
+    """Returns a mask of `words` whose quantile may be beyond the boundary nearest to `value`."""
     near = np.abs(value - np.floor(value) - 0.5) <= slack
-    return (near | (words >> np.uint64(1) < _TAIL)) & (scale > 0.0)
+    return (near | (words >> np.uint64(1) < _TAIL)) & (slack > 0.0)
 
 
 def _scaled_quantiles(words: Words, scale: float) -> tuple[Reals, Reals]:

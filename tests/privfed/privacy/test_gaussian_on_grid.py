@@ -74,6 +74,17 @@ def test_ndtri_is_as_right_as_the_proof_needs():
             assert abs(true - mpmath.mpf(float(z))) <= rounding._ERROR / 20 * (1 + z)
 
 
+def test_erfinv_is_as_right_as_the_proof_needs():
+    """From its least tail on, with the error that 1 - 2 tail has as a float."""
+    rng, least = np.random.default_rng(0), float(rounding._CENTRAL) * 2.0**-64
+    tails = np.concatenate([rng.uniform(least, 0.5, 300), least * 2.0 ** rng.uniform(0, 3, 300)])
+    quantiles = torch.erfinv(1 - 2 * torch.from_numpy(tails)).numpy() * np.sqrt(2)
+    with mpmath.workdps(50):
+        for tail, z in zip(tails.tolist(), quantiles.tolist(), strict=True):
+            true = mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * mpmath.mpf(tail))
+            assert abs(true - z) <= rounding._ERROR / 4 * (1 + z)
+
+
 def test_doubt_is_settled_by_further_bits(monkeypatch):
     """Near a boundary the fast path is never believed; both ways agree where it is."""
     words = SEEDED.at("noise").bits(3000)
@@ -104,7 +115,8 @@ def test_no_doubt_is_overlooked(scale):
     words = SEEDED.at("noise", 4).bits(100_000)
     words = np.concatenate([words, words >> np.arange(100_000, dtype=np.uint64) % 64])
     _, unsure = rounding._quickly(words, scale)
-    assert np.array_equal(unsure, np.flatnonzero(rounding._doubtful(words, scale)))
+    doubtful = rounding._doubtful(words, *rounding._scaled_quantiles(words, scale))
+    assert np.array_equal(unsure, np.flatnonzero(doubtful))
     assert scale == 0.0 or len(unsure) > 100
     _, slack = rounding._scaled_quantiles(words[words >> np.uint64(1) >= rounding._LIKELY], 1.0)
     assert rounding._MOST_SLACK / 1.1 < slack.max() < rounding._MOST_SLACK / 1.05
@@ -233,7 +245,7 @@ def test_doubts_of_threads_are_settled_and_change_no_digits_of_others(three_thre
     keys, length = SEEDED.at("noise", 1), 60 * rounding._BLOCK
     expected, settled, plain = gaussian_on_grid(keys, 0.37, length), [], rounding._exactly
     monkeypatch.setattr(
-        rounding, "_doubtful", lambda words, scale: np.ones(len(words), dtype=np.bool_)
+        rounding, "_doubtful", lambda words, *_: np.ones(len(words), dtype=np.bool_)
     )
     monkeypatch.setattr(
         rounding, "_exactly", lambda *given: (settled.append(len(given[0])), plain(*given))[1]
