@@ -18,7 +18,8 @@ from privfed.config.reading import read_raw, reassembled
 from privfed.config.sections import SECTIONS
 from privfed.core.deferred import nn
 from privfed.core.errors import Refused
-from privfed.core.parts import expected, find
+from privfed.core.parts import expected, find, imported
+from privfed.core.registry import ADAPTERS
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.sources.table import GivenArrays, GivenTable, Table
 from privfed.data.tables import array_table
@@ -305,8 +306,8 @@ def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
         return part_named(type(named)), named.model_dump(exclude_unset=True)
     if isinstance(named, type) and issubclass(named, BaseModel):
         return part_named(named), {}
-    if kind == "model" and callable(named):
-        return function_named(named), {}
+    if kind in ADAPTERS and callable(named):
+        return function_named(kind, named), {}
     return named, {}
 
 
@@ -315,9 +316,9 @@ def part_named(part: type[Any]) -> Any:
     return _place(part) or part
 
 
-def function_named(function: Callable[..., Any]) -> Any:
-    """Returns the importable name of a function that makes a model, or else a part around it."""
-    return _place(function) or Foreign.of(function)
+def function_named(kind: str, function: Callable[..., Any]) -> Any:
+    """Returns the importable name of a function, or else a part of this kind around it."""
+    return _place(function) or imported(ADAPTERS[kind], kind, kind).of(function)
 
 
 def _place(thing: Any) -> str:

@@ -200,15 +200,18 @@ class InProgress:
             self._loop.save(self._loop.ending.now)
 
     def _run_to_end(
-        self, on_round: Callback | None = None, on_evaluation: Callback | None = None
+        self,
+        on_round: Callback | None,
+        on_evaluation: Callback | None,
+        on_end: Callable[[Any], object] | None,
     ) -> Self:
         """Runs all rounds, with these callbacks; returns the ended run.
 
         Raises `Refused` before the first charge for a callback that is no function.
         """
         for name, callback in (("on_round", on_round), ("on_evaluation", on_evaluation)):
-            if callback is not None and not callable(callback):
-                raise Refused(f"{name} is {callback!r}; expected a function of a privfed.Round")
+            refuse_no_function(name, callback, "a privfed.Round")
+        refuse_no_function("on_end", on_end, "the privfed.Run")
         self._frames = 4  # those of this method, and of `train` or `resume`
         with self:
             for round in self:
@@ -216,7 +219,15 @@ class InProgress:
                     on_round(round)
                 if on_evaluation is not None and round.evaluated:
                     on_evaluation(round)
+        if on_end is not None:
+            on_end(self)
         return self
+
+
+def refuse_no_function(name: str, callback: object, of: str) -> None:
+    """Raises `Refused` if the argument `name` is neither None nor a function of `of`."""
+    if callback is not None and not callable(callback):
+        raise Refused(f"{name} is {callback!r}; expected a function of {of}")
 
 
 @contextlib.contextmanager

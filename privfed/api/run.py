@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,8 +84,18 @@ class Run(InProgress):
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One mapping for each evaluated round, in a list that `pandas.DataFrame` accepts."""
-        return [with_numbers(from_json(text)) for text in self._directory.metrics.texts()]
+        """One mapping for each evaluated round, in a list that `pandas.DataFrame` accepts.
+
+        As in `Round.metrics`, the spent ε of a simulation or a run without a guarantee is
+        "nominal_epsilon".
+        """
+        from privfed.run.outcome import RoundRecord
+
+        terms = self._chain().terms
+        nominal = terms.get("note") or terms.get("guarantee")
+        rows = [with_numbers(from_json(text)) for text in self._directory.metrics.texts()]
+        records = (RoundRecord(row["round"], row) for row in rows)
+        return [dict(each.nominally().public) for each in records] if nominal else rows
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
@@ -224,6 +234,7 @@ class Run(InProgress):
         observers: Sequence[Observer] = (),
         on_round: Callback | None = None,
         on_evaluation: Callback | None = None,
+        on_end: Callable[[Run], object] | None = None,
         progress: bool | None = None,
     ) -> Run:
         """Resumes this run; returns it.
@@ -234,6 +245,7 @@ class Run(InProgress):
           observers: receive each round.
           on_round: called with each completed `privfed.Round`.
           on_evaluation: called with each round that the run evaluated.
+          on_end: called with the run once it has ended.
           progress: whether progress is shown; None: in terminals and notebooks.
 
         Raises:
@@ -241,7 +253,7 @@ class Run(InProgress):
         """
         warn_of_delta(self._directory.config.read())
         further = self._further(rounds, epsilon, observers, progress)
-        return further._run_to_end(on_round, on_evaluation)
+        return further._run_to_end(on_round, on_evaluation, on_end)
 
     def start(
         self,
@@ -282,11 +294,13 @@ class Run(InProgress):
             facts = self.summary
         if not facts:
             return f"<privfed run {from_here(self.path)}, not ended>"
-        measure, spent = next(iter(facts)), epsilon_at(float(facts["epsilon"]), facts["delta"])
+        nominal, measure = facts["simulation"] or facts["guarantee"], next(iter(facts))
+        spent = epsilon_at(float(facts["epsilon"]), facts["delta"], bool(nominal))
+        scored = f"{measure} {facts[measure]:.4g}, " if facts["test_examples"] else ""
         stopped = ", stopped at its budget" if facts["stopped_at_budget"] else ""
         stopped += ", no better than the baseline" if facts.get("not_learned") else ""
         return (
-            f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {spent}, "
+            f"<privfed run {from_here(self.path)}: {scored}ε {spent}, "
             f"{facts['charges']} rounds{stopped}>"
         )
 

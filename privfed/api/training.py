@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ def train(
     observers: Sequence[Observer] = (),
     on_round: Callback | None = None,
     on_evaluation: Callback | None = None,
+    on_end: Callable[[Run], object] | None = None,
     progress: bool | None = None,
     **sections: Any,
 ) -> Run:
@@ -60,6 +61,7 @@ def train(
       observers: receive each round.
       on_round: called with each completed `privfed.Round`.
       on_evaluation: called with each round that the run evaluated.
+      on_end: called with the run once it has ended.
       progress: whether progress, and in a terminal the plan, is shown; None: in terminals and
         notebooks.
       sections: the keys of each section.
@@ -74,7 +76,7 @@ def train(
     config = configuration(population, model, short, sections)
     warn_of_delta(config)
     run = _new_run(config, out, temporary, observers, progress)
-    return run._run_to_end(on_round, on_evaluation)
+    return run._run_to_end(on_round, on_evaluation, on_end)
 
 
 def start(

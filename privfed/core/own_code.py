@@ -41,13 +41,33 @@ def _sources(theirs: set[Any]) -> Iterator[str]:
     for each in sorted(theirs, key=lambda part: (_name(part), _package(part))):
         yield _name(each)
         try:
-            yield ast.dump(ast.parse(textwrap.dedent(inspect.getsource(each))))
+            if _name(each) == _LAMBDA:
+                yield from _lambdas(each)
+            else:
+                yield ast.dump(ast.parse(textwrap.dedent(inspect.getsource(each))))
         except (OSError, TypeError, SyntaxError):
             continue
 
 
+def _lambdas(function: Any) -> Iterator[str]:
+    """The lambdas in the line of `function` with its arguments, whose source is no statement."""
+    code = function.__code__
+    nodes = ast.walk(ast.parse("".join(inspect.findsource(function)[0])))
+    lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]
+    for node in lambdas:
+        arguments = tuple(each.arg for each in node.args.args)
+        same = arguments == code.co_varnames[: code.co_argcount]
+        if same and node.lineno == code.co_firstlineno:
+            yield ast.dump(node)
+
+
+_LAMBDA = "<lambda>"
+
+
 def _name(thing: object) -> str:
-    return str(getattr(thing, "__qualname__", thing))
+    """The qualified name; of a lambda, which has none, not that of the function around it."""
+    name = str(getattr(thing, "__qualname__", thing))
+    return _LAMBDA if name.endswith(_LAMBDA) else name
 
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -308,8 +308,15 @@ CONTRACTS = {
 ADAPTERS = {
     "model": "privfed.models.recipes:Foreign",
     "watcher": "privfed.run.watch.watcher:OwnWatcher",
+    "client_schedule": "privfed.core.schedules:OwnSchedule",
+    "server_schedule": "privfed.core.schedules:OwnSchedule",
 }
 """Kinds whose external parts may be plain functions, and the class that adapts a function."""
 
-RETURNED = {"model": "a torch.nn.Module", "watcher": "an observer"}
+RETURNED = {
+    "model": "a torch.nn.Module",
+    "watcher": "an observer",
+    "client_schedule": "a factor for each round",
+    "server_schedule": "a factor for each round",
+}
 """The return value of such a function."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+import numbers
+from collections.abc import Callable
+from typing import ClassVar, Protocol
 
 from pydantic import Field
 
-from privfed.core.parts import Part
+from privfed.core.errors import Refused
+from privfed.core.own_code import in_own_code
+from privfed.core.parts import Part, part_around
 
 
 class Schedule(Protocol):
@@ -58,3 +62,32 @@ class Cosine(Part):
     def factor(self, round: int) -> float:
         progress = min((round - 1) / self.over, 1.0)
         return (1 + math.cos(math.pi * progress)) / 2
+
+
+class OwnSchedule(Part):
+    """A user's function of the round, counted from 1, which returns the factor of that round."""
+
+    function: ClassVar[Callable[[int], float]]
+
+    @classmethod
+    def of(cls, function: Callable[[int], float]) -> type[OwnSchedule]:
+        """The part whose factors `function` returns."""
+        return part_around(cls, function, function=staticmethod(function))
+
+    def factor(self, round: int) -> float:
+        """The function's result. Raises `Refused` unless that is a number of at least 0."""
+        name = f"the schedule {type(self).__qualname__}"
+        try:
+            factor = type(self).function(round)
+        except (Exception, SystemExit) as error:  # it is the user's own code
+            reason = " ".join(str(error).split())
+            raise Refused(
+                f"{name} failed in round {round}: {type(error).__name__}: {reason}; correct the "
+                f"function, which is called with the round, from 1{in_own_code(error)}"
+            ) from error
+        if not isinstance(factor, numbers.Real) or not 0 <= factor < math.inf:
+            raise Refused(
+                f"{name} returns {factor!r} in round {round}; expected a factor of the learning "
+                "rate, a number of at least 0"
+            )
+        return float(factor)

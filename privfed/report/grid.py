@@ -6,7 +6,7 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -82,8 +82,13 @@ def tuned_table(tuned: Tuned) -> Table:
 class ExperimentProgress:
     """Shows the numbers of completed, running and failed cells, and the time left."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(
+        self,
+        console: Console,
+        on_end: Callable[[Cell, dict[str, Any]], object] = lambda cell, result: None,
+    ) -> None:
         self._console = console
+        self._on_end = on_end
         self._lively = console.is_terminal and not console.is_dumb_terminal
         self._progress = Progress(
             TextColumn("{task.completed}/{task.total} cells"),
@@ -132,6 +137,7 @@ class ExperimentProgress:
         if self._task is not None:
             self._progress.advance(self._task)
         self._show()
+        self._on_end(cell, result)
 
     def _show(self) -> None:
         """Writes the counts next to the bar."""

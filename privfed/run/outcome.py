@@ -53,6 +53,19 @@ class Observer(Protocol):
     A user's observer extends this class and overrides the methods it needs; the others do nothing.
     """
 
+    def choosing(self, key: str, number: int, count: int) -> None:
+        """Called before each simulated run that chooses the value of a key that is "auto".
+
+        `before` follows, with the chosen values in `plan.config`. Parts of `run.watch` are not
+        called.
+
+        Args:
+          key: "client.lr" or "privacy.clip".
+          number: number of the tried value, from 1.
+          count: number of tried values.
+        """
+        return
+
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         """Called when the run at `path` starts or resumes, with `done` rounds completed.
 

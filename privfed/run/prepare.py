@@ -29,7 +29,7 @@ from privfed.run.population import (
     protected,
     represented,
 )
-from privfed.run.rates import with_rates
+from privfed.run.rates import Trying, with_rates
 from privfed.run.setup import Setup
 
 
@@ -39,6 +39,7 @@ def prepare(
     constants: Mapping[str, Tensor] | None = None,
     load: Loader = load_population,
     begins: bool = True,
+    trying: Trying = lambda *_: None,
 ) -> Setup:
     """Refuses, plans, loads, builds and assembles: each once.
 
@@ -51,6 +52,7 @@ def prepare(
       constants: frozen constants of a run with a checkpoint, which no longer needs its start file.
       load: loads the population; `load_representatives` suffices for plans.
       begins: whether keys that are "auto" get values, as when a run begins.
+      trying: called before each simulated run that chooses such a value.
 
     Returns:
       A run that is ready to start.
@@ -68,7 +70,7 @@ def prepare(
         _refuse_other_examples(config, federation, streams)
         solved = _solved(config, before, federation, network)
     if config.open and begins:
-        wanted = with_rates(solved, federation, network, _over)
+        wanted = with_rates(solved, federation, network, _over, trying)
         if config.shared_noise:  # whose encoding, and so whose cost, depends on the clip
             wanted = replace(wanted, noise_multiplier=None, admitted=0, evaluation_admitted=0)
         solved = _solved(wanted, before, federation, network)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -286,7 +287,8 @@ def started(
     refuse_unusable_heads(config.run.heads, out)
     watching = observers_of(config)
     before = priors(config)
-    setup = prepare(config, before, load=elsewhere.load if elsewhere else load_population)
+    load = elsewhere.load if elsewhere else load_population
+    setup = prepare(config, before, load=load, trying=partial(_choosing, observers))
     refuse_once_public(before, setup.federation)
     directory = RunDirectory.create(out)
     with directory.locked():
@@ -295,6 +297,12 @@ def started(
             observing = [*observers, *others]
             with playing(setup, directory, ledger, observing, ranks, elsewhere) as loop:
                 yield loop
+
+
+def _choosing(observers: Sequence[Observer], key: str, number: int, count: int) -> None:
+    """Reports to `observers` that a value of `key` is tried."""
+    for observer in observers:
+        observer.choosing(key, number, count)
 
 
 def begin(setup: Setup, before: Priors, directory: RunDirectory) -> Ledger:

@@ -230,10 +230,10 @@ def no_stragglers_to_drop(config: Config) -> Iterator[str]:
 
 
 def rates_of_zero(config: Config) -> Iterator[str]:
-    """Refuses a schedule whose learning rate is zero in the last round."""
+    """Refuses a schedule with a rate of zero in the last round, or that fails in any round."""
     schedules = {"client": config.client_schedule, "server": config.server_schedule}
     for section, schedule in schedules.items():
-        if schedule.factor(config.run.rounds) == 0.0:
+        if [schedule.factor(round) for round in range(1, config.run.rounds + 1)][-1] == 0.0:
             yield (
                 f"{section}.schedule has a learning rate of 0 in the last round, "
                 f"{config.run.rounds}, but rounds at this rate are charged without changing the "

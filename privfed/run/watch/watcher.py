@@ -13,7 +13,7 @@ from privfed.core.parts import Part, find, part_around
 from privfed.plan.plan import Plan
 from privfed.run.outcome import Observer
 
-METHODS = ("before", "after_round", "aborted", "after")
+METHODS = ("choosing", "before", "after_round", "aborted", "after")
 """Methods that an observer must have."""
 
 

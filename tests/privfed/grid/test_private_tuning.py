@@ -439,6 +439,8 @@ def test_candidates_run_in_processes(tmp_path, monkeypatch):
 def test_from_python(tmp_path, monkeypatch):
     number(monkeypatch, 2)
     path = write(tmp_path, TUNED, BUDGET)
+    with pytest.raises(Refused, match=r"on_end is given, but the results of .* are secret"):
+        privfed.experiment(path, on_end=print)
     ahead = privfed.experiment(path, dry_run=True)
     assert ahead.epsilon_of_one_run < ahead.epsilon
     done = privfed.experiment(path)
