@@ -167,7 +167,7 @@ class HuggingFace(DeclaredExamples):
     """Split of the public test set."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Tables with this client column, and any table, since the data set's origin is unknown."""
+        """Returns tables with this client column, and any table, as the origin is unknown."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:

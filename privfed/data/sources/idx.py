@@ -109,7 +109,7 @@ class Idx(Part):
         folder = Path(self.path)
         if not folder.is_dir():
             raise Refused(
-                f"data.path is {self.path!r}, but there is no such folder; name one of idx files"
+                f"data.path is {self.path!r}, but there is no such folder; name the folder of files"
             )
         pairs = [
             (images, labels)
