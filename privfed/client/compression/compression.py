@@ -1,4 +1,4 @@
-"""The contract of compressions: from a client's update `[d]` to its message, and back.
+"""The interface of compressions, which map a client's update `[d]` to its message, and back.
 
 Compression comes between an objective's message and all code that bounds and sums rows: a row is
 compressed first, and *then* clipped, encoded, summed and noised like any other.
@@ -78,7 +78,7 @@ class Compression(Protocol):
     fresh: ClassVar[bool]
     """Whether the coordinates of a row have another meaning in each round."""
     exchanges: ClassVar[int]
-    """Number of exchanges of a round in which a client sends a part of the same update."""
+    """Number of exchanges per round, in each of which a client sends a part of one update."""
 
     @property
     def keeps(self) -> int:
