@@ -248,7 +248,7 @@ def _largest(record: CanaryRecord) -> Numbers | None:
 
 
 def _estimate(scores: Numbers | None, inclusion: NDArray[np.bool_], delta: float) -> float | None:
-    """Returns epsilon between Gaussians fitted to the scores of canaries out and in."""
+    """Returns epsilon between Gaussians fitted to the scores of canaries without and with heads."""
     return None if scores is None else estimate(scores[~inclusion], scores[inclusion], delta)
 
 
