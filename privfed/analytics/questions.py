@@ -61,16 +61,19 @@ class ColumnQuestion(Protocol):
 
     @property
     def width(self) -> int:
-        """The largest number of counts to which a cell adds 1."""
+        """The largest number of counts that one cell reaches."""
         ...
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amount that a cell adds to each count `[length]`, with L2 norm at most 1."""
+        """The amount that a cell adds to each count `[length]`, if it reaches that count.
+
+        The amounts that one cell adds have L2 norm at most 1.
+        """
         ...
 
     def places(self, words: Words, dialect: Dialect) -> Indices:
-        """Returns the counts of each cell `[N, width]`, -1 for none."""
+        """Returns the counts that each cell reaches `[N, width]`, -1 for none."""
         ...
 
 
