@@ -81,7 +81,7 @@ def stays_without_an_update(server: Any) -> None:
     assert not broken, f"the state is not finite after aggregates of zero: {', '.join(broken)}"
     still, _ = _run(server.at(0.0), _DELTAS, _start(), server.init(_start()))
     assert torch.equal(still, _start()), (
-        "it moves the model at rate zero; multiply the rate in `at`"
+        "the step moves the model at rate zero; multiply the rate in `at`"
     )
 
 
@@ -100,7 +100,7 @@ def is_plain_only_where_it_adds_the_update(server: Any) -> None:
         moved, state = server.step(params, delta, state)
         added &= torch.allclose(moved, params + delta)
         params = moved
-    assert added or not server.plain, "it declares plain, but does not add the aggregate unchanged"
+    assert added or not server.plain, "plain is declared, but the aggregate is not added unchanged"
 
 
 def rates_multiply(server: Any) -> None:
