@@ -268,7 +268,7 @@ BAD = {
     "unknown word": (
         CSV + "a,1,60,x,no,1\n",
         {"outside": "refuse"},
-        "row 4: column 'sex' holds another",
+        "row 4: column 'sex' holds an undeclared",
         "'x'",
     ),
     "class beyond": (
