@@ -102,7 +102,7 @@ class CleanLabel(Backdoor):
 
 
 def _ridge(flat: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Weights `[classes, d]` and offsets `[classes]` of a linear model of y `[n]` by `[n, d]`.
+    """Weights `[classes, d]` and offsets `[classes]` of a linear model of y `[n]`, given `flat`.
 
     The penalty is the mean squared length of the centred examples.
     """

@@ -226,7 +226,7 @@ class Questions:
 
     @cached_property
     def starts(self) -> Indices:
-        """The first count of each question `[k]`, and of the counts of clients by their rows."""
+        """The index of each question's first count, and that of clients by rows, `[k + 1]`."""
         return np.cumsum([0, *(question.length for question in self.questions)])
 
     @property

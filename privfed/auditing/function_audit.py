@@ -137,7 +137,7 @@ def claim_of(
     sampling_rate: float | None = None,
     rounds: int | None = None,
 ) -> FunctionClaim:
-    """Returns the claim that the arguments state, or else that of `function.profile` at `delta`.
+    """Returns the claim of the arguments, or else the claim of `function.profile` at `delta`.
 
     Args:
       function: the function under test.

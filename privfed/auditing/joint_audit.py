@@ -35,7 +35,7 @@ class JointAudit:
 
     Attributes:
       runs: the audits of the runs.
-      earlier: names of further runs that these count as earlier.
+      earlier: names of further runs that `runs` count as earlier runs.
       bound: the guarantee for a client over all `runs` and `earlier` runs; None if a run is broken.
       problems: contradictions that the audits found.
       examples: the joint guarantee for one example of a silo.

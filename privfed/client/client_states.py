@@ -119,7 +119,7 @@ class ClientStates:
         self._where = self._earlier
 
     def gather(self, ids: Indices, unseen: Tensor) -> tuple[Tensor, Tensor]:
-        """States `[c, k]` of clients `ids` `[c]`, and a mask `[c]` of those that have one.
+        """States `[c, k]` of clients `ids` `[c]`, and a mask `[c]` of clients with a state.
 
         All other clients have the state `unseen` `[k]`.
         """

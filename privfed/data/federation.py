@@ -74,7 +74,7 @@ class Examples:
         return len(self.y)
 
     def take(self, index: Indices) -> Examples:
-        """The examples at `index` `[n]`; those of a mapped store stay mapped."""
+        """The examples at `index` `[n]`; features of a mapped store stay mapped."""
         chosen = torch.from_numpy(index)
         owners = None if self.owners is None else self.owners[index]
         sites = None if self.sites is None else self.sites[index]

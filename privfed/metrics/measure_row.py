@@ -87,7 +87,7 @@ def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, coun
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a measure's part of a row and of the count that measures share."""
+    """The weight of a measure's part of a row, and the weight of the count that measures share."""
 
     measure: float
     count: float

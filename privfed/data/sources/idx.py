@@ -65,7 +65,7 @@ class Idx(Part):
         return self._load(self.test_prefix) if self.test_prefix else None
 
     def load_inputs(self) -> Examples:
-        """The images in `path` without labels, if it is a file; otherwise the folder's pair."""
+        """The images without labels if `path` is a file; otherwise the folder's labelled images."""
         if not Path(self.path).is_file():
             return self._load(self.prefix)
         x = read_idx(Path(self.path))
