@@ -175,7 +175,7 @@ def test_the_matrix_is_printed_and_is_json():
     args = ["check", "--matrix", *(word for key in (*SMALL, *BASE) for word in ("--set", key))]
     shown = CliRunner().invoke(main, args)
     assert shown.exit_code == 0, shown.output
-    for word in ("geometric_median", "secure.protocol = masks", "a number: refused, and why"):
+    for word in ("geometric_median", "secure.protocol = masks", "a number: refused for the reason"):
         assert word in shown.output
     printed = json.loads(CliRunner().invoke(main, [*args, "--json"]).output)["cells"]
     assert {one["is"] for one in printed} >= {"proved", "refused", "no privacy"}
