@@ -217,8 +217,8 @@ class ScoreVerdict:
 class FunctionAudit(Verdicts):
     """The result of testing the function `name` against its `claim`, by each of several scores.
 
-    `releases` of `numbers` each were made for either neighbour. `aborted` is the fraction of them
-    with a non-finite number, without the member and with it.
+    For each neighbour, `releases` releases of `numbers` numbers were made. `aborted` is the
+    fraction of releases with a non-finite number, first without the member and then with it.
     """
 
     name: str
