@@ -129,7 +129,6 @@ class Spent(Protocol):
     @property
     def spending(self) -> Spending:
         """Number of charges of each distinct event."""
-        ...
 
 
 def spent(ledger: Spent, delta: float, accountant: str = TIGHTEST) -> Guarantee:

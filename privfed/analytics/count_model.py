@@ -26,7 +26,7 @@ from privfed.core.errors import Refused
 from privfed.core.parts import Part
 from privfed.data.federation import Examples, Meaning
 from privfed.models.form import Task
-from privfed.models.loss import ScoredLoss
+from privfed.models.loss import Loss
 from privfed.plan.evaluation_cost import EvaluationCost, evaluation_cost, variance_weight
 from privfed.plan.round_cost import RoundCost, round_cost
 
@@ -147,7 +147,7 @@ def _counting(amplitudes: Tensor) -> nn.Module:
     return Counting()
 
 
-class Added(ScoredLoss):
+class Added(Loss):
     """Minus the output, so that the learned parameters are the added vectors."""
 
     @property

@@ -22,7 +22,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,42 +40,6 @@ MISSING_NODE, OTHER_NODE = 0, 1
 """The node for empty cells, and the node for words that match no question."""
 
 
-class ColumnQuestion(Protocol):
-    """A question about one column."""
-
-    @property
-    def name(self) -> str:
-        """The column's name."""
-        ...
-
-    @property
-    def tree(self) -> Tree:
-        """The tree of the first counts, which have to be consistent."""
-        ...
-
-    @property
-    def length(self) -> int:
-        """The number of counts."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """The largest number of counts that one cell reaches."""
-        ...
-
-    @property
-    def amplitudes(self) -> NDArray[np.float64]:
-        """The amount that a cell adds to each count `[length]`, if it reaches that count.
-
-        The amounts that one cell adds have L2 norm at most 1.
-        """
-        ...
-
-    def places(self, words: Words, dialect: Dialect) -> Indices:
-        """Returns the counts that each cell reaches `[N, width]`, -1 for none."""
-        ...
-
-
 @dataclass(frozen=True)
 class ValuesQuestion:
     """The frequencies of the declared `values` of a column."""
@@ -86,21 +49,26 @@ class ValuesQuestion:
 
     @cached_property
     def tree(self) -> Tree:
+        """The tree of the first counts, which have to be consistent."""
         return Tree.flat(OTHER_NODE + 1 + len(self.values))
 
     @property
     def length(self) -> int:
+        """The number of counts."""
         return len(self.tree)
 
     @property
     def width(self) -> int:
+        """The largest number of counts to which a cell adds 1."""
         return 1
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
+        """The amount that a cell adds to each count `[length]`, with L2 norm at most 1."""
         return np.ones(self.length)
 
     def places(self, words: Words, dialect: Dialect) -> Indices:
+        """Returns the counts of each cell `[N, width]`, -1 for none."""
         place = {value: OTHER_NODE + 1 + n for n, value in enumerate(self.values)}
         missing = dialect.missing - place.keys()
         nodes = [
@@ -190,6 +158,10 @@ class NumbersQuestion:
             return np.array([days[0] if days else math.nan for days in parsed]), missing
         numbers = np.array([_number(value, dialect) for value in values], dtype=np.float64)
         return numbers, missing
+
+
+ColumnQuestion = ValuesQuestion | NumbersQuestion
+"""A question about one column."""
 
 
 def _plain(value: str, dialect: Dialect) -> str:

@@ -64,7 +64,7 @@ def compare(first: str | PathLike[str], second: str | PathLike[str]) -> Answer:
 
 
 def calibrate(*, delta: float, **flags: Any) -> Answer:
-    """Solves for the one of noise, epsilon, rounds and cohort (or rate) that is left out.
+    """Solves for noise, epsilon, rounds or cohort (or rate): the value that is left out.
 
     Args:
       delta: the delta of the guarantee.
@@ -93,7 +93,7 @@ def audit(
     """Recomputes the ε spent by a run, or by several runs together, from their ledgers alone.
 
     Args:
-      path: the directory of a run, or several of them.
+      path: the directory of a run, or several directories.
       accountant: the accountant to use; by default the run's own.
       head: a recorded head of the ledger of one run, which detects truncation and changes.
 
@@ -136,7 +136,7 @@ def export(path: str | PathLike[str], to: str | Path, adapters: bool = False) ->
 
 
 def opened(path: str | PathLike[str]) -> Run:
-    """Returns the run at `path` for one call, whose answer names the path as it was given."""
+    """Returns the run at `path` for one call; the answer names the path as it was given."""
     from privfed.api.run import Run
     from privfed.store.run_directory import RunDirectory
 
@@ -156,8 +156,8 @@ def experiment(
 
     Args:
       grid: the grid file (TOML).
-      out: the folder of the results; by default that of the grid file.
-      jobs: the number of processes; by default that of the processors.
+      out: the folder of the results; by default the folder of the grid file.
+      jobs: the number of processes; by default the number of processors.
       retry: whether failed cells are run again.
       dry_run: whether the cells are only planned.
       progress: whether progress is shown; None: in terminals and notebooks.
@@ -200,7 +200,7 @@ def experiment(
 
 
 def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
-    """Runs a private tuning, or with `dry_run` computes its cost."""
+    """Runs private tuning; with `dry_run`, only computes its cost."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table

@@ -57,7 +57,7 @@ class Run(InProgress):
 
     @property
     def _near(self) -> RunDirectory:
-        """The directory after the last round, with the path that tables show."""
+        """The run directory, saved after the last round, with the path that tables show."""
         self._save()
         if self._keeps_name:
             return self._directory
@@ -84,12 +84,12 @@ class Run(InProgress):
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """A row for each evaluated round, in the form that `pandas.DataFrame` takes."""
+        """One mapping for each evaluated round, in a list that `pandas.DataFrame` accepts."""
         return [with_numbers(from_json(text)) for text in self._directory.metrics.texts()]
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
-        """A row for each charge: its round, the event and its parameters, and the chain's hash."""
+        """One mapping for each charge: its round, its event with parameters, and its hash."""
         return [
             {"round": charge.round, **charge.event.to_json(), "hash": charge.hash}
             for charge in self._chain().charges
@@ -110,8 +110,9 @@ class Run(InProgress):
     def model(self) -> nn.Module:
         """The trained network, on the CPU and in evaluation mode, with trainable weights.
 
-        Its input is the preprocessed form of raw rows (`predict` and `export` preprocess), or its
-        own named inputs. A run that starts from these weights counts this run's spending.
+        The network's input is the preprocessed form of raw rows (`predict` and `export`
+        preprocess), or the network's own named inputs. A run that starts from these weights counts
+        this run's spending.
         """
         from privfed.models.adapters import merge_model
         from privfed.models.calling import with_own_calls
@@ -181,7 +182,7 @@ class Run(InProgress):
         `rows` is a table, arrays, or the path of a file.
 
         Returns:
-          A table of the library of `rows`, in the same order; an Arrow table for paths and arrays.
+          A table of the same library and order as `rows`; an Arrow table for paths and arrays.
         """
         from privfed.trained.predict import predict
 
@@ -255,7 +256,7 @@ class Run(InProgress):
         return self._further(rounds, epsilon, observers, progress)
 
     def _further(self, *arguments: Any) -> Run:
-        """This run, to be entered; arguments of `start`."""
+        """Returns this run, to be entered by `with`; the arguments are those of `start`."""
         self._refuse_in_progress()
         opened = further_rounds(self._directory, self._folder is None, *arguments)
         return Run(self._directory, self._folder, opened=opened)
@@ -272,7 +273,7 @@ class Run(InProgress):
         return str(self.path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles a run as its path, without objects that were passed."""
+        """Pickles a run as its path, without the objects that were passed."""
         return _opened, (str(self.path),)
 
     def __repr__(self) -> str:
@@ -291,5 +292,5 @@ class Run(InProgress):
 
 
 def _opened(path: str) -> Run:
-    """Opens the run at `path`, without objects."""
+    """Opens the run at `path`, without objects that were passed."""
     return Run(RunDirectory.open(Path(path)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from privfed.plan.plan import Plan, plan
 from privfed.plan.rule import message_length
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
-from privfed.privacy.mechanism import Encoding
+from privfed.privacy.mechanism import Encoding, Mechanism
 from privfed.privacy.noise.pairwise import PairwiseNoise
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.shared_noise import JointNoise, noised_jointly
@@ -278,7 +278,7 @@ def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list
     sampler = algorithm.sampler
     algorithm = replace(
         algorithm,
-        mechanism=honest,
+        mechanism=cast("Mechanism", honest),
         rule=SeenWithOthers.of(honest.noise(), sampler.size),
         sampler=TakesAll(sampler, sampler.size),
         byzantine=0,

@@ -255,3 +255,10 @@ class Objective(LocalLoss, Correction, Message):
         kind = type(self)
         steps = kind.direction is Correction.direction and kind.along is Correction.along
         return steps and not self.changes_loss
+
+
+class Sgd(Objective):
+    """Plain local SGD, the local objective of FedAvg (McMahan et al. 2017, Algorithm 1).
+
+    A client steps along its gradient, and sends local model - broadcast model: d numbers.
+    """

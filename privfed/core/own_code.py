@@ -1,4 +1,4 @@
-"""Code from outside privfed: a digest of its sources, and its frames in a traceback."""
+"""External code (not privfed's): a digest of its sources, and its frames in a traceback."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _OTHERS = (
 
 
 def sources_digest(classes: Iterable[Any]) -> str:
-    """SHA-256 of the sources of those `classes` or functions that a user wrote; "" if none.
+    """Returns SHA-256 of the sources of the user-written ones of `classes`; "" if there are none.
 
     Comments and blank lines do not count. If a source cannot be read, as for code typed at a
-    prompt, only the name enters.
+    prompt, only the name is hashed.
     """
     theirs = {each for each in classes if _package(each) not in _OTHERS}
     if not theirs:
@@ -59,7 +59,7 @@ _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in _PLACES)
 def own_frames(error: BaseException) -> str:
     """The frames of `error` in a user's own code, with their source lines; "" if there are none.
 
-    They are formatted as Python formats them, without the exception's text and without values.
+    Frames are formatted as Python formats them, without the exception's text and without values.
     """
     frames = traceback.extract_tb(error.__traceback__)
     return "".join(traceback.format_list([f for f in frames if _is_own(f.filename)])).rstrip()

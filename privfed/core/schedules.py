@@ -15,7 +15,6 @@ class Schedule(Protocol):
 
     def factor(self, round: int) -> float:
         """The factor of the learning rate in `round`, counted from 1."""
-        ...
 
 
 class Constant(Part):
@@ -29,7 +28,7 @@ CONSTANT = Constant()
 
 
 class Staircase(Part):
-    """Multiplied by `decay` after every `every` rounds (Reddi et al. 2021: 0.1, 500)."""
+    """Multiplies the rate by `decay` after every `every` rounds (Reddi et al. 2021: 0.1, 500)."""
 
     decay: float = Field(0.1, gt=0, le=1)
     """The factor of a step."""
@@ -41,7 +40,7 @@ class Staircase(Part):
 
 
 class WarmUp(Part):
-    """Linear from `1 / warmup` up to the rate in round `warmup`, then constant."""
+    """Raises the rate linearly over rounds 1 to `warmup`, then leaves it constant."""
 
     warmup: int = Field(10, ge=1)
     """The number of rounds over which the rate rises."""
@@ -51,7 +50,7 @@ class WarmUp(Part):
 
 
 class Cosine(Part):
-    """Half a cosine from the rate down to zero after `over` rounds (Loshchilov & Hutter 2017)."""
+    """Lowers the rate to zero over `over` rounds, as half a cosine (Loshchilov & Hutter 2017)."""
 
     over: int = Field(ge=1, examples=[10])
     """The number of rounds over which the rate falls."""

@@ -31,7 +31,6 @@ class Source(Protocol):
 
         None if the configuration determines no bound.
         """
-        ...
 
     def sources(self, seed: int) -> tuple[str, ...]:
         """Returns the origins of the examples: two sources with a common origin may share clients.
@@ -40,7 +39,6 @@ class Source(Protocol):
         owners, the first origin identifies its clients. Origins do not depend on the assignment of
         examples to clients, and a copy of the data has the same origins.
         """
-        ...
 
     def load(self, clients: int, streams: Streams) -> Examples:
         """Returns all examples. Owners, if the source knows them, are numbers from 0.
@@ -49,7 +47,6 @@ class Source(Protocol):
           clients: number of clients, for sources that synthesise them.
           streams: random streams of the run.
         """
-        ...
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
         """Returns public test examples, none of which `load` returns; None if there are none.
@@ -58,7 +55,6 @@ class Source(Protocol):
           clients: number of test clients, for sources that synthesise them.
           streams: random streams of the run.
         """
-        ...
 
 
 @runtime_checkable
@@ -67,7 +63,6 @@ class LabelFree(Protocol):
 
     def load_inputs(self) -> Examples:
         """Returns all examples in the order of the file, with or without labels (`labelled`)."""
-        ...
 
 
 @runtime_checkable
@@ -96,4 +91,3 @@ class Prepares(Protocol):
         declares their preprocessing. Nothing is refused: numbers beyond their bounds are clipped,
         and other codes count as no category.
         """
-        ...

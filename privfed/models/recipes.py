@@ -26,7 +26,6 @@ class Model(Protocol):
           features: shape of one example's x.
           width: number of outputs that the loss needs.
         """
-        ...
 
 
 @runtime_checkable
@@ -46,15 +45,12 @@ class Weighted(Protocol):
 
     def weights(self) -> str:
         """SHA-256 of the weights that training starts from."""
-        ...
 
     def origins(self) -> tuple[Origins, ...]:
         """The runs of privfed that are known to have trained these weights."""
-        ...
 
     def known(self) -> bool:
         """Whether `origins` accounts for all of these weights."""
-        ...
 
 
 class Logistic(Part):

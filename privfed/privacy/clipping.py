@@ -43,7 +43,6 @@ class FollowsQuantile(Protocol):
     @property
     def clip_quantile(self) -> float:
         """Quantile that the clip follows, between 0 and 1."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,10 @@ class Share(Protocol):
     @property
     def total_variation(self) -> float:
         """Total variation distance of one number from the distribution that is accounted for."""
-        ...
 
     @property
     def most(self) -> int:
         """Largest absolute value that can be drawn."""
-        ...
 
     def draw(self, keys: Keys, count: int) -> Integers:
         """Returns one client's noise `[count]`."""
-        ...

@@ -20,7 +20,6 @@ class CorrelatedOverRounds(Protocol):
         t runs from 1 to `rounds`. The value is relative to independent noise with a standard
         deviation of one clipping norm.
         """
-        ...
 
 
 def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None:
@@ -77,15 +76,12 @@ class SolvedForRun(Protocol):
           rounds: number of training rounds.
           separation: number of consecutive rounds in which a client takes part at most once.
         """
-        ...
 
     def solution(self) -> Mapping[str, Any]:
         """Returns the optimised constants and the number of rounds, as the ledger states them."""
-        ...
 
     def span(self) -> str:
         """Returns the rounds over which noise is correlated, in words."""
-        ...
 
 
 @runtime_checkable
@@ -97,4 +93,3 @@ class InBands(CorrelatedOverRounds, Protocol):
 
     def in_bands(self, bands: int) -> Self:
         """Returns the mechanism with `bands` bands."""
-        ...

@@ -11,7 +11,7 @@ from privfed.privacy.noise.pairwise import PairwiseNoise
 from privfed.sampling.cohort import Witness
 
 
-class JointNoise(Mechanism, Protocol):
+class JointNoise(Protocol):
     """A mechanism whose clients share noise; the server is assumed to know what colluders know."""
 
     pair_noise: float
@@ -22,20 +22,16 @@ class JointNoise(Mechanism, Protocol):
     @property
     def honest(self) -> int:
         """Number of clients assumed to be honest."""
-        ...
 
     @property
     def alone(self) -> float:
         """Noise multiplier against all other clients together, from a client's own noise only."""
-        ...
 
     def noise(self) -> PairwiseNoise:
         """Returns the noise that clients add. Raises `ValueError` before planning."""
-        ...
 
     def among_honest(self) -> JointNoise:
         """Returns the noise among honest clients only, which colluders cannot subtract."""
-        ...
 
 
 def noised_jointly(mechanism: Mechanism) -> TypeGuard[JointNoise]:
@@ -81,29 +77,33 @@ PARTY_WORDS = {
 """Adversaries of shared noise, in words."""
 
 
-class SharedNoise(Mechanism, Protocol):
+class SharedNoise(Protocol):
     """A mechanism whose noise is added by clients, in shares that a secure sum adds up."""
 
     tolerance: float
     """Fraction of an expected cohort that may drop out of a sum."""
 
     @property
+    def clip(self) -> float:
+        """Initial clipping norm."""
+
+    @property
+    def layered(self) -> bool:
+        """Whether clients add noise in layers, and a sum removes the layers in excess."""
+
+    @property
     def against(self) -> str:
         """Adversary whose guarantee the budget bounds: "server", "readers", or "sites"."""
-        ...
 
     @property
     def honest(self) -> float:
         """Lower bound on the fraction of the noise added by clients that keep it secret."""
-        ...
 
     def grid(self) -> IntegerGrid:
         """Returns the integer encoding of rows. Raises `Refused` if the bits are too few."""
-        ...
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
         """Returns the round's event for each adversary."""
-        ...
 
 
 def shares_noise(mechanism: Mechanism) -> TypeGuard[SharedNoise]:

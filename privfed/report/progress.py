@@ -283,7 +283,7 @@ def abort_line(round: int, reason: str) -> str:
 
 
 def measures_line(record: RoundRecord, budget: float | None) -> str:
-    """Formats the first metric of an evaluation, that of clients, and the spent ε."""
+    """Formats the first metric of an evaluation, also the clients', and the spent ε."""
     name, value = next(iter(record.public.items()))
     if f"{PREFIX}{name}_low" in record.public:  # without a test set, clients measured `name`
         return f"clients' {name} {measure(name, value)}  {epsilon_of_budget(record, budget)}"

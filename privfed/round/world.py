@@ -39,11 +39,9 @@ class Writing(Protocol):
 
     def begin(self, write: Write) -> None:
         """Schedules `write` after all earlier writes."""
-        ...
 
     def settle(self) -> None:
         """Returns when all scheduled writes are durable. Raises the error of a failed write."""
-        ...
 
 
 class Immediate:
@@ -110,15 +108,12 @@ class Watch(Protocol):
         self, round: int, ids: NDArray[np.int64], rows: Tensor, byzantine: NDArray[np.bool_]
     ) -> None:
         """Receives raw rows `[c, m]` of clients `[c]`, and a mask of Byzantine ones."""
-        ...
 
     def judged(self, round: int, ids: NDArray[np.int64], rows: Tensor, aggregate: Tensor) -> None:
         """Receives rows `[n, m]` as clients `[n]` sent them, and their aggregate `[m]`."""
-        ...
 
     def aggregate(self, round: int, aggregate: Tensor) -> None:
         """Receives the rule's aggregate `[m]` after each of its passes."""
-        ...
 
 
 class Charges(Protocol):
@@ -129,13 +124,11 @@ class Charges(Protocol):
 
         Raises `BudgetExceeded` if the budget does not suffice; nothing is charged.
         """
-        ...
 
 
 class ReleaseStore(Protocol):
     def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
         """Makes the releases of a charged round durable, for all of its exchanges so far."""
-        ...
 
 
 class Exclusions(Protocol):
@@ -143,11 +136,9 @@ class Exclusions(Protocol):
 
     def before(self, round: int) -> frozenset[int]:
         """The parties excluded in rounds before `round`."""
-        ...
 
     def note(self, culprit: Culprit) -> None:
         """Records a party that was proved Byzantine."""
-        ...
 
 
 class NoExclusions:
@@ -168,14 +159,12 @@ class RemoteSites(Protocol):
 
         Raises `Busy` if too few sites are available.
         """
-        ...
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
         """Returns the sum over all sites for exchange `number`, with their noise.
 
         `state` is the mechanism's public state. Raises `Aborted` if too few sites survive.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from privfed.secure.summation import Culprit
 class RoundRecord:
     """An evaluated round. `public` may be published; `simulation` is filled only if enabled.
 
-    `warning` reports once that the run is worse than the baseline, and the remedies.
+    `warning` states, once per run, that the model is worse than the baseline, and what to change.
     """
 
     round: int
@@ -31,7 +31,7 @@ class RoundRecord:
     warning: str = ""
 
     def nominally(self) -> RoundRecord:
-        """Returns the record of a run with a nominal ε, which no file may show as a guarantee."""
+        """Returns the record without ε as a guarantee, for a run whose ε is nominal."""
         names = {"epsilon": "nominal_epsilon"}
         public = {names.get(name, name): value for name, value in self.public.items()}
         return replace(self, public=public)
@@ -190,7 +190,7 @@ class Outcome:
         return self.measures["accuracy"]
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `--json` ends with."""
+        """Returns the object that `--json` prints last."""
         bound = self.guarantee
         return {
             **self.measures,

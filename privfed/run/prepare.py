@@ -42,8 +42,8 @@ def prepare(
 ) -> Setup:
     """Refuses, plans, loads, builds and assembles: each once.
 
-    The plan is solved before anything is read, except for noise that clients share, which depends
-    on the message length, and so on the model. Keys that are "auto" get their values last.
+    The plan is solved before anything is read, except under distributed noise, which depends on the
+    message length, and so on the model. Keys that are "auto" get their values last.
 
     Args:
       config: the configuration of the run.
@@ -81,9 +81,9 @@ def _over(config: Config, population: Federation) -> Setup:
 
 
 def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
-    """Returns the plan of a run without assembling it. Raises `Refused`.
+    """Returns the plan of a run without assembling it. Raises `Refused` if there is none.
 
-    Only noise that clients share depends on the message length, for which a model is built.
+    Distributed noise depends on the message length; only then is a model built.
     """
     if config.shared_noise is None:
         return plan(config, before)
@@ -137,8 +137,8 @@ def _build(
 def _refuse_other_examples(config: Config, federation: Federation, streams: Streams) -> None:
     """Raises `Refused` if examples have another form than `check` planned for.
 
-    It plans for a few synthetic clients: a source whose examples grow with the number of clients
-    would be charged for less than an encoded row may hold.
+    `check` plans for a few synthetic clients. If examples grew with the number of clients, less
+    would be charged than an encoded row may hold.
     """
     if federation.stands_for or not represented(config):
         return

@@ -2,16 +2,16 @@
 
 A key that is "auto" gets the value with which short simulated runs end at the lowest loss. They
 read no private data: they train on the public test set or, without one, on synthetic examples that
-a randomly perturbed model labels. Each has a few simulated clients, plain local SGD, and the run's
+a randomly perturbed model labels. Each run has a few simulated clients, plain local SGD, and the
 model, server optimizer, batch size and epochs. All randomness is seeded, so a seeded run chooses
-the same values again; other processes of a run read them from the first.
+the same values again; the other processes of a run read them from rank 0.
 
-*Learning rate.* Each of `RATES` is tried without clipping and noise. The smallest one that gains
-nearly as much as the best over a constant prediction is chosen.
+*Learning rate.* Each of `RATES` is tried without clipping and noise. The smallest rate is chosen
+whose gain over a constant prediction is nearly the best rate's.
 
 *Clipping norm.* With a clip below most updates' norms, the model moves by at most T clip in T
 rounds, and the noise adds up to a standard deviation of sqrt(T) z clip. A simulated run of R < T
-rounds stands for both if its clip is clip T / R and its noise multiplier z sqrt(R / T). Clips
+rounds imitates both effects with the clip clip T / R and the noise multiplier z sqrt(R / T). Clips
 around the median norm of updates are tried, all with the same standard normal numbers.
 """
 
@@ -155,9 +155,10 @@ def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int) -> float:
 def _rate(losses: Mapping[float, float], start: float, constant: float, otherwise: float) -> float:
     """The smallest rate that gains nearly as much as the best over a constant prediction.
 
-    A reduction of the loss alone would not do: of rare labels, a bias explains nearly all. If no
-    rate does better than a constant, the simulated runs are too short to compare them; the largest
-    rate up to `otherwise` is returned of those that reduce the loss by nearly as much as the best.
+    A reduction of the loss alone would not suffice: a bias explains rare labels nearly fully. If no
+    rate does better than a constant, the simulated runs are too short to compare rates. Of the
+    rates up to `otherwise` that reduce the loss by nearly as much as the best, the largest is
+    returned.
 
     Args:
       losses: the final loss at each learning rate.

@@ -69,7 +69,6 @@ class Availability(Protocol):
 
     def present(self, round: int, who: Indices, streams: Streams) -> Present:
         """A mask `[n]` of the clients `who` `[n]`, by their own numbers, available in `round`."""
-        ...
 
 
 class Always(Part):

@@ -143,22 +143,18 @@ class Sampler(Protocol):
 
         Raises `Refused` if its keys contradict their number.
         """
-        ...
 
     def capacity(self) -> int | None:
         """Returns the largest possible cohort size; None means the complete population."""
-        ...
 
     def witness(self, round: int, clients: int) -> Witness:
         """Returns the sampling rule of `round`, for the declared number of `clients`.
 
         Raises `Refused` if the sampler's keys contradict that number.
         """
-        ...
 
     def fits(self, population: int, clients: int) -> None:
         """Raises `Refused` if the proof does not cover a `population` of this size."""
-        ...
 
     def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         """Returns the cohort of `round`.
@@ -169,7 +165,6 @@ class Sampler(Protocol):
           population: the population to sample from.
           streams: sources of randomness.
         """
-        ...
 
 
 _CLIENTS = 40
@@ -191,11 +186,9 @@ class InGroups(Protocol):
 
     def possible_groups(self) -> tuple[int, ...]:
         """The possible numbers of groups, ascending; a single number if it is configured."""
-        ...
 
     def in_groups(self, groups: int) -> Sampler:
         """Returns the sampler with this number of groups."""
-        ...
 
 
 def over_larger_population(witness: Witness, more: int) -> Witness:

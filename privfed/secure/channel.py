@@ -93,7 +93,6 @@ class Channel(Protocol):
 
     def send(self, client: int, row: Integers) -> None:
         """Adds one client's encoded row `[m]`; layers of noise are added later."""
-        ...
 
     def total(self) -> tuple[Integers, int]:
         """Returns the sum over surviving clients and their number.
@@ -101,4 +100,3 @@ class Channel(Protocol):
         Raises:
           Aborted: if the sum cannot be completed.
         """
-        ...

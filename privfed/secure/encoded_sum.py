@@ -70,9 +70,11 @@ COARSEST = 0.01
 
 
 class SecureProtocol(Part):
-    """Base of secure protocols: common keys of `[secure]`, and the encoding of rows as integers.
+    """Contract and base of protocols that reveal no client's row, for any cohort within `Limits`.
 
-    Defaults assume that the party that opens sums sees all noise; see `RowHiding` for the contract.
+    It has the common keys of `[secure]`, and encodes rows as integers. *Counted noise* is the part
+    of distributed noise that the privacy guarantee relies on. The *opener* is the party that opens
+    sums; defaults assume that it sees all noise. With sites, clients are sites.
     """
 
     bits: int = Field(32, ge=8, le=62)
@@ -88,6 +90,7 @@ class SecureProtocol(Part):
     approximate: ClassVar[bool] = False
     layers: ClassVar[bool] = False
     names_culprits: ClassVar[bool] = False
+    """Whether it identifies Byzantine parties, which are then excluded from later rounds."""
 
     @property
     def may_collude(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeGuard
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -111,88 +111,6 @@ class SumProtocol(Protocol):
 
     def over(self, limits: Limits) -> Summation:
         """Returns the protocol with `limits`. Raises `Refused` if it does not support them."""
-        ...
-
-
-class RowHiding(SumProtocol, Protocol):
-    """Contract of a protocol that reveals no client's row, for any cohort within `Limits`.
-
-    *Counted noise* is the part of distributed noise that the privacy guarantee relies on. The
-    *opener* is the party that opens sums. With sites, clients are sites.
-    """
-
-    bits: int
-    """Bits of each integer in a sum."""
-    range: float
-    """Largest absolute value in a row without a proven norm."""
-    names_culprits: ClassVar[bool]
-    """Whether it identifies Byzantine parties, which are then excluded from later rounds."""
-
-    @property
-    def may_collude(self) -> float:
-        """Fraction of a cohort that may collude with the opener, as configured."""
-        ...
-
-    @property
-    def relies_on(self) -> tuple[str, ...]:
-        """Parties that must follow the protocol, even if a bounded fraction of clients does not."""
-        ...
-
-    def begun(self, limits: Limits) -> int:
-        """Returns the smallest cohort with which a sum starts."""
-        ...
-
-    def least_admitted(self, limits: Limits) -> int:
-        """Returns the smallest cohort size that may be admitted under the protocol's guarantee."""
-        ...
-
-    def fewest(self, limits: Limits) -> int:
-        """Returns the smallest number of surviving clients; a sum with fewer aborts."""
-        ...
-
-    def sharing(self, limits: Limits) -> int:
-        """Lower bound n on the number of clients that share the counted noise, at most 1/n each."""
-        ...
-
-    def added(self, limits: Limits) -> float:
-        """Lower bound on the fraction of counted noise added if Byzantine clients add none."""
-        ...
-
-    def colluding(self, limits: Limits) -> float:
-        """Upper bound on the fraction of counted noise known to the opener and its colluders."""
-        ...
-
-    def known_per_colluder(self, limits: Limits) -> float:
-        """Upper bound on the fraction of counted noise that is known, divided by `may_collude`."""
-        ...
-
-    def withstood(self, limits: Limits) -> float:
-        """Returns the largest `may_collude` with which sums within `limits` hide rows.
-
-        With sites, this is the number of colluding sites.
-        """
-        ...
-
-    def honest(self, limits: Limits) -> float:
-        """Lower bound on the fraction of counted noise added by honest, non-colluding clients."""
-        ...
-
-    def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """Describes the guarantee for a sum over `clients`, within `limits` if given."""
-        ...
-
-    def colluding_sites(self, sites: int) -> int:
-        """Returns k >= 1, the number of `sites` that may deviate or collude with the opener."""
-        ...
-
-    def least_sites(self, sites: int) -> int:
-        """Returns the smallest number of surviving `sites` with which a sum is opened."""
-        ...
-
-
-def shows_no_row(protocol: SumProtocol) -> TypeGuard[RowHiding]:
-    """Whether no party sees a client's row."""
-    return protocol.hides_rows
 
 
 class Aborted(Exception):
@@ -209,7 +127,6 @@ class Accumulator(Protocol):
           ids: clients, shape [c].
           rows: their rows, shape [c, m], with a norm bound.
         """
-        ...
 
     def close(self) -> BoundedSum:
         """Returns the total over survivors.
@@ -217,7 +134,6 @@ class Accumulator(Protocol):
         Raises:
           Aborted: if the sum cannot be completed.
         """
-        ...
 
 
 class Summation(Protocol):
@@ -237,7 +153,6 @@ class Summation(Protocol):
         Raises:
           Aborted: if the sum cannot start.
         """
-        ...
 
     def encoded(self, encoding: Encoding, length: int) -> float:
         """Returns the norm bound of encoded rows, to which noise must be calibrated.
@@ -249,7 +164,6 @@ class Summation(Protocol):
         Raises:
           Refused: if such rows cannot be summed.
         """
-        ...
 
     def stops(self, clients: int, dropout: float) -> float:
         """Upper bound on the probability that a sum aborts.
@@ -258,7 +172,6 @@ class Summation(Protocol):
           clients: sampled clients.
           dropout: probability with which each drops out independently.
         """
-        ...
 
     def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Approximate seconds for a sum if all parties run on one core.
@@ -268,19 +181,15 @@ class Summation(Protocol):
           clients: clients whose rows are added, also if sites are the parties.
           noise: share of noise that each party adds.
         """
-        ...
 
     def step(self, encoding: Encoding, length: int) -> float | None:
         """Returns the step of the integer encoding; None if rows stay real."""
-        ...
 
     def download(self, clients: int, noise: Share | None = None) -> float:
         """Approximate bytes that each of `clients` receives in addition to the model."""
-        ...
 
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Approximate bytes that each of `clients` sends for a row `[length]`."""
-        ...
 
 
 class AddedClients:

@@ -25,11 +25,9 @@ class ServerOptimizer(Protocol):
     @property
     def plain(self) -> bool:
         """Whether a step adds the delta to the model unchanged: FedAvg at rate 1."""
-        ...
 
     def init(self, params: Tensor) -> State:
         """Returns the state before the first round, for the model `params` `[d]`."""
-        ...
 
     def step(self, params: Tensor, delta: Tensor, state: State) -> tuple[Tensor, State]:
         """Returns the next model and state.
@@ -43,11 +41,9 @@ class ServerOptimizer(Protocol):
         Returns:
           The next model [d] and the next state.
         """
-        ...
 
     def at(self, factor: float) -> ServerOptimizer:
         """Returns the same optimizer with its learning rate multiplied by `factor`."""
-        ...
 
 
 class WithRate(Part):

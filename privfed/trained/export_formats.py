@@ -138,11 +138,9 @@ class Format(Protocol):
 
     def write(self, exportable: Exportable) -> bytes:
         """Returns the bytes of the file. Raises `Refused` for a model that it does not support."""
-        ...
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
         """Returns the model in `content`, loaded as another program would load it."""
-        ...
 
 
 class Safetensors:

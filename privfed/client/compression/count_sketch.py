@@ -27,13 +27,13 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from privfed.client.compression.compression import CompressionPart, Sending, Space
+from privfed.client.compression.compression import Compression, Sending, Space
 from privfed.client.objective import Memory
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Shapes
 
 
-class CountSketch(CompressionPart):
+class CountSketch(Compression):
     """FetchSGD: count sketches are summed, and the largest coordinates of the sum are the update.
 
     A client sends about fraction * d numbers. They are clipped after sketching, because collisions

@@ -39,15 +39,12 @@ class Projection(Protocol):
 
     def apply(self, rows: Tensor) -> Tensor:
         """A u for each of `rows` `[c, d]`: `[c, m]`."""
-        ...
 
     def back(self, sent: Tensor) -> Tensor:
         """A^T s for each of `sent` `[c, m]`: `[c, d]`."""
-        ...
 
     def scales(self) -> Tensor:
         """Factors that make A^T A u unbiased, by coordinate: `[d]` or `[]`."""
-        ...
 
 
 class Linear(ErrorFeedback):

@@ -32,7 +32,6 @@ class Partition(Protocol):
           clients: declared number of clients.
           streams: random streams of the run.
         """
-        ...
 
 
 class Simulated(Part):

@@ -157,7 +157,6 @@ class Shift(Protocol):
           federation: the population, after partitioning.
           streams: random streams of the run.
         """
-        ...
 
 
 class NoShift(Part):

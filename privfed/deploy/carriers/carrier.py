@@ -27,14 +27,12 @@ class Carrier(Protocol):
           data: the bytes of the message.
           deadline: time (`time.monotonic`) after which an answer is useless.
         """
-        ...
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
         """Waits for an answer, at most until `deadline` (`time.monotonic`).
 
         Returns the (site, answer) pairs that arrived, in any order; empty if none did.
         """
-        ...
 
 
 class Loopback:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -64,7 +63,7 @@ class MaskedSession:
 
     @property
     def invitation(self) -> bytes:
-        """The invitation to every site."""
+        """The invitation to every site, in addition to the question."""
         return encode(self.server.invitation)
 
     def handle(self, site: int, answer: bytes) -> None:
@@ -153,43 +152,8 @@ class PlainSession:
         return BoundedSum(total, bound, len(self._sums))
 
 
-class SumSession(Protocol):
-    """Contract of the server's side of one sum, for any protocol."""
-
-    @property
-    def invitation(self) -> bytes:
-        """The invitation to every site, in addition to the question."""
-        ...
-
-    @property
-    def awaits_rows(self) -> bool:
-        """Whether the next answers depend on clients' data, and so require training time."""
-        ...
-
-    def handle(self, site: int, answer: bytes) -> None:
-        """Accepts a site's answer.
-
-        Raises:
-          Aborted: if the answer is invalid; the site then counts as a dropout.
-        """
-        ...
-
-    def proceed(self) -> Mapping[int, bytes]:
-        """Returns the next messages to sites; empty if the sum can be opened.
-
-        Raises:
-          Aborted: if the sum cannot continue.
-        """
-        ...
-
-    @property
-    def culprits(self) -> tuple[Culprit, ...]:
-        """The sites proved Byzantine so far."""
-        ...
-
-    def total(self) -> BoundedSum:
-        """Opens the sum. Raises `Aborted` if that is impossible."""
-        ...
+SumSession = MaskedSession | PlainSession
+"""The server's side of one sum, for any protocol."""
 
 
 def begun(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -89,7 +89,7 @@ class CentralGaussian(AdaptiveClip):
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
 
     def with_clip(self, clip: float) -> Mechanism:
-        return cast("Mechanism", CentralGaussian(clip=clip))
+        return CentralGaussian(clip=clip)
 
     def noise_on_update(self, size: int) -> float:
         """Returns the noise standard deviation on a sum, in clips. Raises `Refused` if inexact."""
@@ -170,7 +170,7 @@ class CorrelatedMechanism(NoisedMechanism):
         return self.std()
 
     def with_clip(self, clip: float) -> Mechanism:
-        return cast("Mechanism", CentralGaussian(clip=clip))
+        return CentralGaussian(clip=clip)
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState

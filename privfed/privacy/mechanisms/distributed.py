@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self, cast
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -167,7 +167,7 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
 
     def with_clip(self, clip: float) -> Mechanism:
         keys = {"clip": clip, "noise_multiplier": None, "adaptive_clip": False}
-        return cast("Mechanism", self.model_copy(update=keys))
+        return self.model_copy(update=keys)
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
         self._refuse_exchanges(exchanges)

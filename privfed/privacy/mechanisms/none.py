@@ -15,13 +15,13 @@ from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
-    MechanismPart,
+    Mechanism,
     PublicState,
 )
 from privfed.sampling.cohort import Witness
 
 
-class NoPrivacy(MechanismPart):
+class NoPrivacy(Mechanism):
     """No privacy: epsilon is infinite.
 
     Releases sum of rows / divisor, where the divisor is the realised weight of the cohort.

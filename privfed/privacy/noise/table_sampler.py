@@ -38,11 +38,9 @@ class Uniforms(Protocol):
 
     def leading(self, count: int) -> Leading:
         """Returns the leading bits `[count]` of the next numbers."""
-        ...
 
     def rest(self, place: int) -> int:
         """Returns the last 160 bits of the number at `place`; called at most once per place."""
-        ...
 
 
 class FreshUniforms:

@@ -103,6 +103,10 @@ class CommittedParty:
         self._lost = True
         self._commit(replace(self._client.progress, question=bytes(KEY), answer=b""))
 
+    def sends_row(self, message: bytes) -> bool:
+        """Whether `message` requests the row. Raises `Aborted` if it is malformed."""
+        return isinstance(decode(message), Inbox)
+
     def _claim_the_row(self, message: Message) -> None:
         """Commits that the row is requested, if `message` requires it."""
         if isinstance(message, Inbox) and not self._lost:

@@ -167,7 +167,6 @@ class Masking(Protocol):
 
     def within(self, limits: Limits) -> Insists:
         """Returns the requirements of parties for sums within `limits`."""
-        ...
 
 
 @functools.lru_cache(maxsize=256)

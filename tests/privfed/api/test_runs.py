@@ -354,7 +354,7 @@ def test_other_objects_than_those_it_began_with_are_refused(tmp_path):
     one_less = FRAME.drop(index=0)
     moved = FRAME.assign(age=FRAME["age"].where(FRAME.index != 7, 30.0))
     for frame in (one_less, moved):
-        with pytest.raises(privfed.Refused, match="not the clients with which the run began"):
+        with pytest.raises(privfed.Refused, match="not those with which the run began"):
             privfed.load(run.path, model=Other(), data=population(frame))
     with pytest.raises(privfed.Refused, match="population is a DataFrame without a declaration"):
         privfed.load(run.path, data=FRAME)
@@ -616,7 +616,7 @@ def test_scores_are_of_the_test_set_that_the_run_has(tmp_path):
     public = PUBLIC.copy()
     run = privfed.train(population(test=public), model="mlp", out=tmp_path / "run", **SMALL)
     public["readmitted"] = public["readmitted"].map({"yes": "no", "no": "yes"})
-    with pytest.raises(privfed.Refused, match="not the clients with which the run began"):
+    with pytest.raises(privfed.Refused, match="not those with which the run began"):
         run.evaluate()
 
 

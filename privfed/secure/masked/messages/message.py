@@ -38,16 +38,13 @@ class Framed(Protocol):
     @property
     def context(self) -> bytes:
         """The context that all messages of a session share."""
-        ...
 
     def body(self) -> bytes:
         """Returns the bytes after the context."""
-        ...
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Self:
         """Parses a message from its body. Raises `BadMessage`."""
-        ...
 
 
 M = TypeVar("M", bound=Framed)
