@@ -96,7 +96,7 @@ def _costs(raw: Raw) -> Config:
 def _ratio(
     config: Config, cost: RoundCost, evaluation: EvaluationCost | None, description: RoundCost
 ) -> float:
-    """Returns the noise multiplier of the description over that of training."""
+    """Returns the ratio of the noise multipliers of the description and of training."""
     share, evaluations = config.budget.statistics, evaluation.count if evaluation else 0
     left = (1 - share) * (1 - (config.budget.evaluation if evaluation else 0.0))
     weights = [variance_weight(each.witness) for each in (description, cost)]

@@ -64,7 +64,10 @@ class ValuesQuestion:
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amount that a cell adds to each count `[length]`, with L2 norm at most 1."""
+        """The amount that a cell adds to each count `[length]`, if it reaches that count.
+
+        The amounts that one cell adds have L2 norm at most 1.
+        """
         return np.ones(self.length)
 
     def places(self, words: Words, dialect: Dialect) -> Indices:
@@ -198,7 +201,7 @@ class Questions:
 
     @cached_property
     def starts(self) -> Indices:
-        """The first count of each question `[k]`, and of the counts of clients by their rows."""
+        """The index of each question's first count, and that of clients by rows, `[k + 1]`."""
         return np.cumsum([0, *(question.length for question in self.questions)])
 
     @property

@@ -271,8 +271,8 @@ def _of_messages(planned: Plan) -> Algorithm:
 def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list[Scenario]]:
     """Returns the algorithm as the server and colluders see it, and the scenarios to run.
 
-    Only honest clients and the noise that they share remain. The observed average of rows is the
-    one that reveals most of the target's row.
+    Only honest clients remain, and the noise that they add together. The observed average of rows
+    is the one that reveals most of the target's row.
     """
     algorithm, honest = planned.algorithm(), mechanism.among_honest()
     sampler = algorithm.sampler
@@ -315,10 +315,10 @@ def _of_slots(
 def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]:
     """Returns the algorithm as its adversary sees it, and the number of observed sites.
 
-    With noise that sites share, the server and colluding sites see the messages of the smallest
-    number of honest sites. With noise that each site adds, the sums of the target's sites are
-    visible, here as their sum; with central noise, the sum over all sites. Dropouts only hide
-    information, so none are simulated.
+    With noise that sites add together, the server and colluding sites see the messages of the
+    smallest number of honest sites. With noise that each site adds alone, the sums of the target's
+    sites are visible, here as their sum; with central noise, the sum over all sites. Dropouts only
+    hide information, so none are simulated.
     """
     algorithm = replace(algorithm, dropout=0.0)
     if planned.mechanism.trust == "client":

@@ -30,7 +30,7 @@ from privfed.models.calling import failed_layer
 _CHUNKS = {"cpu": (8, 32, 128), "cuda": (32, 128, 512, 1024)}
 """Chunk sizes tried on a device of each type."""
 _CACHED = 1 << 20
-"""Numbers that fit in a processor's cache: looped rows are kept there until they are summed."""
+"""Number of values that fit in a processor's cache: looped rows stay there until summed."""
 _MOST = 1 << 25
 """Upper bound on chunk size times model length if the chunk size is chosen automatically.
 

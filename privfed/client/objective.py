@@ -1,4 +1,4 @@
-"""The contract of local objectives: loss, descent direction and message of a client.
+"""The interface of local objectives: a client's loss, descent direction and message.
 
 A client's training begins at `origin` with the vectors of `carry`. Each step moves against the
 direction of `along`, which also updates the carried vectors. `message` computes a row from the

@@ -1,4 +1,4 @@
-"""The contract of sources of examples: they load them, and declare their origin."""
+"""The interface of sources of examples, which load examples and declare their origin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privfed.data.preprocessing import Preprocessing
 class Source(Protocol):
     """A source of examples.
 
-    A refusal names file, row and declared values; contents of the file belong into the `private`
+    A refusal names file, row and declared values; contents of the file belong in the `private`
     part of `Refused`, never into its message.
     """
 
@@ -33,7 +33,7 @@ class Source(Protocol):
         """
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns the origins of its examples: sources that share one may share clients.
+        """Returns the origins of the examples: two sources with a common origin may share clients.
 
         An origin that ends in "*" stands for all names with that prefix. If the source states
         owners, the first origin identifies its clients. Origins do not depend on the assignment of

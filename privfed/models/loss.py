@@ -1,4 +1,4 @@
-"""The contract of losses: the loss that clients minimise, and the measures of a model.
+"""The interface of losses: the loss that clients minimise, and the measures of a model.
 
 Outputs are `[B, *positions, width]` and labels `[B, *positions]` or `[B, width]`; every loss gives
 one number per example. Examples are scored in pieces: `scores` computes the terms of each example,
@@ -144,7 +144,7 @@ def log_odds(shares: Tensor) -> Tensor:
 
 
 def refuse_labels_unless(fit: bool, loss: str, needed: str, examples: Examples) -> None:
-    """Raises `Refused` unless `fit`, with a loss that suits the labels.
+    """Raises `Refused`, which names a loss that suits the labels, unless `fit`.
 
     Args:
       fit: whether the labels suit the loss.

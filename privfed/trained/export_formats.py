@@ -242,7 +242,7 @@ def _any_number_of_rows(exportable: Exportable) -> Any:
 def quiet(called: str) -> Iterator[None]:
     """Returns a context that silences warnings and logs of the libraries that read and write files.
 
-    An error of such a library becomes `Refused`, in which the format is `called` by that name.
+    An error of such a library becomes `Refused`, whose message names the format as `called`.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -45,7 +45,7 @@ class Box:
     ) -> tuple[Tensor, Tensor]:
         """Returns inputs after `steps` of sign gradient ascent on `influence`, within the box.
 
-        Raises the model's error if it cannot be differentiated twice.
+        Raises an error of the model if the model cannot be differentiated twice.
 
         Args:
           x: features, shape `[c, n, *features]`.

@@ -1,4 +1,4 @@
-"""The contract of compressions: from a client's update `[d]` to its message, and back.
+"""The interface of compressions, which map a client's update `[d]` to its message, and back.
 
 Compression comes between an objective's message and all code that bounds and sums rows: a row is
 compressed first, and *then* clipped, encoded, summed and noised like any other.

@@ -2,8 +2,9 @@
 
 Source: Rothchild, Panda, Ullah, Ivkin, Stoica, Braverman, Gonzalez & Arora 2020, Algorithm 1.
 
-Each of R rows of a sketch adds up the coordinates of a bucket, with signs, both by a public hash
-(Charikar, Chen & Farach-Colton 2002). With S the sketch of a round's release and rho the momentum,
+A sketch has R rows. In each row a public hash function assigns coordinates to buckets, and signs to
+coordinates; a bucket adds up its signed coordinates (Charikar, Chen & Farach-Colton 2002). With S
+the sketch of a round's release and rho the momentum,
 
     S_u <- rho S_u + S,   S_e <- S_e + S_u,
     Delta = the k largest coordinates of the estimate of S_e,
@@ -110,7 +111,7 @@ class Hashes:
         return sketch
 
     def estimate(self, sketch: Tensor) -> Tensor:
-        """Estimated vector `[d]` of a `sketch` `[R columns]`: the median over its rows."""
+        """Estimated vector `[d]` of a `sketch` `[R columns]`: the median over hash functions."""
         few = len(self.buckets)
         table = sketch.reshape(few, self.columns) * few**0.5
         guesses = table.gather(1, self.buckets.to(sketch.device)) * self.signs.to(sketch)
