@@ -1,4 +1,4 @@
-"""Starts or resumes a federated run: the training loop of `train`, with clients at sites."""
+"""Starts or resumes a federated run by the training loop of `train`, with clients at sites."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def coordinate(
 
     Raises:
       Refused: if the run is not permitted, or a file is invalid.
-      Busy: if too few sites are available after `patience` seconds.
+      Busy: if too few sites are available within `patience` seconds.
       Broken: if the key file cannot be used, or files of the run are damaged.
     """
     agreed, signing = FederationFile.read(federation), SiteKey.read(key)
@@ -114,7 +114,7 @@ def coordinate(
 
 
 def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) -> None:
-    """Raises `Refused` for a run that sites on machines of their own cannot take part in."""
+    """Refuses a run in which sites on their own machines cannot take part."""
     data = config.data
     if data.sites != len(federation.sites):
         raise Refused(

@@ -1,9 +1,9 @@
-"""A site's party of one sum, for any protocol: it commits before it answers.
+"""A site's party of one sum, for any protocol. It commits (stores its state durably), then answers.
 
-A plain sum is one that the coordinator sees, with or without the site's own noise. A party computes
-at most one sum per question: it commits a mark before the computation, and the sum before it
-leaves. A site that is killed between the two commits counts as a dropout; one that is killed later
-sends the same bytes again.
+The coordinator sees plain sums, with or without the site's own noise. A party computes at most one
+sum per question: it commits a mark before the computation, and the sum before the sum leaves. A
+site that is killed between the two commits counts as a dropout; a site that is killed later sends
+the same bytes again.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Commit = Callable[[bytes, int], None]
 
 
 class Party(Protocol):
-    """Contract of parties: answers each message of one sum once, and repeats the last answer."""
+    """Interface of parties, which answer each message of a sum once and repeat the last answer."""
 
     def handle(self, message: bytes) -> bytes:
         """Returns the committed answer to the next message. Raises `Aborted` if it is invalid."""
         ...
 
     def end(self) -> None:
-        """Commits that the party answers no further message."""
+        """Stores durably that the party answers no further message."""
         ...
 
     def sends_row(self, message: bytes) -> bool:
@@ -52,7 +52,7 @@ class Party(Protocol):
 
 
 class MakesParties(Protocol):
-    """Contract of a factory of a site's parties for the sums of one run."""
+    """Interface of factories, which make a site's parties for the sums of one run."""
 
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
@@ -72,8 +72,7 @@ class MakesParties(Protocol):
 
 
 _BEGUN, _OVER = b"begun", b"over"
-"""States of a party that has begun to compute its sum, and of one that answers no further message.
-"""
+"""State of a party that has begun to compute its sum, and state of one that answers no more."""
 
 
 @dataclass
@@ -118,7 +117,7 @@ class PlainParty:
         return True
 
     def end(self) -> None:
-        """Commits that the party answers no further message."""
+        """Stores durably that the party answers no further message."""
         self._committed(_OVER)
 
     def _committed(self, state: bytes) -> None:
@@ -163,7 +162,7 @@ class PlainParties:
 class MaskedParty:
     """A party of a masked sum, which commits before each answer.
 
-    It sends its masked row in answer to the message with its inbox.
+    The party answers the message with its inbox by its masked row.
     """
 
     def __init__(self, client: MaskingClient, commit: Commit, least: int) -> None:
@@ -176,7 +175,7 @@ class MaskedParty:
         return self._party.handle(message)
 
     def end(self) -> None:
-        """Commits that the party answers no further message."""
+        """Stores durably that the party answers no further message."""
         self._party.end()
 
     def sends_row(self, message: bytes) -> bool:
@@ -209,7 +208,7 @@ class MaskedParties:
         summation, encoding = work.encoded_summation, work.encoding(question)
         if not isinstance(summation.protocol, Masking):
             raise Refused(
-                'secure.protocol is not "masks", but sites on machines of their own send masked '
+                'secure.protocol is not "masks", but sites on their own machines send masked '
                 'sums; use "masks"'
             )
         codec = summation.codec(encoding, work.width(question))
