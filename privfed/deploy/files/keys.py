@@ -44,8 +44,7 @@ _SMALL_ORDER = frozenset(
 
 
 class UnknownKey(Refused):
-    """A text that is no Ed25519 public key, or a public key for which anyone can forge signatures.
-    """
+    """The text is no Ed25519 public key, or is a key for which anyone can forge signatures."""
 
 
 class KeyUnusable(Broken):

@@ -82,8 +82,7 @@ RELEASES = ("training", "evaluation", "statistics")
 
 
 def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
-    """Validates that each name in a list is unique, and is `known` or (`digests`) a file's digest.
-    """
+    """Validates that names in a list are unique, and each is `known` or (`digests`) a digest."""
 
     def check(names: list[str]) -> list[str]:
         wrong = [name for name in names if not (name in known or (digests and _is_digest(name)))]

@@ -159,7 +159,9 @@ def test_a_client_that_deals_nothing_to_more_than_may_lie_is_named(count):
     """And stops the sum only where fewer than the threshold can open its shares."""
     ready, expected = summed(Changing(Contribution, garbled(count), {8}))
     if count > 2:
-        with pytest.raises(Aborted, match="wrong dealing: client 8 dealt garbled shares"):
+        with pytest.raises(
+            Aborted, match="wrong dealing: client 8 distributed shares that members"
+        ):
             ready.total()
     else:
         assert np.array_equal(ready.total()[0], expected)
@@ -186,7 +188,7 @@ def test_a_client_whose_shares_give_another_secret_is_named():
         return replace(message, dealt=replace(message.dealt, corrections=corrections))
 
     ready, _ = summed(Changing(Contribution, change, {8}))
-    with pytest.raises(Aborted, match="wrong dealing: client 8 shared other seeds"):
+    with pytest.raises(Aborted, match="wrong dealing: client 8 distributed shares of other seeds"):
         ready.total()
     assert named(ready) == {8: "wrong dealing"}
 
