@@ -1,4 +1,4 @@
-"""All tests of a claim by the guesses that one run's statistics make of its canaries' inclusion."""
+"""All tests of a claim by guesses of canaries' inclusion, from the statistics of one run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ confidence corrected for the number of tests."""
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds on epsilon by one statistic: for any trade-off function, or a Gaussian one."""
+    """Lower bounds on epsilon by one statistic, for any trade-off function and for a Gaussian one."""
 
     any_curve: float
     if_gaussian: float
