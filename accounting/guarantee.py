@@ -50,8 +50,8 @@ class Guarantee:
         reveals about the same clients; otherwise empty.
       missing: the reason why there is no bound; empty if there is one.
       clients: declared number of clients; 0 if unknown.
-      caveat: what epsilon covers in addition to the charges, or why it is an odometer (a bound on
-        the charges so far, without a fixed budget); otherwise empty.
+      caveat: what epsilon covers in addition to the charges, or why it is an odometer (the epsilon
+        of adaptively many charges, which is no proved guarantee); otherwise empty.
     """
 
     epsilon: float

@@ -8,8 +8,7 @@ that is never charged. The ledger holds only rules (the sampling rate, never the
 publishing the ledger reveals nothing about clients. It holds everything that an accountant needs,
 so epsilon can be recomputed from it years later.
 
-The head may be stored in a separate file (`accounting.heads`); otherwise truncation is not
-detected.
+The head may be stored in a separate file (`accounting.heads`), by which truncation is detected.
 
 Guarantee: a charge is durable before `charge` returns, and a charged round is spent whether or not
 it was ever released. A crash can therefore only overstate the spending.

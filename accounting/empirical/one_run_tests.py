@@ -20,7 +20,7 @@ confidence corrected for the number of tests."""
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds on epsilon by one statistic, for any trade-off function and for a Gaussian one."""
+    """Lower bounds on epsilon by one statistic: for any trade-off function, or a Gaussian one."""
 
     any_curve: float
     if_gaussian: float
