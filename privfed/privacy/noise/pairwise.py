@@ -43,7 +43,7 @@ class PairwiseNoise:
 
     @property
     def centred(self) -> float:
-        """Standard deviation of independent noise whose deviations from its mean are shared noise."""
+        """Standard deviation of independent noise that is distributed, less its mean, as shared."""
         return self.shared * math.sqrt(self.clients)
 
     @property

@@ -42,7 +42,7 @@ class Uniforms(Protocol):
         ...
 
     def rest(self, place: int) -> int:
-        """Returns the last 160 bits of the number at index `place`; called at most once per index."""
+        """Returns the last 160 bits of the number at `place`, at most once for each index."""
         ...
 
 

@@ -249,7 +249,7 @@ def test_a_call_to_another_sum_is_refused_and_no_row_asked_for(fault):
     [
         ((3, 8, 8, 13), "duplicate"),
         ((3, 8, 13, 999), "unknown"),
-        ((8, 13, 18, 23), "without this client"),
+        ((8, 13, 18, 23), "not contain this client"),
         ((3, 8), "too few clients"),
     ],
     ids=["twice", "unknown", "without it", "few"],
@@ -269,7 +269,7 @@ MEMBERS = {
     "too few": (MemberInbox, "sealed", lambda texts: texts[:5]),
     "wrong session": (MemberInbox, "context", lambda context: bytes(32)),
     "wrong voters": (Ballots, "votes", lambda votes: votes[:1] * 4),
-    "fewer votes": (Ballots, "votes", lambda votes: votes[:3]),
+    "the votes are fewer": (Ballots, "votes", lambda votes: votes[:3]),
     "inconsistent": (
         Ballots,
         "votes",
