@@ -171,7 +171,7 @@ def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
     if receipts.runs:
         yield f"    {bound.sentence()}"
     if alone:
-        yield f"ε = {ceiling(alone.epsilon)}, δ = {alone.delta:g}, trusting this site alone"
+        yield f"ε = {ceiling(alone.epsilon)}, δ = {alone.delta:g}, if only this site is trusted"
     yield f"head {receipts.head}"
     if receipts.torn:
         yield (

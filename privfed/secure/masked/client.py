@@ -134,7 +134,9 @@ class MaskingClient(ClientMemory):
         """Returns the graph of the client's policy. Raises `BadMessage` if the roster differs."""
         clients = roster.clients
         if list(clients) != sorted(set(clients)) or self.me not in clients:
-            raise BadMessage("wrong roster", "clients out of order or duplicate, or not this one")
+            raise BadMessage(
+                "wrong roster", "the clients are out of order or duplicate, or lack this client"
+            )
         if not set(clients) <= self._directory.keys():
             raise BadMessage("wrong roster", "the roster contains unknown clients")
         if len(clients) > self._limits.capacity:

@@ -208,7 +208,7 @@ class MaskingServer:
         if len(complaints) < len(message.complaints) or not complaints <= {*near} & self._sharers:
             raise BadMessage(
                 "wrong complaints",
-                "complaints are duplicate, or about clients other than neighbours with shares",
+                "complaints are duplicate, or about clients that sent this client no shares",
             )
         attestation = self._attestation(message) if self._members.graph.independent else None
         if not self._masks.add(self._sum, message.words):
@@ -224,7 +224,7 @@ class MaskingServer:
         left_out = tuple(who for who in near if who not in self._sharers)
         claimed = attestation and (attestation.sender, attestation.left_out)
         if not attestation or claimed != (message.sender, left_out):
-            raise BadMessage("not attested", "the attestation names clients that shared no keys")
+            raise BadMessage("not attested", "the attestation must name all masks with neighbours")
         public = self._directory.get(message.sender, b"")
         if not attestation.given_by(public, self._members.agreed):
             raise BadMessage("not attested", "the client did not sign the attestation of its masks")
