@@ -125,14 +125,13 @@ def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) ->
     if not (config.apart or config.site_column):
         raise Refused(
             f'{run}: data.site_partition is "{data.site_partition}", which simulates sites, but '
-            'clients are at sites on machines of their own; set data.site_partition = "elsewhere"',
+            'clients are at sites on their own machines; set data.site_partition = "elsewhere"',
             key="data.site_partition",
         )
     if config.secured and not isinstance(config.protocol, Masking):
         raise Refused(
-            f"{run}: secure.protocol is {config.names['protocol']!r}, which sites on machines "
-            'of their own do not support; use "masks", or "none" if the coordinator may see '
-            "sums",
+            f"{run}: secure.protocol is {config.names['protocol']!r}, which sites on their own "
+            'machines do not support; use "masks", or "none" if the coordinator may see sums',
             key="secure.protocol",
         )
     if not isinstance(config.rule, SumRule):

@@ -1,4 +1,4 @@
-"""A client's key ring: secrets shared with all clients of a run, erased before they are used.
+"""A client's key ring: secrets shared with all clients of a run, new for each exchange.
 
 **Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
 fsync, rename, fsync of the folder), and let an interrupted client resume only from the last stored

@@ -144,7 +144,7 @@ class CommitteeServer:
     def _count_complaints(self) -> None:
         """Records clients whose shares were unusable for more members than may be Byzantine.
 
-        That number is the sum of Byzantine clients and of colluders of the server.
+        The number that may be Byzantine includes colluders of the server.
 
         Raises:
           Aborted: if too few members hold good shares of such a client.

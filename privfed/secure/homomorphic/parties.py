@@ -194,7 +194,7 @@ class KeyHolder:
         """
         terms, total = self._terms, Total.decode(message)
         if total.context != self._opening.context:
-            raise BadMessage("wrong session", "a message of another one")
+            raise BadMessage("wrong session", "the message belongs to another session")
         total.check(terms.directory.server)
         if not terms.least <= total.number <= terms.limits.capacity:
             raise BadMessage("wrong number", "the total has too few or too many rows")
@@ -281,7 +281,7 @@ class SummingServer:
         """Parses a row of this session signed by a client of the directory."""
         row = Row.decode(message)
         if row.context != self._context:
-            raise BadMessage("wrong session", "a message of another one")
+            raise BadMessage("wrong session", "the message belongs to another session")
         public = self._terms.directory.clients.get(row.number)
         if public is None:
             raise BadMessage("unknown sender", "the client is not in the directory")
