@@ -62,7 +62,10 @@ class WeightRule(RowRule):
 
     def mix(self, geometry: Geometry, byzantine: int) -> Tensor:
         """Returns weights `[m, n]` float64, or `[n]`, on rows with this geometry."""
-        raise NotImplementedError(f"{type(self).__name__} is geometric and has no mix; define it")
+        raise NotImplementedError(
+            f"{type(self).__name__} is geometric and has no mix; define it, or declare "
+            "geometric = False if columns needs no weights"
+        )
 
     def columns(self, ordered: Tensor, byzantine: int) -> Tensor:
         """Returns the aggregate `[c]` of c coordinates with m values each, `ordered` `[c, m]`."""

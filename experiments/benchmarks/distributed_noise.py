@@ -2,10 +2,11 @@
 
     python -m experiments.benchmarks.distributed_noise
 
-Skellam and discrete Gaussian samples are compared with differences of NumPy's Poisson samples,
-which do not satisfy the proof (the generator is not cryptographic, the arithmetic floating point).
-The rotation is compared with a plain butterfly in NumPy, and a round of masked sums of encoded rows
-with the same round without noise. One thread, in turn, medians of several.
+Skellam and discrete Gaussian samples are compared with differences of NumPy's Poisson samples, and
+a Gaussian on a grid with PyTorch's normal samples; neither reference satisfies the proof (its
+generator is not cryptographic, its arithmetic floating point). The rotation is compared with a
+plain butterfly in NumPy, and rounds of masked sums of encoded rows with the same round with central
+noise. One thread, in turn, medians of several.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Keys
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
-from privfed.privacy.mechanisms.distributed import SkellamNoise
+from privfed.privacy.mechanisms.distributed import (
+    DiscreteGaussianNoise,
+    InLayers,
+    SkellamNoise,
+)
+from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid
 from privfed.privacy.noise.shares import DiscreteGaussianShare, SkellamShare
 from privfed.privacy.rotation import hadamard, padded
 from privfed.privacy.setting import ClientShares, CohortSize, Setting
@@ -79,6 +85,10 @@ def samplers(table: Table, count: int) -> None:
         speed = drawn / median(draw) / 1e6
         shown = f"{speed:.1f} M/s", f"NumPy's Poissons {reference:.1f} M/s", speed / reference
         table.add_row(name, *shown[:2], f"{shown[2]:.2f} x")
+    exact = median(lambda: gaussian_on_grid(Keys(None), 1.0, count))
+    normal = median(lambda: torch.randn(count, dtype=torch.float64))
+    fast = f"{count / exact / 1e6:.1f} M/s", f"PyTorch's normal {count / normal / 1e6:.1f} M/s"
+    table.add_row("Gaussian on a grid", *fast, f"{normal / exact:.2f} x")
 
 
 def rotation(table: Table, length: int) -> None:
@@ -88,8 +98,11 @@ def rotation(table: Table, length: int) -> None:
     table.add_row(f"rotation of {length:,}", *shown)
 
 
-def one_round(clients: int, length: int, noisy: bool) -> float:
-    """Returns seconds of a round over masks from clipped rows to the released average."""
+def one_round(clients: int, length: int, noise: type[InLayers] | None) -> float:
+    """Returns seconds of a round over masks from clipped rows to the released average.
+
+    The clients' `noise` is distributed, or central if it is None.
+    """
     limits = Limits(clients, size=clients)
     summation = MaskedSums(bits=20).over(limits)
     setting = Setting(
@@ -99,8 +112,8 @@ def one_round(clients: int, length: int, noisy: bool) -> float:
         length=length,
     )
     mechanism = (
-        SkellamNoise(noise_multiplier=1.0).resolved(setting)
-        if noisy
+        noise(noise_multiplier=1.0).resolved(setting)
+        if noise
         else CentralGaussian(noise_multiplier=1.0)
     )
     state = mechanism.init()
@@ -109,7 +122,7 @@ def one_round(clients: int, length: int, noisy: bool) -> float:
     session = Session(1, 0, bytes(32), np.arange(clients))
 
     def play() -> None:
-        width = padded(length) if noisy else length
+        width = padded(length) if noise else length
         accumulator = summation.open(session, width, encoding)
         for client in range(clients):
             bounded = mechanism.bound(rows, layout, Keys(None), state)
@@ -131,13 +144,12 @@ def main() -> None:
         table.add_column(name)
     samplers(table, arguments.count)
     rotation(table, 1 << 20)
-    plain, noisy = (
-        one_round(arguments.clients, arguments.length, noisy) for noisy in (False, True)
-    )
-    what = f"a round of {arguments.clients} clients, d = {arguments.length:,}"
-    table.add_row(
-        what, f"{noisy:.2f} s", f"masks, central noise {plain:.2f} s", f"{noisy / plain:.2f}"
-    )
+    plain = one_round(arguments.clients, arguments.length, None)
+    reference = f"masks, central noise {plain:.2f} s"
+    for noise in (SkellamNoise, DiscreteGaussianNoise):
+        seconds = one_round(arguments.clients, arguments.length, noise)
+        what = f"{noise.kind}: {arguments.clients} clients, d = {arguments.length:,}"
+        table.add_row(what, f"{seconds:.2f} s", reference, f"{seconds / plain:.2f}")
     Console(width=110).print(table)
 
 

@@ -38,8 +38,16 @@ def _equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
+def _forms(state: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+    """Returns the dtype and the shape of each tensor of a state."""
+    return {key: (value.dtype, tuple(value.shape)) for key, value in sorted(state.items())}
+
+
 def steps_are_pure(server: Any) -> None:
-    """Checks that a step changes nothing in place, and depends on its arguments only."""
+    """Checks that a step changes nothing in place, depends on its arguments only, and keeps forms.
+
+    The state has the same names, shapes and dtypes in every round.
+    """
     params, state = _run(server, _DELTAS[:3], _start(), server.init(_start()))
     before = params.clone(), {key: value.clone() for key, value in state.items()}
     once = server.step(params, _DELTAS[3].clone(), state)
@@ -50,6 +58,11 @@ def steps_are_pure(server: Any) -> None:
     assert _equal(once[1], again[1]), "two equal steps give two states"
     form, expected = ((each.dtype, tuple(each.shape)) for each in (once[0], _start()))
     assert form == expected, f"the model is {form} after a step, and {expected} before"
+    forms, first = map(_forms, (once[1], server.init(_start())))
+    assert forms == first, (
+        f"the state is {forms} after a step, but {first} in `init`; return the same names, shapes "
+        "and dtypes"
+    )
 
 
 def resumes_from_a_checkpoint(server: Any) -> None:

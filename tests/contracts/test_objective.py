@@ -56,17 +56,30 @@ class Training:
         return self.local.train(ids, self.broadcast, state, keys, returning=back)
 
 
-def near(first, second, **tolerance):
-    torch.testing.assert_close(first, second, **{"rtol": 1e-4, "atol": 1e-6} | tolerance)
+def near(first, second, cause="", **tolerance):
+    tolerance = {"rtol": 1e-4, "atol": 1e-6, "msg": lambda text: f"{cause}: {text}"} | tolerance
+    torch.testing.assert_close(first, second, **tolerance)
+
+
+_STACKED = (
+    "clients trained in one stack end elsewhere than in a loop; let each client's values depend on "
+    "its own examples alone, and leave out padded ones: a loss per example, no mean over a batch"
+)
 
 
 def trains_alike_in_stacks_and_in_loops(objective):
     (stacked, kept), (looped, same) = (
         Training(objective, way=way).rows() for way in ("stacked", "loop")
     )
-    near(stacked, looped, atol=1e-5)
+    near(stacked, looped, atol=1e-5, cause=_STACKED)
     if objective.keeps:
-        near(kept, same, atol=1e-5)
+        near(kept, same, atol=1e-5, cause=_STACKED)
+
+
+_OTHERS = (
+    "a client's row depends on the other clients of its chunk or on a declaration (plain) that "
+    "does not hold; compute along the last dimension alone"
+)
 
 
 def trains_each_client_by_itself(objective):
@@ -75,9 +88,9 @@ def trains_each_client_by_itself(objective):
     rows, kept = training.rows()
     for ids in ([2, 0, 3, 1], [1, 3]):
         part, states = training.rows(ids)
-        near(part, rows[ids])
+        near(part, rows[ids], cause=_OTHERS)
         if objective.keeps:
-            near(states, kept[ids])
+            near(states, kept[ids], cause=_OTHERS)
 
 
 def sends_what_it_declares(objective):
@@ -128,6 +141,21 @@ def rests_without_steps(objective):
     rows, _ = training.rows((0, 1, 3))
     delta = training.objective.layout(len(training.params)).view(rows, "delta")
     assert not delta.any()
+
+
+def descends_like_sgd(objective):
+    """Each client's first update has a positive component along that of plain SGD."""
+    if type(objective).losses is Sgd.losses:
+        return  # the loss is the run's; corrections of drift may turn one update
+    training, plain = Training(objective), Training(Sgd()).rows((0, 1, 3))[0]
+    unseen = objective.unseen(training.broadcast)
+    training.states = unseen.expand(4, -1).clone()
+    rows, _ = training.rows((0, 1, 3))
+    along = (objective.layout(len(training.params)).view(rows, "delta") * plain).sum(1)
+    assert (along > 0).all(), (
+        f"rows have components {along.tolist()} along those of SGD; expected above 0: losses are "
+        "minimised, and direction is a gradient"
+    )
 
 
 def without_spread(objective):
@@ -208,6 +236,9 @@ def has_a_loss_in_every_admitted_task(objective):
         assert losses.shape == fields["y"].shape[:2], task
         assert losses.isfinite().all(), task
         assert gradient.isfinite().all(), task
+        certain = losses_of(objective, loss, fields | {"outputs": 1e3 * fields["outputs"]})
+        finite = all(each.isfinite().all() for each in certain)
+        assert finite, f"a loss or its gradient is not finite at outputs of 1e3 under {task}"
         other = at_positions_without_labels(fields["outputs"], fields["y"])
         same = losses_of(objective, loss, fields | {"outputs": other})[0]
         near(same, losses, msg=f"positions without a label (-1) have an effect under {task}")
@@ -236,11 +267,25 @@ class AllPositions(Sgd):
         return super().losses(batch) + batch.outputs.square().flatten(1).mean(1)
 
 
+class Rooted(FedRs):
+    """It has the root of a loss, whose gradient is not finite where the loss is 0."""
+
+    def losses(self, batch):
+        return batch.loss.losses(batch.outputs, batch.y).sqrt()
+
+
 class ByCounts(Sgd):
     """It counts on classes."""
 
     def losses(self, batch):
         return super().losses(batch) * (batch.counts > 0).float().mean()
+
+
+class Ascending(Sgd):
+    """It gives a reward for a loss."""
+
+    def losses(self, batch):
+        return -super().losses(batch)
 
 
 class ByOthers(Sgd):
@@ -325,9 +370,12 @@ test_every_objective_keeps, test_a_wrong_objective_is_rejected_by = contract_tes
         sends_what_it_declares: [AsksTwice(), Longer(), Cutting()],
         concludes_without_side_effects: [InPlace(), Forgetful()],
         rests_without_steps: [Drifting()],
+        descends_like_sgd: [Ascending()],
         trains_in_a_run_and_resumes: [Forgetful()],
         is_the_same_when_it_is_wrapped: [Greedy()],
-        has_a_loss_in_every_admitted_task: [Margins(), Gathering(), AllPositions(), ByCounts()],
+        has_a_loss_in_every_admitted_task: [
+            *(Margins(), Gathering(), AllPositions(), ByCounts(), Rooted())
+        ],
     },
     costly={trains_in_a_run_and_resumes: {"sgd", "feddyn", "mime", "apfl"}},
 )

@@ -59,6 +59,21 @@ class Counting(FedAvg):
         return params + self.lr * delta, {"rounds": state["rounds"] + 1}
 
 
+class Growing(FedAvgM):
+    """Its state has one more aggregate after each round."""
+
+    def step(self, params, delta, state):
+        momentum = torch.cat([state["momentum"], delta])
+        return params + self.lr * delta, {"momentum": momentum}
+
+
+class Renaming(FedAvgM):
+    """Its state has another name after the first round."""
+
+    def step(self, params, delta, state):
+        return params + self.lr * delta, {"velocity": delta.clone()}
+
+
 class Decaying(FedAvg):
     """It shrinks the model in each step."""
 
@@ -89,7 +104,7 @@ class Fixed(FedAvg):
 test_every_optimizer_keeps, test_a_wrong_optimizer_is_rejected_by = contract_tests(
     "optimizer",
     {
-        steps_are_pure: [InPlace(), Remembering(), Double()],
+        steps_are_pure: [InPlace(), Remembering(), Double(), Growing(), Renaming()],
         resumes_from_a_checkpoint: [Remembering(), Counting()],
         stays_without_an_update: [Decaying(), Fixed()],
         moves_along_the_first_update: [Backwards()],

@@ -142,6 +142,7 @@ KEYS = {
     "minimum": (),
     "layers": ("privacy.sizing=layers", "secure.threat=malicious"),
     "discrete": ("privacy.mechanism=discrete_gaussian",),
+    "adaptive clip": ("privacy.mechanism=discrete_gaussian", "privacy.adaptive_clip=true"),
     "passes": ("aggregation.rule=geometric_median",),
     "two exchanges": ("client.objective=feddane",),
     "fewer bytes": ("compression.name=power_sgd", "compression.rank=1", "model.name=mlp"),
