@@ -173,7 +173,7 @@ class CorrelatedOnGrid(Correlated):
         self.remembers = len(coefficients) - 1
         multiples = coefficients / UNIT
         if coefficients[0] != 1.0 or np.any(multiples != np.rint(multiples)):
-            raise ValueError("noise on a grid needs c_0 = 1, and coefficients in steps of 2^-20")
+            raise ValueError("noise on a grid needs c_0 = 1, and the others in multiples of 2^-20")
         self._multiples = multiples.astype(np.int64)
         self._past: deque[NDArray[np.int64]] = deque(maxlen=max(self.remembers, 1))
 
