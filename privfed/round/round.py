@@ -179,9 +179,8 @@ def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
     """Refuses an exchange `number` (from 0) that was not charged."""
     if number >= algorithm.exchanges:
         raise Refused(
-            f"round {round} has an exchange {number + 1}, but only {algorithm.exchanges} exchanges "
-            "were declared and charged; correct `exchanges` of the objective or `passes` of the "
-            "rule"
+            f"round {round} has an exchange {number + 1}, but only {algorithm.exchanges} were "
+            "declared and charged; correct `exchanges` of the objective or `passes` of the rule"
         )
 
 
