@@ -1,4 +1,4 @@
-"""Contract of user-level privacy mechanisms, and the bounded types that noise requires."""
+"""Interface of user-level privacy mechanisms, and the bounded types that noise requires."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class BoundedSum:
     """`total` `[m]` float64: a sum of rows, one per surviving client, each of norm at most `bound`.
 
     Adding or removing one client changes the sum by at most `bound`, to which noise is calibrated.
-    It is the bound of the rows that were summed (encoded rows may be longer than clipped ones).
-    `survivors` is the number of rows; under privacy it is simulation-only and never used as a
-    divisor.
+    `bound` refers to the rows that were summed (encoded rows may be longer than clipped ones).
+    `survivors` is the number of rows; under privacy only simulations may read it, and no divisor
+    depends on it.
     """
 
     total: Tensor
@@ -58,9 +58,9 @@ class BoundedSum:
 class Encoding:
     """Parameters of a sum: rows of L2 norm at most `bound` (infinite: none is proved).
 
-    A codec may divide that bound into at most `resolution` steps: sums must be on the grid of
-    central noise. Distributed noise instead fixes the `step`, and `noise` is the noise that each
-    party adds in integer steps: a client, or a site for all of its clients.
+    A codec may divide `bound` into at most `resolution` steps: sums must be on the grid of central
+    noise. Distributed noise instead fixes the `step`, and `noise` is the noise that each party (a
+    client, or a site for all of its clients) adds in integer steps.
     """
 
     bound: float = math.inf
@@ -80,10 +80,10 @@ class SumWithNoise(BoundedSum):
 def draws_in_parts(mechanism: Mechanism) -> bool:
     """Whether several processes may each draw a part of the noise of `release`.
 
-    This requires that one class defines both methods. A class that redefines only `release`
-    receives the sum before its noise, as in one process: the noise that its base class adds by
-    `noised` may differ from its own. A class that redefines only `noised` is not used by its base
-    class's `release`.
+    This requires that one class defines both `noised` and `release`. A class that redefines only
+    `release` receives the sum without noise, as in one process, since the noise that its base class
+    adds by `noised` may differ from its own. If a class redefines only `noised`, its base class's
+    `release` does not use that.
     """
     for each in type(mechanism).__mro__:
         if "noised" in vars(each) or "release" in vars(each):
@@ -94,7 +94,7 @@ def draws_in_parts(mechanism: Mechanism) -> bool:
 def require_bounded(total: BoundedSum, norm: float) -> None:
     """Raises `TypeError` unless `total` has a proven, finite bound of at least `norm`."""
     if not isinstance(total, BoundedSum) or not norm <= total.bound < math.inf:
-        raise TypeError("noise needs a BoundedSum of rows with a norm: nothing else is private")
+        raise TypeError("noise needs a BoundedSum of rows with a norm bound, for any guarantee")
 
 
 class Mechanism(Part):
@@ -155,7 +155,7 @@ class Mechanism(Part):
 
     @abstractmethod
     def at(self, noise_multiplier: float | None) -> Self:
-        """Returns the mechanism with this noise multiplier, which is None before calibration."""
+        """Returns the mechanism with this noise multiplier; None means not yet calibrated."""
 
     @abstractmethod
     def event(self, witness: Witness, exchanges: int) -> Event:
@@ -186,7 +186,7 @@ class Mechanism(Part):
         return layout.length
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Returns the coefficients `[bands]` that correlate noise over rounds; 1 for none."""
+        """Returns the coefficients `[bands]` that correlate noise over rounds; [1] if none do."""
         return np.ones(1)
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
@@ -195,7 +195,7 @@ class Mechanism(Part):
 
     @abstractmethod
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns the clipped (and rotated or noised) rows, as each client computes its own.
+        """Returns the clipped (and rotated or noised) rows, as each client would compute its row.
 
         Args:
           rows: client updates, shape [c, m].
@@ -205,11 +205,11 @@ class Mechanism(Part):
         """
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        """Returns the sum with the noise of its numbers in `part`, if noise can be drawn in parts.
+        """Returns the sum with noise on its numbers in `part`, if noise can be drawn in parts.
 
         If several processes add up their sums, each first adds the noise of a different part. The
         total then contains all noise once, and is a `SumWithNoise`. Otherwise `release` adds the
-        noise, as in classes that redefine only one of the two methods (`draws_in_parts`).
+        noise, for example in classes that redefine only one of the two (`draws_in_parts`).
         """
         return total
 
@@ -237,7 +237,8 @@ class _Calibrated(Protocol):
 class NoisedMechanism(Mechanism):
     """A mechanism with a clip, and with noise of `noise_multiplier` clipping norms.
 
-    Each such mechanism declares that key itself, since its meaning depends on the kind of noise.
+    Each such mechanism declares `noise_multiplier` itself, since the key's meaning depends on the
+    kind of noise.
     """
 
     clip: float = Field(
@@ -263,5 +264,5 @@ class NoisedMechanism(Mechanism):
     def _noise(self: _Calibrated) -> float:
         """Returns the noise multiplier. Raises `ValueError` before calibration."""
         if self.noise_multiplier is None:
-            raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
+            raise ValueError("this mechanism has no noise multiplier; calibrate it first")
         return self.noise_multiplier

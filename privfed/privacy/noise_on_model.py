@@ -1,4 +1,4 @@
-"""The noise that a complete run leaves on its model, for comparing samplers and mechanisms."""
+"""The noise on a run's final model, for comparing samplers and mechanisms."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None
 
 
 def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
-    """Returns the fraction of each round's noise that remains on the final model; 1 if independent.
+    """Returns the fraction of each round's noise that remains on the final model.
 
-    The fraction is a root mean square over the rounds. It is also 1 if a mechanism does not state
-    how its noise is correlated.
+    The fraction is a root mean square over the rounds. It is 1 for independent noise, and if a
+    mechanism does not state how its noise is correlated.
     """
     if not isinstance(mechanism, CorrelatedOverRounds):
         return 1.0
@@ -65,8 +65,8 @@ def remembered_rows(mechanism: Mechanism) -> int:
 class SolvedForRun(Protocol):
     """A mechanism that optimises constants of its noise when a run starts.
 
-    The constants are keys of its own, so that the run's file and its ledger state them, and a
-    resume uses the same ones, for any number of rounds. They follow from public constants.
+    The constants are keys of the mechanism, so that the run's file and its ledger state them, and a
+    resume uses the same constants, for any number of rounds. They depend on public constants only.
     """
 
     def solved_for_run(self, rounds: int, separation: int) -> Self:

@@ -1,9 +1,9 @@
 """The environment of rounds: clients, ledger, storage and random streams.
 
 *Durability* (`Writing`): writes are immediate, or run in parallel with local computations. A
-release is on disk before a request that depends on it is sent, before it is shown, and before the
-next charge: each of these waits for `settle`. Local computations in between, such as the server's
-step and the evaluation's forward passes, do not wait.
+release is on disk before it is shown, before a request that depends on it is sent, and before the
+next charge: each of these three waits for `settle`. Local computations in between, such as the
+server's step and forward passes of an evaluation, do not wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Write = Callable[[], None]
 
 
 class Writing(Protocol):
-    """Makes releases durable, one after the other."""
+    """Makes releases durable, one after another."""
 
     def begin(self, write: Write) -> None:
         """Schedules `write` after all earlier writes."""
@@ -57,8 +57,8 @@ class Immediate:
 class InBackground:
     """Writes in a separate thread.
 
-    The end of the context waits for all writes, even if it is interrupted repeatedly. If a write
-    failed, its error is raised there instead of any other error.
+    At its end, the context waits for all writes, even if it is interrupted repeatedly. If a write
+    failed, the context raises that error instead of any other.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class InBackground:
             begun.result()
 
     def _waited(self) -> BaseException | None:
-        """Waits for the scheduled write; returns the interruption of the wait, if there was one."""
+        """Waits for the scheduled write; returns the exception that interrupted this, or None."""
         interrupted = None
         while self._begun is not None and not self._begun.done():
             try:
@@ -215,7 +215,7 @@ class Journal:
     releases: list[Tensor] = field(default_factory=list)
 
     def keep(self, released: Tensor, state: PublicState) -> None:
-        """Begins to make a release durable, with the mechanism's public `state` after it.
+        """Schedules a durable write of a release, with the mechanism's public `state` after it.
 
         Client memory becomes durable before the release. Copies are written, so `released` may be
         changed in place during the write.

@@ -1,4 +1,4 @@
-"""Contracts of summations, which add clients' rows and return only their total."""
+"""Interfaces of summations, which add clients' rows and return only their total."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Reason = Literal["wrong share", "wrong dealing", "garbled shares"]
 class Culprit:
     """A `client` that deviated from the protocol in `exchange` of `round`.
 
-    *wrong share*: the client revealed a share different from the one it acknowledged. *wrong
-    dealing*: its shares do not reconstruct the secret that it committed to. In both cases its own
-    signed messages are the `proof` (`privfed.secure.masked.evidence`). *garbled shares*:
-    `complaints` recipients reported unusable shares, more than the assumed number of Byzantine
-    clients. A count is no proof to a third party, and none against a malicious server.
+    *wrong share*: the client revealed a share that differs from the one it acknowledged. *wrong
+    dealing*: the shares that the client distributed do not reconstruct the secret that it committed
+    to. In both cases its own signed messages are the `proof` (`privfed.secure.masked.evidence`).
+    *garbled shares*: `complaints` recipients, more than the assumed number of Byzantine clients,
+    reported unusable shares. A count proves nothing to a third party or against a malicious server.
     """
 
     client: int
@@ -40,7 +40,7 @@ class Culprit:
 
 
 def _ignore(culprit: Culprit) -> None:
-    """Ignores the culprit."""
+    """Does nothing."""
 
 
 def _no_clients() -> Indices:
@@ -96,7 +96,7 @@ class Session:
 
 
 class SumProtocol(Protocol):
-    """Contract of a sum protocol: how rows are summed, and which party sees what."""
+    """Interface of sum protocols: how rows are summed, and which party sees what."""
 
     seen: ClassVar[str]
     """Description of what each party sees."""
@@ -118,7 +118,7 @@ class Aborted(Exception):
 
 
 class Accumulator(Protocol):
-    """Contract of an open sum."""
+    """Interface of an open sum."""
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         """Adds client rows; each client once per session.
@@ -137,9 +137,9 @@ class Accumulator(Protocol):
 
 
 class Summation(Protocol):
-    """Contract of a summation: starts sums.
+    """Interface of summations, which start sums.
 
-    It also states their norm bound, probability of aborting, precision and cost.
+    They also state the sums' norm bound, abort probability, precision and cost.
     """
 
     def open(self, session: Session, length: int, encoding: Encoding) -> Accumulator:
@@ -216,7 +216,9 @@ class AddedClients:
         count = len(self._clients) + len(ids)
         self._clients.update(ids.tolist())
         if len(self._clients) != count or len(ids) != len(rows.rows):
-            raise ValueError("each client adds exactly one row to a sum")
+            raise ValueError(
+                "a client was registered twice, or the numbers of clients and rows differ"
+            )
         if not rows.bound <= bound:
             raise ValueError(
                 f"the norm bound of rows is {rows.bound:g}, but the sum was opened for {bound:g}"

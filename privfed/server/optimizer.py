@@ -1,4 +1,4 @@
-"""The contract of server optimizers."""
+"""The interface of server optimizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State = Mapping[str, "Tensor"]
 
 
 class ServerOptimizer(Protocol):
-    """A rule that updates the model `[d]` by each round's aggregate, by pure functions."""
+    """Updates the model `[d]` by each round's aggregate; its methods are pure functions."""
 
     in_client_rates: ClassVar[bool]
     """Whether deltas are divided by the factor of the client schedule in their round, and the
@@ -56,7 +56,7 @@ class WithRate(Part):
 
     @property
     def plain(self) -> bool:
-        """False, unless a subclass overrides it."""
+        """False; subclasses may override it."""
         return False
 
     def at(self, factor: float) -> Self:

@@ -1,4 +1,4 @@
-"""One sum over sites, on the server's side."""
+"""The server's side of one sum over sites."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from privfed.secure.primitives import KeyPair, random_key
 from privfed.secure.summation import Aborted, Culprit
 
 _STEPS = 4
-"""Steps of the protocol after the invitation."""
+"""The number of steps of the protocol after the invitation."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class MaskedSession:
         """Starts the masked sum that answers `question`, over the sites of `directory`."""
         protocol, limits = summation.protocol, summation.limits
         if not isinstance(protocol, Masking):
-            raise TypeError("sites on machines of their own send masked sums")
+            raise TypeError("sites on their own machines send masked sums")
         encoding = algorithm.mechanism.encoding(question.state)
         codec = summation.codec(encoding, question.width(algorithm))
         layers = encoding.noise if isinstance(encoding.noise, Layers) else None
@@ -101,11 +101,11 @@ class MaskedSession:
 
 @dataclass
 class PlainSession:
-    """A sum in the clear: sites of `directory` send their sums sealed to the `sealing` key.
+    """A sum of sums that the coordinator sees: sites encrypt their sums to the `sealing` key.
 
     Only clients at the sites that sent a sum are in the total.
 
-    If sites add no noise, one client changes the total by at most the mechanism's bound, also if
+    If sites add no noise, one client changes the total by at most the mechanism's bound, even if
     its row is split over several sites.
     """
 
@@ -118,7 +118,7 @@ class PlainSession:
 
     @property
     def invitation(self) -> bytes:
-        """Empty, since a plain sum needs no more than the question."""
+        """Empty, since a plain sum needs nothing in addition to the question."""
         return b""
 
     @property

@@ -1,9 +1,9 @@
-"""A site's party of one sum, for any protocol: it commits before it answers.
+"""A site's party of one sum, for any protocol. It commits (stores its state durably), then answers.
 
-A plain sum is one that the coordinator sees, with or without the site's own noise. A party computes
-at most one sum per question: it commits a mark before the computation, and the sum before it
-leaves. A site that is killed between the two commits counts as a dropout; one that is killed later
-sends the same bytes again.
+The coordinator sees plain sums, with or without the site's own noise. A party computes at most one
+sum per question: it commits a mark before the computation, and the sum before the sum leaves. A
+site that is killed between the two commits counts as a dropout; a site that is killed later sends
+the same bytes again.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ Commit = Callable[[bytes, int], None]
 
 
 _BEGUN, _OVER = b"begun", b"over"
-"""States of a party that has begun to compute its sum, and of one that answers no further message.
-"""
+"""State of a party that has begun to compute its sum, and state of one that answers no more."""
 
 
 @dataclass
@@ -79,7 +78,7 @@ class PlainParty:
         return True
 
     def end(self) -> None:
-        """Commits that the party answers no further message."""
+        """Stores durably that the party answers no further message."""
         self._committed(_OVER)
 
     def _committed(self, state: bytes) -> None:
@@ -147,7 +146,7 @@ class MaskedParties:
         summation, encoding = work.encoded_summation, work.encoding(question)
         if not isinstance(summation.protocol, Masking):
             raise Refused(
-                'secure.protocol is not "masks", but sites on machines of their own send masked '
+                'secure.protocol is not "masks", but sites on their own machines send masked '
                 'sums; use "masks"'
             )
         codec = summation.codec(encoding, work.width(question))

@@ -1,4 +1,4 @@
-"""No privacy: the exact weighted average. Its epsilon is infinite and is shown so."""
+"""No privacy: the exact weighted average, with an infinite epsilon."""
 
 from __future__ import annotations
 
