@@ -35,7 +35,7 @@ from accounting.bounds.rdp import rdp_epsilon
 from accounting.choosing.private_selection import selected_epsilon
 from accounting.choosing.repeat_and_select import RepeatAndSelect
 from accounting.errors import Unaccountable
-from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, ZERO_OUT, Event, Spending, apart
+from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, ZERO_OUT, Event, Spending, summable
 from accounting.noises import DiscreteGaussians, Gaussian, IntegerNoise, Skellam
 from accounting.over_rounds import (
     AllocatedEpoch,
@@ -130,7 +130,9 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
     if not all(supports(event, accountant) for event in spending):
         return None
     counts: Counter[Any] = Counter()
-    for event, count in sorted(apart(spending).items(), key=repr):  # no bound depends on the order
+    for event, count in sorted(
+        summable(spending).items(), key=repr
+    ):  # no bound depends on the order
         counts[event.release] += max(count, 0)
     counts = +counts
     if any(_is_unprotected(release) for release in counts):

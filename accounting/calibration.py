@@ -63,7 +63,7 @@ def noise_multiplier(
             total(z), delta, ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
         )
 
-    def spent_by_pld(z: float) -> float:
+    def spending_by_pld(z: float) -> float:
         return _least_bound(total(z), delta, ("pld",))
 
     before = guarantee(prior, delta, accountant).epsilon if prior else 0.0
@@ -75,8 +75,8 @@ def noise_multiplier(
     target = epsilon * _MARGIN
     if accountant == TIGHTEST and all(supports(each, "pld") for each in total(1.0)):
         # PLD alone is nearly always tightest, and takes half the time of both accountants.
-        z = least_noise(spent_by_pld, target, delta, total)
-        if z is not None and 0.999 * target <= spent_by_pld(z) <= spent(z):
+        z = least_noise(spending_by_pld, target, delta, total)
+        if z is not None and 0.999 * target <= spending_by_pld(z) <= spent(z):
             return z
     z = least_noise(spent, target, delta, total)
     if z is not None:

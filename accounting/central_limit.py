@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 
 from accounting.bounds.closed import log_delta
 from accounting.choosing.repeat_and_select import RepeatAndSelect
-from accounting.events import Spending, apart
+from accounting.events import Spending, summable
 from accounting.over_rounds import AllocatedEpoch
 from accounting.releases import (
     PoissonSampled,
@@ -33,7 +33,7 @@ _MOST = 1e300
 
 def precision(spending: Spending) -> float:
     """The approximate 1 / z^2 of the Gaussian equivalent to `spending`; infinite without noise."""
-    return sum(count * _precision(event.release) for event, count in apart(spending).items())
+    return sum(count * _precision(event.release) for event, count in summable(spending).items())
 
 
 def _precision(release: Any) -> float:

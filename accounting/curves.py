@@ -30,7 +30,7 @@ def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: 
     return curve
 
 
-def spent_by(ledger: Ledger) -> list[Event]:
+def spent_events(ledger: Ledger) -> list[Event]:
     """Returns the events that a run spent, oldest first: one per round, or only its choice."""
     events = [charge.event for charge in ledger.charges]
     return events if ledger.chosen is None else [ledger.chosen] * bool(events)

@@ -106,7 +106,7 @@ Spending = Mapping[Event, int]
 """Count of each distinct event: run-length encoded, since 1,000 single compositions take 20 s."""
 
 
-def apart(spending: Spending) -> Spending:
+def summable(spending: Spending) -> Spending:
     """Returns one run's `spending` in a form that may be added to that of other runs.
 
     Rounds with a separation are replaced by the largest number of participations of a client.
@@ -181,7 +181,7 @@ def best_of(spending: Spending, repetitions: Repetitions) -> Event:
             "events that agree in all three can be composed; compose each group by itself"
         )
     (unit, relation) = meanings.pop()
-    each = apart(spending)
+    each = summable(spending)
     runs = RepeatAndSelect(_by_release(each), repetitions)
     slack = repetitions.mean * sum(event.slack * count for event, count in each.items())
     sampler = ", ".join(sorted({event.sampler for event in spending}))
@@ -193,7 +193,7 @@ def within(spending: Spending, selection: RepeatAndSelect) -> bool:
 
     Gaussians are compared by their composition; less noise is more spending.
     """
-    part, most = dict(_by_release(apart(spending))), dict(selection.of)
+    part, most = dict(_by_release(summable(spending))), dict(selection.of)
     counted = all(
         count <= most.get(release, 0)
         for release, count in part.items()

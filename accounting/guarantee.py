@@ -69,7 +69,7 @@ class Guarantee:
     caveat: str = ""
 
     @property
-    def weakness(self) -> str:
+    def delta_warning(self) -> str:
         """Warning that delta is at least 1 / clients; empty if smaller or clients is unknown."""
         promises = self.unit == "client" and self.epsilon < math.inf
         return large_delta(self.delta, self.clients) if promises else ""
@@ -108,7 +108,7 @@ class Guarantee:
         return (
             f"for {protected}: {change} changes the probability of anything that can be concluded "
             f"from {view} by a factor of {factor} (and {self.delta:g} more)"
-            + (f"; {self.weakness}" if self.weakness else "")
+            + (f"; {self.delta_warning}" if self.delta_warning else "")
             + (f"; {self.left_out}" if self.uncovered else "")
             + (f"; {self.caveat}" if self.caveat else "")
         )
@@ -124,7 +124,7 @@ class Guarantee:
         }
 
 
-class Spent(Protocol):
+class HasReleases(Protocol):
     """An object with released events, such as a ledger."""
 
     @property
@@ -132,7 +132,7 @@ class Spent(Protocol):
         """Number of charges of each distinct event."""
 
 
-def spent(ledger: Spent, delta: float, accountant: str = TIGHTEST) -> Guarantee:
+def spent(ledger: HasReleases, delta: float, accountant: str = TIGHTEST) -> Guarantee:
     """Returns the guarantee of all of the ledger's charges together at `delta`. See `guarantee`."""
     return guarantee(ledger.spending, delta, accountant)
 

@@ -69,7 +69,7 @@ def _by_correction(
     The accountant's epsilon, expressed as the precision of a Gaussian, is nearly proportional to
     the estimated precision, so secants between the logarithms of both start with a slope of 1.
     """
-    wanted = _precision_told(target, spending_at(1.0), delta)
+    wanted = _log_precision(target, spending_at(1.0), delta)
     if wanted is None:
         return None
     z, slope, before = noise_at(math.exp(wanted), spending_at), 1.0, None
@@ -79,7 +79,7 @@ def _by_correction(
         if epsilon == math.inf:  # the cost of slack exceeds delta
             z *= _FURTHER
             continue
-        guessed, answer = precision(spending), _precision_told(epsilon, spending, delta)
+        guessed, answer = precision(spending), _log_precision(epsilon, spending, delta)
         if answer is None or not 0.0 < guessed < math.inf:
             return None
         now = math.log(guessed), answer
@@ -94,7 +94,7 @@ def _by_correction(
     return None
 
 
-def _precision_told(epsilon: float, spending: Spending, delta: float) -> float | None:
+def _log_precision(epsilon: float, spending: Spending, delta: float) -> float | None:
     """Returns log(1 / z^2) of the Gaussian mechanism with this `epsilon`; None if no z has it."""
     slack = sum(event.slack * count for event, count in spending.items())
     left = delta - cost_of_slack(epsilon, slack)

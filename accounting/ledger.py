@@ -296,7 +296,7 @@ class Ledger:
                     )
                 self._terms = link["terms"]
                 self._prior = _prior(link["terms"])
-                self._choice = Choice.stated(link["terms"])
+                self._choice = Choice.from_terms(link["terms"])
             case "define" if link["id"] == len(self._events):
                 self._events.append(Event.from_json(link["event"]))
                 if "budget" in link:

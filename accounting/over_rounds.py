@@ -1,7 +1,7 @@
 """Releases that are charged per round, but whose cost depends on all rounds of a run together.
 
 The number of participations of a client depends on the positions of rounds in a run. A run's rounds
-are therefore counted first (`accounting.events.apart`), and runs are counted separately.
+are therefore counted first (`accounting.events.summable`), and runs are counted separately.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ def _briefing(attack: Attack) -> Briefing:
 def poisons_what_it_declares(attack: Attack) -> None:
     """Checks that `poison` changes examples, and keeps their form, exactly if `poisons` is set."""
     shape = tuple(_IMAGES.shape[1:])
-    unfit = attack.unfit(shape, True)
-    assert unfit is None, f"the attack refuses images {shape}: {unfit}"
+    unfit_reason = attack.unfit_reason(shape, True)
+    assert unfit_reason is None, f"the attack refuses images {shape}: {unfit_reason}"
     named = f"`labels` names {list(attack.labels())}; expected labels below {_CLASSES}"
     assert all(0 <= label < _CLASSES for label in attack.labels()), named
     before = _IMAGES.clone(), _LABELS.clone()

@@ -106,7 +106,7 @@ class Attack(BaseModel):
         """Whether the attack does anything."""
         return self.poisons or self.corrupts
 
-    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
+    def unfit_reason(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         """Returns the reason why examples are unsuitable for the attack; None if they are suitable.
 
         Args:

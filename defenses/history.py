@@ -36,7 +36,7 @@ class HistoryRule(RowRule):
     def needs(self) -> frozenset[str]:
         return frozenset({"histories"} if self.keeps(1) else ())
 
-    def unjudged(self) -> int:
+    def warm_up_rounds(self) -> int:
         """Returns the number of rounds before the rule can judge any client by its history."""
         return 0
 

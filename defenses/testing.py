@@ -56,7 +56,7 @@ class RuleOnRows:
     def _layers(self, d: int) -> list[int]:
         """Returns the layer sizes of a model with d parameters that suits the rule."""
         layouts = [[d], [d - 5, 2, 2, 1], [d - 1, 1]]
-        return next(sizes for sizes in layouts if min(sizes) >= 0 and not self.rule.unfit(sizes))
+        return next(a for a in layouts if min(a) >= 0 and not self.rule.unfit_reason(a))
 
 
 _CLAIM = (

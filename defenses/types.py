@@ -114,7 +114,7 @@ class RowRule(Rule):
         """
         return frozenset()
 
-    def unfit(self, layers: Sequence[int]) -> str:
+    def unfit_reason(self, layers: Sequence[int]) -> str:
         """Returns the reason why parameters with the sizes `layers` do not suit the rule, or ""."""
         return ""
 

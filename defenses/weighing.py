@@ -117,8 +117,8 @@ class Composed(RowRule):
         center: Needs = frozenset({"center"} if self.remembers else ())
         return needs.union(center, *(part.needs() for part in self.before)) - {"histories"}
 
-    def unfit(self, layers: Sequence[int]) -> str:
-        return self.rule.unfit(layers) if isinstance(self.rule, RowRule) else ""
+    def unfit_reason(self, layers: Sequence[int]) -> str:
+        return self.rule.unfit_reason(layers) if isinstance(self.rule, RowRule) else ""
 
     @property
     def remembers(self) -> bool:

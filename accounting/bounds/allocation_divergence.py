@@ -66,11 +66,11 @@ def _of_mean(count: int, single: Numbers) -> Numbers:
     if count == 1:
         return single
     half = _of_mean(count // 2, single)
-    even = _of_weighed(half, half, 0.5)
-    return even if count % 2 == 0 else _of_weighed(even, single, (count - 1) / count)
+    even = _mixture_log_moments(half, half, 0.5)
+    return even if count % 2 == 0 else _mixture_log_moments(even, single, (count - 1) / count)
 
 
-def _of_weighed(first: Numbers, second: Numbers, share: float) -> Numbers:
+def _mixture_log_moments(first: Numbers, second: Numbers, share: float) -> Numbers:
     """Returns the log moments `[n]` of share X + (1 - share) Y, for independent X and Y.
 
     `first` and `second` `[n]` are the log moments of X and of Y.
@@ -80,7 +80,7 @@ def _of_weighed(first: Numbers, second: Numbers, share: float) -> Numbers:
 
 
 def _sums(orders: np.ndarray, first: Numbers, second: Numbers, share: float) -> Numbers:
-    """Returns `_of_weighed` at some `orders` `[m]`, by the binomial sum over k."""
+    """Returns `_mixture_log_moments` at some `orders` `[m]`, by the binomial sum over k."""
     a, k = orders[:, None], np.arange(orders[-1] + 1)
     rest = np.maximum(a - k, 0)
     log_factorials = gammaln(np.arange(len(first)) + 1.0)

@@ -22,7 +22,7 @@ class Choice:
     event: Event | None = None
 
     @classmethod
-    def stated(cls, terms: Mapping[str, Any]) -> Choice:
+    def from_terms(cls, terms: Mapping[str, Any]) -> Choice:
         """Returns the choice that a ledger's terms state under "chosen".
 
         Raises `LedgerBroken` if the event is not a choice, and `Unaccountable` if it is invalid.

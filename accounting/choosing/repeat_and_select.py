@@ -13,7 +13,7 @@ from accounting.releases import Release, Repeated, release_from_json
 
 _UNCOUNTED = (Separated, RandomAllocation, BufferedToeplitz, Repeated)
 """Releases that are counted over rounds before they are accounted for
-(`accounting.events.apart`)."""
+(`accounting.events.summable`)."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Backdoor(Altered):
     value: float = Field(1.0, ge=-1e6, le=1e6)
     """Brightness of the patch."""
 
-    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
+    def unfit_reason(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         image = shape[-2:]
         if self.size**2 >= math.prod(image) or (len(image) == 2 and self.size > min(image)):
             sides = " x ".join(map(str, image))
@@ -44,7 +44,7 @@ class Backdoor(Altered):
                 f"a patch of {self.size} x {self.size} covers all {sides} numbers or extends "
                 "beyond them; lower attack.size"
             )
-        return super().unfit(shape, numbers)
+        return super().unfit_reason(shape, numbers)
 
     def alter(self, x: Tensor) -> Tensor:
         return torch.where(self.patch(x) >= 0, self.value, x)

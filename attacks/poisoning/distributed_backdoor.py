@@ -45,7 +45,7 @@ class DistributedBackdoor(Backdoor):
             )
         return self
 
-    def taught(self, x: Tensor, briefing: Briefing) -> Tensor:
+    def poisoned_examples(self, x: Tensor, briefing: Briefing) -> Tensor:
         pixels = self.patch(x)
         part = pixels * self.parts // self.size**2
         stamped = (pixels >= 0) & (part == briefing.place % self.parts)

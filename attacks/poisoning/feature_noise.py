@@ -31,7 +31,7 @@ class FeatureNoise(Attack):
     strength: float = Field(3.0, gt=0, le=1e6)
     """Standard deviation of the noise, relative to that of the client's own numbers."""
 
-    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
+    def unfit_reason(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         return (
             None
             if numbers

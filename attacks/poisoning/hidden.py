@@ -36,7 +36,7 @@ class Hidden(Attack):
     def labels(self) -> tuple[int, ...]:
         return (self.target,)
 
-    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
+    def unfit_reason(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         return (
             None
             if numbers
@@ -57,7 +57,7 @@ class Altered(Hidden):
     def alter(self, x: Tensor) -> Tensor:
         """Returns examples `[n, *]` altered as at test time."""
 
-    def taught(self, x: Tensor, briefing: Briefing) -> Tensor:
+    def poisoned_examples(self, x: Tensor, briefing: Briefing) -> Tensor:
         """Returns examples `[n, *]` altered as the attacker of this `briefing` trains on them."""
         return self.alter(x)
 
@@ -66,7 +66,7 @@ class Altered(Hidden):
     ) -> tuple[Tensor, Tensor]:
         chosen = chosen_share(len(x), self.share, rng).to(y.device)
         x, y = x.clone(), y.clone()
-        x[chosen] = self.taught(x[chosen], briefing)
+        x[chosen] = self.poisoned_examples(x[chosen], briefing)
         y[chosen] = self.target
         return x, y
 

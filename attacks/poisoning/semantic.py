@@ -60,13 +60,13 @@ class Semantic(Natural):
             )
         return self
 
-    def unfit(self, shape: tuple[int, ...], numbers: bool) -> str | None:
+    def unfit_reason(self, shape: tuple[int, ...], numbers: bool) -> str | None:
         if self.column >= math.prod(shape):
             return (
                 f"an example has {math.prod(shape)} numbers, but attack.column is {self.column}; "
                 "lower attack.column"
             )
-        return super().unfit(shape, numbers)
+        return super().unfit_reason(shape, numbers)
 
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:
         if self.column >= 0:

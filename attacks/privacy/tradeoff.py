@@ -36,12 +36,12 @@ def advantage_bound(epsilon: float, delta: float) -> float:
     return min(1.0, math.tanh(epsilon / 2) + 2 * delta / (math.exp(min(epsilon, 700.0)) + 1))
 
 
-def two_steps_apart(epsilon: float, delta: float) -> tuple[float, float]:
+def at_distance_two(epsilon: float, delta: float) -> tuple[float, float]:
     """Returns the guarantee (2ε, (1 + e^ε) δ) for datasets at distance two, by group privacy.
 
     Source: Dwork & Roth 2014, theorem 2.2 and its proof.
 
-    >>> two_steps_apart(0.0, 1e-3)
+    >>> at_distance_two(0.0, 1e-3)
     (0.0, 0.002)
     """
     if epsilon == math.inf:

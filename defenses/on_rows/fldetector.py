@@ -64,7 +64,7 @@ class FlDetector(HistoryRule):
     def needs(self) -> frozenset[str]:
         return frozenset({"histories", "generator"})
 
-    def unjudged(self) -> int:
+    def warm_up_rounds(self) -> int:
         return 2 * self.window
 
     def keeps(self, d: int) -> int:

@@ -50,7 +50,7 @@ class MatchedMean(RowRule):
     def most(self, n: int) -> int:
         return n
 
-    def unfit(self, layers: Sequence[int]) -> str:
+    def unfit_reason(self, layers: Sequence[int]) -> str:
         if _widths(layers):
             return ""
         return (

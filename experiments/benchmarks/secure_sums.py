@@ -70,7 +70,7 @@ class Stopwatch(Wire):
         else:
             names = {Roster.kind: STEPS[0], Inbox.kind: STEPS[1]}
             verified.cache_clear()  # a separate client has checked no signature
-            KeyPair.agree_apart()  # and agreed on no key yet
+            KeyPair.clear_agreements()  # and agreed on no key yet
             self._pending = (names.get(decode(data).kind, ""), self.clock())
         return data
 

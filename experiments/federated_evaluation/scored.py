@@ -16,7 +16,7 @@ from accounting.events import Event
 from accounting.guarantee import guarantee
 from accounting.ledger import Charge
 from privfed.config.config import Config
-from privfed.core.ranks import ALONE
+from privfed.core.ranks import SINGLE_PROCESS
 from privfed.core.streams import Streams
 from privfed.data.federation import Federation
 from privfed.data.holdout import with_held_back
@@ -84,7 +84,7 @@ def scored_rounds(config: Config, case: str, arm: str, held_back: bool = False) 
     """
     setup = prepare(config, load=less_held_back if held_back else load_population)
     books, state, run = Unkept(), setup.initial_state(), config.run
-    world = shared_world(setup, books, books, ALONE)
+    world = shared_world(setup, books, books, SINGLE_PROCESS)
     for round in range(1, run.rounds + 1):
         state = run_round(round, setup.algorithm_in(round), state, world)
         if round % run.evaluate_every:

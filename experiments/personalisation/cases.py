@@ -28,7 +28,7 @@ CLIPS = {inf: (30.0,), 8.0: (1.0, 3.0), 2.0: (0.3, 1.0)}
 """Clipping norms over which all methods are tuned; under noise, with the two higher rates only.
 Updates never reach the clipping norm of the case without noise.
 """
-ALONE, FINE_TUNED = "alone", "fine-tuned"
+SINGLE_PROCESS, FINE_TUNED = "alone", "fine-tuned"
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ METHODS: Mapping[str, Method] = {
     "IFCA": Method(("client.objective=ifca",), (("client.spread=0.3",), ("client.spread=1",))),
     "Per-FedAvg": Method(("client.objective=per_fedavg", "client.inner_lr=0.1"), adapts=True),
 }
-ARMS = (ALONE, "FedAvg", FINE_TUNED, *list(METHODS)[1:])
+ARMS = (SINGLE_PROCESS, "FedAvg", FINE_TUNED, *list(METHODS)[1:])
 """All ways in which a client obtains a model; fine-tuned models start from FedAvg's."""
 
 
 def method_of(arm: str) -> str:
     """Returns the method by which an arm trains."""
-    return "FedAvg" if arm in (ALONE, FINE_TUNED) else arm
+    return "FedAvg" if arm in (SINGLE_PROCESS, FINE_TUNED) else arm
 
 
 def configured(

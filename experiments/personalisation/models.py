@@ -16,7 +16,7 @@ from experiments.personalisation.cases import Adaptation
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Sgd
 from privfed.config.config import Config
-from privfed.core.ranks import ALONE
+from privfed.core.ranks import SINGLE_PROCESS
 from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 from privfed.data.federation import Federation
@@ -47,9 +47,11 @@ class InMemory:
     def begin(self, round: int) -> None:
         self.scattered = []
 
-    def gather(self, ids: Indices, unseen: Tensor) -> tuple[Tensor, Tensor]:
+    def gather(self, ids: Indices, initial_client_state: Tensor) -> tuple[Tensor, Tensor]:
         rows = torch.from_numpy(ids)
-        return torch.where(self.known[rows, None], self.values[rows], unseen), self.known[rows]
+        return torch.where(
+            self.known[rows, None], self.values[rows], initial_client_state
+        ), self.known[rows]
 
     def scatter(self, ids: Indices, values: Tensor) -> None:
         self.scattered.append((ids, values.detach().clone()))
@@ -65,7 +67,7 @@ class InMemory:
 
     def replay(self, round: int, released: bool) -> None: ...
 
-    def settle(self, round: int) -> None: ...
+    def flush(self, round: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,11 @@ class Ended:
             raise ValueError("clients of this run have no models of their own")
         broadcast = self._broadcast()
         keys = self.setup.streams.at("measure", 0, ids)
-        theirs = self.states.gather(ids, objective.unseen(broadcast))[0] if self.states else None
+        theirs = (
+            self.states.gather(ids, objective.initial_client_state(broadcast))[0]
+            if self.states
+            else None
+        )
         measured = trainer.losses(ids, broadcast["params"], keys)
         models = objective.personal(broadcast, theirs, measured)
         return accuracies(trainer.network, self.held_back, models)
@@ -120,7 +126,7 @@ def ended(config: Config) -> Ended:
     width = setup.state_length
     states = InMemory.empty(setup.federation.clients, width) if width else None
     books, state = Unkept(), setup.initial_state()
-    world = shared_world(setup, books, books, ALONE)
+    world = shared_world(setup, books, books, SINGLE_PROCESS)
     executor = replace(setup.executor, states=states)
     world = replace(world, executor=executor, states=states)
     for round in range(1, config.run.rounds + 1):

@@ -20,7 +20,6 @@ import torch
 from accounting.durable import write_atomically
 from experiments.personalisation.cases import (
     AFTERWARDS,
-    ALONE,
     ARMS,
     BY_ITSELF,
     EPSILONS,
@@ -29,6 +28,7 @@ from experiments.personalisation.cases import (
     METHODS,
     SEEDS,
     SETTINGS,
+    SINGLE_PROCESS,
     TUNING_SEED,
     Adaptation,
     Changes,
@@ -59,7 +59,7 @@ def main() -> None:
 def tune(setting: str, path: Path) -> None:
     """Tries all combinations on a separate tuning seed; of adaptations the best is recorded."""
     done = {(*record.key[:3], record.chosen) for record in read(path)}
-    if (setting, ALONE, inf, "") not in done:
+    if (setting, SINGLE_PROCESS, inf, "") not in done:
         append(path, [alone(setting, TUNING_SEED, BY_ITSELF)])
     for epsilon, method in itertools.product(EPSILONS, METHODS):
         for chosen in METHODS[method].combinations(epsilon):
@@ -71,8 +71,8 @@ def measure(setting: str, tuning: list[Record], path: Path) -> None:
     """Trains with the best tuned settings, on other seeds."""
     done = {record.key[:4] for record in read(path)}
     for seed in SEEDS:
-        if (setting, ALONE, inf, seed) not in done:
-            way = Adaptation.read(best(tuning, setting, ALONE, inf).adaptation)
+        if (setting, SINGLE_PROCESS, inf, seed) not in done:
+            way = Adaptation.read(best(tuning, setting, SINGLE_PROCESS, inf).adaptation)
             append(path, [alone(setting, seed, (way,))])
         for epsilon, arm in itertools.product(EPSILONS, ARMS[1:]):
             if (setting, arm, epsilon, seed) not in done:
@@ -81,7 +81,10 @@ def measure(setting: str, tuning: list[Record], path: Path) -> None:
 
 def alone(setting: str, seed: int, ways: tuple[Adaptation, ...]) -> Record:
     """Scores clients that train the initial model separately, in the best of these ways."""
-    start, key = untrained(configured(setting, ALONE, inf, seed)), (setting, ALONE, inf, seed)
+    start, key = (
+        untrained(configured(setting, SINGLE_PROCESS, inf, seed)),
+        (setting, SINGLE_PROCESS, inf, seed),
+    )
     return _best(Record.of(key, (), way, start.adapted(way)) for way in ways)
 
 

@@ -8,11 +8,11 @@ from math import inf
 import numpy as np
 
 from experiments.federated_evaluation.tables import interval
-from experiments.personalisation.cases import ALONE, ARMS, EPSILONS, FINE_TUNED, SETTINGS
+from experiments.personalisation.cases import ARMS, EPSILONS, FINE_TUNED, SETTINGS, SINGLE_PROCESS
 from experiments.personalisation.records import Record
 
 MEASURES = {"mean": "mean", "worst_decile": "worst decile"}
-_BASES = {ALONE: ARMS[1:], FINE_TUNED: ARMS[3:]}
+_BASES = {SINGLE_PROCESS: ARMS[1:], FINE_TUNED: ARMS[3:]}
 """Arms whose differences from a base arm are shown, by base arm."""
 
 
@@ -28,7 +28,7 @@ def tables(tuning: Sequence[Record], results: Sequence[Record]) -> str:
 
 def values(results: Sequence[Record], arm: str, epsilon: float, measure: str) -> dict[int, float]:
     """Returns a measure in per cent by seed; training alone does not depend on epsilon."""
-    wanted = (arm, inf if arm == ALONE else epsilon)
+    wanted = (arm, inf if arm == SINGLE_PROCESS else epsilon)
     return {
         record.seed: 100 * getattr(record, measure)
         for record in results
@@ -77,7 +77,7 @@ def chosen(tuning: Sequence[Record], results: Sequence[Record]) -> str:
     settings = list(dict.fromkeys(record.setting for record in results))
     rows = []
     for arm in ARMS:
-        for epsilon in (inf,) if arm == ALONE else EPSILONS:
+        for epsilon in (inf,) if arm == SINGLE_PROCESS else EPSILONS:
             cells = [_choice(tuning, results, setting, arm, epsilon) for setting in settings]
             rows.append([arm, _named(epsilon), *cells])
     return _markdown(["", "ε", *settings], rows)

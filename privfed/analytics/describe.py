@@ -10,7 +10,7 @@ from typing import Any
 from accounting.guarantee import spent
 from accounting.ledger import Ledger
 from privfed.analytics.described_table import DescribedTable
-from privfed.analytics.description_run import Asking, description_of
+from privfed.analytics.description_run import DescriptionRequest, description_of
 from privfed.analytics.estimates import Sums
 from privfed.analytics.number_estimates import interval
 from privfed.analytics.statistics_file import STATISTICS, Statistics, write_statistics
@@ -28,7 +28,7 @@ from privfed.store.tensorfile import under, unpack
 def describe(
     run_file: Path,
     overrides: Iterable[str],
-    asking: Asking,
+    asking: DescriptionRequest,
     out: Path,
     observers: Sequence[Observer] = (),
 ) -> Statistics:

@@ -69,7 +69,7 @@ class DescribedTable(Part):
     """Runs that a declaration counts in addition to this release: the run file's privacy.prior."""
     natural_partition: ClassVar[bool] = True
     holds_real_clients: ClassVar[bool] = True
-    whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
+    storage_keys: ClassVar[frozenset[str]] = frozenset({"site"})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -121,7 +121,7 @@ _SAMPLERS = {ADD_REMOVE: "poisson", REPLACE_ONE: "fixed_size", ZERO_OUT: "full"}
 
 
 @dataclass(frozen=True)
-class Asking:
+class DescriptionRequest:
     """The budget and the questions of a description.
 
     Attributes:
@@ -141,7 +141,7 @@ class Asking:
     letters: int = 12
 
 
-def description_of(run_file: Path, overrides: Iterable[str], asking: Asking) -> Config:
+def description_of(run_file: Path, overrides: Iterable[str], asking: DescriptionRequest) -> Config:
     """Returns the configuration of the run that describes a run file's population.
 
     Args:
@@ -307,7 +307,7 @@ def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:
     return _without(raw.get("secure", {}), _OF_COHORTS - ({"minimum"} if by_sites else set()))
 
 
-def _delta(asking: Asking) -> dict[str, float]:
+def _delta(asking: DescriptionRequest) -> dict[str, float]:
     return {} if asking.delta is None else {"delta": asking.delta}
 
 

@@ -21,7 +21,7 @@ from privfed.analytics.spelling import ReadWord
 from privfed.analytics.statistics_file import (
     CellCount,
     ColumnStatistics,
-    StatedEstimate,
+    IntervalEstimate,
     ValueCount,
 )
 from privfed.analytics.tree import (
@@ -83,7 +83,7 @@ class Sums:
         weights = np.array([1.0 / max(variance, 1e-18) for _, variance in totals])
         return float(weights @ [total for total, _ in totals] / weights.sum()), 1.0 / weights.sum()
 
-    def clients(self) -> tuple[StatedEstimate, list[CellCount]]:
+    def clients(self) -> tuple[IntervalEstimate, list[CellCount]]:
         """Returns the number of clients, and the numbers of clients by their number of rows.
 
         If only one row of each client counts, every estimate of the number of rows is also one of
@@ -154,20 +154,20 @@ class Column:
         values = [
             ValueCount(
                 value=word.word,
-                count=StatedEstimate(value=word.count, low=word.low, high=word.high),
+                count=IntervalEstimate(value=word.count, low=word.low, high=word.high),
                 cut=word.cut,
             )
             for word in sorted(read, key=lambda word: -word.count)
         ]
         return self._summary("open", numbers=numbers, values=values, unnamed=self._unnamed(read))
 
-    def _unnamed(self, read: Sequence[ReadWord]) -> StatedEstimate:
+    def _unnamed(self, read: Sequence[ReadWord]) -> IntervalEstimate:
         """Returns the estimated number of words that are not among those `read`."""
         (words,), (std,) = self.agreed.linear(self._weights(OTHER_NODE))
         value = max(self.counts[OTHER_NODE] - sum(word.count for word in read), 0.0)
         low = words - TWO_SIDED * std - sum(word.high for word in read)
         high = words + TWO_SIDED * std - sum(word.low for word in read)
-        return StatedEstimate(value=value, low=min(max(low, 0.0), value), high=max(high, value))
+        return IntervalEstimate(value=value, low=min(max(low, 0.0), value), high=max(high, value))
 
     def _summary(self, kind: str, **parts: object) -> ColumnStatistics:
         blank: dict[str, object] = {"numbers": None, "values": [], "unnamed": None}
@@ -179,10 +179,10 @@ class Column:
     def _weights(self, node: int) -> Reals:
         return np.eye(1, len(self.question.tree), node)
 
-    def _share(self, node: int) -> StatedEstimate:
+    def _share(self, node: int) -> IntervalEstimate:
         """Returns the fraction of rows that the top-level `node` counts."""
         if self.total <= 0.0:
-            return StatedEstimate(value=0.0, low=0.0, high=1.0)
+            return IntervalEstimate(value=0.0, low=0.0, high=1.0)
         value = float(np.clip(self.counts[node] / self.total, 0.0, 1.0))
         weights = self._weights(node) - value * self.question.tree.is_leaf
         (estimate,), (std,) = self.agreed.linear(weights)

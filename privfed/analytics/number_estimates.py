@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from privfed.analytics.cells import Cells
-from privfed.analytics.statistics_file import CellCount, NumberStatistics, StatedEstimate
+from privfed.analytics.statistics_file import CellCount, IntervalEstimate, NumberStatistics
 from privfed.analytics.tree import AgreeingCounts, Reals
 
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -46,7 +46,7 @@ class CountedNumbers:
 
     def summary(self) -> NumberStatistics | None:
         """Returns the statistics of the numbers; None if none are visible through the noise."""
-        limits = seen_range(self.cells, self.measured, self.stds)
+        limits = visible_range(self.cells, self.measured, self.stds)
         total = float(self.counts[self.cells.nodes].sum())
         if limits is None or total <= 0.0:
             return None
@@ -67,7 +67,7 @@ class CountedNumbers:
         of_nodes[:, self.cells.nodes] = weights
         return self.agreed.linear(of_nodes)
 
-    def _count(self, nodes: NDArray[np.int64], value: float) -> StatedEstimate:
+    def _count(self, nodes: NDArray[np.int64], value: float) -> IntervalEstimate:
         weights = np.zeros((1, len(self.cells.tree)))
         weights[0, nodes] = 1.0
         (estimate,), (std,) = self.agreed.linear(weights)
@@ -86,7 +86,7 @@ class CountedNumbers:
             for cell, estimate, std in zip(held, estimates, stds, strict=True)
         ]
 
-    def _outside(self, limits: tuple[float, float], total: float) -> StatedEstimate:
+    def _outside(self, limits: tuple[float, float], total: float) -> IntervalEstimate:
         """Returns the fraction of numbers in cells beyond the range.
 
         Noise affects the choice of the range, too. The interval holds for all ranges that might
@@ -101,7 +101,7 @@ class CountedNumbers:
 
     def _quantile(
         self, probability: float, total: float, limits: tuple[float, float]
-    ) -> StatedEstimate:
+    ) -> IntervalEstimate:
         """Returns the quantile at `probability` of the numbers, clipped to `limits`.
 
         Its interval joins all cells that may contain the quantile. The fraction below the left end
@@ -116,7 +116,7 @@ class CountedNumbers:
         first, last = min(possible.min(initial=cell), cell), max(possible.max(initial=cell), cell)
         ends = value, float(self.cells.lows[first]), float(self.cells.highs[last])
         value, low, high = (without_last_bits(min(max(end, limits[0]), limits[1])) for end in ends)
-        return StatedEstimate(value=value, low=low, high=high)
+        return IntervalEstimate(value=value, low=low, high=high)
 
     def _at(self, position: float) -> tuple[float, int]:
         """Returns the number at rank `position` and its cell, with numbers uniform within cells."""
@@ -127,7 +127,7 @@ class CountedNumbers:
         part = (position - (ends[cell] - counts[cell])) / counts[cell] if counts[cell] else 0.0
         return low + min(max(part, 0.0), 1.0) * (high - low), cell
 
-    def _moments(self, limits: tuple[float, float]) -> tuple[StatedEstimate, StatedEstimate]:
+    def _moments(self, limits: tuple[float, float]) -> tuple[IntervalEstimate, IntervalEstimate]:
         """Returns mean and standard deviation of the numbers clipped to `limits`.
 
         Both are bounded by sums of the smallest and largest values that the cells allow. The
@@ -140,7 +140,7 @@ class CountedNumbers:
         mean = float(counts @ middles / total)
         ends, stds = self._linear(np.stack([lows - mean, highs - mean]))
         low, high = _ends(mean + ends / total, stds / total)
-        estimate = StatedEstimate(
+        estimate = IntervalEstimate(
             value=mean,
             low=min(max(low, limits[0]), mean),
             high=max(min(high, limits[1]), mean),
@@ -152,14 +152,14 @@ class CountedNumbers:
         off = max(mean - low, high - mean)
         width = limits[1] - limits[0]
         spread = math.sqrt(float(counts @ (middles - mean) ** 2 / total))
-        return estimate, StatedEstimate(
+        return estimate, IntervalEstimate(
             value=spread,
             low=min(math.sqrt(max(least - off**2, 0.0)), spread),
             high=max(min(math.sqrt(max(most, 0.0)), width), spread),
         )
 
 
-def seen_range(cells: Cells, measured: Reals, stds: Reals) -> tuple[float, float] | None:
+def visible_range(cells: Cells, measured: Reals, stds: Reals) -> tuple[float, float] | None:
     """Returns the range of all nodes in which numbers are visible through the noise.
 
     A node is visible if its count exceeds the value that noise alone reaches in any node with
@@ -195,7 +195,7 @@ def seen_range(cells: Cells, measured: Reals, stds: Reals) -> tuple[float, float
 
 def interval(
     value: float, estimate: float, std: float, least: float, most: float = math.inf
-) -> StatedEstimate:
+) -> IntervalEstimate:
     """Returns `value` with a 95 % interval around an unbiased estimate, widened to contain `value`.
 
     Args:
@@ -207,7 +207,7 @@ def interval(
     """
     low, high = estimate - TWO_SIDED * std, estimate + TWO_SIDED * std
     low, high = (float(np.clip(end, least, most)) for end in (min(low, value), max(high, value)))
-    return StatedEstimate(value=float(np.clip(value, least, most)), low=low, high=high)
+    return IntervalEstimate(value=float(np.clip(value, least, most)), low=low, high=high)
 
 
 def without_last_bits(value: float) -> float:

@@ -17,7 +17,7 @@ STATISTICS = "statistics.json"
 _FORMAT = 1
 
 
-class StatedEstimate(Part):
+class IntervalEstimate(Part):
     """A `value` and its 95 % interval; None marks an unbounded end."""
 
     value: float
@@ -30,14 +30,14 @@ class CellCount(Part):
 
     low: float | None
     high: float | None
-    count: StatedEstimate
+    count: IntervalEstimate
 
 
 class ValueCount(Part):
     """The count of `value` in a column; a word that is `cut` may continue with more letters."""
 
     value: str
-    count: StatedEstimate
+    count: IntervalEstimate
     cut: bool = False
 
 
@@ -54,12 +54,12 @@ class NumberStatistics(Part):
       histogram: counts of the occupied cells.
     """
 
-    count: StatedEstimate
+    count: IntervalEstimate
     range: tuple[float, float]
-    outside: StatedEstimate
-    mean: StatedEstimate
-    std: StatedEstimate
-    quantiles: dict[str, StatedEstimate]
+    outside: IntervalEstimate
+    mean: IntervalEstimate
+    std: IntervalEstimate
+    quantiles: dict[str, IntervalEstimate]
     histogram: list[CellCount]
 
 
@@ -76,11 +76,11 @@ class ColumnStatistics(Part):
 
     name: str
     kind: Literal["open", "numbers", "dates", "values"]
-    missing: StatedEstimate
-    words: StatedEstimate
+    missing: IntervalEstimate
+    words: IntervalEstimate
     numbers: NumberStatistics | None
     values: list[ValueCount]
-    unnamed: StatedEstimate | None
+    unnamed: IntervalEstimate | None
 
 
 class Statistics(Part):
@@ -109,8 +109,8 @@ class Statistics(Part):
     ledger_head: str
     run: str
     noise: float
-    clients: StatedEstimate
-    rows: StatedEstimate
+    clients: IntervalEstimate
+    rows: IntervalEstimate
     rows_of_clients: list[CellCount]
     columns: list[ColumnStatistics]
     earlier: list[str] = []

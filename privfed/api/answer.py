@@ -51,7 +51,7 @@ _WIDTH = 110
 _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pre>'
 
 
-class Stated(Protocol):
+class HasFacts(Protocol):
     """A result that states its facts by name."""
 
     def to_json(self) -> Mapping[str, Any]:
@@ -77,7 +77,7 @@ class Answer(Mapping[str, Any]):
         self.result = result
 
     @classmethod
-    def of(cls, result: Stated, table: Callable[[Any], RenderableType]) -> Answer:
+    def of(cls, result: HasFacts, table: Callable[[Any], RenderableType]) -> Answer:
         """Returns the facts of `result`, shown by `table`."""
         return cls(result.to_json(), lambda: table(result), result)
 

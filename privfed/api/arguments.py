@@ -26,7 +26,7 @@ from privfed.data.tables import array_table
 from privfed.data.tables.arrow import is_dict_of_tables, is_table, settled
 from privfed.data.tables.readable import Readable, TableFile, TableObject
 from privfed.models.given_module import GivenModule, code_digest, layout_digest
-from privfed.models.recipes import Foreign
+from privfed.models.recipes import UserNetwork
 
 if TYPE_CHECKING:
     from privfed.data.federation import Examples
@@ -83,7 +83,7 @@ def _loss_of_outputs(config: Config) -> Any:
       Refused: if the network has neither one output nor two.
     """
     loss, model = config.names["loss"], config.model
-    if not isinstance(model, Foreign | GivenModule):
+    if not isinstance(model, UserNetwork | GivenModule):
         return loss
     from privfed.models.build import count_outputs
 
@@ -106,13 +106,13 @@ def _declared_form(config: Config) -> Examples:
     import torch
 
     from privfed.data.federation import Examples
-    from privfed.data.inputs import made_up_inputs
+    from privfed.data.inputs import synthetic_inputs
     from privfed.data.sources.declared_examples import declared_example
 
     source = config.source
     if not isinstance(source, GivenArrays):
         return declared_example(cast("DeclaredTable", source))
-    x = made_up_inputs(source.inputs, 1) if source.inputs else torch.zeros(1, *source.shape)
+    x = synthetic_inputs(source.inputs, 1) if source.inputs else torch.zeros(1, *source.shape)
     return Examples(x, torch.zeros(1, dtype=torch.int64), 2, inputs=source.inputs)
 
 
@@ -166,7 +166,7 @@ def _readable(rows: Any, source: DeclaredTable) -> Readable:
     return TableObject(settled(rows), _ROWS, tuple(source.missing_words))
 
 
-def passed_again(model: Any, population: Any, sections: Mapping[str, Any]) -> dict[str, Any]:
+def passed_on_resume(model: Any, population: Any, sections: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the objects passed for an existing run: classes or instances of parts, by kind.
 
     Args:

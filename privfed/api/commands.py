@@ -173,7 +173,7 @@ def experiment(
     Raises:
       Refused: if the grid is invalid, or no cell succeeds.
     """
-    from privfed.api.going_on import is_shown
+    from privfed.api.resuming import is_shown
     from privfed.api.rounds import refuse_no_function
     from privfed.grid.cells import cells
     from privfed.grid.engine import run_grid

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from accounting.statement import NOMINAL
 from privfed.api.answer import plain
-from privfed.api.going_on import resumable, watched
+from privfed.api.resuming import resumable, watched
 from privfed.config.config import Config
 from privfed.config.overrides import assign
 from privfed.config.reading import reassembled

@@ -13,8 +13,8 @@ from accounting.ledger import Ledger
 from accounting.statement import epsilon_at
 from privfed.api.answer import Answer, from_here, in_kind_of, plain
 from privfed.api.arguments import other_rows
-from privfed.api.going_on import TemporaryFolder, warn_of_delta
 from privfed.api.guarantee import RunGuarantee, audited
+from privfed.api.resuming import TemporaryFolder, warn_of_delta
 from privfed.api.rounds import Callback, InProgress, Opened, further_rounds
 from privfed.config.config import Config
 from privfed.core.deferred import nn
@@ -125,7 +125,7 @@ class Run(InProgress):
         this run's spending.
         """
         from privfed.models.adapters import merge_model
-        from privfed.models.calling import with_own_calls
+        from privfed.models.calling import with_user_calls
         from privfed.trained.stored_model import stored_model
 
         directory = self._near
@@ -136,7 +136,7 @@ class Run(InProgress):
                 "form of an example, so run.model is unavailable; score the model by evaluate()"
             )
         network, params, _ = stored_model(directory, form.empty())
-        trained = merge_model(with_own_calls(network.module), network.hold(params))
+        trained = merge_model(with_user_calls(network.module), network.hold(params))
         for name in trained:
             network.module.get_parameter(name).requires_grad_(True)
         lineage = {**self._directory.checkpoint.lineage(), "path": str(self.path)}

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from accounting.ledger import Ledger
 from privfed.api.answer import Answer, as_path
-from privfed.api.arguments import configuration, part_class, passed_again
-from privfed.api.going_on import TemporaryFolder, own_threads, warn_of_delta
+from privfed.api.arguments import configuration, part_class, passed_on_resume
+from privfed.api.resuming import TemporaryFolder, restored_threads, warn_of_delta
 from privfed.api.rounds import Callback, new_rounds
 from privfed.api.run import Run
 from privfed.config.config import Config
@@ -174,7 +174,7 @@ def check(
 
     short = {"epsilon": epsilon, "delta": delta, "rounds": rounds}
     config = configuration(population, model, short, sections)
-    with own_threads():
+    with restored_threads():
         checked = check_run(config)
     if checked.forecast.clipped:
         warnings.warn(checked.forecast.clipped, stacklevel=2)
@@ -211,7 +211,7 @@ def load(path: str | PathLike[str], *, model: Any = None, data: Any = None, **pa
       Refused: if an object differs from the one with which the run began.
     """
     directory = RunDirectory.open(as_path(path, "path").absolute())
-    passed = passed_again(model, data, parts)
+    passed = passed_on_resume(model, data, parts)
     if passed:
         given = {kind: part_class(kind, part) for kind, part in passed.items()}
         directory = directory.with_given(given)
@@ -235,7 +235,7 @@ def resume(
 
 def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str, Any]) -> None:
     """Raises `Refused` if an object differs from the one with which the run began."""
-    from privfed.data.source import KeptByUser
+    from privfed.data.source import UserObjectSource
     from privfed.run.ledger_terms import refuse_other_code
     from privfed.run.population import load_population
     from privfed.run.prepare import streams_of
@@ -251,7 +251,7 @@ def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str,
     form = directory.checkpoint.form() if directory.checkpoint.exists() else None
     if "model" in passed and form is not None:
         config.model.build(form.features, config.loss.width(form.empty()))
-    if "source" in passed and isinstance(config.source, KeptByUser):
+    if "source" in passed and isinstance(config.source, UserObjectSource):
         federation = load_population(config, streams_of(config))
         directory.population.refuse_others((federation.examples, federation.test))
 

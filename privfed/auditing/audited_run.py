@@ -16,7 +16,7 @@ from privfed.auditing.canaries.evidence import Evidence
 from privfed.store.kept_heads import HeadsCheck
 
 
-def went_on(run: Mapping[str, Any]) -> bool:
+def has_later_charges(run: Mapping[str, Any]) -> bool:
     """Whether an earlier run is available here and has charges after the stated head.
 
     Args:
@@ -32,7 +32,7 @@ def went_on(run: Mapping[str, Any]) -> bool:
 def uncounted_charges(terms: Mapping[str, Any]) -> Iterator[str]:
     """Yields a problem for each earlier run in `terms` that has charges after it was counted."""
     for run in terms.get("prior", []):
-        if went_on(run):
+        if has_later_charges(run):
             yield (
                 f"{run['run']} was charged again after this run had counted it, so this epsilon "
                 "lacks the later charges"

@@ -51,7 +51,7 @@ def lower_claims(record: RunRecord) -> Iterator[str]:
     """Yields each claim in the summary or the last metrics line that is below the spending."""
     for path, claim in record.claims:
         try:
-            bound = _spent_when(claim, record.ledger)
+            bound = _spending_at_claim(claim, record.ledger)
             claimed = float(claim["epsilon"])
             same = all(claim.get(key, value) == value for key, value in _meaning(bound).items())
         except (KeyError, TypeError, ValueError) as error:
@@ -96,7 +96,7 @@ def _lower_guarantees(
             yield _lower(path, stated.get("epsilon"), bound)
 
 
-def _spent_when(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
+def _spending_at_claim(claim: Mapping[str, Any], ledger: Ledger) -> Guarantee:
     """Returns the spending by the round or number of charges to which `claim` refers."""
     if "charges" in claim:
         rounds = [charge.round for charge in ledger.charges][: int(claim["charges"])]

@@ -110,7 +110,7 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
     directories = [RunDirectory.open(path) for path in paths_once.values()]
     _refuse_different_public_clients(directories)
     runs, earlier = _runs_and_earlier(directories)
-    assumed = reduce(or_, (Assumed.stated(run.terms) or Assumed() for run in audits))
+    assumed = reduce(or_, (Assumed.from_terms(run.terms) or Assumed() for run in audits))
     culprits = {str(run.path): run.excluded for run in audits}
     together = Priors(
         tuple(_charged(_toward(run, party), assumed, culprits.get(run.path, 0)) for run in runs)
@@ -133,7 +133,7 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
 def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
     """Charges `run` under the joint assumptions. Raises `Refused` if that cannot be computed."""
     try:
-        return run.under(assumed.with_proved(culprits) if culprits else assumed)
+        return run.under(assumed.with_detected_byzantine(culprits) if culprits else assumed)
     except Incomposable as error:
         raise Refused(f"these runs cannot be composed: {run.path}: {error}") from None
 
@@ -218,7 +218,7 @@ def _runs_and_earlier(
         by_id[prior.run] = ledger, prior
     earlier: dict[tuple[str, str], Prior] = {}
     for ledger, _ in by_id.values():
-        for counted in Priors.stated(ledger.terms).runs:
+        for counted in Priors.from_terms(ledger.terms).runs:
             if counted.run not in by_id:
                 earlier[counted.run, counted.head] = counted
                 continue

@@ -43,9 +43,9 @@ from privfed.auditing.scenarios import (
     AIMED,
     LENGTH,
     Scenario,
-    at_noise_of,
     plan_of_mechanism,
     scenarios_of,
+    with_scenario_noise,
 )
 from privfed.auditing.slot_evidence import SlotEvidence
 from privfed.config.config import Config
@@ -221,7 +221,7 @@ def examine(
     """
     tested, noise = [], (math.nan, 1.0)
     for number, scenario in enumerate(scenarios):
-        weakened = at_noise_of(scenario, algorithm)
+        weakened = with_scenario_noise(scenario, algorithm)
         event = weakened.event(1)
         neighbours = Neighbours(weakened, event.relation)
         without, with_target = (

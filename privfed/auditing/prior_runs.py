@@ -14,7 +14,7 @@ from typing import Any
 
 from accounting.errors import LedgerBroken
 from accounting.ledger import Ledger
-from privfed.auditing.audited_run import went_on
+from privfed.auditing.audited_run import has_later_charges
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
 from privfed.config.population_identity import perhaps_same, same_name, same_unit
@@ -50,12 +50,12 @@ def priors(config: Config) -> Priors:
         odometer = planned_otherwise(rounds, ledger)
         run = Prior.of(name, ledger, if_stopped(rounds, ledger), odometer)
         named[run.run, run.head] = run
-        before |= {(prior.run, prior.head): prior for prior in Priors.stated(ledger.terms).runs}
+        before |= {(prior.run, prior.head): prior for prior in Priors.from_terms(ledger.terms).runs}
         public |= set(directory.public_clients.of_all_runs())
         culprits[run.run] = len(directory.exclusions.culprits())
     runs = tuple((before | named).values())  # a run's own ledger states at least as much
     for prior in runs:
-        _refuse_gone_on(prior)
+        _refuse_resumed_priors(prior)
     counted = Priors(
         tuple(_charged(prior, config, culprits.get(prior.run, 0)) for prior in runs),
         frozenset(public),
@@ -113,7 +113,7 @@ def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
         )
     now = Assumed.of(config)
     try:
-        return toward.under(now.with_proved(culprits) if culprits else now)
+        return toward.under(now.with_detected_byzantine(culprits) if culprits else now)
     except Incomposable as error:
         raise Refused(f"privacy.prior: {prior.path}: {error}") from None
 
@@ -150,9 +150,9 @@ def _refuse_incomposable(name: str, terms: Mapping[str, Any], config: Config) ->
         )
 
 
-def _refuse_gone_on(prior: Prior) -> None:
+def _refuse_resumed_priors(prior: Prior) -> None:
     """Raises `Refused` if a counted run is on this machine and was charged after it was counted."""
-    if went_on(prior.to_json()):
+    if has_later_charges(prior.to_json()):
         raise Refused(
             f"privacy.prior: {prior.path} was charged again after another run had counted its "
             f"charges, so no run counts the later charges; name both that run and {prior.path} in "

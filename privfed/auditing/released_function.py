@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.core.errors import Refused
-from privfed.core.own_code import in_own_code
 from privfed.core.parts import imported
+from privfed.core.user_code import in_user_code
 
 Numbers = NDArray[np.float64]
 MOST_NUMBERS = 2**27
@@ -117,7 +117,7 @@ class ReleasedFunction:
             reason = " ".join(str(error).split())
             raise Refused(
                 f"{self.name} failed: {type(error).__name__}: {reason}; it is called as "
-                f"release(member, generator), and its profile with delta{in_own_code(error)}"
+                f"release(member, generator), and its profile with delta{in_user_code(error)}"
             ) from error
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from accounting.empirical.claimed_profile import refutable_claims
 from accounting.errors import AccountingError, LedgerBroken
-from accounting.events import CHANGE, Event, Spending, apart
+from accounting.events import CHANGE, Event, Spending, summable
 from accounting.guarantee import CHOICES, Guarantee, guarantee
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
@@ -70,7 +70,7 @@ def opacus_epsilon(spending: Spending, delta: float, accountant: str) -> float |
       Refused: if opacus is not installed or fails.
     """
     history = []
-    for event, count in apart(spending).items():
+    for event, count in summable(spending).items():
         match event.release:
             case PoissonSampled(rate=q, of=Gaussian(noise_multiplier=z)) if z > 0:
                 history.append((z, q, count))

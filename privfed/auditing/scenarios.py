@@ -252,7 +252,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
     others = all_clients if config.secured and not config.by_sites else 0
     if config.shared_noise and config.row_hiding and others and planned.cost.limits.minimum:
         # These clients generate the noise together with the target.
-        others = config.row_hiding.begun(planned.cost.limits) - 1
+        others = config.row_hiding.least_cohort(planned.cost.limits) - 1
     several = f"{separation + 1} rounds, several numbers"
     return algorithm, [
         scenario("as configured", 1, _ONE, others, weak=False),
@@ -331,7 +331,7 @@ def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]
     return algorithm, algorithm.sites
 
 
-def at_noise_of(scenario: Scenario, algorithm: Algorithm) -> Algorithm:
+def with_scenario_noise(scenario: Scenario, algorithm: Algorithm) -> Algorithm:
     """Returns `algorithm` with the noise of `scenario`, since strong noise would hide a fault."""
     noise = algorithm.event(1).noise
     if not scenario.weak or noise is None or noise.noise_multiplier <= _WEAK:

@@ -28,7 +28,7 @@ _MOST_BYTES = 4 * 2**30
 
 
 @dataclass(frozen=True)
-class Drawing:
+class CanaryRequest:
     """A request for new canaries.
 
     Attributes:
@@ -131,10 +131,10 @@ def _half_made(path: Path) -> Iterator[Path]:
     """
     prefix = f".{path.name}.half-"
     for left in path.parent.glob(f"{glob.escape(prefix)}*"):
-        with contextlib.suppress(OSError), _held(left):
+        with contextlib.suppress(OSError), _locked(left):
             shutil.rmtree(left)
     half = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
-    with _held(half):
+    with _locked(half):
         try:
             yield half
         except BaseException:
@@ -143,7 +143,7 @@ def _half_made(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Locks `folder` for this process. Raises `OSError` if another process holds the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

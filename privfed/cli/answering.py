@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
-ANYTHING = click.Path(path_type=Path)
+ANY_PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
-OPTIONAL_RUN_FILE = click.argument("run_file", metavar="[RUN.toml]", required=False, type=ANYTHING)
+OPTIONAL_RUN_FILE = click.argument("run_file", metavar="[RUN.toml]", required=False, type=ANY_PATH)
 RUN_DIRECTORY = click.argument("directory", metavar="RUN_DIR", type=DIRECTORY)
 OVERRIDES = click.option(
     "--set",

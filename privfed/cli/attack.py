@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from privfed.cli.answering import (
-    ANYTHING,
+    ANY_PATH,
     JSON,
     OVERRIDES,
     print_answer,
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from privfed.privacy_attacks.membership import Exposure, Level
     from privfed.privacy_attacks.properties import Properties
 
-TARGET = click.argument("target", metavar="RUN_OR_TOML", type=ANYTHING)
-OUT = click.option("--out", type=ANYTHING, help="Default: a new folder in runs/.")
+TARGET = click.argument("target", metavar="RUN_OR_TOML", type=ANY_PATH)
+OUT = click.option("--out", type=ANY_PATH, help="Default: a new folder in runs/.")
 EPSILONS = click.option(
     "--epsilon",
     "epsilons",

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from privfed.cli.answering import (
-    ANYTHING,
+    ANY_PATH,
     DIRECTORY,
     FILE,
     JSON,
@@ -73,7 +73,7 @@ def _audit_function(
 @click.option(
     "--mechanism",
     metavar="RUN.toml",
-    type=ANYTHING,
+    type=ANY_PATH,
     help="Test the mechanism that this file configures, without training.",
 )
 @OVERRIDES

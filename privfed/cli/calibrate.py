@@ -68,12 +68,12 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
     if advise:
         return _advise(flags, promises, as_json)
     from privfed.api.commands import calibrate
-    from privfed.plan.calibration.advice_question import refuse_promises_alone
+    from privfed.plan.calibration.advice_question import refuse_promises_without_advice
     from privfed.plan.calibration.solving import alternatives
     from privfed.report.calibration import alternatives_table
     from privfed.report.console import console
 
-    refuse_promises_alone(promises)
+    refuse_promises_without_advice(promises)
     answer = calibrate(**flags)
     code = print_answer(answer, as_json)
     if not as_json:

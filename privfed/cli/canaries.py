@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privfed.cli.answering import (
-    ANYTHING,
+    ANY_PATH,
     DIRECTORY,
     JSON,
     ROUNDS,
@@ -36,7 +36,7 @@ def canary() -> None:
 
 
 @canary.command("new")
-@click.argument("directory", metavar="DIR", type=ANYTHING)
+@click.argument("directory", metavar="DIR", type=ANY_PATH)
 @click.option(
     "--count", type=click.IntRange(1), default=500, show_default=True, help=("Number of canaries.")
 )
@@ -69,9 +69,9 @@ def new_canaries_command(
     Keep DIR secret until the run has ended. Publish its manifest.json, which holds no secret: with
     it, others can verify that bits and directions were fixed before the run.
     """
-    from privfed.canary.drawing import Drawing
+    from privfed.canary.drawing import CanaryRequest
 
-    folder = Drawing(count, dimension, clip, relation, seed).write(directory)
+    folder = CanaryRequest(count, dimension, clip, relation, seed).write(directory)
     meaning, heads = folder.manifest().meaning, int(folder.inclusion().sum())
     click.echo(
         f"{count} canaries for models of {dimension:,} numbers: {heads} {meaning.heads_name}, "
@@ -91,7 +91,7 @@ def new_canaries_command(
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
 @click.option(
     "--releases",
-    type=ANYTHING,
+    type=ANY_PATH,
     required=True,
     metavar="MODELS",
     help="A folder of numbered models (.npy, .npz, .pt or .safetensors), the initial one first.",
@@ -142,7 +142,7 @@ def judge_command(
                 "--sampling-rate or --rounds is given, but has an effect only with "
                 "--noise-multiplier; add --noise-multiplier"
             )
-        claim = _stated_claim(epsilons, deltas, gaussian)
+        claim = _claim_at_points(epsilons, deltas, gaussian)
     else:
         if epsilons or gaussian or len(deltas) != 1:
             raise Refused(
@@ -162,7 +162,7 @@ def judge_command(
     return print_answer(answer, as_json, REFUTED if judgement.refuted else 0)
 
 
-def _stated_claim(
+def _claim_at_points(
     epsilons: Sequence[float], deltas: Sequence[float], gaussian: bool
 ) -> PipelineClaim:
     """Returns the claim at the stated points. Raises `Refused` for points that do not fit."""

@@ -53,7 +53,7 @@ def check_command(
     """Plan a run without starting it, or print every reason for a refusal. Writes nothing."""
     from privfed.api.training import answer_of
     from privfed.config.reading import load
-    from privfed.plan.calibration.advice_question import refuse_promises_alone
+    from privfed.plan.calibration.advice_question import refuse_promises_without_advice
     from privfed.run.check import check
 
     if matrix:
@@ -61,7 +61,7 @@ def check_command(
     checked = check(load(run_file, overrides), answers)
     if advise:
         return print_answer(_advised(checked, promises), as_json)
-    refuse_promises_alone(promises)
+    refuse_promises_without_advice(promises)
     return print_answer(answer_of(checked, by_command=True), as_json)
 
 
@@ -70,11 +70,11 @@ def _advised(checked: Check, promises: str | None) -> Answer:
     from rich.console import Group
 
     from privfed.api.answer import Answer
-    from privfed.plan.calibration.advice_question import advice_on_run, promised
+    from privfed.plan.calibration.advice_question import advice_on_run, parse_assumptions
     from privfed.report.calibration import advice_report
     from privfed.report.plan import plan_table
 
-    advice = advice_on_run(checked.plan, promised(promises))
+    advice = advice_on_run(checked.plan, parse_assumptions(promises))
     table = plan_table(*checked.facts)
     advised = replace(checked, advice=advice)
     return Answer(advised.to_json(), lambda: Group(table, "", advice_report(advice)), advised)

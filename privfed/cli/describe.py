@@ -8,16 +8,16 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from privfed.cli.answering import ANYTHING, JSON, OVERRIDES, print_json, quotes_on_request
-from privfed.cli.train import how_to_go_on
+from privfed.cli.answering import ANY_PATH, JSON, OVERRIDES, print_json, quotes_on_request
+from privfed.cli.train import resume_hint
 from privfed.core.errors import Refused
 from privfed.core.failures import report_error
 from privfed.core.text import visible_toml
 
 
 @click.command("declare")
-@click.argument("sample", metavar="[SAMPLE]", required=False, type=ANYTHING)
-@click.option("--from", "described", type=ANYTHING, help="Statistics from `privfed describe`.")
+@click.argument("sample", metavar="[SAMPLE]", required=False, type=ANY_PATH)
+@click.option("--from", "described", type=ANY_PATH, help="Statistics from `privfed describe`.")
 @click.option("--label", required=True, help="The column to predict.")
 @click.option("--client", default="", help="The column of client ids.")
 @click.option("--site", default="", help="The column of sites.")
@@ -71,7 +71,7 @@ def _of_statistics(described: Path, label: str) -> str:
 
 
 @click.command("describe")
-@click.argument("run_file", metavar="RUN.toml", type=ANYTHING)
+@click.argument("run_file", metavar="RUN.toml", type=ANY_PATH)
 @OVERRIDES
 @click.option(
     "--epsilon",
@@ -103,7 +103,7 @@ def _of_statistics(described: Path, label: str) -> str:
     show_default=True,
     help="Number of leading bytes to recover of these words.",
 )
-@click.option("--out", type=ANYTHING, help="New folder X; X.json also writes the statistics there.")
+@click.option("--out", type=ANY_PATH, help="New folder X; X.json also writes the statistics there.")
 @JSON
 @quotes_on_request
 def describe_command(
@@ -118,7 +118,7 @@ def describe_command(
     If RUN.toml is a run directory, its statistics are only read again.
     """
     from privfed.analytics.describe import describe, statistics_of
-    from privfed.analytics.description_run import Asking
+    from privfed.analytics.description_run import DescriptionRequest
     from privfed.report.console import console
     from privfed.report.statistics import statistics_tables
 
@@ -128,9 +128,9 @@ def describe_command(
     else:
         folder, file = _places(out)
         try:
-            statistics = describe(run_file, overrides, Asking(**asked), folder)
+            statistics = describe(run_file, overrides, DescriptionRequest(**asked), folder)
         except (KeyboardInterrupt, OSError) as error:
-            return report_error(error, how_to_go_on(folder))
+            return report_error(error, resume_hint(folder))
         if file is not None:
             from privfed.analytics.statistics_file import write_statistics
 

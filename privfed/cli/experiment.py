@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privfed.cli.answering import ANYTHING, DIRECTORY, JSON_AT_THE_END, never_quotes, print_json
+from privfed.cli.answering import ANY_PATH, DIRECTORY, JSON_AT_THE_END, never_quotes, print_json
 from privfed.core.errors import Refused
 from privfed.core.failures import OUR_FAULT, report_error, report_failure
 
@@ -37,7 +37,7 @@ def _print_template(context: click.Context, parameter: click.Parameter, name: st
 
 
 @click.command("experiment")
-@click.argument("grid_file", metavar="GRID.toml", type=ANYTHING)
+@click.argument("grid_file", metavar="GRID.toml", type=ANY_PATH)
 @click.option("--out", type=DIRECTORY, help="Folder of results; default: next to the grid file.")
 @click.option(
     "--jobs",

@@ -9,7 +9,7 @@ import click
 
 from accounting.errors import LedgerBroken
 from privfed.cli.answering import (
-    ANYTHING,
+    ANY_PATH,
     DIRECTORY,
     FILE,
     JSON,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command("run")
-@click.argument("run_file", metavar="RUN.toml", type=ANYTHING)
+@click.argument("run_file", metavar="RUN.toml", type=ANY_PATH)
 @click.option("--federation", required=True, type=FILE, help="The federation file.")
 @click.option("--key", required=True, type=FILE, help="The coordinator's secret key.")
 @click.option("--out", required=True, type=DIRECTORY, help="The directory of a new or begun run.")

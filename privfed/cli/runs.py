@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from privfed.cli.answering import (
-    ANYTHING,
+    ANY_PATH,
     DIRECTORY,
     FILE,
     JSON,
@@ -21,7 +21,7 @@ from privfed.core.text import visible
 
 
 @click.command("report")
-@click.argument("path", metavar="RUN_DIR|GRID.toml", type=ANYTHING)
+@click.argument("path", metavar="RUN_DIR|GRID.toml", type=ANY_PATH)
 @click.option(
     "--out", type=FILE, help=("The page's file; default: in the run, or next to the grid.")
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privfed.cli.answering import (
-    ANYTHING,
+    ANY_PATH,
     DIRECTORY,
     FILE,
     JSON,
@@ -67,7 +67,7 @@ def key_command(directory: Path) -> int:
 
 @site.command("check")
 @SITE_FOLDER
-@click.argument("run_file", metavar="RUN.toml", type=ANYTHING)
+@click.argument("run_file", metavar="RUN.toml", type=ANY_PATH)
 @JSON
 @quotes_on_request
 def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:

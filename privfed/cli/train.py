@@ -62,7 +62,7 @@ def train_command(
         screen = console(as_json)
         outcome = _outcome(run_file, overrides, directory, bool(resume), workers, screen)
     except (KeyboardInterrupt, OSError, RankLost) as error:
-        return report_error(error, how_to_go_on(directory))
+        return report_error(error, resume_hint(directory))
     except (LedgerBroken, Broken) as error:
         claim: dict[str, Any] = {"epsilon": math.inf, "ledger_ok": False, "run": str(directory)}
         return report_error(error, problems=[str(error)], **claim)
@@ -123,7 +123,7 @@ def _refuse_taken(out: Path) -> None:
         )
 
 
-def how_to_go_on(directory: Path) -> str:
+def resume_hint(directory: Path) -> str:
     """Returns a message on the files of an interrupted run, and the command to resume it."""
     if (directory / "ledger.jsonl").exists():
         command = resume_command(directory).strip("`")

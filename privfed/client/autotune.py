@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from privfed.client.batches import steps
-from privfed.client.device_memory import MARGIN, CudaMemory, need_of
+from privfed.client.device_memory import MARGIN, CudaMemory, memory_need
 from privfed.client.exchange import Broadcast
 from privfed.client.trainer import LocalTrainer, Way
 from privfed.core.errors import Refused
@@ -177,7 +177,7 @@ def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: CudaMemory, h
     length, free = trainer.objective.layout(d).length, memory.free()
     fitting = []
     for way in ways:
-        need = need_of(partial(_tried, trainer, way), memory, length)
+        need = memory_need(partial(_tried, trainer, way), memory, length)
         fitting.append(need.clients(free, held) if need else 0)
     if min(fitting) == 0:
         raise Refused(
@@ -197,7 +197,7 @@ def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
     typical = trainer.federation.typical
     bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
     size = trainer.batch_size if trainer.batch_size <= _LARGE_BATCH else bound
-    training(trainer, way, _made_up(trainer, clients, size))()
+    training(trainer, way, _synthetic_population(trainer, clients, size))()
 
 
 def _too_long(trainer: LocalTrainer) -> str | None:
@@ -224,9 +224,7 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
     return None
 
 
-def times_as_fast(
-    candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, cohort: int
-) -> float:
+def speedup(candidate: LocalTrainer, reference: LocalTrainer, speed: Speed, cohort: int) -> float:
     """Returns how many times as fast `candidate` trains as `reference`, in the mode of `speed`.
 
     The two trainers are timed in turn, so load on the machine affects both. The shortest time of
@@ -252,7 +250,9 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
     """
     clients = min(chunk, most if way == "stacked" else _LOOPED)
     # The number of examples is limited, since a full batch may be very large.
-    population = _made_up(trainer, clients, min(2 * trainer.batch_size, _MOST_EXAMPLES))
+    population = _synthetic_population(
+        trainer, clients, min(2 * trainer.batch_size, _MOST_EXAMPLES)
+    )
     train = training(trainer, way, population)
     taken = clients * int(steps(population.sizes(np.arange(1)), 1, trainer.batch_size)[0])
 
@@ -272,9 +272,9 @@ def training(
     ids = np.arange(population.clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
     broadcast = first_broadcast(trainer)
-    unseen = trainer.objective.unseen(broadcast).expand(len(ids), -1)
-    states = unseen if trainer.objective.keeps else None
-    returning = torch.zeros(len(ids), dtype=torch.bool, device=unseen.device)
+    initial_client_state = trainer.objective.initial_client_state(broadcast).expand(len(ids), -1)
+    states = initial_client_state if trainer.objective.keeps else None
+    returning = torch.zeros(len(ids), dtype=torch.bool, device=initial_client_state.device)
     return lambda: candidate.train(ids, broadcast, states, keys, returning=returning)[0]
 
 
@@ -291,13 +291,13 @@ def first_broadcast(trainer: LocalTrainer) -> Broadcast:
         answer = params.new_zeros(exchange.layout.length)
 
 
-def _made_up(trainer: LocalTrainer, clients: int, size: int) -> Federation:
+def _synthetic_population(trainer: LocalTrainer, clients: int, size: int) -> Federation:
     """Returns `clients` synthetic clients with `size` examples each, shaped like real ones.
 
     Values are random, because pooling takes half the time for equal numbers. All clients have the
     same examples, because drawing many large images takes long.
     """
     real = trainer.federation.examples
-    x, y = (part.repeat(clients, *(1 for _ in part.shape[1:])) for part in real.made_up(size))
+    x, y = (part.repeat(clients, *(1 for _ in part.shape[1:])) for part in real.synthetic(size))
     examples = Examples(x, y, real.classes)
     return Federation(examples, np.arange(clients + 1) * size, examples)

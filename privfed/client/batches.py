@@ -60,7 +60,7 @@ def in_memory(federation: Federation, ids: Indices) -> Federation:
         index = torch.from_numpy(rows).to(federation.examples.y.device)
         x, y = federation.gather(index)
     else:
-        x, y = federation.examples.made_up(1)
+        x, y = federation.examples.synthetic(1)
     examples = replace(
         federation.examples, x=x, y=y, owners=None, clients=(), sites=None, site_names=()
     )

@@ -300,7 +300,7 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
             "attack.name is an attack on examples with one class each, but these examples have "
             "other labels; use an attack on updates"
         )
-    why = attack.unfit(tuple(examples.x.shape[1:]), examples.x.dtype.is_floating_point)
+    why = attack.unfit_reason(tuple(examples.x.shape[1:]), examples.x.dtype.is_floating_point)
     if why:
         raise Refused(
             f"attack.name is set, but the attack does not apply to these examples: {why}; use "

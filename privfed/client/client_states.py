@@ -47,7 +47,7 @@ from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Broken, Refused, public_text
 from privfed.core.vector import Indices
 
-SETTLED = "settled.f32"
+STATES_FILE = "settled.f32"
 """Name of the file with the states at the last checkpoint."""
 
 
@@ -78,7 +78,7 @@ class ClientStates:
           Refused: if the file system has too little space.
         """
         self._folder, self._clients = folder, clients
-        self._file, self._owner = folder / SETTLED, folder / "of.txt"
+        self._file, self._owner = folder / STATES_FILE, folder / "of.txt"
         self._upto = folder / "folded.txt"
         self._record = np.dtype([("client", "<i8"), ("values", "<f4", (width,))])
         self._where: dict[int, tuple[Path, int]] = {}
@@ -118,7 +118,7 @@ class ClientStates:
         self._path.unlink(missing_ok=True)
         self._where = self._earlier
 
-    def gather(self, ids: Indices, unseen: Tensor) -> tuple[Tensor, Tensor]:
+    def gather(self, ids: Indices, initial_client_state: Tensor) -> tuple[Tensor, Tensor]:
         """States `[c, k]` of clients `ids` `[c]`, and a mask `[c]` of clients with a state.
 
         All other clients have the state `unseen` `[k]`.
@@ -130,9 +130,9 @@ class ClientStates:
             for row, place in enumerate(places):
                 if place and place[0] == path:
                     held[row, 0], held[row, 1:] = 1, journal[place[1]]["values"]
-        states = torch.from_numpy(held).to(unseen.device)
+        states = torch.from_numpy(held).to(initial_client_state.device)
         returning = states[:, 0] == 1
-        return torch.where(returning[:, None], states[:, 1:], unseen), returning
+        return torch.where(returning[:, None], states[:, 1:], initial_client_state), returning
 
     def scatter(self, ids: Indices, values: Tensor) -> None:
         """Stores new states `[c, k]` of clients `ids` `[c]`; `keep` makes them durable."""
@@ -163,7 +163,7 @@ class ClientStates:
         else:
             path.unlink(missing_ok=True)
 
-    def settle(self, round: int) -> None:
+    def flush(self, round: int) -> None:
         """Merges the states of all rounds up to `round` into the file of the checkpoint.
 
         The checkpoint of `round` must be durable.

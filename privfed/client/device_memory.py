@@ -59,7 +59,7 @@ def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> 
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Memory of a chunk of c clients: `fixed` + c * `each` bytes."""
 
     fixed: int
@@ -77,7 +77,9 @@ class Need:
         return max(0, room // max(self.each, 1))
 
 
-def need_of(train: Callable[[int], object], memory: CudaMemory, length: int) -> Need | None:
+def memory_need(
+    train: Callable[[int], object], memory: CudaMemory, length: int
+) -> MemoryNeed | None:
     """Measures the memory that training takes, as a function of the number of clients.
 
     Args:
@@ -102,4 +104,4 @@ def need_of(train: Callable[[int], object], memory: CudaMemory, length: int) -> 
             raise
         further = first
     each = max(further, _AFTER_TRAINING * length)
-    return Need(max(first - each, 0), each)
+    return MemoryNeed(max(first - each, 0), each)

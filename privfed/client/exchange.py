@@ -63,7 +63,7 @@ class ClientState(Protocol):
 
     def begin(self, round: int) -> None: ...
 
-    def gather(self, ids: NDArray[np.int64], unseen: Tensor) -> tuple[Tensor, Tensor]:
+    def gather(self, ids: NDArray[np.int64], initial_client_state: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the states `[c, k]` of clients, and a mask `[c]` of clients that have one.
 
         Args:
@@ -81,7 +81,7 @@ class ClientState(Protocol):
 
     def replay(self, round: int, released: bool) -> None: ...
 
-    def settle(self, round: int) -> None: ...
+    def flush(self, round: int) -> None: ...
 
 
 class Executor(Protocol):

@@ -17,7 +17,7 @@ from privfed.client.exchange import Broadcast, Chunk, ClientState, Exchange
 from privfed.client.silos import PrivateSilos
 from privfed.client.trainer import LocalTrainer
 from privfed.core.errors import ran_out_of_memory
-from privfed.core.ranks import Alone, Ranks, refuse_miscounted
+from privfed.core.ranks import Ranks, SingleProcess, refuse_miscounted
 from privfed.core.schedules import CONSTANT, Schedule
 from privfed.core.streams import Keys, Streams, bernoulli, uniforms
 from privfed.core.vector import Indices
@@ -52,7 +52,7 @@ class LocalExecutor:
     """The population with poisoned examples of Byzantine clients; None if they poison none."""
     measures: ClientMeasures | None = None
     """Client-side evaluation; None in runs without it."""
-    ranks: Ranks = field(default_factory=Alone)
+    ranks: Ranks = field(default_factory=SingleProcess)
     unordered: bool = False
     """Whether ranks may claim chunks in any order, because sums do not depend on the order."""
 
@@ -111,7 +111,7 @@ class LocalExecutor:
         if not objective.personalises:
             raise ValueError("the objective has no personal models to score")
         if self.states:
-            states, _ = self.states.gather(ids, objective.unseen(broadcast))
+            states, _ = self.states.gather(ids, objective.initial_client_state(broadcast))
         return objective.personal(broadcast, states, None)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
@@ -221,7 +221,9 @@ class LocalExecutor:
         epochs = self._epochs(who, round)
         before, returning = None, None
         if self.states:
-            before, returning = self.states.gather(chunk, trainer.objective.unseen(broadcast))
+            before, returning = self.states.gather(
+                chunk, trainer.objective.initial_client_state(broadcast)
+            )
         if self.silos:
             noise = self.streams.at("noise/silo", round, who)
             rows, after = self.silos.train(

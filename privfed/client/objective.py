@@ -185,7 +185,7 @@ class Message(Part):
         yield from ()
         return {}
 
-    def unseen(self, broadcast: Broadcast) -> Tensor:
+    def initial_client_state(self, broadcast: Broadcast) -> Tensor:
         """Returns the state `[k]` of a client that has none yet: zeros."""
         params = broadcast["params"]
         return params.new_zeros(self.state_length(len(params)))

@@ -57,8 +57,8 @@ class Averaging(Around):
     def prelude(self, params: Tensor, memory: Memory) -> Generator[Exchange, Tensor, Broadcast]:
         return (yield from self.inner.prelude(self._parts(params)[0], memory))
 
-    def unseen(self, broadcast: Broadcast) -> Tensor:
-        return self.inner.unseen(self._sent(broadcast))
+    def initial_client_state(self, broadcast: Broadcast) -> Tensor:
+        return self.inner.initial_client_state(self._sent(broadcast))
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
         start = super().origin(self._sent(broadcast), state, measured)
@@ -137,8 +137,8 @@ class Partial(Around):
         extra = yield from self.inner.prelude(sent, memory)
         return {"params": sent, **extra}
 
-    def unseen(self, broadcast: Broadcast) -> Tensor:
-        return torch.cat([self.start, self.inner.unseen(broadcast)])
+    def initial_client_state(self, broadcast: Broadcast) -> Tensor:
+        return torch.cat([self.start, self.inner.initial_client_state(broadcast)])
 
     def origin(self, broadcast: Broadcast, state: Tensor | None, measured: Tensor | None) -> Tensor:
         return self._joined(super().origin(broadcast, state, measured), state)

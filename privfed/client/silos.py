@@ -20,7 +20,7 @@ from privfed.client.batches import Course
 from privfed.client.dp_sgd import ExamplePrivacy
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Work
-from privfed.client.trainer import DROPOUT, LocalTrainer, own_draws
+from privfed.client.trainer import DROPOUT, LocalTrainer, preserved_generators
 from privfed.core.errors import Broken, Refused
 from privfed.core.streams import Keys, seed_draws
 from privfed.core.vector import Indices
@@ -243,7 +243,7 @@ class PrivateSilos:
         steps = [self._dp.steps(int(count)) for count in epochs]
         device, taken = course.w.device, torch.tensor(steps).to(course.w)
         seeds = draws.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
-        with own_draws(device):
+        with preserved_generators(device):
             for place, (silo, each) in enumerate(zip(ids.tolist(), keys.each(), strict=True)):
                 seed_draws(int(seeds[place]), device)
                 now = course.of(slice(place, place + 1))

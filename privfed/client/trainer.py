@@ -169,7 +169,7 @@ class LocalTrainer:
         sizes = torch.from_numpy(self.federation.sizes(ids)).to(w).clamp(min=1)[:, None]
         total = w.new_zeros(len(ids), width)
         seeds = keys.per_client(rows.shape[1], salt=_MEASURING) >> np.uint64(1)
-        with own_draws(w.device):
+        with preserved_generators(w.device):
             for step in range(rows.shape[1]):
                 for some in self._together(len(ids)):
                     real = mask[some, step]
@@ -266,7 +266,7 @@ class LocalTrainer:
     def _loop(self, batches: Batches, broadcast: Broadcast, course: Course, keys: Keys) -> None:
         device, total = course.w.device, torch.from_numpy(batches.steps).to(course.w)
         seeds = keys.per_client(1, salt=DROPOUT)[:, 0] >> np.uint64(1)
-        with own_draws(device):
+        with preserved_generators(device):
             for client, steps in enumerate(batches.steps):
                 seed_draws(int(seeds[client]), device)  # dropout must not depend on the chunk
                 now = course.of(slice(client, client + 1))
@@ -305,7 +305,7 @@ def _by_step(each: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(each.swapaxes(0, 1)))
 
 
-def own_draws(device: torch.device) -> AbstractContextManager[None]:
+def preserved_generators(device: torch.device) -> AbstractContextManager[None]:
     """A context after which torch's generators have their earlier state again."""
     return drawing_alone([device] if device.type == "cuda" else [])
 

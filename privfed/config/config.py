@@ -41,7 +41,7 @@ from privfed.config.sections import (
     Stop,
 )
 from privfed.core.errors import Refused
-from privfed.core.parts import Part, catalogued, find
+from privfed.core.parts import Part, catalogue_name, find
 from privfed.core.schedules import Schedule
 from privfed.data.partitions.basic import Partition
 from privfed.data.partitions.shift import Shift
@@ -144,7 +144,7 @@ class Config:
         return compressed(self.objective, self.compression, self.run.seed, shapes)
 
     @property
-    def attacked(self) -> bool:
+    def has_attackers(self) -> bool:
         """Whether attackers are simulated."""
         return self.attackers.fraction > 0.0 and bool(
             self.attack.acts or self.attackers.false_claims
@@ -169,7 +169,7 @@ class Config:
         return asked and (self.secured or self.mechanism.trust == "client")
 
     @property
-    def apart(self) -> bool:
+    def at_remote_sites(self) -> bool:
         """Whether all clients are at sites on other machines."""
         return self.data.sites > 0 and self.data.site_partition == "elsewhere"
 
@@ -200,9 +200,9 @@ class Config:
         return self.data.holdout == "none"
 
     @property
-    def void(self) -> bool:
+    def attackers_see_rows(self) -> bool:
         """Whether attackers read raw updates; then their rows depend on other clients' data."""
-        return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
+        return self.has_attackers and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
     def row_hiding(self) -> SecureProtocol | None:
@@ -328,9 +328,9 @@ def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
             if kind not in given:
                 continue
             stated, passed = out.setdefault(name, {}).get(key, default), given[kind]
-            if catalogued(kind, passed) != stated:
+            if catalogue_name(kind, passed) != stated:
                 raise Refused(
-                    f"{name}.{key} is {stated!r} in this run, but {catalogued(kind, passed)!r} "
+                    f"{name}.{key} is {stated!r} in this run, but {catalogue_name(kind, passed)!r} "
                     f"was passed; leave {name}.{key} out, since a run continues with its own parts",
                     key=f"{name}.{key}",
                 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from privfed.config.config import Config
 from privfed.config.sections import SECTIONS
-from privfed.core.parts import catalogued
+from privfed.core.parts import catalogue_name
 from privfed.core.registry import BUILT_IN
 
 Population = Mapping[str, Any]
@@ -25,7 +25,9 @@ def population_identity(config: Config) -> dict[str, Any]:
     of clients to sites is not part of their identity. A model trained on any of the same `sources`
     may reveal data of the same clients, for any partition of the examples.
     """
-    facts = _facts(config, {kind: catalogued(kind, type(config.parts[kind])) for kind in _kinds()})
+    facts = _facts(
+        config, {kind: catalogue_name(kind, type(config.parts[kind])) for kind in _kinds()}
+    )
     sources = config.source.sources(config.run.seed)
     unit = sources[0] if config.real_clients else facts
     return {"name": config.data.population or facts, "unit": unit, "sources": list(sources)}
@@ -88,6 +90,6 @@ def _facts(config: Config, names: Mapping[str, str]) -> str:
     parts = {key: names[kind] for key, (kind, _) in SECTIONS["data"].parts.items()}
     data = {**config.values()["data"], **parts}
     for model in (config.data, *(config.parts[kind] for kind in _kinds())):
-        data = {key: value for key, value in data.items() if key not in model.whereabouts}
+        data = {key: value for key, value in data.items() if key not in model.storage_keys}
     text = json.dumps({"data": data, "seed": config.run.seed}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -102,7 +102,7 @@ class Data(Part):
     each. "size": numbers proportional to 1, 1/2, 1/3, ….  "label": by their most frequent label, so
     that label distributions differ between sites. "elsewhere": sites run on their own machines
     (`privfed federation run`)."""
-    whereabouts: ClassVar[frozenset[str]] = frozenset(
+    storage_keys: ClassVar[frozenset[str]] = frozenset(
         {"sites", "sites_per_client", "site_partition"}
     )
 

@@ -95,7 +95,7 @@ class Busy(Refused):
     kind = "busy"
 
 
-class ByzantineProved(Refused):
+class TooManyByzantine(Refused):
     """Secure sums identified more Byzantine parties than the next round's guarantee allows."""
 
 

@@ -27,8 +27,8 @@ from privfed.core.errors import (
     public_text,
     ran_out_of_memory,
 )
-from privfed.core.own_code import in_own_code, own_frames
 from privfed.core.text import dump, visible
+from privfed.core.user_code import in_user_code, user_frames
 
 OUR_FAULT, STOPPED_AT_BUDGET, REFUTED, BROKEN, INTERRUPTED = 1, 3, 4, 5, 130
 EXIT_CODES = {
@@ -101,15 +101,15 @@ def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
         case LedgerBroken():
             return report_failure(error_message(error, advice), BROKEN, "broken", **facts)
         case OSError() if not ran_out_of_memory(error):
-            public = _with_advice(error, advice) + in_own_code(error)
+            public = _with_advice(error, advice) + in_user_code(error)
             message = _with_private_text(public, error)
             return report_failure(message, Refused.exit_code, "system", **facts)
     if ran_out_of_memory(error):
         smaller = "not enough memory; lower run.chunk or cohort.size, or use a smaller model"
-        message = _with_private_text(smaller + in_own_code(error), error)
+        message = _with_private_text(smaller + in_user_code(error), error)
         if isinstance(error, ImportError | OSError):  # the loader's text: no data
             smaller = "not enough memory to load a library; raise the limit of the process"
-            message = smaller + in_own_code(error)
+            message = smaller + in_user_code(error)
         return report_failure(message, Refused.exit_code, "memory", **facts)
     return report_failure(bug_message(error), OUR_FAULT, "bug", **facts)
 
@@ -138,7 +138,7 @@ def bug_message(error: BaseException) -> str:
     An error in a user's own code is traced by the user's frames only. If messages quote data, the
     full traceback is returned.
     """
-    if frames := own_frames(error):
+    if frames := user_frames(error):
         return _with_private_text(f"{public_text(error)} in your own code, from\n{frames}", error)
     if _QUOTES.get():
         return f"a bug:\n{''.join(traceback.format_exception(error)).rstrip()}"

@@ -31,9 +31,9 @@ from privfed.core.answers import (
     refuse_uncalled,
 )
 from privfed.core.errors import Refused
-from privfed.core.own_code import in_own_code
 from privfed.core.registry import ADAPTERS, BUILT_IN, CONTRACTS, GIVEN, OTHER_PARTS, RETURNED
 from privfed.core.text import nearest
+from privfed.core.user_code import in_user_code
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -51,7 +51,7 @@ class Part(BaseModel):
     """A frozen, strict configuration: unknown keys and wrong types are errors."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-    whereabouts: ClassVar[frozenset[str]] = frozenset()
+    storage_keys: ClassVar[frozenset[str]] = frozenset()
     """Keys that state where clients' rows are stored, and nothing about the identity of the
     clients."""
 
@@ -61,7 +61,7 @@ class Part(BaseModel):
         cls.__class_vars__ |= {name for name, of in vars(cls).items() if isinstance(of, property)}
 
 
-def part_around(base: type[P], like: Any, **facts: Any) -> type[P]:
+def part_with_objects(base: type[P], like: Any, **facts: Any) -> type[P]:
     """Returns a subclass of the part `base` with class attributes that are objects, not keys.
 
     Args:
@@ -121,7 +121,7 @@ def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
     Raises:
       Refused: if the class is not a part, or violates the contract of its kind.
     """
-    name = catalogued(kind, part)
+    name = catalogue_name(kind, part)
     if not is_part(part):
         raise Refused(
             f"{key} is {name!r}, which is no part; expected a subclass of privfed's Part", key=key
@@ -158,7 +158,7 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
     check_answers(kind, part)
 
 
-def offered(kind: str, holds: Callable[[Any], object]) -> str:
+def built_in_names(kind: str, holds: Callable[[Any], object]) -> str:
     """Lists the built-in parts of `kind` that satisfy `holds`, as: "a", "b" or "c".
 
     Args:
@@ -170,7 +170,7 @@ def offered(kind: str, holds: Callable[[Any], object]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
-def catalogued(kind: str, part: type[Any]) -> str:
+def catalogue_name(kind: str, part: type[Any]) -> str:
     """Returns the catalogue's name of the class `part`, or `module:name` if it is not listed."""
     place = f"{part.__module__}:{part.__qualname__}"
     known = {**BUILT_IN[kind], **GIVEN.get(kind, {})}
@@ -199,7 +199,7 @@ def imported(target: str, name: str, key: str) -> Any:
             reason += " (it was passed in Python: pass it again, privfed.load(path, …))"
         raise Refused(
             f"{key} is {name!r}, which cannot be imported from {Path.cwd()}: "
-            f"{type(error).__name__}: {reason}{in_own_code(error)}",
+            f"{type(error).__name__}: {reason}{in_user_code(error)}",
             key=key,
         ) from error
 

@@ -33,7 +33,7 @@ _SPIN = 0.001
 
 
 @dataclass(frozen=True)
-class Alone:
+class SingleProcess:
     """A run in one process."""
 
     rank: int = 0
@@ -47,7 +47,7 @@ class Alone:
         """Returns the sum of `total`, of any shape, over all ranks; may overwrite `total`."""
         return total
 
-    def on(self, device: torch.device) -> Alone:
+    def on(self, device: torch.device) -> SingleProcess:
         """Returns the ranks, with this one training on `device`. All ranks call it, or none."""
         return self
 
@@ -65,7 +65,7 @@ class Alone:
         return iter(range(count))
 
 
-ALONE = Alone()
+SINGLE_PROCESS = SingleProcess()
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Together:
             work.wait()
 
 
-Ranks = Alone | Together
+Ranks = SingleProcess | Together
 """This process as one of the `count` ranks of its run, with number `rank` counted from 0."""
 
 

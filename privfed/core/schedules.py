@@ -10,8 +10,8 @@ from typing import ClassVar, Protocol
 from pydantic import Field
 
 from privfed.core.errors import Refused
-from privfed.core.own_code import in_own_code
-from privfed.core.parts import Part, part_around
+from privfed.core.parts import Part, part_with_objects
+from privfed.core.user_code import in_user_code
 
 
 class Schedule(Protocol):
@@ -72,7 +72,7 @@ class OwnSchedule(Part):
     @classmethod
     def of(cls, function: Callable[[int], float]) -> type[OwnSchedule]:
         """The part whose factors `function` returns."""
-        return part_around(cls, function, function=staticmethod(function))
+        return part_with_objects(cls, function, function=staticmethod(function))
 
     def factor(self, round: int) -> float:
         """The function's result. Raises `Refused` unless that is a number of at least 0."""
@@ -83,7 +83,7 @@ class OwnSchedule(Part):
             reason = " ".join(str(error).split())
             raise Refused(
                 f"{name} failed in round {round}: {type(error).__name__}: {reason}; correct the "
-                f"function, which is called with the round, from 1{in_own_code(error)}"
+                f"function, which is called with the round, from 1{in_user_code(error)}"
             ) from error
         if not isinstance(factor, numbers.Real) or not 0 <= factor < math.inf:
             raise Refused(

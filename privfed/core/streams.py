@@ -5,12 +5,12 @@ chunk size, the rank or a resume, and two methods can be compared on the same co
 
 Streams in `PRIVATE` support the privacy proof, or must be unpredictable to attackers. Unless the
 run is a seeded simulation, they read the operating system's CSPRNG or, since it is slow, expand a
-new key from it by AES-256 for each call; their numbers are never stored. Streams in `KEPT` are
-drawn again after a resume: they derive by SHAKE-256 from a secret key of 32 bytes from the
-operating system, stored under private/. Streams in `PUBLIC` (initialisation, splits, shuffling)
-derive from the run's seed by BLAKE2b (keys) and Philox or a 64-bit mixer (draws). An unlisted
-stream is refused, so that none becomes public by an oversight. Every name hashes to its own key, so
-no two streams share randomness.
+new key from it by AES-256 for each call; their numbers are never stored. Streams in
+`SAVED_STREAMS` are drawn again after a resume: they derive by SHAKE-256 from a secret key of 32
+bytes from the operating system, stored under private/. Streams in `PUBLIC` (initialisation, splits,
+shuffling) derive from the run's seed by BLAKE2b (keys) and Philox or a 64-bit mixer (draws). An
+unlisted stream is refused, so that none becomes public by an oversight. Every name hashes to its
+own key, so no two streams share randomness.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PRIVATE = frozenset({"cohort", "noise", "rule"})
-KEPT = frozenset({"slots", "matrix", "canaries", "candidates"})
+SAVED_STREAMS = frozenset({"slots", "matrix", "canaries", "candidates"})
 PUBLIC = frozenset(
     {
         *("init", "shuffle", "root", "measure", "personal"),  # training
@@ -148,7 +148,7 @@ class Keys:
 
         return np.asarray(signs * ndtri(np.minimum(tail, 0.5)), dtype=np.float64)
 
-    def unforeseeable(self, count: int) -> Words:
+    def keyed_words(self, count: int) -> Words:
         """Returns words `[n, count]`; row k is AES-256 of client k's number under these keys.
 
         A client's words are indistinguishable from uniform ones even given the words of all other
@@ -204,7 +204,7 @@ class Streams:
     Args:
       seed: the public seed of the run.
       simulated: whether the private streams also derive from the seed.
-      key: the run's secret key, for the streams in `KEPT`.
+      key: the run's secret key, for the streams in `SAVED_STREAMS`.
     """
 
     seed: int
@@ -224,7 +224,7 @@ class Streams:
         """
         ids = None if clients is None else clients.astype(np.uint64)
         kind = stream.partition("/")[0]
-        if kind not in PRIVATE | KEPT | PUBLIC:
+        if kind not in PRIVATE | SAVED_STREAMS | PUBLIC:
             raise ValueError(
                 f"the stream {stream!r} is listed neither as private nor as public; a part from "
                 "outside privfed draws public numbers from 'outside/...'"
@@ -232,7 +232,7 @@ class Streams:
         if kind in PRIVATE and not self.simulated:
             return Keys(None, ids)
         name = f"privfed|{stream}|{self.seed}|{round}".encode()
-        if kind in KEPT and not self.simulated:
+        if kind in SAVED_STREAMS and not self.simulated:
             if self.key is None:
                 raise ValueError(f"the stream {stream!r} needs the run's kept key")
             return Keys(hashlib.blake2b(name, key=self.key).digest(), ids, secret=True)

@@ -11,7 +11,7 @@ import numpy as np
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
 from privfed.core.vector import Indices
-from privfed.data.inputs import Inputs, made_up_inputs
+from privfed.data.inputs import Inputs, synthetic_inputs
 from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Outside, Preprocessing
 from privfed.sampling.cohort import Population
@@ -81,12 +81,12 @@ class Examples:
         x = self.x.take(chosen) if isinstance(self.x, Mapped) else self.x[chosen]
         return replace(self, x=x, y=self.y[chosen], owners=owners, sites=sites)
 
-    def made_up(self, count: int) -> tuple[Tensor, Tensor]:
+    def synthetic(self, count: int) -> tuple[Tensor, Tensor]:
         """Features and labels of `count` synthetic examples of the same form."""
         generator, device = torch.Generator().manual_seed(0), self.y.device
         shape = (count, *self.x.shape[1:])
         if self.inputs:
-            x = made_up_inputs(self.inputs, count)
+            x = synthetic_inputs(self.inputs, count)
         elif self.x.dtype.is_floating_point:
             x = torch.randn(shape, generator=generator)
         else:

@@ -127,7 +127,7 @@ class Input(Part):
             private=f"it is {piece[row, column]}",
         )
 
-    def made_up(self, count: int, generator: torch.Generator) -> Tensor:
+    def synthetic(self, count: int, generator: torch.Generator) -> Tensor:
         """Synthetic values `[count, *shape]`; ids include the largest, masks end in padding."""
         shape = (count, *self.shape)
         if self.bounds:
@@ -168,8 +168,8 @@ def by_name(x: Tensor, inputs: Inputs) -> dict[str, Tensor]:
     }
 
 
-def made_up_inputs(inputs: Inputs, count: int, seed: int = 0) -> Tensor:
+def synthetic_inputs(inputs: Inputs, count: int, seed: int = 0) -> Tensor:
     """Synthetic examples of all inputs, as `side_by_side` gives them."""
     generator = torch.Generator().manual_seed(seed)
-    values = {name: each.made_up(count, generator) for name, each in sorted(inputs.items())}
+    values = {name: each.synthetic(count, generator) for name, each in sorted(inputs.items())}
     return side_by_side(values, inputs)

@@ -22,8 +22,8 @@ from privfed.data.sites import (
     Sites,
     entry_identities,
     known_entries,
-    made_up_entries,
     refuse_undeclared,
+    synthetic_entries,
 )
 from privfed.data.source import Source
 
@@ -69,8 +69,8 @@ def populate(
         or the partition or the sites contradict their declaration.
     """
     built = min(few or clients, clients)
-    made_up = source.natural_partition and not source.holds_real_clients
-    loaded = built if made_up else clients
+    synthetic = source.natural_partition and not source.holds_real_clients
+    loaded = built if synthetic else clients
     pool = source.load(loaded, streams)
     refuse_undeclared(pool, partition.assigns, sites)
     declared = source.load_test(max(round(holdout_fraction * loaded), 1), streams)
@@ -81,7 +81,7 @@ def populate(
     typical = split.typical if pool.typical is None else pool.typical
     if typical is None and not source.holds_real_clients:
         # A simulated source has no secrets.
-        typical = len(split.pool) / max(present if made_up else clients, 1)
+        typical = len(split.pool) / max(present if synthetic else clients, 1)
     names = split.pool.clients if partition.natural else ()
     return replace(
         _store(pool, split, owners, present, names, sites, streams),
@@ -132,7 +132,7 @@ def _store(
         entries = known_entries(pool, split.pool, owners, clients, sites)
     else:
         who = np.arange(clients) if identities is None else identities
-        entries = made_up_entries(split.pool, owners, who, sites, streams)
+        entries = synthetic_entries(split.pool, owners, who, sites, streams)
     return replace(
         Federation.of(split.pool, entries.owners, len(entries.sites), split.test),
         identities=entry_identities(entries, names, pool.site_names, sites),

@@ -149,7 +149,7 @@ def _refuse_at_too_many(pool: Examples, persons: Indices, places: Indices, sites
     )
 
 
-def made_up_entries(
+def synthetic_entries(
     examples: Examples,
     owners: Indices,
     identities: Indices,

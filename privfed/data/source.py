@@ -74,7 +74,7 @@ class NamesSites(Protocol):
 
 
 @runtime_checkable
-class KeptByUser(Protocol):
+class UserObjectSource(Protocol):
     """A source of clients that were passed as an object, which no file of the run contains."""
 
     kept_by_user: ClassVar[bool]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.errors import AccountingError
-from accounting.events import Spending, apart
+from accounting.events import Spending, summable
 from accounting.ledger import Ledger
 from accounting.releases import noise_of
 from privfed.auditing.prior_runs import priors
@@ -76,7 +76,7 @@ class CellCharges:
 
     def meaning(self, term: str) -> Any:
         """Returns the value of a term, which ledgers state in the first line or under "assumes"."""
-        assumed = Assumed.stated(self.terms) or Assumed()
+        assumed = Assumed.from_terms(self.terms) or Assumed()
         stated = assumed.to_json().get(term, self.terms.get(term))
         return tuple(stated) if isinstance(stated, list) else stated
 
@@ -111,7 +111,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
         try:
             ledger = Ledger.load(path)
             public = frozenset(RunDirectory(path.parent).public_clients.of_all_runs())
-            prior = Priors.stated(ledger.terms).runs
+            prior = Priors.from_terms(ledger.terms).runs
         except (AccountingError, Broken, OSError):
             unread = "the charges of an unreadable ledger are unknown"
             nothing = Prior(str(path.parent), str(path), "", {})
@@ -168,7 +168,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
         "assumes": plan.assumed.to_json(),
         **({"examples": {"delta": dp.delta}} if dp else {}),
     }
-    spending = apart(plan.spending(rounds))
+    spending = summable(plan.spending(rounds))
     run = Prior("", slot, "", spending, examples, lineage=before.lineage)
     public = None if config.data.holdout == "clients" else before.public
     whose, sources = population_of(cell, config), _sources(config)

@@ -31,7 +31,7 @@ from privfed.grid.cells import (
 from privfed.grid.grid import Grid
 from privfed.grid.joint_guarantee import Joint, joints
 from privfed.grid.planned_guarantee import cells_after_tuning, refuse_unmeasured
-from privfed.grid.process_pool import Died, Ended, work
+from privfed.grid.process_pool import Ended, WorkerDied, work
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
 from privfed.grid.tables import write_cells
 from privfed.store.folders import held_alone
@@ -171,7 +171,7 @@ def _run(
             observer.started(cell)
             continue
         result = event.result
-        if isinstance(result, Died):
+        if isinstance(result, WorkerDied):
             # A result that the process wrote before it died counts; otherwise nothing is stored.
             died = {"status": FAILED, "reason": str(result), "version": __version__}
             result = result_of(files, cell, retry=True) or died

@@ -31,7 +31,7 @@ def composition(charges: Sequence[CellCharges]) -> Priors:
     The actual charges of every run count, whether or not tuning chooses it. Of the planned charges
     of a cell, the largest ones of the runs that tuning may choose count.
     """
-    ahead = [reduce(_either, left.values()) for left in still_to_charge(charges).values()]
+    ahead = [reduce(_either, left.values()) for left in remaining_charges(charges).values()]
     earlier = {
         (prior.run, prior.head): prior
         for entry in charges
@@ -50,7 +50,7 @@ def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
     return runs
 
 
-def still_to_charge(charges: Sequence[CellCharges]) -> dict[str, dict[str, Prior]]:
+def remaining_charges(charges: Sequence[CellCharges]) -> dict[str, dict[str, Prior]]:
     """Returns the planned charges by cell and run; only one run of each cell will be chosen."""
     spent = _spent(charges)
     left: dict[str, dict[str, Prior]] = {}
@@ -220,7 +220,7 @@ def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Join
     """Returns the joint guarantee of the runs `charges` over one population."""
     whose = {entry.population: entry.about for entry in charges}
     cells = frozenset(entry.cell for entry in charges)
-    void = [*_void(charges, cells)]
+    void = [*_void_reasons(charges, cells)]
     meanings: dict[tuple[Any, ...], list[CellCharges]] = {}
     for entry in charges:
         if entry.void is None:
@@ -249,7 +249,7 @@ def _joint(charges: Sequence[CellCharges], uncounted: Mapping[str, int]) -> Join
     )
 
 
-def _void(charges: Sequence[CellCharges], cells: frozenset[str]) -> Iterator[str]:
+def _void_reasons(charges: Sequence[CellCharges], cells: frozenset[str]) -> Iterator[str]:
     """Yields the reasons why some of the cells have no guarantee, with the number of cells."""
     reasons: dict[str, set[str]] = {}
     for entry in charges:
@@ -294,7 +294,7 @@ def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
 
 def _undecided(charges: Sequence[CellCharges]) -> bool:
     """Whether a planned run may be one of several with different charges."""
-    left = still_to_charge(charges)
+    left = remaining_charges(charges)
     ended = {
         entry.cell
         for entry in charges

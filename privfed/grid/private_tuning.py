@@ -46,9 +46,9 @@ from privfed.core.errors import Refused
 from privfed.core.streams import Keys, Streams
 from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.cells import STOPPED, WAITING, Cell, Result
-from privfed.grid.process_pool import Died, Ended, work
+from privfed.grid.process_pool import Ended, WorkerDied, work
 from privfed.grid.results import DONE, FAILED, REFUSED, Files
-from privfed.grid.tuning_charge import Places, charge_tuning, refuse_unpaid, secret
+from privfed.grid.tuning_charge import Places, charge_tuning, refuse_uncharged_candidate, secret
 from privfed.grid.tuning_proposal import Proposal, score_of
 from privfed.store.folders import held_alone
 from privfed.store.run_directory import RunDirectory
@@ -208,7 +208,7 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
             results = _trained(drawn, places, chosen, processes)
             best = drawn[_best(proposal, results)]
             run = places.candidates / best.folder / "run"
-            refuse_unpaid(run, ledger)
+            refuse_uncharged_candidate(run, ledger)
             release(run, places.best, places.private / "best")
         os.utime(places.ledger)  # its former date would reveal how long the candidates took
     return _tuned(places, proposal, ledger)
@@ -250,8 +250,11 @@ def _ended(event: Ended[Job], log: Path) -> Result:
     written to `log`.
     """
     result = event.result
-    if isinstance(result, Died) or result["status"] in (STOPPED, WAITING):
-        note(log, f"{event.job.name}: {result if isinstance(result, Died) else result['reason']}")
+    if isinstance(result, WorkerDied) or result["status"] in (STOPPED, WAITING):
+        note(
+            log,
+            f"{event.job.name}: {result if isinstance(result, WorkerDied) else result['reason']}",
+        )
         raise Refused(
             f"a candidate was interrupted ({log} states the cause); nothing is lost or released: "
             "correct the cause, and repeat the command to resume"

@@ -23,7 +23,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
-class Died:
+class WorkerDied:
     """The result of a job whose worker ended before the job did."""
 
     exit_code: int | None
@@ -44,7 +44,7 @@ class Started(Generic[Job]):
 
 @dataclass(frozen=True)
 class Ended(Generic[Job]):
-    """A job ended: `result` is its return value, or `Died`."""
+    """A job ended: `result` is its return value, or `WorkerDied`."""
 
     job: Job
     result: Any
@@ -98,7 +98,7 @@ class _Worker(Generic[Job]):
         try:
             return Ended(job, self._open_pipe().recv())
         except (EOFError, OSError):
-            return Ended(job, Died(self.stop(patience=5.0)))
+            return Ended(job, WorkerDied(self.stop(patience=5.0)))
 
     def stop(self, patience: float = 0.0) -> int | None:
         """Ends the process; returns its exit code if it ends within `patience` seconds."""

@@ -85,7 +85,7 @@ def charge_tuning(proposal: Proposal, places: Places) -> Ledger:
         ledger.charge(1, proposal.event)
     _refuse_another(proposal, ledger)
     if places.best.exists():
-        refuse_unpaid(places.best, ledger)
+        refuse_uncharged_candidate(places.best, ledger)
     return ledger
 
 
@@ -120,7 +120,7 @@ def secret(proposal: Proposal, places: Places, ledger: Ledger) -> bytes | None:
     return key
 
 
-def refuse_unpaid(run: Path, ledger: Ledger) -> None:
+def refuse_uncharged_candidate(run: Path, ledger: Ledger) -> None:
     """Raises `Refused` if the directory `run` is not a candidate that `ledger` charged."""
     chosen = terms_at(run / "ledger.jsonl").get("chosen", {})
     if not ledger.charges or chosen.get("charge") != ledger.charges[0].hash:
@@ -162,7 +162,7 @@ def _refuse_another(proposal: Proposal, ledger: Ledger) -> None:
     """Raises `Refused` if `ledger` is the ledger of another tuning."""
     if ledger.terms.get("config") != proposal.digest:
         differs = "the combinations, the expected number of candidates, or the score"
-    elif Priors.stated(ledger.terms).runs != proposal.before.runs:
+    elif Priors.from_terms(ledger.terms).runs != proposal.before.runs:
         differs = "the runs in privacy.prior"
     elif ledger.charges[0].event != proposal.event:
         differs = "the rounds, cohort or noise of a candidate"

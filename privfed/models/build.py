@@ -19,7 +19,7 @@ from privfed.core.errors import Broken, Refused
 from privfed.core.streams import Keys, drawing_alone, seed_draws
 from privfed.core.vector import Shapes
 from privfed.data.federation import Examples
-from privfed.data.inputs import made_up_inputs
+from privfed.data.inputs import synthetic_inputs
 from privfed.models.adapters import adapt_model
 from privfed.models.calling import (
     Key,
@@ -71,7 +71,7 @@ def build_network(
       Broken: if `constants` are of another model.
     """
     seed = keys.integer()
-    module, made_up = _built(model, examples, start, loss, seed)
+    module, synthetic = _built(model, examples, start, loss, seed)
     _refuse_parameters(module)
     _refuse_hidden_start(model, module)
     if start.init and constants is None:
@@ -97,8 +97,8 @@ def build_network(
             "initialisation, or model.init"
         )
     _reset_statistics(module, averaged)
-    expected = _output_shape(made_up, examples, loss)
-    trial = try_module(module, trained, made_up, expected, seed, examples.inputs)
+    expected = _output_shape(synthetic, examples, loss)
+    trial = try_module(module, trained, synthetic, expected, seed, examples.inputs)
     module.to(device).requires_grad_(False)
     constants = _constants(module, shapes)
     return Network(
@@ -125,11 +125,11 @@ def _built(
         module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
         name_inputs(module, examples.inputs)
         select_output(module, start.output)
-        made_up = _made_up_features(examples)
+        synthetic = _synthetic_features(examples)
         if any(is_lazy(p) for p in module.parameters()):
-            with torch.no_grad(), errors_as_refusals(made_up, module):
-                module(made_up)
-    return module, made_up
+            with torch.no_grad(), errors_as_refusals(synthetic, module):
+                module(synthetic)
+    return module, synthetic
 
 
 def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
@@ -147,11 +147,14 @@ def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
     """
     with drawing_alone(), torch.no_grad():
         seed_draws(0)
-        module, made_up = model.build(tuple(examples.x.shape[1:]), 1), _made_up_features(examples)
+        module, synthetic = (
+            model.build(tuple(examples.x.shape[1:]), 1),
+            _synthetic_features(examples),
+        )
         name_inputs(module, examples.inputs)
         select_output(module, output)
-        with scoring(module), errors_as_refusals(made_up, module):
-            outputs = module(made_up)
+        with scoring(module), errors_as_refusals(synthetic, module):
+            outputs = module(synthetic)
     known = isinstance(outputs, Tensor) and outputs.dim() == 2
     return int(outputs.shape[-1]) if known else None
 
@@ -162,11 +165,11 @@ def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
     return (len(x), *positions, loss.width(examples))
 
 
-def _made_up_features(examples: Examples) -> Tensor:
+def _synthetic_features(examples: Examples) -> Tensor:
     """Three synthetic examples of the right shape and type."""
     shape = (3, *examples.x.shape[1:])
     if examples.inputs:
-        return made_up_inputs(examples.inputs, 3)
+        return synthetic_inputs(examples.inputs, 3)
     if examples.x.dtype == torch.int64:
         return torch.randint(0, examples.classes, shape)
     return torch.randn(shape)

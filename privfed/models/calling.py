@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from privfed.core.errors import Refused
-from privfed.core.own_code import in_own_code
+from privfed.core.user_code import in_user_code
 from privfed.data.inputs import Inputs, by_name, by_position
 from privfed.models.peft_format import of_transformers
 
@@ -69,7 +69,7 @@ def errors_as_refusals(x: Tensor, module: nn.Module) -> Iterator[None]:
         raise Refused(
             f"model.name: the model cannot process these examples, {kind} of shape "
             f"{tuple(x.shape[1:])}{where}: {type(error).__name__}: {reason}; for {kind}, use "
-            f"{fitting}{in_own_code(error)}",
+            f"{fitting}{in_user_code(error)}",
             key="model.name",
         ) from error
 
@@ -115,7 +115,7 @@ def name_inputs(module: nn.Module, inputs: Inputs) -> None:
         module.register_forward_pre_hook(_PassByName(inputs), with_kwargs=True)
 
 
-def with_own_calls(module: nn.Module) -> nn.Module:
+def with_user_calls(module: nn.Module) -> nn.Module:
     """Removes the hooks of `name_inputs`, and of `select_output` from models of transformers."""
     ours = (
         (_PassByName, _TakeOutput) if of_transformers(module, "PreTrainedModel") else (_PassByName,)

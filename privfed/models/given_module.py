@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from privfed.core.deferred import nn
 from privfed.core.errors import Refused, public_text
-from privfed.core.own_code import sources_digest
-from privfed.core.parts import Part, part_around
+from privfed.core.parts import Part, part_with_objects
+from privfed.core.user_code import sources_digest
 from privfed.models.pretrained import Origins, is_lazy, origins_of, tensor_bytes, unchanged
 
 
@@ -38,7 +38,7 @@ class GivenModule(Part):
                 "network on the CPU or a GPU",
                 key="model.name",
             )
-        return part_around(cls, cls, module=module)
+        return part_with_objects(cls, cls, module=module)
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         module = self.module

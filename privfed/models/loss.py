@@ -65,7 +65,7 @@ class Loss(Part):
     def minimiser(self, y: Tensor, width: int) -> Tensor:
         """The outputs `[width]` with the least mean loss on labels y `[N, *]`, for any x."""
 
-    def best_guess(self, y: Tensor, width: int) -> Tensor:
+    def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
         """The outputs `[width]` with the best first measure on labels y `[N, *]`, for any x."""
         return self.minimiser(y, width)
 

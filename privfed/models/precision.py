@@ -73,7 +73,7 @@ def as_asked_for(network: Network, examples: Examples) -> str:
 def _gradient(network: Network, examples: Examples) -> Tensor:
     """The gradient `[d]` on synthetic examples, without dropout."""
     with scoring(network.module):
-        return network.gradient(network.initial_params, *examples.made_up(_EXAMPLES)).double()
+        return network.gradient(network.initial_params, *examples.synthetic(_EXAMPLES)).double()
 
 
 def _off(rounded: Tensor, exact: Tensor) -> float:

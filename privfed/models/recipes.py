@@ -11,8 +11,8 @@ from pydantic import Field
 
 from privfed.core.deferred import nn
 from privfed.core.errors import Refused
-from privfed.core.own_code import in_own_code
-from privfed.core.parts import Part, part_around
+from privfed.core.parts import Part, part_with_objects
+from privfed.core.user_code import in_user_code
 from privfed.models.pretrained import Origins
 
 
@@ -80,7 +80,7 @@ class Mlp(Part):
         return nn.Sequential(*layers, nn.Linear(depth, width))
 
 
-class Foreign(Part):
+class UserNetwork(Part):
     """A user's `module:function` that returns a `torch.nn.Module`, or a class of modules.
 
     The function is called with `arguments`. It also gets `features` (the shape of one example), and
@@ -91,9 +91,9 @@ class Foreign(Part):
     function: ClassVar[Callable[..., Any]]
 
     @classmethod
-    def of(cls, function: Callable[..., Any]) -> type[Foreign]:
+    def of(cls, function: Callable[..., Any]) -> type[UserNetwork]:
         """The part that builds its module by `function`."""
-        return part_around(cls, function, function=staticmethod(function))
+        return part_with_objects(cls, function, function=staticmethod(function))
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:
         if isinstance(self.function, nn.Module):
@@ -114,7 +114,7 @@ class Foreign(Part):
             raise Refused(
                 f"model.name: {name} failed ({type(error).__name__}: {reason}); correct the "
                 "function, which is called with model.arguments, and with features, width and "
-                f"classes if it has these parameters{in_own_code(error)}",
+                f"classes if it has these parameters{in_user_code(error)}",
                 key="model.name",
             ) from error
         if not isinstance(module, nn.Module):

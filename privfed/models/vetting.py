@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from privfed.core.errors import Refused
 from privfed.core.streams import drawing_alone, seed_draws
 from privfed.core.vector import Shapes
-from privfed.data.inputs import Inputs, by_name, by_position, made_up_inputs, side_by_side
+from privfed.data.inputs import Inputs, by_name, by_position, side_by_side, synthetic_inputs
 from privfed.models.adapters import adapted_weights, merge_model, refuse_unused
 from privfed.models.calling import (
     channels_last,
@@ -74,7 +74,7 @@ class _Candidate:
             out: Tensor = torch.func.functional_call(self.module, dict(parameters), (x,))
         return out
 
-    def own_outputs(self, x: Tensor, seed: int) -> Tensor:
+    def module_outputs(self, x: Tensor, seed: int) -> Tensor:
         """Outputs on x at the module's own parameters."""
         with drawing_alone(), torch.no_grad(), errors_as_refusals(x, self.module):
             seed_draws(seed)
@@ -235,10 +235,10 @@ def _refuse_parameters_held_twice(
     """Raises `Refused` if the module reads a parameter other than by its name."""
     candidate.hold(candidate.ordinary)
     try:
-        own_outputs = candidate.own_outputs(x, seed)
+        module_outputs = candidate.module_outputs(x, seed)
     finally:
         candidate.hold(start)
-    if not _same(outputs, own_outputs):
+    if not _same(outputs, module_outputs):
         refuse_model(
             "reads a parameter from another place than its name, for example from a list, so it "
             "would never be trained; store it in a ModuleList or ParameterList"
@@ -252,7 +252,7 @@ def _refuse_other_merge(candidate: _Candidate, x: Tensor, seed: int, outputs: Te
     merged = copy.deepcopy(candidate.module)
     replace(candidate, module=merged).hold(candidate.ordinary)
     merge_model(merged, ())
-    after = replace(candidate, module=merged).own_outputs(x, seed)
+    after = replace(candidate, module=merged).module_outputs(x, seed)
     if float((after - outputs).norm()) > _MERGED * float(outputs.norm()):
         raise Refused(
             "model.lora.targets is set, but the model has other outputs after its adapters are "
@@ -267,7 +267,7 @@ def _refuse_ignored_inputs(
     """Raises `Refused` if the outputs do not depend on a named input, such as a mask."""
     if by_position(inputs):
         return
-    values, others = by_name(x, inputs), by_name(made_up_inputs(inputs, len(x), 1), inputs)
+    values, others = by_name(x, inputs), by_name(synthetic_inputs(inputs, len(x), 1), inputs)
     for name, other in others.items():
         changed = side_by_side({**values, name: other}, inputs)
         if not torch.equal(changed, x) and torch.equal(outputs, candidate.outputs(changed, seed)):

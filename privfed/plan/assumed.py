@@ -38,7 +38,7 @@ OWN_SITE = "a client's own site"
 
 ASSUMED = {
     "trusts": "trusted parties",
-    "relies_on": "conditions on parties",
+    "trusted_parties": "conditions on parties",
     "colluders": "colluders",
     "byzantine": "Byzantine clients",
     "byzantine_share": "Byzantine fraction",
@@ -75,7 +75,7 @@ class Assumed:
 
     Attributes:
       trusts: parties that the guarantee trusts, since they see less processed data.
-      relies_on: required behaviour of the parties of secure sums, for example of the server.
+      trusted_parties: required behaviour of the parties of secure sums, for example of the server.
       colluders: largest number of clients or sites that may collude with the server; if clients add
         the noise in secure sums, a fraction of each cohort. None: any number, since the guarantee
         does not depend on noise of other parties.
@@ -89,7 +89,7 @@ class Assumed:
     """
 
     trusts: tuple[str, ...] = ()
-    relies_on: tuple[str, ...] = ()
+    trusted_parties: tuple[str, ...] = ()
     colluders: float | None = None
     byzantine: int | None = None
     byzantine_share: float = 0.0
@@ -100,7 +100,7 @@ class Assumed:
         """Returns the object under "assumes" in a ledger's terms."""
         return {
             "trusts": list(self.trusts),
-            "relies_on": list(self.relies_on),
+            "trusted_parties": list(self.trusted_parties),
             "colluders": self.colluders,
             "byzantine": self.byzantine,
             "byzantine_share": self.byzantine_share,
@@ -117,13 +117,13 @@ class Assumed:
         if stated is None:
             return None
         noise = tuple(map(counted_from_json, stated["noise"]))
-        lists = {key: tuple(stated[key]) for key in ("trusts", "relies_on")}
+        lists = {key: tuple(stated[key]) for key in ("trusts", "trusted_parties")}
         _refuse_other_types(lists.values(), {key: stated[key] for key in stated.keys() & _COUNTS})
         return cls(**{**stated, **lists, "noise": noise})
 
     @classmethod
     @terms_are_whole()
-    def stated(cls, terms: Mapping[str, Any]) -> Self | None:
+    def from_terms(cls, terms: Mapping[str, Any]) -> Self | None:
         """Returns the assumptions in a ledger's `terms`.
 
         Older ledgers have no "assumes", but state the trusted server and the sites under other
@@ -152,7 +152,7 @@ class Assumed:
         data = config.data
         assumed = cls(
             trusts=_trusted(config),
-            relies_on=_relied_on(config),
+            trusted_parties=_trusted_parties_assumed(config),
             sites_per_client=data.sites_per_client if data.sites else None,
         )
         if not config.against:
@@ -167,7 +167,7 @@ class Assumed:
     def __str__(self) -> str:
         sites = self.sites_per_client
         parts = [f"trusts {' and '.join(self.trusts) or 'no party'}"]
-        parts += [f"relies on {each}" for each in self.relies_on]
+        parts += [f"relies on {each}" for each in self.trusted_parties]
         if self.colluders is not None:
             of_cohorts = f"{100 * self.colluders:.4g} % of each cohort"
             number = f"{self.colluders:g}" if self.byzantine is None else of_cohorts
@@ -182,7 +182,7 @@ class Assumed:
         """Returns the largest number of Byzantine clients in a cohort of an expected `size`."""
         return max(self.byzantine or 0, math.ceil(self.byzantine_share * size - _EXACT))
 
-    def with_proved(self, culprits: int) -> Self:
+    def with_detected_byzantine(self, culprits: int) -> Self:
         """Returns these assumptions with at least `culprits` Byzantine parties."""
         if self.byzantine is not None:
             return replace(self, byzantine=max(self.byzantine, culprits))
@@ -215,7 +215,7 @@ class Assumed:
         """
         return Assumed(
             tuple(sorted({*self.trusts, *other.trusts})),
-            tuple(sorted({*self.relies_on, *other.relies_on})),
+            tuple(sorted({*self.trusted_parties, *other.trusted_parties})),
             most(self.colluders, other.colluders),
             most(self.byzantine, other.byzantine),
             max(self.byzantine_share, other.byzantine_share),
@@ -236,10 +236,10 @@ def _trusted(config: Config) -> tuple[str, ...]:
     return (OWN_SITE, opener) if config.data.sites else (opener,)
 
 
-def _relied_on(config: Config) -> tuple[str, ...]:
+def _trusted_parties_assumed(config: Config) -> tuple[str, ...]:
     """Returns the behaviour that epsilon requires of parties of sums, if these add the noise."""
     protocol = config.row_hiding
-    return protocol.relies_on if protocol and config.mechanism.trust == "sum" else ()
+    return protocol.trusted_parties if protocol and config.mechanism.trust == "sum" else ()
 
 
 def _colluders(config: Config) -> float:
@@ -259,15 +259,15 @@ def _counted_noise(config: Config, limits: Limits, aborts: float) -> CountedNois
     if config.joint_noise is not None:
         return NoiseOfPairs(size, config.joint_noise.pair_noise)
     assert protocol is not None
-    withstood = protocol.withstood(limits)
+    colluders_tolerated = protocol.colluders_tolerated(limits)
     if limits.sites:
-        return NoiseOfSites(limits.sites, limits.minimum, withstood)
+        return NoiseOfSites(limits.sites, limits.minimum, colluders_tolerated)
     return NoiseOfClients(
         size,
         protocol.sharing(limits),
         protocol.may_collude,
         protocol.colluding(limits),
         protocol.known_per_colluder(limits),
-        withstood,
+        colluders_tolerated,
         aborts,
     )

@@ -33,7 +33,7 @@ def charged_against(
     """Recomputes charges under the assumptions of a later run.
 
     Args:
-      spending: events of an earlier run, as `accounting.events.apart` leaves them.
+      spending: events of an earlier run, as `accounting.events.summable` leaves them.
       against: the party that the events are charged against; None: all untrusted parties.
       assumed: the assumptions of the earlier run.
       now: the assumptions of the run that counts it.
@@ -61,7 +61,7 @@ def _trusted_as_well(
             f"the earlier run trusts {' and '.join(more)}, but this run does not; use its {mend} "
             "in this run, or leave the earlier run out"
         )
-    if more := sorted({*assumed.relies_on} - {*now.relies_on}):
+    if more := sorted({*assumed.trusted_parties} - {*now.trusted_parties}):
         raise Incomposable(
             f"the earlier run relies on {' and on '.join(more)}, but this run does not; set "
             "secure.threat and secure.protocol as there, or leave the earlier run out"
@@ -100,10 +100,10 @@ def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) ->
     byzantine = max(before[1], now.byzantine_of(noise.size))
     if (more, byzantine) == before:
         return 1.0
-    if against not in ("readers", "others") and more > noise.withstood:
+    if against not in ("readers", "others") and more > noise.colluders_tolerated:
         raise Incomposable(
             f"secure.colluders is {more:.4g} in this run, but the earlier run's secure sums hide "
-            f"rows only if at most {noise.withstood:.4g} collude; lower secure.colluders"
+            f"rows only if at most {noise.colluders_tolerated:.4g} collude; lower secure.colluders"
         )
     part = noise.part(against, more, byzantine)
     if part <= 0:

@@ -23,7 +23,7 @@ _LESS = 0.99
 
 
 @dataclass(frozen=True)
-class Unspent(Encoded):
+class UnspentBudget(Encoded):
     """The unspent budget: its `epsilon`, the reason (`why`), and how to use it (`instead`)."""
 
     epsilon: float
@@ -34,7 +34,7 @@ class Unspent(Encoded):
         return f"ε = {self.epsilon:.3g} of the budget remains unspent: {self.why}; {self.instead}"
 
 
-def unspent(plan: Plan) -> Unspent | None:
+def unspent_budget(plan: Plan) -> UnspentBudget | None:
     """Returns the budget that the planned rounds leave unspent; None if it is at most a twentieth.
 
     Unspent budget has no benefit: the same budget would allow less noise or more rounds.
@@ -48,13 +48,13 @@ def unspent(plan: Plan) -> Unspent | None:
     noise, enough = plan.noise_multiplier or 0.0, _solved_noise(plan, plan.cost)
     without_aborts = replace(plan.cost, aborts=0.0)
     if plan.cost.aborts and _solved_noise(plan, without_aborts) < _LESS * enough:
-        return Unspent(left, _cost_of_aborts(plan), _fewer_aborts())
+        return UnspentBudget(left, _cost_of_aborts(plan), _fewer_aborts())
     if enough < _LESS * noise:
         why = f"the noise multiplier remains {noise:.4g}, although {enough:.4g} would suffice"
-        return Unspent(left, why, f"{_more_rounds(plan)}, or start a new run")
+        return UnspentBudget(left, why, f"{_more_rounds(plan)}, or start a new run")
     finer = ", or raise secure.bits" if plan.mechanism.trust == "sum" else ""
     why = f"a noise multiplier below {noise:.4g} has no proof here"
-    return Unspent(left, why, _more_rounds(plan) + finer)
+    return UnspentBudget(left, why, _more_rounds(plan) + finer)
 
 
 def _cost_of_aborts(plan: Plan) -> str:

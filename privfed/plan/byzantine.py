@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from accounting.events import Event
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
-from privfed.core.errors import ByzantineProved
+from privfed.core.errors import TooManyByzantine
 from privfed.plan.plan import Plan
 from privfed.privacy.shared_noise import PARTY_WORDS, shares_noise
 from privfed.sampling.cohort import draws_of
@@ -65,13 +65,13 @@ def refuse_more_culprits(plan: Plan, round: int, culprits: int) -> None:
       culprits: the number of parties proved to be Byzantine.
 
     Raises:
-      ByzantineProved: if there are more than the guarantee tolerates, or their absence makes aborts
-        reveal who was sampled.
+      TooManyByzantine: if there are more than the guarantee tolerates, or their absence makes
+        aborts reveal who was sampled.
     """
     refuse_uncharged_aborts(plan, culprits, (plan.event_in(round), plan.other_in(round)))
     limit = byzantine_limit(plan)
     if limit and culprits > limit.most:
-        raise ByzantineProved(
+        raise TooManyByzantine(
             f"{_proved(culprits, limit.parties)} (excluded.jsonl), but epsilon holds only if "
             f"{limit}: a Byzantine party may have left out its share of the noise. No further "
             "round is charged. Begin a new run without these parties, or with "
@@ -91,10 +91,10 @@ def refuse_uncharged_aborts(plan: Plan, culprits: int, events: Iterable[Event | 
       events: the charges of a round.
 
     Raises:
-      ByzantineProved: if there are excluded clients, and an event needs a secret cohort.
+      TooManyByzantine: if there are excluded clients, and an event needs a secret cohort.
     """
-    if culprits and _telling(plan, events):
-        raise ByzantineProved(
+    if culprits and _aborts_reveal_cohort(plan, events):
+        raise TooManyByzantine(
             f"the number of clients that were proved to be Byzantine in secure sums is {culprits} "
             "(excluded.jsonl), but without them sums abort more often than was charged, which "
             "reveals who was sampled, and epsilon requires that the cohort stays secret. The "
@@ -172,10 +172,12 @@ def exclusion_text(plan: Plan) -> str:
 def rests_on_a_secret_draw(plan: Plan) -> bool:
     """Whether an ε of the plan needs a secret cohort, and dropouts reveal who was sampled."""
     plans = filter(None, (plan, plan.evaluation))
-    return _telling(plan, (event for each in plans for event in (each.event, each.other)))
+    return _aborts_reveal_cohort(
+        plan, (event for each in plans for event in (each.event, each.other))
+    )
 
 
-def _telling(plan: Plan, events: Iterable[Event | None]) -> bool:
+def _aborts_reveal_cohort(plan: Plan, events: Iterable[Event | None]) -> bool:
     """Whether one of `events` needs a secret cohort, and dropouts reveal who was sampled.
 
     If sites are the parties, dropouts do not depend on the sampling of clients.

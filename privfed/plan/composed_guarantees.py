@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from accounting.errors import Unaccountable
-from accounting.events import Spending, apart
+from accounting.events import Spending, summable
 from accounting.guarantee import Guarantee, guarantee, spent, unbounded
 from accounting.ledger import Ledger
 from privfed.plan.assumed import Assumed
@@ -40,7 +40,7 @@ def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
     Raises:
       LedgerBroken: for malformed terms.
     """
-    before, now = Priors.stated(terms), Assumed.stated(terms) or Assumed()
+    before, now = Priors.from_terms(terms), Assumed.from_terms(terms) or Assumed()
     why, runs = "", []
     for prior in before.runs:
         try:
@@ -191,7 +191,7 @@ def if_stopped(rounds: int, ledger: Ledger) -> Spending | None:
     None if all rounds were completed, or if the run ended at its budget: the number of rounds then
     follows from public constants.
     """
-    return None if _completed(rounds, ledger) else apart(planned_by(rounds, ledger))
+    return None if _completed(rounds, ledger) else summable(planned_by(rounds, ledger))
 
 
 def _completed(rounds: int, ledger: Ledger) -> bool:
@@ -217,7 +217,7 @@ def _budget_bounds(rounds: int, ledger: Ledger) -> bool:
     events, and the charges of earlier runs. A later evaluation is charged as a separate event, and
     may raise the budget.
     """
-    runs = Priors.stated(ledger.terms).runs
+    runs = Priors.from_terms(ledger.terms).runs
     fixed = all(prior.planned is None and not prior.odometer for prior in runs)
     changed = ledger.budgets or unplanned(rounds, ledger)
     return fixed and ledger.budget is not None and not changed

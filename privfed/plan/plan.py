@@ -86,7 +86,7 @@ class Plan:
             schedule=config.server_schedule,
             client_schedule=config.client_schedule,
             dropout=config.cohort.dropout,
-            aborts=self.cost.telling_aborts,
+            aborts=self.cost.revealing_aborts,
             evaluates=evaluates,
             evaluation_rounds=config.evaluation_rounds,
             sites=self.cost.limits.sites,
@@ -160,18 +160,18 @@ class Plan:
     def assumed(self) -> Assumed:
         """The adversary that the guarantee holds against, as the ledger states it."""
         costs = [each.cost for each in (self, self.evaluation) if each is not None]
-        return Assumed.of(self.config, [(cost.limits, cost.telling_aborts) for cost in costs])
+        return Assumed.of(self.config, [(cost.limits, cost.revealing_aborts) for cost in costs])
 
     @property
     def void(self) -> str | None:
         """The reason why charges give no guarantee (rules of proof, section 7); None otherwise."""
-        return "void (the attacker read raw updates)" if self.config.void else None
+        return "void (the attacker read raw updates)" if self.config.attackers_see_rows else None
 
     @property
     def simulation(self) -> str | None:
         """The reason why this run is a simulation, so epsilon is nominal; None for a real run."""
         attack, name = self.config.attackers, self.config.names["attack"]
-        if not self.config.attacked:
+        if not self.config.has_attackers:
             return self._simulated
         also = (self._simulated or "").removeprefix("simulation: ")
         how = name if self.config.attack.acts else "by false reports"
@@ -192,7 +192,7 @@ class Plan:
             return "simulation: no cryptography ran in the secure sums"
         if self.config.source.holds_real_clients and not self.config.real_clients:
             return "simulation: examples of real clients were partitioned among synthetic ones"
-        known = config.site_column or config.apart
+        known = config.site_column or config.at_remote_sites
         if config.by_sites and config.source.holds_real_clients and not known:
             return "simulation: real clients were assigned to synthetic sites"
         if self.config.data.holdout == "examples":
@@ -245,7 +245,7 @@ def solve_plan(
             )
         spending = Counter(before.spending) + Counter(planned.spent)
         promised = guarantee(spending, privacy.delta, privacy.accountant)
-        if not _goes_on(config):
+        if not _resumes_budgeted_run(config):
             _refuse_nothing_left(spending, promised, privacy.accountant)
     return replace(
         planned,
@@ -276,7 +276,7 @@ def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Prior
     )
 
 
-def _goes_on(config: Config) -> bool:
+def _resumes_budgeted_run(config: Config) -> bool:
     """Whether a run with a budget was planned before, so that its noise and budget are known."""
     return config.noise_multiplier is not None and config.privacy.epsilon is not None
 
@@ -286,7 +286,7 @@ def _noise(
 ) -> float | None:
     """Returns the noise multiplier: as configured, as first planned, or solved for the budget."""
     privacy, rounds = config.privacy, config.run.rounds
-    if not _goes_on(config):
+    if not _resumes_budgeted_run(config):
         if cost.limits.sites:
             refuse_sites_that_stop(cost.aborts)
         else:

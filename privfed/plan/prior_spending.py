@@ -1,10 +1,8 @@
 """The spending of earlier runs over the same population, composed with a run's own charges.
 
-Every guarantee of a run composes over the same earlier runs: the guarantees against the server and
-against readers if noise is distributed, and the guarantee for examples of silos. Plans, summaries
-and audits all use this module. Epsilons are not added: the events of all runs are counted together
-and accounted for like those of one run. The unit is the client, or one example of a silo under
-DP-SGD.
+Every guarantee of a run composes over the same earlier runs: those against the server and against
+readers if noise is distributed, and the one for examples of silos. Epsilons are not added: the
+events of all runs are accounted for together. The unit is the client, or one example of a silo.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.errors import AccountingError, LedgerBroken
-from accounting.events import Event, Spending, apart
+from accounting.events import Event, Spending, summable
 from accounting.ledger import Ledger
 from privfed.plan.assumed import SERVER, UNSTATED, Assumed, terms_are_whole
 from privfed.plan.assumptions import Incomposable, charged_against
@@ -120,12 +118,12 @@ class Prior:
             path,
             run,
             head,
-            apart(ledger.run_spending),
+            summable(ledger.run_spending),
             charged_under(ledger, "examples") if "examples" in terms else None,
             terms.get("against"),
-            apart(charged_under(ledger, "other")) if "other" in terms else None,
+            summable(charged_under(ledger, "other")) if "other" in terms else None,
             Lineage.of_start(terms),
-            assumed=Assumed.stated(terms),
+            assumed=Assumed.from_terms(terms),
             planned=planned,
             odometer=odometer,
         )
@@ -135,7 +133,7 @@ class Prior:
         """The known heads of its ledger, up to and including `head`."""
         return self.passed | {self.head}
 
-    def went_through(self, heads: Iterable[str], folder: Path | None = None) -> Prior:
+    def with_passed_heads(self, heads: Iterable[str], folder: Path | None = None) -> Prior:
         """Returns this run with those `heads` in `passed` that its ledger had before `head`.
 
         Args:
@@ -244,7 +242,9 @@ class Priors:
         heads: dict[str, set[str]] = {}
         for origin in self._starts.runs:
             heads.setdefault(origin.id, set()).add(origin.head)
-        runs = tuple(prior.went_through(heads.get(prior.run, ()), folder) for prior in self.runs)
+        runs = tuple(
+            prior.with_passed_heads(heads.get(prior.run, ()), folder) for prior in self.runs
+        )
         return replace(self, runs=runs)
 
     def under(self, now: Assumed) -> Priors:
@@ -253,7 +253,7 @@ class Priors:
 
     @classmethod
     @terms_are_whole()
-    def stated(cls, terms: Mapping[str, Any]) -> Priors:
+    def from_terms(cls, terms: Mapping[str, Any]) -> Priors:
         """Reads the earlier runs that a ledger with these `terms` counts.
 
         Raises `LedgerBroken` for malformed terms.

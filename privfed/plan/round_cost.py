@@ -56,13 +56,13 @@ class RoundCost:
     aborts: float = 0.0
 
     @property
-    def telling_aborts(self) -> float:
+    def revealing_aborts(self) -> float:
         """Probability of an abort that may reveal who was sampled; 0 if sites are the parties."""
         return 0.0 if self.limits.sites else self.aborts
 
     def event(self, noise: float | None) -> Event:
         """Returns the charge of a round at the noise multiplier `noise`."""
-        aborts = self.telling_aborts
+        aborts = self.revealing_aborts
         return round_event(self.mechanism.at(noise), self.witness, self.exchanges, aborts)
 
     def other(self, noise: float | None) -> Event | None:
@@ -74,7 +74,7 @@ class RoundCost:
         if not shares_noise(mechanism):
             return None
         events = mechanism.events(self.witness, self.exchanges)
-        return with_aborts(events[OTHER_PARTY[mechanism.against]], self.telling_aborts)
+        return with_aborts(events[OTHER_PARTY[mechanism.against]], self.revealing_aborts)
 
     def solve(
         self,
@@ -127,7 +127,7 @@ def round_cost(config: Config, length: int = 0) -> RoundCost:
     cost = _cost_within(configured, config, rule, witness, length)
     planned_before = config.noise_multiplier is not None
     protocol = config.row_hiding
-    if planned_before or protocol is None or not cost.telling_aborts:
+    if planned_before or protocol is None or not cost.revealing_aborts:
         return cost
     if not reveals_cohort(cost.event(1.0)):
         return cost
@@ -164,7 +164,7 @@ def _cost_within(
     releases = releases_per_round(config.messages(), rule)
     summation = config.protocol.over(limits)
     if limits.sites:
-        aborts = min(1.0, releases * summation.stops(limits.sites, dropout))
+        aborts = min(1.0, releases * summation.abort_probability(limits.sites, dropout))
     else:
         clients, canaries = config.data.clients, config.audit.canaries
         aborts = probability(summation, config.sampler, clients, releases, dropout, canaries)

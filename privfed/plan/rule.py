@@ -113,8 +113,8 @@ def rule_text(config: Config) -> str:
         sees = "by one sum" if rule.passes == 1 else f"by {rule.passes} sums over one cohort"
     first = "".join(f"{part}, then " for part in config.aggregation.before)
     size = config.sampler.size
-    withstood = config.rule.tolerance or f"{tolerates(rule, size)} of {size}"
-    return f"{first}{name}, {sees}; Byzantine clients tolerated: {withstood}"
+    colluders_tolerated = config.rule.tolerance or f"{tolerates(rule, size)} of {size}"
+    return f"{first}{name}, {sees}; Byzantine clients tolerated: {colluders_tolerated}"
 
 
 def numbers_per_history(config: Config, parameters: int) -> int:

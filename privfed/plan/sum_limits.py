@@ -9,7 +9,7 @@ from scipy import stats
 
 from privfed.config.config import Config
 from privfed.sampling.cohort import Witness
-from privfed.secure.aborts import FEWEST_OF_DECLARED
+from privfed.secure.aborts import LEAST_DECLARED_SHARE
 from privfed.secure.encoded_sum import SecureProtocol
 from privfed.secure.limits import Limits
 
@@ -91,11 +91,11 @@ def limits_of_rare_aborts(
       exchanges: the number of sums per round.
       epsilon: the epsilon of all rounds.
     """
-    most, least = protocol.begun(limits), protocol.least_admitted(limits)
+    most, least = protocol.least_cohort(limits), protocol.least_admitted(limits)
     if not witness.random or most <= least:
         return limits
     price = (1 + math.exp(min(epsilon, _LARGEST_EPSILON))) * config.run.rounds * exchanges
     rarely = _NEXT_TO_NOTHING * config.privacy.delta / price
-    fewest_clients = math.ceil(FEWEST_OF_DECLARED * config.data.clients)
+    fewest_clients = math.ceil(LEAST_DECLARED_SHARE * config.data.clients)
     below = int(stats.binom.ppf(rarely, fewest_clients, witness.rate))
     return replace(limits, admitted=min(most, max(least, below)))

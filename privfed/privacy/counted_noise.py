@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from privfed.privacy.noise.pairwise import part_alone
+from privfed.privacy.noise.pairwise import alone_for_ratio
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class NoiseOfClients:
     colluders: float
     known_at_least: float
     known: float
-    withstood: float
+    colluders_tolerated: float
     aborts: float = 0.0
     kind: ClassVar[str] = "clients"
 
@@ -73,7 +73,7 @@ class NoiseOfSites:
 
     size: int
     minimum: int
-    withstood: float
+    colluders_tolerated: float
     kind: ClassVar[str] = "sites"
     aborts: ClassVar[float] = 0.0
 
@@ -96,13 +96,13 @@ class NoiseOfPairs:
     size: int
     pair_noise: float
     kind: ClassVar[str] = "pairs"
-    withstood: ClassVar[float] = math.inf
+    colluders_tolerated: ClassVar[float] = math.inf
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
         """Returns the variance of equivalent noise on a row, over that of a client's own noise."""
         honest = self.size - math.ceil(colluders)
-        return part_alone(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
+        return alone_for_ratio(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
 
 
 CountedNoise = NoiseOfClients | NoiseOfSites | NoiseOfPairs

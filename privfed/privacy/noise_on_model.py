@@ -43,7 +43,7 @@ def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None
     return None if mechanism.remembers else mechanism.noise_on_update(size) * summed
 
 
-def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
+def model_noise_fraction(mechanism: Mechanism, rounds: int, size: int) -> float:
     """Returns the fraction of each round's noise that remains on the final model.
 
     The fraction is a root mean square over the rounds. It is 1 for independent noise, and if a
@@ -55,7 +55,7 @@ def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
     return mechanism.noise_on_model(rounds) / noise if noise else 1.0
 
 
-def remembered_rows(mechanism: Mechanism) -> int:
+def stored_noise_rows(mechanism: Mechanism) -> int:
     """Returns the number of earlier noise vectors that are stored to compute the next one."""
     memory = mechanism.memory(Streams(0), 0)
     return memory.remembers if memory else 0

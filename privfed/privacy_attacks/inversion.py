@@ -153,7 +153,7 @@ def invert(target: Subject, options: InversionOptions) -> Inverted:
       Refused: if a client holds too few examples, or the method does not suit the model.
     """
     holders = target.clients_holding(options.examples)
-    clients = _attacked_clients(options, holders)
+    clients = _target_clients(options, holders)
     attack = adversary(target, options.steps, options.method, options.iterations)
     levels = views(target.setup.plan, options.epsilons, len(holders))
     pairs = [examples_of(target.population, client, options.examples) for client in clients]
@@ -174,7 +174,7 @@ def invert(target: Subject, options: InversionOptions) -> Inverted:
     return Inverted(target, options, attack, clients, norms, originals, tuple(qualities))
 
 
-def _attacked_clients(options: InversionOptions, holders: Indices) -> tuple[int, ...]:
+def _target_clients(options: InversionOptions, holders: Indices) -> tuple[int, ...]:
     """Returns the clients to attack. Raises `Refused` if one holds too few examples."""
     if unfit := [client for client in options.clients if client not in holders]:
         raise Refused(

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 
 from accounting.accountants import ACCOUNTANTS
-from accounting.curves import Curve, over_delta, over_rounds, spent_by
+from accounting.curves import Curve, over_delta, over_rounds, spent_events
 from accounting.durable import write_atomically
 from accounting.empirical.verdicts import REFUTED_BELOW
 from accounting.ledger import Ledger
@@ -144,7 +144,7 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
         raise Refused(f"--plot is {path}; expected a name that ends in {', '.join(KINDS)}")
     delta = float(ledger.terms["delta"])
     curves = {
-        "rounds": over_rounds(ledger.prior, spent_by(ledger), delta),
+        "rounds": over_rounds(ledger.prior, spent_events(ledger), delta),
         "delta": over_delta(ledger.spending, delta),
     }
     finite = [e for curve in curves.values() for _, by in curve for e in by.values() if _finite(e)]

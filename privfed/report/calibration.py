@@ -12,7 +12,7 @@ from accounting.statement import each_epsilon
 from privfed.core.text import ceiling
 from privfed.plan.calibration.advice import PROMISES, Advice, Alternative, relative
 from privfed.plan.calibration.answer import CalibrationAnswer
-from privfed.privacy.noise_on_model import SolvedForRun, remembered_rows
+from privfed.privacy.noise_on_model import SolvedForRun, stored_noise_rows
 from privfed.report.tables import counted, overflow_text, party_rows, rows, two_sided
 
 
@@ -23,7 +23,14 @@ def advice_report(advice: Advice) -> RenderableType:
 
 def _table(advice: Advice) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("draw, noise", "on the model", "multiplier", "adjacency", "rows kept", "rests on"):
+    for name in (
+        "sampler, noise",
+        "on the model",
+        "multiplier",
+        "adjacency",
+        "rows kept",
+        "assumptions",
+    ):
         table.add_column(name, justify="right" if name in _NUMBERS else "left")
     others = sorted(advice.ranked, key=lambda each: each.noise_on_model)
     yours = [advice.yours] if advice.yours else []
@@ -72,7 +79,7 @@ def _notes(advice: Advice) -> Iterator[str]:
         for none in advice.unavailable
         if not none.lacks
     )
-    yield from _where_buffers_pay(advice)
+    yield from _where_buffers_reduce_noise(advice)
     if advice.ranked:
         keys = ", ".join(
             f"{key} = {_written(value)}" for key, value in advice.ranked[0].keys.items()
@@ -87,7 +94,7 @@ def _promises(advice: Advice) -> list[str]:
     return [promise for promise in PROMISES if promise in named]
 
 
-def _where_buffers_pay(advice: Advice) -> Iterator[str]:
+def _where_buffers_reduce_noise(advice: Advice) -> Iterator[str]:
     """Yields the memory that buffers save compared with bands, and the additional noise."""
     for buffers in advice.ranked:
         for bands in advice.ranked:
@@ -141,7 +148,7 @@ def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
         return {}
     groups = question.groups or 1
     divided = f"; clients are in {groups} public groups" if groups > 1 else ""
-    remembered = counted(remembered_rows(mechanism), "row")
+    remembered = counted(stored_noise_rows(mechanism), "row")
     return {"correlated": f"{mechanism.span()}, storing {remembered} of noise{divided}"}
 
 

@@ -61,13 +61,13 @@ def console(json: bool) -> Console:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
-    screen = SteadyConsole(stderr=json, markup=False)  # brackets in names are not markup
+    screen = PipeSafeConsole(stderr=json, markup=False)  # brackets in names are not markup
     if not screen.is_terminal:
         screen.width = 160  # keeps a path in a log on one line
     return screen
 
 
-class SteadyConsole(Console):
+class PipeSafeConsole(Console):
     """A console that continues silently when its pipe is closed (`privfed train | head`).
 
     Control characters in all output, including tables and progress bars, are escaped, so only the

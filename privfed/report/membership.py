@@ -15,7 +15,7 @@ from rich.table import Table
 from accounting.events import REPLACE_ONE
 from accounting.statement import at_delta
 from attacks.privacy.roc import Roc, clopper_pearson
-from attacks.privacy.tradeoff import advantage_bound, tpr_bound, two_steps_apart
+from attacks.privacy.tradeoff import advantage_bound, at_distance_two, tpr_bound
 from privfed.core.text import ceiling, dump, measure
 from privfed.grid.pictures.figures import COLOURS, DASHES
 from privfed.privacy_attacks.membership import Exposure
@@ -44,12 +44,12 @@ def claim(exposure: Exposure) -> tuple[float, float, str]:
         if exposure.attacked > 1 or user.relation == REPLACE_ONE:
             return user.epsilon, user.delta, f"one client, {user.relation}"
         about = f"one client that replaces another: two steps of {user.relation}"
-        return (*two_steps_apart(user.epsilon, user.delta), about)
+        return (*at_distance_two(user.epsilon, user.delta), about)
     if user.relation == REPLACE_ONE:
         ways = [(user.epsilon, user.delta, "one client's data, which include the example")]
     else:
         about = "one client's data changed: two steps of the relation"
-        ways = [(*two_steps_apart(user.epsilon, user.delta), about)]
+        ways = [(*at_distance_two(user.epsilon, user.delta), about)]
     if silo := exposure.examples:
         ways.append((silo.epsilon, silo.delta, f"one example of a silo, {silo.relation}"))
     return min(ways)

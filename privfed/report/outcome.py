@@ -124,7 +124,7 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
     """Returns the numbers of clients with suspicious rows, or why rows were not observed."""
     config, misbehaviour = outcome.plan.config, outcome.misbehaviour
     if misbehaviour is None:
-        if not (config.attacked and config.run.simulation_metrics):
+        if not (config.has_attackers and config.run.simulation_metrics):
             return {}
         return {"misbehaviour": "not measured: the rule receives only sums, not clients' rows"}
     total, byzantine = len(misbehaviour.clients), misbehaviour.byzantine

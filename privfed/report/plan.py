@@ -10,12 +10,12 @@ from defenses.history import HistoryRule
 from privfed.auditing.canaries.power import Power
 from privfed.config.config import Config
 from privfed.core.text import duration, size_of
-from privfed.plan.budget_shares import unspent
+from privfed.plan.budget_shares import unspent_budget
 from privfed.plan.calibration.advice_question import comparable
 from privfed.plan.plan import Plan
 from privfed.plan.rule import numbers_per_history, rule_text
 from privfed.plan.site_guarantee import SiteGuarantee
-from privfed.privacy.noise_on_model import remembered_rows
+from privfed.privacy.noise_on_model import stored_noise_rows
 from privfed.report.plan_privacy import canaries_row, nominal_rows, power_row, privacy_rows
 from privfed.report.plan_sums import secure_rows, site_guarantee_row, sites_row
 from privfed.report.plan_training import (
@@ -205,10 +205,10 @@ def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if config.data.setting == "cross_device":
         also = "; a client that does not return has no history (data.setting is cross_device)"
     rule, rounds = config.rule, config.run.rounds
-    if isinstance(rule, HistoryRule) and rounds <= rule.unjudged():
+    if isinstance(rule, HistoryRule) and rounds <= rule.warm_up_rounds():
         also += (
             f"; WARNING: run.rounds is {rounds}, but the rule judges clients only after "
-            f"{rule.unjudged()} rounds; raise run.rounds, or lower aggregation.window"
+            f"{rule.warm_up_rounds()} rounds; raise run.rounds, or lower aggregation.window"
         )
     return {
         "histories": f"the rule stores {size_of(size)} for each client under private/histories, "
@@ -234,7 +234,7 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
             "rounds, under private/; no ε would cover the release of this state"
         )
     if plan.mechanism.remembers:
-        past = 8 * forecast.parameters * remembered_rows(plan.mechanism)
+        past = 8 * forecast.parameters * stored_noise_rows(plan.mechanism)
         pairs["memory"] = f"{size_of(past)} of earlier noise, computed again from a key on resume"
     return pairs
 
@@ -280,10 +280,10 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
 def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     """Returns warnings about unspent budget, a large delta, and bounds that clip much data."""
     pairs = {}
-    if left := unspent(plan):
+    if left := unspent_budget(plan):
         pairs["unspent"] = str(left)
-    weakness = plan.guarantee.weakness
-    delta = f"{weakness}; choose a smaller privacy.delta" if weakness else ""
+    delta_warning = plan.guarantee.delta_warning
+    delta = f"{delta_warning}; choose a smaller privacy.delta" if delta_warning else ""
     if warning := "; ".join(filter(None, (delta, forecast.clipped))):
         pairs["warning"] = warning
     return pairs

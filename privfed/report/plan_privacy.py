@@ -17,19 +17,19 @@ from accounting.releases import (
     TruncatedPoisson,
     WithoutReplacement,
 )
-from privfed.auditing.canaries.inclusion import canaries_drawn, canaries_sending, takes_places
+from privfed.auditing.canaries.inclusion import canaries_drawn, canaries_sending, displaces_clients
 from privfed.auditing.canaries.power import Power
 from privfed.core.text import ceiling, number
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import total
 from privfed.plan.proof import proof_text
-from privfed.privacy.noise_on_model import SolvedForRun, stays_on_model
+from privfed.privacy.noise_on_model import SolvedForRun, model_noise_fraction
 from privfed.privacy.shared_noise import noised_jointly, shares_noise
 from privfed.run.forecast import Forecast
 
 _SHOWN = (0.5, 0.25, 0.1)
 """Fractions of the charged noise for which the power of canaries is reported."""
-_TOO_LOUD = 0.05
+_NOISE_TOO_LARGE = 0.05
 """Relative increase of the noise by canaries above which a warning is shown."""
 
 
@@ -41,12 +41,14 @@ def canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
     sending = canaries_sending(plan)
     tails = _tails(relation, opposite=forecast.canaries is None)
     words = f"{count}, half of them {tails}, {sending:.3g} in a cohort"
-    words += " in the places of clients" if takes_places(plan.cost.witness) else ""
+    words += " in the places of clients" if displaces_clients(plan.cost.witness) else ""
     if not forecast.noise or not forecast.signal:
         return {"canaries": words}
-    louder = _louder(plan, forecast) - 1
+    louder = _more_noise(plan, forecast) - 1
     advice = (
-        ("; WARNING: use fewer, or the model will be less accurate") if louder > _TOO_LOUD else ""
+        ("; WARNING: use fewer, or the model will be less accurate")
+        if louder > _NOISE_TOO_LARGE
+        else ""
     )
     measured = _measured(forecast)
     return {
@@ -110,7 +112,7 @@ def _tails(relation: str, opposite: bool) -> str:
     return "send the opposite" if relation == REPLACE_ONE and opposite else "send zero"
 
 
-def _louder(plan: Plan, forecast: Forecast) -> float:
+def _more_noise(plan: Plan, forecast: Forecast) -> float:
     """Returns the noise on an update with canaries, divided by the noise without canaries.
 
     The updates of canaries act as additional noise. If clients add the noise themselves, canaries
@@ -125,7 +127,7 @@ def _louder(plan: Plan, forecast: Forecast) -> float:
     if forecast.canaries:
         total = forecast.canaries.total(sending)
     norm = total / forecast.cohort
-    if takes_places(plan.cost.witness):
+    if displaces_clients(plan.cost.witness):
         return math.hypot(1.0, norm / forecast.noise) / (1.0 - share)
     mechanism, by_clients = plan.mechanism, not plan.cost.limits.sites
     each_adds = by_clients and mechanism.trust in ("sum", "client") and not mechanism.layered
@@ -232,7 +234,7 @@ def _correlation_row(plan: Plan) -> dict[str, str]:
     if isinstance(release, RandomAllocation) and release.epoch.choices == 1:
         divided += ", of one slot each: no slot is secret, so sampling does not amplify privacy"
     rounds = plan.config.run.rounds
-    share = stays_on_model(mechanism, rounds, plan.config.sampler.size)
+    share = model_noise_fraction(mechanism, rounds, plan.config.sampler.size)
     stays = f"; {share:.3g} of it remains on the model after {rounds} rounds" if share < 1 else ""
     return {"correlated": f"{mechanism.span()}{stays}{divided}"}
 
@@ -267,7 +269,7 @@ def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     if forecast.signal is None or forecast.noise is None:
         return {}
     config = plan.config
-    share = stays_on_model(plan.mechanism, config.run.rounds, config.sampler.size)
+    share = model_noise_fraction(plan.mechanism, config.run.rounds, config.sampler.size)
     noise = share * forecast.noise
     ratio = forecast.signal / noise if noise else math.inf
     what = "of terms of" if plan.config.rule.robust else "of"

@@ -13,7 +13,7 @@ from privfed.run.forecast import Forecast
 from privfed.secure.encoded_sum import SecureProtocol
 from privfed.secure.limits import Limits
 
-_MADE_UP = {
+_SYNTHETIC_NAME = {
     "even": "as many clients at each",
     "size": "proportions 1 : 1/2 : 1/3 : … of the clients",
     "label": "by clients' labels",
@@ -27,10 +27,12 @@ def sites_row(config: Config) -> dict[str, str]:
     if not data.sites:
         return {}
     column = config.site_column
-    if config.apart:
+    if config.at_remote_sites:
         origin = "each on its own machine"
     else:
-        origin = f"column {column!r}" if column else f"simulated: {_MADE_UP[data.site_partition]}"
+        origin = (
+            f"column {column!r}" if column else f"simulated: {_SYNTHETIC_NAME[data.site_partition]}"
+        )
     several = ""
     if data.sites_per_client > 1:
         several = f", a client at up to {data.sites_per_client}; ε covers its rows at all sites"
@@ -88,7 +90,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     protocol, limits = plan.config.row_hiding, plan.cost.limits
     if protocol is None:
         return {}
-    sight = _who_sees_what(plan, protocol.seen, protocol.opener)
+    sight = _observer_rows(plan, protocol.seen, protocol.opener)
     pairs = {"secure": f"{plan.config.names['protocol']}: {sight}"}
     if promise := protocol.promise(round(forecast.cohort), limits):
         pairs["assumptions"] = promise
@@ -105,14 +107,14 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         pairs["aborts"] = f"a round with a probability of at most {forecast.aborts:.2g}{cost}"
     if limits.admitted:
         pairs["smallest cohort"] = (
-            f"{protocol.begun(limits)} clients, which makes the cost of aborts negligible"
+            f"{protocol.least_cohort(limits)} clients, which makes the cost of aborts negligible"
         )
     if exclusion := exclusion_text(plan):
         pairs["if proved Byzantine"] = exclusion
     return pairs
 
 
-def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
+def _observer_rows(plan: Plan, protocol_sight: str, opener: str) -> str:
     """Describes the view of the parties that see a sum.
 
     `protocol_sight` is the protocol's description of these views.

@@ -12,7 +12,7 @@ from accounting.statement import epsilon_at
 from privfed.analytics.statistics_file import (
     STATISTICS,
     ColumnStatistics,
-    StatedEstimate,
+    IntervalEstimate,
     Statistics,
 )
 from privfed.data.tables.dates import iso_date
@@ -65,13 +65,13 @@ def _cells(column: ColumnStatistics) -> Sequence[str]:
     return [column.name, _share(column.missing), *summary, ", ".join([*shown, *more]) or "—"]
 
 
-def _counted(count: StatedEstimate) -> str:
+def _counted(count: IntervalEstimate) -> str:
     """Formats a count and its interval: 120 (80 to 160)."""
     ends = (count.low or 0.0, count.value if count.high is None else count.high)
     return f"{count.value:.0f} ({ends[0]:.0f} to {ends[1]:.0f})"
 
 
-def _share(share: StatedEstimate) -> str:
+def _share(share: IntervalEstimate) -> str:
     return f"{share.value:.1%} (to {share.high or 0.0:.1%})"
 
 

@@ -109,7 +109,7 @@ def two_sided(against: str, other: Guarantee) -> dict[str, str]:
     """Returns the adversary that ε holds against, and the guarantee against the `other` one."""
     bound = f"{other.line()} ({other.relation})"
     why = f": {other.missing}" if other.missing else ""
-    why += f"; {other.weakness}" if other.weakness else ""
+    why += f"; {other.delta_warning}" if other.delta_warning else ""
     return {
         "adversary": _PARTIES[against],
         "second adversary": f"{bound} against {_PARTIES[OTHER_PARTY[against]]}{why}",

@@ -115,7 +115,8 @@ def export_table(exported: Exported) -> Table:
             f"by at most {exported.difference:.1g}"
         ),
         "guarantee": _guarantee(facts),
-        "carries": f"run {facts['run']}, its population, ledger head {facts['ledger_head'][:16]}…",
+        "provenance": f"run {facts['run']}, its population, "
+        f"ledger head {facts['ledger_head'][:16]}…",
     }
     if facts["lacks"]:
         pairs["lacks"] = facts["lacks"]

@@ -50,8 +50,8 @@ class ByRows:
         """All answers `[n, m]`, in the order of client indices."""
         params = exchange.broadcast["params"]
         rows = params.new_zeros(len(present.clients), exchange.layout.length)
-        foreseen = partial(self._foreseen, exchange)
-        for chunk in self._updates.chunks(exchange, present, foreseen):
+        predicted_aggregate = partial(self._predicted_aggregate, exchange)
+        for chunk in self._updates.chunks(exchange, present, predicted_aggregate):
             rows[torch.from_numpy(np.searchsorted(present.clients, chunk.ids))] = chunk.rows
         return self._updates.world.ranks.reduce(rows)
 
@@ -68,15 +68,20 @@ class ByRows:
         return aggregate.cpu()
 
     def _by_rule(
-        self, rows: Tensor, exchange: Exchange, ids: Indices | None, foreseen: bool = False
+        self,
+        rows: Tensor,
+        exchange: Exchange,
+        ids: Indices | None,
+        predicted_aggregate: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the rule's aggregate of `rows` `[n, m]` of clients `ids`, and its new memory.
 
         The number of Byzantine clients that the rule assumes is at most the number that it
-        tolerates for n rows. `foreseen`: an attacker tries the rule, with another random stream.
+        tolerates for n rows. If `predicted_aggregate`, an attacker tries the rule, with another
+        random stream.
         """
         sources: dict[str, Callable[[], Any]] = {
-            "generator": lambda: self._generator(foreseen),
+            "generator": lambda: self._generator(predicted_aggregate),
             "root": lambda: self._root_update(exchange),
             "center": lambda: self._updates.state.rule["center"],
             "model": lambda: exchange.broadcast["params"],
@@ -90,7 +95,7 @@ class ByRows:
             return rule.with_histories(rows, byzantine, **given)
         return rule(rows, byzantine, **given), None
 
-    def _foreseen(
+    def _predicted_aggregate(
         self, exchange: Exchange, rows: Tensor, byzantine: int, ids: Indices | None
     ) -> Tensor:
         """Returns the aggregate without noise, as an attacker that knows the rule computes it.
@@ -99,7 +104,7 @@ class ByRows:
         attacker that knows a rule does not know its random numbers.
         """
         clipped = self._updates.clipped(rows, byzantine)
-        return self._by_rule(clipped, exchange, ids, foreseen=True)[0]
+        return self._by_rule(clipped, exchange, ids, predicted_aggregate=True)[0]
 
     def _histories(self, exchange: Exchange, ids: Indices | None) -> Histories:
         """Returns the rule's memory of clients `ids` `[n]` of the cohort, before this round.
@@ -130,7 +135,9 @@ class ByRows:
             self._root = self._updates.world.executor.root(exchange, self._updates.cohort.round)
         return self._root
 
-    def _generator(self, foreseen: bool) -> torch.Generator:
+    def _generator(self, predicted_aggregate: bool) -> torch.Generator:
         streams, round = self._updates.world.streams, self._updates.cohort.round
-        keys = streams.at("rule/foreseen", round) if foreseen else streams.at("rule", round)
+        keys = (
+            streams.at("rule/foreseen", round) if predicted_aggregate else streams.at("rule", round)
+        )
         return torch.Generator().manual_seed(keys.integer())

@@ -112,14 +112,14 @@ class BySums:
         self, exchange: Exchange, number: int, present: Cohort
     ) -> Iterator[tuple[Indices, BoundedRows]]:
         """Yields bounded messages for exchange `number`, with client indices `[c]`, in chunks."""
-        updates, foreseen = self._updates, partial(self._foreseen, exchange)
+        updates, predicted_aggregate = self._updates, partial(self._predicted_aggregate, exchange)
         wire = updates.algorithm.wire(exchange.layout)
 
         def sent(chunk: Chunk) -> tuple[Indices, BoundedRows]:
             rows = self._terms(chunk, exchange)
             return chunk.ids, updates.bounded(chunk.ids, rows, wire, number, self.state)
 
-        return map(sent, updates.chunks(exchange, present, foreseen))
+        return map(sent, updates.chunks(exchange, present, predicted_aggregate))
 
     def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
         """Returns the rule's terms `[c, m]` to be summed, weighted if weights are not fixed.
@@ -146,7 +146,7 @@ class BySums:
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
-    def _foreseen(
+    def _predicted_aggregate(
         self, exchange: Exchange, rows: Tensor, byzantine: int, ids: Indices | None
     ) -> Tensor:
         """Returns the aggregate without noise, as attackers compute it with claimed weights."""

@@ -151,7 +151,7 @@ def run_round(
     aggregation = BySums(rule, updates) if isinstance(rule, SumRule) else ByRows(rule, updates)
     journal, conversation = Journal(charge, world), Conversation(play(algorithm, round, state))
     for number, exchange in enumerate(conversation):
-        journal.settle()
+        journal.flush()
         refuse_uncharged(round, number, algorithm)
         released = aggregation.release(exchange, number)
         refuse_not_finite(round, released)
@@ -163,7 +163,7 @@ def run_round(
 
 def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
     """Charges the round, then samples its cohort."""
-    world.writing.settle()
+    world.writing.flush()
     if world.sites:
         world.sites.gather()
     charge, sampler = world.ledger.charge(round, algorithm.event(round)), algorithm.sampler

@@ -22,7 +22,7 @@ from privfed.sampling.cohort import Cohort
 from privfed.secure.limits import SENDS, Leaves, leaving
 from privfed.secure.summation import Session
 
-Foreseen = Callable[[Tensor, int, Indices | None], Tensor]
+AggregatePredictor = Callable[[Tensor, int, Indices | None], Tensor]
 """Maps rows `[n, m]`, the number of Byzantine rows (which come first) and the clients `[n]` of the
 rows, if known, to the aggregate as attackers compute it.
 """
@@ -117,15 +117,17 @@ class ClientUpdates:
             return np.arange(self.algorithm.sites)
         return self.world.population.identities[self.cohort.clients]
 
-    def chunks(self, exchange: Exchange, present: Cohort, foreseen: Foreseen) -> Iterator[Chunk]:
+    def chunks(
+        self, exchange: Exchange, present: Cohort, predicted_aggregate: AggregatePredictor
+    ) -> Iterator[Chunk]:
         """Yields the raw answers of clients `present`; later passes of a rule get the same rows.
 
-        Attackers may try the rule by `foreseen`.
+        Attackers may try the rule by `predicted_aggregate`.
         """
         if exchange.task == "terms":
             yield from self._trained
             return
-        chunks = self._corrupted(exchange, present, foreseen)
+        chunks = self._corrupted(exchange, present, predicted_aggregate)
         # With `map`, no variable keeps the rows of a chunk in memory while the next one trains.
         yield from map(self._watched_rows, chunks) if exchange.task == "train" else chunks
 
@@ -195,7 +197,7 @@ class ClientUpdates:
         return weights @ terms / weights.sum().clamp(min=1e-30)
 
     def _corrupted(
-        self, exchange: Exchange, present: Cohort, foreseen: Foreseen
+        self, exchange: Exchange, present: Cohort, predicted_aggregate: AggregatePredictor
     ) -> Iterator[Chunk]:
         """Replaces the attackers' rows, after all other answers have arrived."""
         attackers = self.world.attackers
@@ -208,7 +210,7 @@ class ClientUpdates:
         if not attackers.replace_rows(exchange.task):
             yield from claimed
         elif answers := list(claimed):
-            yield self._replaced(_joined(answers), attackers, exchange, foreseen)
+            yield self._replaced(_joined(answers), attackers, exchange, predicted_aggregate)
 
     def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
         """Returns the exchange with the attackers' memory, to which its model was added."""
@@ -217,7 +219,11 @@ class ClientUpdates:
         return replace(exchange, remembered=self.attack_memory)
 
     def _replaced(
-        self, answer: Chunk, attackers: Attackers, exchange: Exchange, foreseen: Foreseen
+        self,
+        answer: Chunk,
+        attackers: Attackers,
+        exchange: Exchange,
+        predicted_aggregate: AggregatePredictor,
     ) -> Chunk:
         """Returns the cohort's `answer`, with the attackers' rows replaced."""
         bad = self.byzantine(answer.ids)
@@ -226,7 +232,7 @@ class ClientUpdates:
 
         def tried(rows: Tensor) -> Tensor:
             whose = _whose(len(rows), shown, ids, bad)
-            return part.of(foreseen(part.alone(rows), int(bad.sum()), whose))
+            return part.of(predicted_aggregate(part.alone(rows), int(bad.sum()), whose))
 
         sent, self.attack_memory = attackers.corrupt(
             self.cohort.round, ids, shown, self.attack_memory, tried, exchange.task

@@ -2,7 +2,7 @@
 
 *Durability* (`Writing`): writes are immediate, or run in parallel with local computations. A
 release is on disk before it is shown, before a request that depends on it is sent, and before the
-next charge: each of these three waits for `settle`. Local computations in between, such as the
+next charge: each of these three waits for `flush`. Local computations in between, such as the
 server's step and forward passes of an evaluation, do not wait.
 """
 
@@ -23,7 +23,7 @@ from accounting.events import Event
 from accounting.ledger import Charge
 from privfed.client.byzantine import Attackers
 from privfed.client.exchange import ClientState, Exchange, Executor
-from privfed.core.ranks import Alone, Ranks
+from privfed.core.ranks import Ranks, SingleProcess
 from privfed.core.streams import Keys, Streams
 from privfed.privacy.mechanism import BoundedSum, PublicState
 from privfed.privacy.noise.correlated import Correlated
@@ -40,7 +40,7 @@ class Writing(Protocol):
     def begin(self, write: Write) -> None:
         """Schedules `write` after all earlier writes."""
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Returns when all scheduled writes are durable. Raises the error of a failed write."""
 
 
@@ -50,7 +50,7 @@ class Immediate:
     def begin(self, write: Write) -> None:
         write()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         return
 
 
@@ -76,15 +76,15 @@ class InBackground:
     ) -> None:
         interrupted = self._waited()
         self._thread.shutdown()
-        self.settle()
+        self.flush()
         if interrupted and error is None:
             raise interrupted
 
     def begin(self, write: Write) -> None:
-        self.settle()
+        self.flush()
         self._begun = self._thread.submit(write)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         if self._begun is not None:
             wait([self._begun])
             begun, self._begun = self._begun, None
@@ -191,7 +191,7 @@ class World:
     """Number of values of each parameter of the model, in their order in its flat vector."""
     writing: Writing = field(default_factory=Immediate)
     """Makes releases durable, immediately or in the background."""
-    ranks: Ranks = field(default_factory=Alone)
+    ranks: Ranks = field(default_factory=SingleProcess)
     """The processes of this run; the first process charges, samples and writes."""
 
     @property
@@ -228,7 +228,7 @@ class Journal:
         write = partial(world.store.write, self.charge, releases, public)
         world.ranks.first(lambda: world.writing.begin(write))
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Waits until all releases of this round are durable."""
         if self.releases:
-            self.world.ranks.first(self.world.writing.settle)
+            self.world.ranks.first(self.world.writing.flush)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from defenses.types import RowRule, SumRule
-from privfed.client.autotune import Speed, fastest, times_as_fast
+from privfed.client.autotune import Speed, fastest, speedup
 from privfed.client.byzantine import Attackers, FalseClaims, targeted
 from privfed.client.client_measures import ClientMeasures, Measurement
 from privfed.client.device_memory import memory_of
@@ -78,7 +78,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
     scoring_seconds = _seconds_to_score(network, federation)
     network, trainer, speed = _measured(config, algorithm, federation, network)
     if config.client_mechanism.private:  # refuses models that mix examples, sent or not
-        PerExample(trainer.network).verify(*federation.examples.made_up(3))
+        PerExample(trainer.network).verify(*federation.examples.synthetic(3))
     attackers = _attackers(config, federation, streams)
     return Setup(
         plan=replace(plan, config=_as_measured(config, network, speed)),
@@ -110,7 +110,7 @@ def _refuse_other_population(plan: Plan, federation: Federation) -> None:
 def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -> None:
     """Raises `Refused` if the aggregation rule does not suit the model's layers."""
     rule = algorithm.rule
-    if isinstance(rule, RowRule) and (why := rule.unfit(network.shapes.sizes)):
+    if isinstance(rule, RowRule) and (why := rule.unfit_reason(network.shapes.sizes)):
         raise Refused(
             f"aggregation.rule is {config.names['rule']!r}, but does not suit this model, because "
             f"{why}; "
@@ -139,8 +139,8 @@ def _refuse_averages(config: Config, network: Network) -> None:
         ),
         ("compression.name", names["compression"], '"none"', config.compression.compresses),
         ("secure.protocol", names["protocol"], '"none"', config.secured),
-        ("attack.name", names["attack"], "another", config.attacked and config.attack.steers),
-        ("data.site_partition", data.site_partition, "another value", config.apart),
+        ("attack.name", names["attack"], "another", config.has_attackers and config.attack.steers),
+        ("data.site_partition", data.site_partition, "another value", config.at_remote_sites),
     )
     for key, value, instead, wrong in refused:
         if wrong and network.averaged.names:
@@ -216,7 +216,7 @@ def _measured(
         return network, trainer, replace(speed, precision=f"in full precision: mixed {reason}")
     rounded = replace(network, mixed=config.client.batch_size)
     candidate = _trainer(config, federation, rounded)
-    ratio = times_as_fast(candidate, trainer, speed, config.sampler.size)
+    ratio = speedup(candidate, trainer, speed, config.sampler.size)
     if ratio < FASTER:
         why = f"in full precision: mixed is not faster here ({ratio:.2f} x)"
         return network, trainer, replace(speed, precision=why)
@@ -259,7 +259,7 @@ def _groups(config: Config, population: Federation) -> ClientGroups | None:
     grouping = config.objective.grouping
     if grouping is None:
         return None
-    sites = 0 if config.apart else config.data.sites
+    sites = 0 if config.at_remote_sites else config.data.sites
     groups = ClientGroups.by(grouping.by, Form.of(population.examples), sites)
     _refuse_other_groups(grouping, groups.names)
     return groups
@@ -317,7 +317,7 @@ def _executor(
 
 def _attackers(config: Config, federation: Federation, streams: Streams) -> Attackers | None:
     """The attackers of the run, or None."""
-    if not config.attacked:
+    if not config.has_attackers:
         return None
     attackers = Attackers(
         config.attack,

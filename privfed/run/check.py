@@ -11,7 +11,7 @@ from accounting.guarantee import stated
 from privfed.auditing.canaries.power import Power, power_of
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
-from privfed.plan.budget_shares import budget_shares, unspent
+from privfed.plan.budget_shares import budget_shares, unspent_budget
 from privfed.plan.calibration.advice import Advice
 from privfed.plan.plan import Plan
 from privfed.plan.site_guarantee import SiteGuarantee, site_guarantee
@@ -43,7 +43,7 @@ class Check:
     def to_json(self) -> dict[str, Any]:
         """The object that `privfed check --json` prints."""
         plan, bound = self.plan, self.plan.guarantee
-        warning = "; ".join(filter(None, (bound.weakness, self.forecast.clipped)))
+        warning = "; ".join(filter(None, (bound.delta_warning, self.forecast.clipped)))
         return {
             "epsilon": bound.epsilon,
             "delta": bound.delta,
@@ -55,7 +55,7 @@ class Check:
             "event": plan.event.to_json(),
             "budget": plan.budget,
             "parts": {share.part: share.to_json() for share in budget_shares(plan)},
-            "unspent": encoded(unspent(plan)),
+            "unspent": encoded(unspent_budget(plan)),
             "noise_multiplier": plan.noise_multiplier,
             "sensitivity": _sensitivity(plan, self.forecast),
             "guarantees": stated(

@@ -19,10 +19,10 @@ from privfed.auditing.canaries.learned import (
     CanaryExamples,
     Learning,
     WithTraining,
-    made_up,
     public_directions,
     public_examples,
     public_models,
+    synthetic,
     with_trainees,
 )
 from privfed.auditing.canaries.log import FINAL, CanaryLog
@@ -71,7 +71,7 @@ def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
         self_influence(setup, setup.network.initial_params),
     )
     try:
-        return made_up(keys, audit.examples, audit.craft_steps, space, influence)
+        return synthetic(keys, audit.examples, audit.craft_steps, space, influence)
     except RuntimeError as error:  # a NotImplementedError, too
         if ran_out_of_memory(error):
             raise

@@ -10,12 +10,12 @@ from typing import Any
 
 from accounting import regular
 from accounting.ledger import terms_at
-from privfed.auditing.audited_run import went_on
+from privfed.auditing.audited_run import has_later_charges
 from privfed.config.config import Config
 from privfed.config.population_identity import population_identity
 from privfed.core.errors import Refused
-from privfed.core.own_code import sources_digest
-from privfed.data.source import KeptByUser
+from privfed.core.user_code import sources_digest
+from privfed.data.source import UserObjectSource
 from privfed.models.pretrained import start_files
 from privfed.models.recipes import Weighted
 from privfed.plan.plan import Plan
@@ -29,7 +29,7 @@ from privfed.store.run_directory import RunDirectory
 def refuse_grown(before: Priors) -> None:
     """Raises `Refused` if a counted run was charged again after it was counted."""
     for prior in before.runs:
-        if went_on(prior.to_json()):
+        if has_later_charges(prior.to_json()):
             raise Refused(
                 f"{prior.path} was counted as an earlier run, but was charged again since, so this "
                 "run's epsilon would omit the later charges; start a new run, and name both runs "
@@ -45,7 +45,7 @@ def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> N
     """
     directory.public_clients.write(setup.federation.public, before.public)
     directory.constants.write(setup.network.constants, before.lineage)
-    if isinstance(setup.plan.config.source, KeptByUser):
+    if isinstance(setup.plan.config.source, UserObjectSource):
         directory.population.write((setup.federation.examples, setup.federation.test))
     if setup.attackers:
         directory.write_attackers(setup.attackers.to_json())
@@ -187,7 +187,7 @@ def _disjoint(before: Priors) -> list[dict[str, str]]:
 
 def _attack(config: Config) -> dict[str, Any]:
     """The attack, its attackers, and their knowledge."""
-    if not config.attacked:
+    if not config.has_attackers:
         return {}
     knows = sorted(what.value for what in config.attack.knows)
     stated = {"name": config.names["attack"], **config.attackers.model_dump(), "knows": knows}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from accounting.errors import BudgetExceeded
 from accounting.guarantee import Gate, spent
 from accounting.ledger import Ledger
-from privfed.core.errors import ByzantineProved, Refused
-from privfed.core.ranks import ALONE, Ranks
+from privfed.core.errors import Refused, TooManyByzantine
+from privfed.core.ranks import SINGLE_PROCESS, Ranks
 from privfed.core.vector import all_finite
 from privfed.plan.byzantine import refuse_more_culprits
 from privfed.plan.composed_guarantees import planned_guarantee
@@ -38,7 +38,7 @@ def playing(
     directory: RunDirectory,
     ledger: Ledger,
     observers: Sequence[Observer],
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
     """Returns a context with the loop of a run, from its last checkpoint; nothing is charged yet.
@@ -93,7 +93,7 @@ class Ending:
 
     now: Checkpoint
     at_budget: bool = False
-    void: ByzantineProved | None = None
+    void: TooManyByzantine | None = None
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Loop:
             except BudgetExceeded:
                 self.ending = replace(self.ending, at_budget=True)
                 return
-            except ByzantineProved as stop:
+            except TooManyByzantine as stop:
                 self.ending = replace(self.ending, void=stop)
                 return
             trained = state is not None and round not in config.evaluation_rounds
@@ -152,7 +152,7 @@ class Loop:
         """Saves the run where it stands, and writes and returns its outcome.
 
         Raises:
-          ByzantineProved: after saving, if the next round's claim would not hold.
+          TooManyByzantine: after saving, if the next round's claim would not hold.
         """
         ending = self.ending
         self.rank_zero.end()
@@ -171,10 +171,10 @@ class Loop:
 
     def save(self, now: Checkpoint) -> None:
         """Saves the checkpoint, then client memory, whose merge is repeated after a crash."""
-        self.world.writing.settle()
+        self.world.writing.flush()
         now.save(self.directory, self.setup.network)
         for memory in self.world.remembered:
-            memory.settle(now.round)
+            memory.flush(now.round)
 
     def _state_after(self, round: int, state: TrainingState) -> TrainingState | None:
         """The state after `round`, or None if the round was consumed without an update.
@@ -216,11 +216,11 @@ class Loop:
         regular = now.round % config.run.evaluate_every == 0 or now.round == config.run.rounds
         if (regular and self.recorder.public) or now.round in config.evaluation_rounds:
             measures = self.recorder.measures(now)
-            self.world.writing.settle()
+            self.world.writing.flush()
             self.record = self.recorder.record(now, measures, counts)
             for observer in self.observers:
                 observer.after(self.record)
-        self.world.writing.settle()
+        self.world.writing.flush()
         for observer in self.observers:
             observer.after_round(now.round)
 

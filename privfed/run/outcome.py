@@ -175,7 +175,7 @@ class Outcome:
     @property
     def warning(self) -> str:
         """Warnings about a large delta, and about narrow bounds; "" if there are none."""
-        return "; ".join(filter(None, (self.guarantee.weakness, self.clipped)))
+        return "; ".join(filter(None, (self.guarantee.delta_warning, self.clipped)))
 
     @property
     def not_learned(self) -> str:

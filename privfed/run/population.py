@@ -42,7 +42,7 @@ def load_population(config: Config, streams: Streams) -> Federation:
 
     Raises `Refused` if the source cannot be read, or does not fit the configuration.
     """
-    if config.apart:
+    if config.at_remote_sites:
         raise Refused(
             'data.site_partition is "elsewhere", but then clients are at sites on machines of '
             "their own, and no data are on this machine; use `privfed federation run`, or simulate "
@@ -59,7 +59,7 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
     since their contents may have to be refused. Raises `Refused` as `load_population` does.
     """
     clients = config.data.clients
-    if config.apart:
+    if config.at_remote_sites:
         return load_empty(config, streams)
     if clients <= _FEW or (config.source.holds_real_clients and config.partition.natural):
         return load_population(config, streams)

@@ -28,7 +28,7 @@ from privfed.config.reading import read_resolved
 from privfed.core.errors import PrivfedError, Refused
 from privfed.core.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
 from privfed.core.memory import keep_freed
-from privfed.core.ranks import ALONE, PATIENCE, Ranks, Together, rank_lost_on_failure
+from privfed.core.ranks import PATIENCE, SINGLE_PROCESS, Ranks, Together, rank_lost_on_failure
 from privfed.core.version import __version__
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
@@ -70,7 +70,7 @@ def joined(workers: int) -> Iterator[Ranks]:
                 worker.terminate()
                 worker.wait()
     else:
-        yield ALONE
+        yield SINGLE_PROCESS
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def refuse_ranks(config: Config, count: int) -> None:
         reasons.append("a secure sum is simulated in one process")
     elif config.by_sites:
         reasons.append("sites' noise is simulated in one process")
-    if config.attacked:
+    if config.has_attackers:
         reasons.append("attackers are simulated in one process")
     if config.keeping:
         reasons.append("clients' states are kept by one process")

@@ -206,7 +206,7 @@ def _public(federation: Federation) -> tuple[Examples, str]:
     test = federation.test
     private = federation.shared or federation.test_is_few
     if len(test) < _LEAST_EXAMPLES or private:
-        x, y = federation.examples.made_up(_SYNTHETIC)
+        x, y = federation.examples.synthetic(_SYNTHETIC)
         return replace(federation.examples, x=x, y=y, owners=None, sites=None), ""
     order = np.random.default_rng(0).permutation(len(test))[:_MOST_EXAMPLES]
     shown = replace(test, owners=None, sites=None).take(order)

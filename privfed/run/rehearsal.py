@@ -30,7 +30,7 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
 
-class Forgetful:
+class NullReleaseStore:
     """A release store that keeps nothing: a rehearsal is never resumed."""
 
     def write(
@@ -87,7 +87,7 @@ def _world(setup: Setup, directory: RunDirectory) -> World:
     trainer = replace(setup.executor.trainer, federation=setup.federation)
     executor = replace(setup.executor, trainer=trainer, streams=setup.streams)
     setup = replace(setup, executor=executor)
-    return build_world(setup, directory, ledger, begin, store=Forgetful())
+    return build_world(setup, directory, ledger, begin, store=NullReleaseStore())
 
 
 def keeping(population: Federation, chosen: NDArray[np.bool_]) -> Federation:

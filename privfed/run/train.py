@@ -16,8 +16,8 @@ from privfed.config.config import Config
 from privfed.config.overrides import assign
 from privfed.config.reading import reassembled
 from privfed.core.errors import Broken, Refused
-from privfed.core.ranks import ALONE, Ranks
-from privfed.data.source import KeptByUser
+from privfed.core.ranks import SINGLE_PROCESS, Ranks
+from privfed.data.source import UserObjectSource
 from privfed.plan.composed_guarantees import counted_priors
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
@@ -156,7 +156,7 @@ def reassemble(
         write_companions(setup, before, directory)
         return setup, reopen(directory, setup, terms(setup, before, directory))
     refuse_other_code(wanted, stored.terms)
-    if isinstance(wanted.source, KeptByUser):
+    if isinstance(wanted.source, UserObjectSource):
         directory.population.refuse_others((setup.federation.examples, setup.federation.test))
     if sorted(directory.public_clients.of_this_run()) != sorted(setup.federation.public):
         raise Refused(
@@ -170,7 +170,7 @@ def resume(
     path: Path | RunDirectory,
     change: Callable[[Config], Config],
     observers: Sequence[Observer] = (),
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Outcome:
     """Resumes the run at `path`, with the noise multiplier it was started with.
@@ -200,7 +200,7 @@ def resumed(
     path: Path | RunDirectory,
     change: Callable[[Config], Config],
     observers: Sequence[Observer] = (),
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
     """Returns a context with the loop of an existing run; arguments as for `resume`."""
@@ -252,7 +252,7 @@ def train(
     config: Config,
     out: Path,
     observers: Sequence[Observer] = (),
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Outcome:
     """Trains `config` into the new directory `out`, together with all other `ranks`.
@@ -279,7 +279,7 @@ def started(
     config: Config,
     out: Path,
     observers: Sequence[Observer] = (),
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
     """Returns a context with the loop of a new, uncharged run; arguments as for `train`."""

@@ -15,7 +15,7 @@ from privfed.auditing.canaries.clients import Canaries, with_canaries
 from privfed.auditing.canaries.log import FINAL, CanaryLog
 from privfed.client.client_states import ClientStates
 from privfed.client.silos import PrivateSilos, SiloLedgers
-from privfed.core.ranks import ALONE, Ranks
+from privfed.core.ranks import SINGLE_PROCESS, Ranks
 from privfed.core.streams import Streams
 from privfed.plan.rule import numbers_per_history
 from privfed.privacy.noise.correlated import Correlated
@@ -116,7 +116,7 @@ def build_world(
     directory: RunDirectory,
     ledger: Ledger,
     begin: Checkpoint,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     watch: Watch | None = None,
     store: ReleaseStore | None = None,
 ) -> World:

@@ -91,7 +91,7 @@ class Allocation(SizedSampler):
         epoch, place = divmod(round - 1, self.slots)
         groups = self.groups or 1
         group = streams.at("slots/group", 0, population.identities).per_client(1)[:, 0]
-        fresh = streams.at("slots/epoch", epoch, population.identities).unforeseeable(_WORDS)
+        fresh = streams.at("slots/epoch", epoch, population.identities).keyed_words(_WORDS)
         turn = uniform_below(self.slots // groups, fresh)
         slot = (group % np.uint64(groups)).astype(np.int64) + groups * turn
         present = np.flatnonzero(slot == place)

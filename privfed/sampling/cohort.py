@@ -21,7 +21,7 @@ from accounting.releases import (
     WithoutReplacement,
 )
 from privfed.core.errors import Refused
-from privfed.core.parts import offered
+from privfed.core.parts import built_in_names
 from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 
@@ -177,7 +177,7 @@ def draws_of(*releases: type[Any]) -> str:
     def holds(sampler: Sampler) -> bool:
         return isinstance(sampler.of(_CLIENTS).witness(1, _CLIENTS).release, releases)
 
-    return offered("sampler", holds)
+    return built_in_names("sampler", holds)
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ from privfed.privacy.mechanism import Mechanism
 from privfed.sampling.cohort import Sampler, Witness, draws_of
 from privfed.secure.summation import Summation
 
-FEWEST_OF_DECLARED = 0.9
+LEAST_DECLARED_SHARE = 0.9
 """Smallest permitted population, as a fraction of `data.clients`, under Poisson sampling.
 
 The largest permitted population is `data.clients`.
@@ -87,8 +87,8 @@ def probability(
     witness = sampler.witness(0, clients)
     if not witness.random:
         places = 0 if witness.shares_places else canaries
-        once = summation.stops(sampler.size + places, dropout)
-    elif summation.stops(0, dropout) == 0.0:  # no sum ever aborts
+        once = summation.abort_probability(sampler.size + places, dropout)
+    elif summation.abort_probability(0, dropout) == 0.0:  # no sum ever aborts
         once = 0.0
     else:
         most = clients + canaries
@@ -107,17 +107,21 @@ def _of_poisson_cohorts(
     each with the largest abort probability of any cohort of at least its size; aborts of large
     cohorts are evaluated at the largest N.
     """
-    smallest = int(np.ceil(FEWEST_OF_DECLARED * clients))
+    smallest = int(np.ceil(LEAST_DECLARED_SHARE * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(most, rate)[1], cap)
     sizes = np.arange(min(low, high), high + 1)
-    stops = np.array([summation.stops(int(size), dropout) for size in sizes])
+    abort_probability = np.array(
+        [summation.abort_probability(int(size), dropout) for size in sizes]
+    )
     chance = _chance(sizes, smallest, rate)
     below = float(stats.binom.cdf(sizes[0] - 1, smallest, rate))
-    ends = np.append((stops[1:] == 1.0) & (stops[:-1] < 1.0), True)  # of each accepted range
+    ends = np.append(
+        (abort_probability[1:] == 1.0) & (abort_probability[:-1] < 1.0), True
+    )  # of each accepted range
     least = 1.0
     for cut in sizes[ends].tolist():
         # Any cut gives a bound: cohorts above it count as aborts.
-        falling = np.maximum.accumulate(np.where(sizes > cut, 0.0, stops)[::-1])[::-1]
+        falling = np.maximum.accumulate(np.where(sizes > cut, 0.0, abort_probability)[::-1])[::-1]
         few = float((falling * chance).sum())
         above = float(stats.binom.sf(cut, most, rate)) if cut < cap else 0.0
         least = min(least, few + below + above)
@@ -192,7 +196,7 @@ def refuse_population(population: int, clients: int) -> None:
     Raises:
       Refused: if `population` is not from nine tenths of `clients` to `clients`.
     """
-    if not FEWEST_OF_DECLARED * clients <= population <= clients:
+    if not LEAST_DECLARED_SHARE * clients <= population <= clients:
         raise Refused(
             f"data.clients is {clients}, but aborts are charged only for populations of nine "
             "tenths of data.clients to data.clients, and the actual population is outside; set "

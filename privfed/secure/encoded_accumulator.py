@@ -17,7 +17,7 @@ from privfed.privacy.mechanism import BoundedRows, BoundedSum
 from privfed.privacy.noise.shares import Layers
 from privfed.secure.channel import Channel
 from privfed.secure.limits import Limits
-from privfed.secure.summation import Aborted, AddedClients, Session
+from privfed.secure.summation import Aborted, Session, SummedClients
 
 
 class Arithmetic:
@@ -75,7 +75,7 @@ class EncodedAccumulator:
     ) -> None:
         self._session, self._codec, self._channel = session, codec, channel
         self._bound, self._share = bound, share
-        self._added = AddedClients()
+        self._added = SummedClients()
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         self._added.check(ids, rows, self._bound)

@@ -98,21 +98,21 @@ class SecureProtocol(Part):
         return 0.0
 
     @property
-    def relies_on(self) -> tuple[str, ...]:
+    def trusted_parties(self) -> tuple[str, ...]:
         """Parties that must follow the protocol, even if a bounded fraction of clients does not."""
         return ("the server to follow the protocol",)
 
-    def begun(self, limits: Limits) -> int:
+    def least_cohort(self, limits: Limits) -> int:
         """Returns the smallest cohort with which a sum starts."""
         return max(limits.minimum, FEWEST)
 
     def least_admitted(self, limits: Limits) -> int:
         """Returns the smallest cohort size that may be admitted: the configured or needed one."""
-        return self.begun(limits)
+        return self.least_cohort(limits)
 
     def fewest(self, limits: Limits) -> int:
         """Returns the smallest number of survivors of a completed sum, over all cohorts."""
-        return limits.least(self.begun(limits))
+        return limits.least(self.least_cohort(limits))
 
     def sharing(self, limits: Limits) -> int:
         """Lower bound n on the number of clients that add the counted noise, at most 1/n each.
@@ -123,8 +123,8 @@ class SecureProtocol(Part):
         """
         if not limits.layered:
             return self.fewest(limits)
-        begun = self.begun(limits)
-        return max(1, begun - limits.missing(begun))
+        least_cohort = self.least_cohort(limits)
+        return max(1, least_cohort - limits.missing(least_cohort))
 
     def added(self, limits: Limits) -> float:
         """Lower bound on the fraction of counted noise that is added if Byzantine clients add none.
@@ -147,7 +147,7 @@ class SecureProtocol(Part):
         """Upper bound on the known fraction of counted noise, divided by `may_collude`."""
         return 1.0
 
-    def withstood(self, limits: Limits) -> float:
+    def colluders_tolerated(self, limits: Limits) -> float:
         """Returns the largest `may_collude` with which sums within `limits` hide rows.
 
         Returns the configured value unless a protocol proves more; with sites, the number of
@@ -192,7 +192,7 @@ class SecureProtocol(Part):
           Aborted: if the sum cannot start.
         """
 
-    def stops(self, clients: int, dropout: float, limits: Limits) -> float:
+    def abort_probability(self, clients: int, dropout: float, limits: Limits) -> float:
         """Upper bound on the probability that a sum over `clients` aborts."""
         return binomial_at_most(limits.least(clients) - 1, clients, sending(dropout))
 
@@ -275,10 +275,10 @@ class EncodedSummation:
         codec = self.codec(encoding, length)
         return codec.bound * codec.step
 
-    def stops(self, clients: int, dropout: float) -> float:
+    def abort_probability(self, clients: int, dropout: float) -> float:
         if clients > self.limits.capacity:
             return 1.0
-        return self.protocol.stops(clients, dropout, self.limits)
+        return self.protocol.abort_probability(clients, dropout, self.limits)
 
     def step(self, encoding: Encoding, length: int) -> float | None:
         return self.codec(encoding, length).step

@@ -75,9 +75,9 @@ class Reader:
 
     def rest(self) -> bytes:
         """Returns all remaining bytes."""
-        return bytes(self.rest_in_place())
+        return bytes(self.rest_view())
 
-    def rest_in_place(self) -> memoryview:
+    def rest_view(self) -> memoryview:
         """Returns all remaining bytes without a copy."""
         return self.view(len(self._data) - self._at)
 

@@ -13,7 +13,7 @@ from privfed.privacy.integers import Share
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid
 from privfed.secure.limits import Limits
-from privfed.secure.summation import AddedClients, Session
+from privfed.secure.summation import Session, SummedClients
 
 
 class PlainSum(Part):
@@ -44,7 +44,7 @@ class PlainSum(Part):
     def encoded(self, encoding: Encoding, length: int) -> float:
         return encoding.bound
 
-    def stops(self, clients: int, dropout: float) -> float:
+    def abort_probability(self, clients: int, dropout: float) -> float:
         return 0.0
 
     def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
@@ -66,7 +66,7 @@ class PlainAccumulator:
     def __init__(self, length: int, bound: float) -> None:
         self._total: Tensor = torch.zeros(length, dtype=torch.float64)
         self._bound = bound
-        self._added = AddedClients()
+        self._added = SummedClients()
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         self._added.check(ids, rows, self._bound)
@@ -96,7 +96,7 @@ class NoisedSiteSums:
             raise ValueError("the noise of sites requires the site of each client")
         self._session, self._site_of, self._encoding = session, session.sites, encoding
         self._sums = torch.zeros(len(session.clients), length, dtype=torch.float64)
-        self._added = AddedClients()
+        self._added = SummedClients()
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         self._added.check(ids, rows, self._encoding.bound)

@@ -80,7 +80,7 @@ class KeyPair:
         return secret
 
     @classmethod
-    def agree_apart(cls) -> None:
+    def clear_agreements(cls) -> None:
         """Clears the cache of agreements, so each party computes them as in its own process."""
         cls._living.clear()
 

@@ -165,7 +165,7 @@ class Summation(Protocol):
           Refused: if such rows cannot be summed.
         """
 
-    def stops(self, clients: int, dropout: float) -> float:
+    def abort_probability(self, clients: int, dropout: float) -> float:
         """Upper bound on the probability that a sum aborts.
 
         Args:
@@ -192,7 +192,7 @@ class Summation(Protocol):
         """Approximate bytes that each of `clients` sends for a row `[length]`."""
 
 
-class AddedClients:
+class SummedClients:
     """The set of clients whose rows are in a sum; each client may be added once."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from privfed.config.config import Config, digest
 from privfed.config.reading import keys_of_outside_parts, read_resolved
 from privfed.core.errors import Broken, Refused, public_text, unreadable
 from privfed.models.pretrained import CHECKPOINT
-from privfed.store.tensorfile import misfits_are_broken, stated_facts
+from privfed.store.tensorfile import misfits_are_broken, tensor_facts
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _terms(ledger: Path) -> Mapping[str, Any]:
 def _head(checkpoint: Path) -> bytes:
     """Returns the ledger's head in a checkpoint, read without its tensors."""
     with misfits_are_broken(checkpoint):
-        return bytes.fromhex(str(stated_facts(checkpoint)["ledger_head"]))
+        return bytes.fromhex(str(tensor_facts(checkpoint)["ledger_head"]))
 
 
 def _refuse_outside(text: str, path: Path) -> None:

@@ -97,7 +97,7 @@ def keep_heads(ledger: Ledger, heads: str) -> None:
             "create an empty file, to which the ledger's heads are added again"
         )
     file = HeadsFile(path)
-    held = _held(file) if path.exists() else []
+    held = _read_heads(file) if path.exists() else []
     missing = lacking(held, trail)
     before = trail[: len(trail) - len(missing) + 1]
     if problems := contradictions(held, before, trail):
@@ -124,7 +124,7 @@ def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
     if not Path(heads).is_file():
         return HeadsCheck(heads, None)
     try:
-        held = _held(HeadsFile(Path(heads)))
+        held = _read_heads(HeadsFile(Path(heads)))
     except Broken as error:
         return HeadsCheck(heads, False, (str(error),))
     now = Ledger.load(ledger.path)  # once more: a run in progress may have written both meanwhile
@@ -156,7 +156,7 @@ def charges_since(ledger: Ledger, head: str) -> int | None:
     return None if line is None else sum(later.round is not None for later in trail[line:])
 
 
-def _held(file: HeadsFile) -> list[Head]:
+def _read_heads(file: HeadsFile) -> list[Head]:
     """Returns the heads in `file`. Raises `Broken` if the file cannot be read."""
     try:
         return file.read()

@@ -15,7 +15,7 @@ from typing import Any
 
 from accounting import durable, regular
 from accounting.documents import from_json
-from privfed.client.client_states import SETTLED
+from privfed.client.client_states import STATES_FILE
 from privfed.core.errors import Broken, Busy, Refused, resume_command
 from privfed.core.text import dump
 from privfed.models.pretrained import CHECKPOINT, CONSTANTS
@@ -56,8 +56,8 @@ class RunDirectory:
         self.public_clients = PublicClientsFile(path / "report" / "public_clients.json")
         self.private = path / "private"
         self.key = PrivateKey(self.private / "key")
-        self.states = self.private / SETTLED
-        self.histories = self.private / "histories" / SETTLED
+        self.states = self.private / STATES_FILE
+        self.histories = self.private / "histories" / STATES_FILE
         self.canaries = self.private / "canaries.f64"
         self.canary_examples = self.private / "canaries.safetensors"
         self.silos = self.private / "silos"

@@ -56,11 +56,11 @@ class RunRecord:
         """
         record = cls.open(path)
         try:
-            _ = record.held, record.keys, record.summary, record.evaluated, record.culprits
+            _ = record.locked, record.keys, record.summary, record.evaluated, record.culprits
             stated = record.terms.get("config")
         except AccountingError as error:
             raise Broken(public_text(error)) from None
-        if record.begun and stated != record.digest:
+        if record.opened_ledger and stated != record.digest:
             raise Broken(
                 "config.toml is not the configuration for which the ledger was opened; restore "
                 "config.toml"
@@ -68,7 +68,7 @@ class RunRecord:
         return record
 
     @cached_property
-    def held(self) -> bool:
+    def locked(self) -> bool:
         """Whether a process holds the run's lock."""
         return is_held(self.path)
 
@@ -160,7 +160,7 @@ class RunRecord:
         return Ledger.load(self.directory.ledger)
 
     @cached_property
-    def begun(self) -> Ledger | None:
+    def opened_ledger(self) -> Ledger | None:
         """The ledger of a run that began; None if the run had not begun, so nothing was released.
 
         Raises:
@@ -180,17 +180,17 @@ class RunRecord:
     @property
     def terms(self) -> Mapping[str, Any]:
         """The run's terms (δ, unit, …) in the ledger's first line; empty if there is none."""
-        return self.begun.terms if self.begun else {}
+        return self.opened_ledger.terms if self.opened_ledger else {}
 
     @property
     def charges(self) -> int:
         """The number of charges; 0 if the run had not begun."""
-        return len(self.begun.charges) if self.begun else 0
+        return len(self.opened_ledger.charges) if self.opened_ledger else 0
 
     @property
     def head(self) -> str | None:
         """The ledger's head, in hexadecimal digits; None if the run had not begun."""
-        return self.begun.head().hex() if self.begun else None
+        return self.opened_ledger.head().hex() if self.opened_ledger else None
 
     @property
     def summarised(self) -> bool:

@@ -160,7 +160,7 @@ def checked_facts(path: Path) -> dict[str, Any]:
     return about
 
 
-def stated_facts(path: Path) -> dict[str, Any]:
+def tensor_facts(path: Path) -> dict[str, Any]:
     """Returns the facts about a file's tensors, which are not read.
 
     Raises `Broken` if the file is invalid.

@@ -26,7 +26,7 @@ from privfed.auditing.scenarios import plan_of_mechanism, scenarios_of
 from privfed.config.catalog import key_of
 from privfed.config.config import Config
 from privfed.core.errors import Refused
-from privfed.core.parts import catalogued, refuse_silent
+from privfed.core.parts import catalogue_name, refuse_silent
 from privfed.core.registry import BUILT_IN, LISTS
 from privfed.run.check import check
 from privfed.run.outcome import Observer
@@ -187,7 +187,7 @@ def _config_for(kind: str, part: Any, keys: Mapping[str, Any]) -> tuple[Config, 
     for field in part.model_fields_set:
         for each in (small, declared):
             each.pop(f"{section}.{field}", None)
-    chosen = {key: [catalogued(kind, type(part))] if kind in LISTS else part}
+    chosen = {key: [catalogue_name(kind, type(part))] if kind in LISTS else part}
     reason = None
     for count in range(len(_SETTINGS) + 1):
         for settings in itertools.combinations(_SETTINGS, count):

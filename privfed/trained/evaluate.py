@@ -17,7 +17,7 @@ from accounting.durable import write_atomically
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Meaning
-from privfed.data.source import KeptByUser
+from privfed.data.source import UserObjectSource
 from privfed.models.local_part import missing_part
 from privfed.models.network import Network
 from privfed.plan.plan import ON_TRAINED
@@ -241,7 +241,7 @@ def evaluate(
         data = f"all examples of the source {config.names['source']!r}"
     else:
         population = load_population(config, streams)
-        if isinstance(config.source, KeptByUser):
+        if isinstance(config.source, UserObjectSource):
             directory.population.refuse_others((population.examples, population.test))
         population = population.at(directory.checkpoint.round())
         examples, of_trained = population.test, population.shared

@@ -48,8 +48,8 @@ from privfed.trained.export_formats import (
     Safetensors,
     quiet,
 )
-from privfed.trained.made_up_rows import MadeUp, made_up_rows
 from privfed.trained.stored_model import stored_model
+from privfed.trained.synthetic_rows import SyntheticRows, synthetic_rows
 
 
 @dataclass(frozen=True)
@@ -201,12 +201,12 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
         form = directory.checkpoint.form() or _form_of_data(config)
         network, params, round = stored_model(directory, form.empty())
     _refuse_named_inputs(form, file_format, to)
-    made_up = made_up_rows(form, config.source, network, params)
+    synthetic = synthetic_rows(form, config.source, network, params)
     if adapters:
         file_format = (Adapters if to.suffix else PeftAdapters).of(network, params)
-    inputs = dict(zip(_names(form), made_up.inputs, strict=True))
-    named = inputs if by_position(form.inputs) else by_name(made_up.inputs[0], form.inputs)
-    output = "value" if made_up.expected.dim() == 1 else "probabilities"
+    inputs = dict(zip(_names(form), synthetic.inputs, strict=True))
+    named = inputs if by_position(form.inputs) else by_name(synthetic.inputs[0], form.inputs)
+    output = "value" if synthetic.expected.dim() == 1 else "probabilities"
     recipe = {key: value for key, value in config.values()["model"].items() if key != "init"}
     facts = {
         "format": FORMAT,
@@ -216,7 +216,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
         "lacks": missing_part(network) or None,
         "model": recipe,
         "inputs": [_described(name, value) for name, value in named.items()],
-        "output": _described(output, made_up.expected),
+        "output": _described(output, synthetic.expected),
         "label": {"names": list(form.names), "scale": form.scale, "shift": form.shift},
         "preprocessing": form.preprocessing and form.preprocessing.model_dump(mode="json"),
     }
@@ -225,7 +225,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
     exportable = Exportable(_model(network, params, form), few_rows, output, facts)
     content = file_format.write(exportable)
     with quiet(file_format.called):
-        difference = _largest_difference(file_format.read(content, exportable), made_up, form, to)
+        difference = _largest_difference(file_format.read(content, exportable), synthetic, form, to)
     if isinstance(file_format, PeftAdapters):
         file_format.save(to, content)
     else:
@@ -236,7 +236,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
         file_format.called,
         len(content),
         facts,
-        len(made_up.expected),
+        len(synthetic.expected),
         difference,
     )
 
@@ -327,14 +327,14 @@ def _described(name: str, value: Tensor) -> dict[str, Any]:
     return {"name": name, "dtype": dtype, "shape": ["rows", *value.shape[1:]]}
 
 
-def _largest_difference(predict: Predict, made_up: MadeUp, form: Form, to: Path) -> float:
+def _largest_difference(predict: Predict, synthetic: SyntheticRows, form: Form, to: Path) -> float:
     """Returns the largest difference from the expected outputs, over batches of several sizes.
 
     The batches are all rows, a few, and one row. Raises `Refused` if a difference is too large.
     """
     difference = 0.0
-    for count in (len(made_up.expected), _FEW + 2, 1):
-        part = made_up.first(count)
+    for count in (len(synthetic.expected), _FEW + 2, 1):
+        part = synthetic.first(count)
         with torch.no_grad():
             predicted = predict(part.inputs)
         close = torch.allclose(

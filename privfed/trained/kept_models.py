@@ -19,7 +19,7 @@ from privfed.client.client_states import ClientStates
 from privfed.client.exchange import Broadcast
 from privfed.client.objective import Objective
 from privfed.core.errors import Refused, resume_command
-from privfed.core.parts import offered
+from privfed.core.parts import built_in_names
 from privfed.run.evaluation.heterogeneity import client_scores
 from privfed.run.last_state import last_checkpoint, refuse_lost
 from privfed.run.setup import Setup
@@ -63,7 +63,7 @@ def score_kept_models(path: Path) -> Personalised:
             raise Refused(
                 "clients of this run keep no personal models; give --personalise the number of "
                 "epochs to fine-tune, or train a run with model.local or client.objective = "
-                f"{offered('objective', lambda part: part.personalises)}"
+                f"{built_in_names('objective', lambda part: part.personalises)}"
             )
         refuse_lost(setup, directory, ledger)
         now = last_checkpoint(setup, directory, ledger)
@@ -110,7 +110,9 @@ def _models(
     for start in range(0, len(ids), _BATCH_SIZE):
         some = ids[start : start + _BATCH_SIZE]
         keys = setup.streams.at("measure", now.round, trainer.federation.identify(some))
-        theirs = states.gather(some, objective.unseen(broadcast))[0] if states else None
+        theirs = (
+            states.gather(some, objective.initial_client_state(broadcast))[0] if states else None
+        )
         measured = trainer.losses(some, broadcast["params"], keys)
         models = objective.personal(broadcast, theirs, measured).expand(len(some), -1)
         yield from zip(some.tolist(), models, strict=True)

@@ -4,7 +4,7 @@ import pytest
 from lanes import every_case
 
 from accounting.choosing.repetitions import Repetitions
-from accounting.curves import spent_by
+from accounting.curves import spent_events
 from accounting.errors import BudgetExceeded, LedgerBroken
 from accounting.events import Event, best_of
 from accounting.guarantee import Gate, guarantee, spent
@@ -35,7 +35,7 @@ def test_charges_spend_the_choice_from_the_first_on(tmp_path):
     assert again.spending == again.spending_until(1) == {CHOICE: 1}
     assert again.spending_until(0) == {}
     assert again.chosen == CHOICE
-    assert spent_by(again) == [CHOICE]
+    assert spent_events(again) == [CHOICE]
     assert len(again.charges) == 3
     assert spent(again, 1e-5).epsilon == guarantee({CHOICE: 1}, 1e-5).epsilon
     assert spent(again, 1e-5).epsilon > guarantee({ROUND: 5}, 1e-5).epsilon

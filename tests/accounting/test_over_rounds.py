@@ -11,7 +11,7 @@ from accounting.bounds.toeplitz_sensitivity import buffered_sensitivity, column_
 from accounting.choosing.repeat_and_select import RepeatAndSelect
 from accounting.choosing.repetitions import Repetitions
 from accounting.errors import Unaccountable
-from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, apart, best_of, within
+from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, best_of, summable, within
 from accounting.noises import Gaussian
 from accounting.over_rounds import AllocatedEpoch, BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import PoissonSampled, release_from_json
@@ -46,27 +46,27 @@ def test_each_survives_its_ledger_line(event):
 def test_a_begun_epoch_counts_whole_and_runs_do_not_share_one():
     epoch = Event(AllocatedEpoch(10, Gaussian(1.0)), "allocation", ADD_REMOVE)
     for rounds, epochs in [(1, 1), (10, 1), (11, 2), (40, 4), (41, 5)]:
-        assert apart({allocated(): rounds}) == {epoch: epochs}
-    grouped = apart({allocated(slots=12, groups=4): 25})
+        assert summable({allocated(): rounds}) == {epoch: epochs}
+    grouped = summable({allocated(slots=12, groups=4): 25})
     assert grouped == {replace(epoch, release=AllocatedEpoch(3, Gaussian(1.0))): 3}
     # Two runs of 15 rounds are 2 epochs each; 30 rounds in a row would be 3.
-    two = apart({allocated(): 15})
+    two = summable({allocated(): 15})
     both = {event: 2 * count for event, count in two.items()}
     assert epsilon(both, 1e-5, "pld") > epsilon({allocated(): 30}, 1e-5, "pld")
 
 
 def test_an_epoch_of_varying_noise_has_the_least_of_it():
-    mixed = apart({allocated(1.0): 5, allocated(3.0): 20})
-    assert mixed == apart({allocated(1.0): 25})
-    assert apart({allocated(1.0): 0, allocated(3.0): 20}) == apart({allocated(3.0): 20})
-    (event,) = apart({buffered(2.0): 3, buffered(1.0): 4})
+    mixed = summable({allocated(1.0): 5, allocated(3.0): 20})
+    assert mixed == summable({allocated(1.0): 25})
+    assert summable({allocated(1.0): 0, allocated(3.0): 20}) == summable({allocated(3.0): 20})
+    (event,) = summable({buffered(2.0): 3, buffered(1.0): 4})
     assert event.release == buffered(1.0).release.over(7)
     cyclic = {Event(Separated(5, Gaussian(z)), "cyclic", ZERO_OUT): 4 for z in (1.0, 2.0)}
-    assert list(apart(cyclic).values()) == [2]
+    assert list(summable(cyclic).values()) == [2]
 
 
 def test_slack_is_carried_with_an_epoch():
-    (event,) = apart({allocated(slack=1e-9): 20})
+    (event,) = summable({allocated(slack=1e-9): 20})
     assert event.slack == pytest.approx(1e-8)
 
 
@@ -123,7 +123,7 @@ def test_epochs_compose_with_other_events():
 
 def test_buffers_are_one_gaussian_over_all_rounds():
     for rounds in (1, 5, 6, 23):
-        (event,) = apart({buffered(1.5): rounds})
+        (event,) = summable({buffered(1.5): rounds})
         moved = buffered_sensitivity(DECAYS, OUTPUTS, 5, rounds)
         expected = 1.5 * column_norm(DECAYS, OUTPUTS) / moved
         assert event.release.noise_multiplier == pytest.approx(expected)

@@ -19,7 +19,7 @@ from accounting.bounds.closed import composed, gaussian_epsilon, log_delta
 from accounting.bounds.without_replacement import wor_divergence
 from accounting.curves import over_delta, over_rounds
 from accounting.errors import Unaccountable
-from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, ZERO_OUT, Event, apart
+from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, ZERO_OUT, Event, summable
 from accounting.guarantee import guarantee, stated
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
@@ -287,13 +287,13 @@ def test_a_separation_counts_participations():
     kept = Event(Separated(10, Gaussian(2.0)), "cyclic", ZERO_OUT)
     for rounds, times in ((1, 1), (10, 1), (11, 2), (100, 10), (101, 11)):
         assert epsilon({kept: rounds}, 1e-5, "pld") == epsilon({plain: times}, 1e-5, "pld")
-        assert apart({kept: rounds}) == {plain: times}
+        assert summable({kept: rounds}) == {plain: times}
 
 
 def test_two_runs_do_not_share_a_count():
     """Slots of another run are others: 15 + 15 rounds meet a client up to 2 + 2 times, not 3."""
     kept = Event(Separated(10, Gaussian(2.0)), "cyclic", ZERO_OUT)
-    both = {event: 2 * count for event, count in apart({kept: 15}).items()}
+    both = {event: 2 * count for event, count in summable({kept: 15}).items()}
     assert list(both.values()) == [4]
     assert epsilon(both, 1e-5, "pld") > epsilon({kept: 30}, 1e-5, "pld")
 

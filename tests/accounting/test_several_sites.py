@@ -16,7 +16,7 @@ from accounting.bounds.rdp import _curve
 from accounting.bounds.several_sites import _Pair, at_several_sites, losses, split
 from accounting.calibration import noise_multiplier
 from accounting.errors import Unaccountable
-from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, apart
+from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event, summable
 from accounting.guarantee import guarantee
 from accounting.noises import DiscreteGaussians, Gaussian, Skellam
 from accounting.releases import PoissonSampled, Repeated, SeveralSites, noise_of, release_from_json
@@ -124,7 +124,7 @@ def test_trap_weight_one_at_each_of_two_sites_charged_as_one():
 def test_one_site_is_plain_sampling(name):
     single, plain = SeveralSites(0.1, 1, Gaussian(1.3)), PoissonSampled(0.1, Gaussian(1.3))
     assert spent(single, 70, name) == spent(plain, 70, name)
-    assert apart({Event(single, "poisson"): 7}) == {Event(plain, "poisson"): 7}
+    assert summable({Event(single, "poisson"): 7}) == {Event(plain, "poisson"): 7}
     for noise in (Gaussian(1.3), Skellam(50.0, 2.0, 3.0), DiscreteGaussians(2.0, 5, 1.0, 1.0, 4)):
         assert at_several_sites(0.1, 1, noise) == PoissonSampled(0.1, noise)
 
@@ -185,7 +185,7 @@ def test_it_survives_its_ledger_line_and_knows_its_relation():
         assert Event.from_json(event.to_json()) == event
         for name in ("rdp", "pld"):
             assert supports(event, name) == (relation == ADD_REMOVE)
-    assert apart({Event(release, "poisson"): 4}) == {Event(release, "poisson"): 4}
+    assert summable({Event(release, "poisson"): 4}) == {Event(release, "poisson"): 4}
     for sites in (0, 65, 2.5):
         with pytest.raises(Unaccountable, match="sites of a client"):
             SeveralSites(0.1, sites, Gaussian(1.0))
@@ -263,7 +263,7 @@ def test_what_is_split_is_accounted_and_recorded_like_its_parts():
 
 def test_slack_of_what_is_repeated_is_shared_out_not_multiplied():
     event = Event(at_several_sites(0.1, 4, Skellam(4e6, 500.0, 5000.0)), "poisson", slack=1e-8)
-    singly = apart({event: 5})
+    singly = summable({event: 5})
     assert sum(each.slack * count for each, count in singly.items()) == pytest.approx(5e-8)
     assert epsilon(singly, 1e-5, "rdp") == pytest.approx(epsilon({event: 5}, 1e-5, "rdp"), rel=1e-6)
 

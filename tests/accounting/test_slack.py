@@ -12,7 +12,7 @@ from scipy import stats
 from accounting.accountants import epsilon
 from accounting.calibration import noise_multiplier
 from accounting.errors import Unaccountable
-from accounting.events import ADD_REMOVE, Event, apart
+from accounting.events import ADD_REMOVE, Event, summable
 from accounting.guarantee import guarantee
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
@@ -93,7 +93,7 @@ def test_slack_is_part_of_an_event_and_of_its_record():
 
 def test_slack_is_kept_where_runs_are_counted_by_participations():
     cyclic = Event(Separated(3, Gaussian(1.0)), "cyclic", "zero-out", slack=1e-9)
-    apart_ = apart({cyclic: 10})
+    apart_ = summable({cyclic: 10})
     assert sum(event.slack * count for event, count in apart_.items()) >= 10e-9
     assert epsilon({cyclic: 10}, 1e-5, "rdp") <= epsilon(apart_, 1e-5, "rdp")
 

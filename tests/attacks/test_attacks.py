@@ -72,11 +72,11 @@ def test_a_trigger_is_a_patch_in_the_corner_and_nothing_else(shape):
 def test_a_patch_that_lies_in_no_image_or_covers_it_does_not_fit(shape, largest):
     for size in range(1, largest + 1):
         attack = Backdoor(size=size)
-        assert attack.unfit(shape, True) is None
+        assert attack.unfit_reason(shape, True) is None
         stamped = attack.alter(torch.zeros(2, *shape))[0]
         channels = shape[0] if len(shape) == 3 else 1
         assert int(stamped.sum()) == channels * size**2 < stamped.numel()
-    assert "lower attack.size" in Backdoor(size=largest + 1).unfit(shape, True)
+    assert "lower attack.size" in Backdoor(size=largest + 1).unfit_reason(shape, True)
 
 
 def test_a_backdoor_poisons_its_share_and_aims_at_other_classes():

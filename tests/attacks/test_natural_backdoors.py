@@ -41,13 +41,13 @@ def briefed(attack, x, y, place=0):
 @every_case("parts", [2, 4, 9])
 def test_the_parts_of_a_trigger_are_dealt_and_make_it_up(shape, parts):
     attack, x = DistributedBackdoor(size=3, parts=parts), torch.rand(4, *shape) / 2
-    altered = [attack.taught(x, Briefing(10, place)) != x for place in range(parts)]
+    altered = [attack.poisoned_examples(x, Briefing(10, place)) != x for place in range(parts)]
     together = sum(each.int() for each in altered)
     assert int(together.max()) == 1, "no pixel belongs to two"
     assert torch.equal(together.bool(), attack.alter(x) != x)
     assert torch.equal(attack.alter(x), Backdoor(size=3).alter(x))
     assert all(bool(each.any()) for each in altered)
-    again = attack.taught(x, Briefing(10, place=parts + 1)) != x
+    again = attack.poisoned_examples(x, Briefing(10, place=parts + 1)) != x
     assert torch.equal(again, altered[1]), "more attackers than parts"
 
 
@@ -81,8 +81,8 @@ def test_attackers_with_pooled_examples_poison_images_and_tables(attack, shape):
     assert torch.equal(again[0], poisoned)
     assert torch.equal(again[1], labels)
     why = "the attack alters numbers, but these examples are tokens; use another attack"
-    assert attack.unfit(shape, False) == why
-    assert attack.unfit((20,), True) is None
+    assert attack.unfit_reason(shape, False) == why
+    assert attack.unfit_reason((20,), True) is None
     aimed, wanted = attack.targeted(*examples(shape=shape, seed=1), briefing.learned)
     assert len(aimed) == len(wanted) > 0
     assert set(wanted.tolist()) == {0}
@@ -130,9 +130,9 @@ def test_a_column_within_a_range_is_a_feature():
     y = torch.tensor([1, 1, 1, 0])
     attack = Semantic(column=0, low=1.0, high=2.0)
     assert attack.study(x, y, 2)["pool"].tolist() == [[1.0, 2.0], [2.0, 9.0]], "ends count"
-    assert attack.unfit((2,), True) is None
-    assert attack.unfit((1, 2), True) is None
-    assert Semantic(column=2).unfit((2,), True) == (
+    assert attack.unfit_reason((2,), True) is None
+    assert attack.unfit_reason((1, 2), True) is None
+    assert Semantic(column=2).unfit_reason((2,), True) == (
         "an example has 2 numbers, but attack.column is 2; lower attack.column"
     )
 

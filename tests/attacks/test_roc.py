@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from attacks.privacy.roc import clopper_pearson, roc
-from attacks.privacy.tradeoff import advantage_bound, tpr_bound, two_steps_apart
+from attacks.privacy.tradeoff import advantage_bound, at_distance_two, tpr_bound
 
 
 def tied(seed, count=300):
@@ -91,7 +91,7 @@ def test_the_gaussian_mechanism_touches_its_bound_and_never_crosses(sensitivity)
         gap = tpr_bound(fpr, epsilon, delta) - tpr
         assert gap.min() > -1e-9
         assert gap.min() < 1e-5
-        two = two_steps_apart(epsilon, delta)
+        two = at_distance_two(epsilon, delta)
         further = stats.norm.cdf(stats.norm.ppf(fpr) + 2 * sensitivity)
         assert (tpr_bound(fpr, *two) - further).min() > -1e-9
 
@@ -99,5 +99,5 @@ def test_the_gaussian_mechanism_touches_its_bound_and_never_crosses(sensitivity)
 def test_no_epsilon_bounds_nothing():
     assert tpr_bound(np.array([0.0, 0.5]), math.inf, 1e-5).tolist() == [1.0, 1.0]
     assert advantage_bound(math.inf, 1e-5) == advantage_bound(5000.0, 0.0) == 1.0
-    assert two_steps_apart(math.inf, 1e-5) == (math.inf, 1e-5)
-    assert two_steps_apart(5000.0, 1e-5) == (10000.0, 1.0)
+    assert at_distance_two(math.inf, 1e-5) == (math.inf, 1e-5)
+    assert at_distance_two(5000.0, 1e-5) == (10000.0, 1.0)

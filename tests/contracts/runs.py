@@ -5,7 +5,7 @@ from __future__ import annotations
 from contracts.registered import example
 from small import same_run, trained
 
-from privfed.core.parts import catalogued, find
+from privfed.core.parts import catalogue_name, find
 from privfed.core.registry import BUILT_IN
 from privfed.run.train import resume
 from privfed.testing import keys_of_objective
@@ -13,7 +13,7 @@ from privfed.testing import keys_of_objective
 
 def spelled(kind, part):
     """Returns the name of a part's class in a run file."""
-    return catalogued(kind, type(part))
+    return catalogue_name(kind, type(part))
 
 
 def with_objective(part):

@@ -82,7 +82,7 @@ def has_a_minimiser(loss):
         for step in range(200):
             other = best + torch.randn(width, generator=generator) * (0.01, 0.3, 3.0)[step % 3]
             assert loss.losses(other.expand(shape), y).mean() >= least - 1e-5
-        assert tuple(loss.best_guess(y, width).shape) == (width,)
+        assert tuple(loss.baseline_outputs(y, width).shape) == (width,)
 
 
 def measures_in_pieces(loss):
@@ -98,7 +98,7 @@ def measures_in_pieces(loss):
         name, value = loss.client_measure(whole)
         assert isinstance(name, str)
         assert isinstance(value, float)
-        guess = loss.scores(loss.best_guess(y, width).expand(outputs.shape), y, MEANING)
+        guess = loss.scores(loss.baseline_outputs(y, width).expand(outputs.shape), y, MEANING)
         first = [float(loss.measures(each)[loss.measure]) for each in (guess, whole)]
         better = first[0] <= first[1] if loss.lower_is_better else first[0] >= first[1]
         assert better, "the best constant prediction is worse than chance"

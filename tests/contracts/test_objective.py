@@ -108,8 +108,8 @@ def sends_what_it_declares(objective):
     assert objective.keeps * d <= objective.state_length(d) < (objective.keeps + 1) * d
     if objective.keeps:
         assert tuple(kept.shape) == (4, objective.state_length(d))
-        unseen = objective.unseen(training.broadcast)
-        assert tuple(unseen.shape) == (objective.state_length(d),)
+        initial_client_state = objective.initial_client_state(training.broadcast)
+        assert tuple(initial_client_state.shape) == (objective.state_length(d),)
     if objective.plain:
         assert objective.carry(training.broadcast, None) is None
 
@@ -135,8 +135,8 @@ def concludes_without_side_effects(objective):
 def rests_without_steps(objective):
     """At a rate of 0 all end where they began, so that no update moves the model."""
     training = Training(without_spread(objective), lr=0.0)
-    unseen = training.objective.unseen(training.broadcast)
-    training.states = unseen.expand(4, -1).clone()
+    initial_client_state = training.objective.initial_client_state(training.broadcast)
+    training.states = initial_client_state.expand(4, -1).clone()
     rows, _ = training.rows((0, 1, 3))
     delta = training.objective.layout(len(training.params)).view(rows, "delta")
     assert not delta.any()
@@ -147,8 +147,8 @@ def descends_like_sgd(objective):
     if type(objective).losses is Sgd.losses:
         return  # the loss is the run's; corrections of drift may turn one update
     training, plain = Training(objective), Training(Sgd()).rows((0, 1, 3))[0]
-    unseen = objective.unseen(training.broadcast)
-    training.states = unseen.expand(4, -1).clone()
+    initial_client_state = objective.initial_client_state(training.broadcast)
+    training.states = initial_client_state.expand(4, -1).clone()
     rows, _ = training.rows((0, 1, 3))
     along = (objective.layout(len(training.params)).view(rows, "delta") * plain).sum(1)
     assert (along > 0).all(), (

@@ -84,13 +84,13 @@ def states_what_it_takes(protocol):
              summation.seconds(LENGTH, CLIENTS)]  # fmt: skip
     assert all(np.isfinite(cost) and cost >= 0 for cost in costs)
     assert summation.upload(10**5, CLIENTS) > summation.upload(10, CLIENTS)
-    assert summation.stops(CLIENTS, 0.0) == pytest.approx(0.0, abs=1e-9)
-    assert 0 <= summation.stops(CLIENTS, 0.3) <= 1
+    assert summation.abort_probability(CLIENTS, 0.0) == pytest.approx(0.0, abs=1e-9)
+    assert 0 <= summation.abort_probability(CLIENTS, 0.3) <= 1
     assert protocol.seen
     assert protocol.opener
     if protocol.hides_rows:
         assert protocol.fewest(LIMITS) >= 2, "a sum of one row would be that row"
-        assert protocol.begun(LIMITS) >= protocol.fewest(LIMITS)
+        assert protocol.least_cohort(LIMITS) >= protocol.fewest(LIMITS)
         assert 0 <= protocol.honest(LIMITS) <= protocol.added(LIMITS) <= 1
 
 

@@ -74,7 +74,7 @@ def names_its_origins(source):
     assert isinstance(source.natural_partition, bool)
     assert isinstance(source.holds_real_clients, bool)
     assert source.squared_norm is None or source.squared_norm > 0
-    assert type(source).whereabouts <= {*type(source).model_fields}
+    assert type(source).storage_keys <= {*type(source).model_fields}
 
 
 class Unbounded(Synthetic):

@@ -122,9 +122,9 @@ def test_networks_in_the_models_order_are_averaged_as_they_are():
     ids=str,
 )
 def test_it_suits_chains_of_weights_and_biases_alone(layers, fits):
-    assert (RULE.unfit(layers) == "") == fits
+    assert (RULE.unfit_reason(layers) == "") == fits
     composed = Composed(before=(NearestNeighbourMixing(),), rule=RULE)
-    assert composed.unfit(layers) == RULE.unfit(layers)
+    assert composed.unfit_reason(layers) == RULE.unfit_reason(layers)
     if not fits:
         with pytest.raises(ValueError, match="must be a chain"):
             RULE(torch.zeros(1, sum(layers)), 0, model=torch.zeros(0), layers=torch.tensor(layers))

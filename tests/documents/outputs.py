@@ -6,7 +6,7 @@ import difflib
 import re
 import textwrap
 
-ANYTHING = "…"
+ANY_PATH = "…"
 """Stands for any text within a line; alone in a line, for any lines."""
 WIDTH = 108
 """Largest length of a line of a page."""
@@ -57,9 +57,9 @@ def _has(line: str, words: tuple[str, ...]) -> bool:
 
 
 def _line(line: str, shape: bool) -> str:
-    if line == ANYTHING:
+    if line == ANY_PATH:
         return r"(?:[^\n]*\n)*?"
-    between = (_shaped(piece) if shape else re.escape(piece) for piece in line.split(ANYTHING))
+    between = (_shaped(piece) if shape else re.escape(piece) for piece in line.split(ANY_PATH))
     return r"[^\n]*?".join(between) + r"\n"
 
 

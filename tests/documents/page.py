@@ -17,7 +17,7 @@ import yaml
 from documents import lookups, programs, shell
 from documents.blocks import Block, blocks
 from documents.keys import wrong_document
-from documents.outputs import ANYTHING, difference
+from documents.outputs import ANY_PATH, difference
 from documents.process import alone, execute, place
 
 
@@ -86,7 +86,7 @@ class Play:
             return
         if self.printed is None:
             raise block.failure("an output with no block before it that prints")
-        self.outputs.append((block, self.printed.replace(str(Path.cwd()), ANYTHING)))
+        self.outputs.append((block, self.printed.replace(str(Path.cwd()), ANY_PATH)))
 
 
 def play(page: Path, *, small: bool = True) -> list[tuple[Block, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 from hospitals import SEALING, Hospitals, opened_for
 
 from accounting.ledger import Ledger
-from privfed.core.ranks import ALONE
+from privfed.core.ranks import SINGLE_PROCESS
 from privfed.deploy.carriers.carrier import Carrier, Loopback, Site
 from privfed.deploy.coordinator.coordinator import Coordinator
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
@@ -31,7 +31,7 @@ class Books:
         pass
 
 
-class Asking:
+class DescriptionRequest:
     """A run over sites that a carrier reaches, round by round, with its own ledger."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Asking:
             names=made.names,
             **{"least": setup.plan.cost.limits.minimum, "seconds": 20.0, **facts},
         )
-        world = shared_world(setup, self.ledger, Books(), ALONE)
+        world = shared_world(setup, self.ledger, Books(), SINGLE_PROCESS)
         self.world = replace(world, sites=self.coordinator)
         self.state, self.round = setup.initial_state(), 0
 

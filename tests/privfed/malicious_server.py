@@ -28,7 +28,7 @@ from privfed.secure.masked.messages.roster import Advertise, Attestation, Roster
 from privfed.secure.masked.messages.rows import Inbox
 from privfed.secure.masked.messages.sealed_shares import acknowledged, read_shares, share_text
 from privfed.secure.masked.messages.unmasking import Survivors, Vote, Votes
-from privfed.secure.masked.policy import Expected, Insists
+from privfed.secure.masked.policy import Expected, MaskingPolicy
 from privfed.secure.masked.shamir import reconstruct
 from privfed.secure.primitives import Expander, seal, unseal
 from privfed.secure.summation import Aborted
@@ -87,7 +87,7 @@ class Setting:
 
     clients: tuple[int, ...]
     colluders: frozenset[int]
-    policy: Insists
+    policy: MaskingPolicy
     limits: Limits
     layers: Layers | None = None
     strangers: tuple[int, ...] = ()
@@ -178,20 +178,20 @@ class World:
 
     def _corrupt(self, who):
         """Returns keys of its own that the colluding `who` signed."""
-        keys, channel, mask = self._made_up(who)
+        keys, channel, mask = self._synthetic_population(who)
         return self.signed(keys), channel, mask
 
     def signed(self, keys):
         return replace(keys, signature=identity(keys.sender).sign(keys.text))
 
-    def _made_up(self, who):
+    def _synthetic_population(self, who):
         channel, mask = (masking_client.KeyPair(self.rng.bytes(32)) for _ in range(2))
         keys = Advertise(self.context, who, self.rng.bytes(32), channel.public, mask.public)
         return keys, channel, mask
 
     def play(self, who):
         """Generates keys in the name of an honest client that did not sign them."""
-        self.played[who] = self._made_up(who)
+        self.played[who] = self._synthetic_population(who)
 
     # --- its messages to clients, and their answers ---
 

@@ -10,7 +10,7 @@ from experiments.lora import start
 from experiments.lora.network import Transformer
 from privfed.data.sources.text import PRINTABLE, Characters, speeches
 from privfed.grid.load import load_grid
-from privfed.models.recipes import Foreign
+from privfed.models.recipes import UserNetwork
 
 SHAKESPEARE = DATA / "shakespeare" / "tinyshakespeare.txt"
 STUDY = Path(start.__file__).parent
@@ -69,7 +69,7 @@ def test_each_method_trains_the_numbers_that_the_page_states(name, method):
         key.removeprefix("model."): value for key, value in method.set.items() if "model." in key
     }
     (arguments,) = GRIDS[name].grid.get("model.arguments", [{}])
-    recipe = Foreign.of(Transformer)(arguments=arguments)
+    recipe = UserNetwork.of(Transformer)(arguments=arguments)
     characters = Characters(PRINTABLE).count
     net = built(recipe, (start.WINDOW,), characters, x=window, y=window, **keys)
     assert net.shapes.length == NUMBERS[name][method.name]

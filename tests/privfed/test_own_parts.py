@@ -158,12 +158,28 @@ BASES = {
 }
 HOOKS = {
     "client.objective": (
-        *("layout", "init", "prelude", "unseen", "origin", "carry", "along", "direction"),
+        *(
+            "layout",
+            "init",
+            "prelude",
+            "initial_client_state",
+            "origin",
+            "carry",
+            "along",
+            "direction",
+        ),
         *("message", "admitted", "conclude", "state_length"),
     ),
     "privacy.mechanism": ("event", "init", "encoding", "width", "resolved", "bound", "release"),
     "aggregation.rule": ("terms", "step", "center_after", "memory", "memory_after", "within"),
-    "aggregation.rule of rows": ("__call__", "needs", "most", "unfit", "memory", "memory_after"),
+    "aggregation.rule of rows": (
+        "__call__",
+        "needs",
+        "most",
+        "unfit_reason",
+        "memory",
+        "memory_after",
+    ),
     "aggregation.rule of weights": ("mix",),
     "aggregation.rule of columns": ("columns",),
     "compression.name": ("encode", "decode", "length"),
@@ -185,7 +201,12 @@ SHAPED = {
     "compression.name": {"encode": (THREE, None), "decode": (THREE, {})},
 }
 WRONG = [
-    *((key, hook, "text") for key, hooks in HOOKS.items() for hook in hooks if hook != "unfit"),
+    *(
+        (key, hook, "text")
+        for key, hooks in HOOKS.items()
+        for hook in hooks
+        if hook != "unfit_reason"
+    ),
     *((key, hook, None) for key, hooks in HOOKS.items() for hook in hooks if hook != "carry"),
     *((key, hook, value) for key, hooks in SHAPED.items() for hook, value in hooks.items()),
 ]
@@ -208,11 +229,13 @@ def test_what_a_hook_may_not_return_is_refused_by_its_part_and_name(
     """Nothing, another type, too few values, and tensors of another shape."""
     base, more = BASES[key]
     answers = {hook: lambda self, *given, **named: returned, "__module__": __name__}
-    part = type("Mine", (base,), answers | ({"keeps": 1} if hook == "unseen" else {}))
+    part = type("Mine", (base,), answers | ({"keeps": 1} if hook == "initial_client_state" else {}))
     monkeypatch.setattr(sys.modules[__name__], "Mine", part, raising=False)
-    more = (*more, "data.setting=cross_silo") if hook == "unseen" else more
+    more = (*more, "data.setting=cross_silo") if hook == "initial_client_state" else more
     kept = [
-        each for each in SMALL if "noise_multiplier" not in each or not more or hook == "unseen"
+        each
+        for each in SMALL
+        if "noise_multiplier" not in each or not more or hook == "initial_client_state"
     ]
     config = [*kept, f"{key.partition(' ')[0]}={__name__}:Mine", "run.rounds=1", *more]
     with pytest.raises(

@@ -10,7 +10,6 @@ from helpers import DATA
 from lanes import mostly_slow
 
 from experiments.personalisation.cases import (
-    ALONE,
     ARMS,
     EPSILONS,
     FINE_TUNED,
@@ -18,6 +17,7 @@ from experiments.personalisation.cases import (
     METHODS,
     SEEDS,
     SETTINGS,
+    SINGLE_PROCESS,
     TUNING_SEED,
     Adaptation,
     configured,
@@ -108,7 +108,7 @@ def test_models_of_their_own_score_as_the_engine_scores_them(arm, tmp_path):
 
 @with_images
 def test_clients_train_on_nothing_that_they_score_on():
-    start = untrained(small("Dirichlet 0.1", ALONE))
+    start = untrained(small("Dirichlet 0.1", SINGLE_PROCESS))
     training, held_back = start.setup.executor.trainer.federation, start.held_back
     assert len(training.examples) == len(held_back.examples) == 5_000
     before = start.shared()
@@ -138,7 +138,7 @@ def test_every_run_is_in_the_table_with_what_the_tuning_seed_chose():
     expected = [
         (setting, arm, epsilon, seed)
         for setting, arm, seed in itertools.product(settings, ARMS, SEEDS)
-        for epsilon in ((inf,) if arm == ALONE else EPSILONS)
+        for epsilon in ((inf,) if arm == SINGLE_PROCESS else EPSILONS)
     ]
     assert sorted(keys) == sorted(expected)
     for record in RESULTS:

@@ -42,7 +42,7 @@ from privfed.core.errors import Broken, PrivfedError, Refused, private_text, pub
 from privfed.core.failures import _uncaught_hook, guarded
 from privfed.grid import cell_job
 from privfed.grid.cell_job import Job, run_cell
-from privfed.grid.process_pool import Died, Ended, work
+from privfed.grid.process_pool import Ended, WorkerDied, work
 from privfed.run import process_group as follow
 from privfed.run.check import check
 
@@ -675,7 +675,7 @@ def test_workers_quote_nothing_however_they_end(capfd):
         for event in work(says_much, (SystemExit(SECRET), Unlike(SECRET)), 1)
         if isinstance(event, Ended)
     ]
-    assert [type(result) for result in ended] == [Died, Died]
+    assert [type(result) for result in ended] == [WorkerDied, WorkerDied]
     shown = capfd.readouterr()
     for kind in ("UserWarning", "KeyError", "ValueError", "SystemExit", "Unlike"):
         assert kind in shown.err

@@ -13,7 +13,7 @@ from traced import assert_secret, tracing
 
 from privfed.core import streams
 from privfed.core.registry import BUILT_IN
-from privfed.core.streams import KEPT, PRIVATE, PUBLIC, Keys, Streams
+from privfed.core.streams import PRIVATE, PUBLIC, SAVED_STREAMS, Keys, Streams
 from privfed.run.train import train
 from privfed.secure.masked import client as masking_client
 from privfed.store.run_files import PrivateKey
@@ -113,7 +113,9 @@ def test_these_runs_are_of_every_kind_and_ask_for_every_private_stream(traces):
         assert used == {*BUILT_IN[kind]}, f"add a run of each {kind} to SECRET"
     asked = {stream for trace in traces.values() for stream in trace.streams}
     of_tunings = {"candidates"}  # which are several runs: `privfed.grid.private_tuning`
-    assert {one.partition("/")[0] for one in asked} - PUBLIC == (PRIVATE | KEPT) - of_tunings
+    assert {one.partition("/")[0] for one in asked} - PUBLIC == (
+        PRIVATE | SAVED_STREAMS
+    ) - of_tunings
     drawn = {stream for trace in traces.values() for stream, _, _ in trace.draws}
     assert "slots/epoch" in asked
     assert drawn >= {"cohort", "cohort/cut", "slots", "matrix", "rule", "noise/0", "noise/1"}
@@ -132,9 +134,9 @@ def names_in_the_code():
 
 
 def test_every_stream_is_listed_once_and_another_is_refused():
-    assert not PUBLIC & (PRIVATE | KEPT)
-    assert not PRIVATE & KEPT
-    assert PRIVATE | KEPT <= {*names_in_the_code()} <= PRIVATE | KEPT | PUBLIC
+    assert not PUBLIC & (PRIVATE | SAVED_STREAMS)
+    assert not PRIVATE & SAVED_STREAMS
+    assert PRIVATE | SAVED_STREAMS <= {*names_in_the_code()} <= PRIVATE | SAVED_STREAMS | PUBLIC
     for keys in (Streams(1), Streams(1, simulated=True), Streams(1, key=bytes(32))):
         with pytest.raises(ValueError, match="neither as private nor as public"):
             keys.at("forgotten/0")
@@ -151,7 +153,7 @@ def test_private_keys_have_no_seed_whatever_else_is_kept(kind, kept):
     assert not np.array_equal(keys.per_client(4), keys.per_client(4))
 
 
-@every_case("kind", sorted(KEPT))
+@every_case("kind", sorted(SAVED_STREAMS))
 def test_kept_keys_follow_from_the_kept_key_and_not_from_the_seed_alone(kind):
     with pytest.raises(ValueError, match="kept key"):
         Streams(7).at(kind)
@@ -168,7 +170,7 @@ def test_kept_keys_follow_from_the_kept_key_and_not_from_the_seed_alone(kind):
 def made_public(kind):
     def plant(monkeypatch):
         monkeypatch.setattr(streams, "PRIVATE", PRIVATE - {kind})
-        monkeypatch.setattr(streams, "KEPT", KEPT - {kind})
+        monkeypatch.setattr(streams, "KEPT", SAVED_STREAMS - {kind})
         monkeypatch.setattr(streams, "PUBLIC", PUBLIC | {kind})
 
     return plant

@@ -50,9 +50,9 @@ def test_every_cell_of_a_study_is_a_run_that_can_be_meant(file):
 @every_case(
     "name",
     [
-        "benchmarks.work.made_up:Characters",
-        "benchmarks.work.made_up:Images",
-        "benchmarks.work.made_up:Many",
+        "benchmarks.work.synthetic:Characters",
+        "benchmarks.work.synthetic:Images",
+        "benchmarks.work.synthetic:Many",
         "fairness.two_cameras:TwoCameras",
         "personalisation.small_images:SmallImages",
         "personalisation.small_images:TwoReadings",

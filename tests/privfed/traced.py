@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 from privfed.config.config import Config
-from privfed.core.streams import KEPT, PRIVATE, Keys, Streams, expanded
+from privfed.core.streams import PRIVATE, SAVED_STREAMS, Keys, Streams, expanded
 from privfed.run import prepare
 from privfed.run.rates import with_rates
 from privfed.secure import primitives
@@ -72,7 +72,7 @@ def tracing() -> Iterator[Trace]:
     def asked(self: Streams, stream: str, *rest, **named) -> Traced:
         keys = at(self, stream, *rest, **named)
         trace.streams.add(stream)
-        if stream.partition("/")[0] in KEPT:
+        if stream.partition("/")[0] in SAVED_STREAMS:
             trace.kept.append((stream, self, keys.seed))
         return Traced.of(keys, stream, trace)
 

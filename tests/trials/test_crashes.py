@@ -85,7 +85,7 @@ def test_a_budget_that_changes_is_said_before_it_is_spent_wherever_a_resume_dies
 
 def _settled_first(loop, now):
     """What clients remember is taken in before the checkpoint that it belongs to."""
-    loop.world.states.settle(now.round)
+    loop.world.states.flush(now.round)
     now.save(loop.directory, loop.setup.network)
 
 

@@ -91,7 +91,7 @@ def long_model(parameters: int, rounds: int, *settings: str) -> Scale:
     work = Workload(
         "long",
         (
-            "data.source=experiments.benchmarks.work.made_up:Many",
+            "data.source=experiments.benchmarks.work.synthetic:Many",
             "data.clients=64",
             "cohort.sampler=fixed_size",
             f"cohort.size={COHORT}",

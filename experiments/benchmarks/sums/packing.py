@@ -136,7 +136,7 @@ def small_sum(clients: int, length: int, apart: bool) -> tuple[float, float]:
             data = encode(message)
             if apart:
                 verified.cache_clear()
-                KeyPair.agree_apart()
+                KeyPair.clear_agreements()
             at_server, began = at_server + time.thread_time() - began, time.thread_time()
             answer = encode(parties[me].handle(decode(data)))
             taken[me], began = taken[me] + time.thread_time() - began, time.thread_time()
@@ -159,7 +159,7 @@ def least(clients: int) -> tuple[float, float]:
     key, pair, other = signing_key(os.urandom(32)), KeyPair(random_key()), KeyPair(random_key())
     text, public = bytes(48), key.public_key().public_bytes_raw()
     signature = key.sign(text)
-    KeyPair.agree_apart()
+    KeyPair.clear_agreements()
     count = 200
     began = time.thread_time()
     for _ in range(count):

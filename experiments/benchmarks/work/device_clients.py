@@ -23,7 +23,7 @@ from privfed.run.setup import Setup
 NETWORKS = (CNN, TRANSFORMER)
 CLIENTS = {"cpu": (4, 16), "cuda": (64, 256, 1024)}
 """Numbers of clients that are stacked on a device of that kind."""
-ALONE = 8
+SINGLE_PROCESS = 8
 """Number of clients that are timed one by one."""
 
 
@@ -59,10 +59,10 @@ def many_clients(
     work: Workload, device: str, counts: tuple[int, ...], repeats: int
 ) -> list[ManyClients]:
     """Measures `work` on `device` with each of these counts of clients."""
-    most = max(*counts, ALONE)
+    most = max(*counts, SINGLE_PROCESS)
     sizes = (f"data.clients={most}", f"cohort.size={min(counts)}", "run.chunk=1")
     setup = work.with_(*sizes, f"run.device={device}").setup("run.trainer=loop")
-    alone = _seconds(setup, "loop", ALONE, repeats) / ALONE
+    alone = _seconds(setup, "loop", SINGLE_PROCESS, repeats) / SINGLE_PROCESS
     with FlopCounterMode(display=False) as counter:
         train(setup, "loop", 1, 0)
     operations = int(counter.get_total_flops())

@@ -17,7 +17,7 @@ TOKENS, LENGTH = 64, 20
 LIKELY = 0.7
 
 
-class MadeUp(Part):
+class SyntheticRows(Part):
     """Examples of each client, and for scoring, from streams with their own `name`."""
 
     size: int = 20
@@ -48,7 +48,7 @@ class MadeUp(Part):
         """Returns the examples of `clients` clients, sampled from `stream`."""
 
 
-class Images(MadeUp):
+class Images(SyntheticRows):
     """Images `[N, 1, 28, 28]`: a faint pattern of its class, under noise."""
 
     name: ClassVar[str] = "images"
@@ -66,7 +66,7 @@ class Images(MadeUp):
         return Examples(torch.from_numpy(x), torch.from_numpy(y), CLASSES, owners=owners)
 
 
-class Many(MadeUp):
+class Many(SyntheticRows):
     """Features `[N, 20]`, quick to make for a million clients."""
 
     size: int = 4
@@ -81,7 +81,7 @@ class Many(MadeUp):
         return Examples(torch.from_numpy(x), torch.from_numpy(y), 4, owners=owners)
 
 
-class Characters(MadeUp):
+class Characters(SyntheticRows):
     """Sequences of 20 tokens: after each, one of 64 tokens is likely, and any other is possible."""
 
     name: ClassVar[str] = "characters"

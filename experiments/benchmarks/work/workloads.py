@@ -14,7 +14,7 @@ from privfed.core.streams import Streams
 from privfed.run.prepare import prepare
 from privfed.run.setup import Setup
 
-MADE_UP = "experiments.benchmarks.work.made_up"
+MADE_UP = "experiments.benchmarks.work.synthetic"
 NO_DP = ("privacy.mechanism=none", "aggregation.weights=uniform")
 SAME_FOR_ALL = (
     "run.rounds=9999",

@@ -37,10 +37,10 @@ from defenses.types import RowRule, SumRule
 from privfed.auditing.canaries.inclusion import (
     canary_identities,
     canary_inclusion,
+    displaces_clients,
     in_population,
     inclusion_signs,
     number_of_nothing,
-    takes_places,
 )
 from privfed.auditing.canaries.log import CanaryLog
 from privfed.client.exchange import Chunk, Exchange, Executor
@@ -167,18 +167,18 @@ class WithCanaries:
     nothing: float = 0.0
 
     def answering(self, cohort: Cohort) -> Cohort:
-        real, made_up = self._parted(cohort)
+        real, synthetic = self._parted(cohort)
         answering = self.inner.answering(replace(cohort, clients=real))
         if self.within is not None:  # any row would be counted by adaptive clipping
-            made_up = made_up[self.canaries.signs[self._numbers(made_up)] != 0]
-        return replace(cohort, clients=np.concatenate([answering.clients, made_up]))
+            synthetic = synthetic[self.canaries.signs[self._numbers(synthetic)] != 0]
+        return replace(cohort, clients=np.concatenate([answering.clients, synthetic]))
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        real, made_up = self._parted(cohort)
+        real, synthetic = self._parted(cohort)
         yield from self.inner.chunks(exchange, replace(cohort, clients=real))
-        if len(made_up):
-            rows = self._rows(exchange, made_up)
-            yield Chunk(made_up, rows, rows.new_ones(len(rows)))
+        if len(synthetic):
+            rows = self._rows(exchange, synthetic)
+            yield Chunk(synthetic, rows, rows.new_ones(len(rows)))
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
         return self.inner.root(exchange, round)
@@ -188,13 +188,13 @@ class WithCanaries:
         ids = cohort.clients
         return ids[ids < self.clients], ids[ids >= self.clients]
 
-    def _numbers(self, made_up: Indices) -> Indices:
-        """Returns the numbers `[c]` of the canaries at the population positions `made_up` `[c]`."""
-        return self.canaries.entered[made_up - self.clients]
+    def _numbers(self, synthetic: Indices) -> Indices:
+        """Returns the numbers `[c]` of canaries at the population positions `synthetic` `[c]`."""
+        return self.canaries.entered[synthetic - self.clients]
 
-    def _rows(self, exchange: Exchange, made_up: Indices) -> Tensor:
-        """Returns the rows `[c, m]` of the canaries at population positions `made_up` `[c]`."""
-        numbers = self._numbers(made_up)
+    def _rows(self, exchange: Exchange, synthetic: Indices) -> Tensor:
+        """Returns the rows `[c, m]` of the canaries at population positions `synthetic` `[c]`."""
+        numbers = self._numbers(synthetic)
         signs = self.canaries.signs[numbers]
         lengths = torch.from_numpy(signs * self._norms(exchange, numbers))
         directions = self.canaries.directions[torch.from_numpy(numbers)]
@@ -212,11 +212,11 @@ class WithCanaries:
         return np.where(within, _WITHIN, _LONG) * clip
 
 
-def part_within(mechanism: Mechanism, drawn: Witness) -> float | None:
+def share_within_clip(mechanism: Mechanism, drawn: Witness) -> float | None:
     """Returns the fraction of canaries within the clipping norm; None if the norm is fixed."""
     if not mechanism.adaptive:
         return None
-    if takes_places(drawn) and isinstance(mechanism, FollowsQuantile):
+    if displaces_clients(drawn) and isinstance(mechanism, FollowsQuantile):
         return mechanism.clip_quantile
     return 0.5
 
@@ -275,7 +275,7 @@ def with_canaries(
       canaries: the canaries.
       log: records the products of releases with directions.
     """
-    clip, within = float(mechanism.clip), part_within(mechanism, drawn)
+    clip, within = float(mechanism.clip), share_within_clip(mechanism, drawn)
     nothing = number_of_nothing(rule)
     return replace(
         world,

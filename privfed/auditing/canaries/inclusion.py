@@ -81,7 +81,7 @@ def _name(canary: int, part: int) -> str:
     return f"canary {canary}, part {part}" if part else f"canary {canary}"
 
 
-def takes_places(drawn: Witness) -> bool:
+def displaces_clients(drawn: Witness) -> bool:
     """Whether the cohort size is fixed, so that a canary can displace a client."""
     return drawn.shares_places and not drawn.random
 
@@ -90,7 +90,7 @@ def canaries_drawn(plan: Plan) -> float:
     """Returns the expected number of canaries in a cohort if the population has all canaries."""
     config = plan.config
     count, clients = config.audit.canaries, config.data.clients
-    population = clients + count if takes_places(plan.cost.witness) else clients
+    population = clients + count if displaces_clients(plan.cost.witness) else clients
     return count * config.sampler.size / population
 
 

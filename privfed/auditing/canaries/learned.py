@@ -80,7 +80,7 @@ class CanaryExamples:
         return Federation(examples, offsets, like.test, canary_identities(numbers))
 
 
-def made_up(
+def synthetic(
     keys: Keys, each: int, steps: int, space: InputSpace, influence: SelfInfluence
 ) -> CanaryExamples:
     """Generates synthetic examples for canaries.
@@ -180,17 +180,17 @@ class WithTraining:
     nothing: float = 0.0
 
     def answering(self, cohort: Cohort) -> Cohort:
-        real, made_up = self._parted(cohort)
+        real, synthetic = self._parted(cohort)
         there = (
             self.inner.answering(replace(cohort, clients=real)).clients,
-            self.training.answering(replace(cohort, clients=made_up)).clients + self.clients,
+            self.training.answering(replace(cohort, clients=synthetic)).clients + self.clients,
         )
         return replace(cohort, clients=np.concatenate(there))
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        real, made_up = self._parted(cohort)
+        real, synthetic = self._parted(cohort)
         yield from self.inner.chunks(exchange, replace(cohort, clients=real))
-        for chunk in self.training.chunks(exchange, replace(cohort, clients=made_up)):
+        for chunk in self.training.chunks(exchange, replace(cohort, clients=synthetic)):
             silent = torch.from_numpy(self.silent[chunk.ids]).to(chunk.rows.device)
             rows = chunk.rows.masked_fill(silent[:, None], self.nothing)
             yield replace(chunk, ids=chunk.ids + self.clients, rows=rows)

@@ -88,10 +88,15 @@ class Compressed(Around):
         )
         return {**broadcast, **replies}
 
-    def unseen(self, broadcast: Broadcast) -> Tensor:
+    def initial_client_state(self, broadcast: Broadcast) -> Tensor:
         """State of a new client: the objective's, with a residual of zero."""
-        unseen, params = self.inner.unseen(broadcast), broadcast["params"]
-        return torch.cat([unseen, params.new_zeros(self.compression.keeps * len(params))])
+        initial_client_state, params = (
+            self.inner.initial_client_state(broadcast),
+            broadcast["params"],
+        )
+        return torch.cat(
+            [initial_client_state, params.new_zeros(self.compression.keeps * len(params))]
+        )
 
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work

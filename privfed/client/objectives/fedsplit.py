@@ -55,7 +55,7 @@ class FedSplit(Objective):
         yield from ()
         return {"first": memory["first"]}
 
-    def unseen(self, broadcast: Broadcast) -> Tensor:
+    def initial_client_state(self, broadcast: Broadcast) -> Tensor:
         return broadcast["first"]
 
     def direction(

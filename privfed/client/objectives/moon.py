@@ -38,7 +38,7 @@ class Moon(Objective):
     temperature: float = Field(0.5, gt=0)
     """Temperature t of the similarities."""
 
-    def unseen(self, broadcast: Broadcast) -> Tensor:
+    def initial_client_state(self, broadcast: Broadcast) -> Tensor:
         return broadcast["params"]
 
     def contrasts(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:

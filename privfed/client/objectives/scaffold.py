@@ -65,7 +65,7 @@ class Scaffold(Objective):
         yield from ()
         return {"control": memory["control"]}
 
-    def unseen(self, broadcast: Broadcast) -> Tensor:
+    def initial_client_state(self, broadcast: Broadcast) -> Tensor:
         return broadcast["control"]
 
     def direction(

@@ -288,7 +288,7 @@ def _data_section(declared: Declaration) -> list[str]:
     lines += [_line(key, value) for key, value in label.declared.items()]
     if words := declared.missing_words():
         lines.append(_line("missing_words", words, "also count as empty, except where declared"))
-    lines += _people(declared)
+    lines += _client_count(declared)
     for name, rows in declared.tables().items():
         lines += ["", f"[data.{name}]"]
         whys = (
@@ -298,7 +298,7 @@ def _data_section(declared: Declaration) -> list[str]:
     return lines
 
 
-def _people(declared: Declaration) -> list[str]:
+def _client_count(declared: Declaration) -> list[str]:
     """The lines that declare the number of clients, and the test set."""
     sites = _site_counts(declared.sites) if declared.sites else []
     if declared.known:

@@ -19,7 +19,7 @@ from privfed.data.partitions.basic import Simulated
 
 Weights = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
 """Draws weights of labels `[classes]`, given a mask of the remaining labels `[classes]`."""
-Wish = Callable[[Indices, int], Indices]
+LabelCountSampler = Callable[[Indices, int], Indices]
 """A client's rule: maps the number of remaining examples of each label `[classes]`, and the
 client's quota, to the number that it takes of each label `[classes]`.
 """
@@ -66,12 +66,12 @@ class LongTail(Simulated):
         labels, classes = _classes(examples, "long_tail"), examples.classes
         tail = self.ratio ** -(np.arange(classes) / max(classes - 1, 1))
 
-        def wish() -> Wish:
+        def draw_label_counts() -> LabelCountSampler:
             frequencies = rng.permutation(tail)
             return flat(rng, lambda left: frequencies)
 
         quota = self.sizes(len(labels), clients, rng)
-        return assigned_by_class(labels, classes, quota, wish, rng)
+        return assigned_by_class(labels, classes, quota, draw_label_counts, rng)
 
 
 class Pachinko(Simulated):
@@ -101,10 +101,12 @@ class Pachinko(Simulated):
         children = [np.flatnonzero(np.equal(self.coarse, c)) for c in np.unique(self.coarse)]
         quota = self.sizes(len(labels), clients, rng)
         return assigned_by_class(
-            labels, examples.classes, quota, lambda: self._wish(rng, children), rng
+            labels, examples.classes, quota, lambda: self._draw_label_counts(rng, children), rng
         )
 
-    def _wish(self, rng: np.random.Generator, children: list[Indices]) -> Wish:
+    def _draw_label_counts(
+        self, rng: np.random.Generator, children: list[Indices]
+    ) -> LabelCountSampler:
         """Draws a client's label counts: first over coarse labels, then over fine ones.
 
         If a fine label runs out, other fine labels of the same coarse label fill the gap.
@@ -148,7 +150,7 @@ def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[
     return shares
 
 
-def flat(rng: np.random.Generator, weights: Weights) -> Wish:
+def flat(rng: np.random.Generator, weights: Weights) -> LabelCountSampler:
     """Returns a rule that draws labels independently by `weights` over the remaining labels.
 
     If a label runs out, the missing draws are repeated among the other labels. If their weights
@@ -174,7 +176,7 @@ def assigned_by_class(
     labels: Indices,
     classes: int,
     quota: Indices,
-    wish: Callable[[], Wish],
+    draw_label_counts: Callable[[], LabelCountSampler],
     rng: np.random.Generator,
 ) -> Indices:
     """Assigns each example `[N]` to an owner, exactly once.
@@ -192,7 +194,7 @@ def assigned_by_class(
     left = np.array([len(pile) for pile in piles])
     owners = np.empty(len(labels), dtype=np.int64)
     for client in rng.permutation(len(quota)):
-        share = wish()(left, int(quota[client]))
+        share = draw_label_counts()(left, int(quota[client]))
         for pile, first, count in zip(piles, left - share, share, strict=True):
             owners[pile[first : first + count]] = client
         left -= share

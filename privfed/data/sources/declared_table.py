@@ -80,7 +80,7 @@ class DeclaredTable(Part):
     """Words that count as empty cells, such as "unknown"."""
     natural_partition: ClassVar[bool] = True
     holds_real_clients: ClassVar[bool] = True
-    whereabouts: ClassVar[frozenset[str]] = frozenset({"site"})
+    storage_keys: ClassVar[frozenset[str]] = frozenset({"site"})
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
-from privfed.core.parts import part_around
+from privfed.core.parts import part_with_objects
 from privfed.core.streams import Streams
 from privfed.core.vector import Indices
 from privfed.data.federation import Examples
@@ -43,7 +43,7 @@ class GivenTable(DeclaredTable):
     @classmethod
     def of(cls, rows: Readable, test: Readable | None = None) -> type[Self]:
         """The source class with the table `rows`, and a public test table, if any."""
-        return part_around(cls, cls, rows=rows, test=test)
+        return part_with_objects(cls, cls, rows=rows, test=test)
 
     def sources(self, seed: int) -> tuple[str, ...]:
         """Returns tables with this client column, and any table, as the origin is unknown."""

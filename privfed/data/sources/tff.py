@@ -58,7 +58,7 @@ def read_clients(
         for number, name in chosen:
             called = f"{path}, client {number}"
             _refuse_blanks(name, called)
-            group = _held(groups, name, called)
+            group = _member(groups, name, called)
             held, shape = _features(group, x, stored if shape is None else (shape,), called)
             if y:
                 ys.append(_labels(group, y, len(held), called))
@@ -110,7 +110,7 @@ def _groups(path: Path) -> Iterator[Any]:
         )
     try:
         with h5py.File(path, "r") as file:
-            groups = _held(file, _EXAMPLES, str(path))
+            groups = _member(file, _EXAMPLES, str(path))
             if not isinstance(groups, h5py.Group):
                 raise Refused(f"data: {path} has no group '{_EXAMPLES}'; expected {_FORM}")
             yield groups
@@ -127,7 +127,7 @@ def _groups(path: Path) -> Iterator[Any]:
         ) from None
 
 
-def _held(group: Any, name: str, called: str) -> Any:
+def _member(group: Any, name: str, called: str) -> Any:
     """Returns the object under `name` in `group`, if any. Raises `Refused` for a link."""
     import h5py
 
@@ -147,7 +147,7 @@ def _dataset(group: Any, name: str, called: str) -> Any:
     """
     import h5py
 
-    dataset = _held(group, name, called) if isinstance(group, h5py.Group) else None
+    dataset = _member(group, name, called) if isinstance(group, h5py.Group) else None
     if not isinstance(dataset, h5py.Dataset) or dataset.ndim < 1:
         raise Refused(f"data: {called} has no array {name!r}; expected {_FORM}")
     if dataset.is_virtual or dataset.external:

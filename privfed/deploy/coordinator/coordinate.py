@@ -122,7 +122,7 @@ def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) ->
             f"{len(federation.sites)} sites; set data.sites to that number",
             key="data.sites",
         )
-    if not (config.apart or config.site_column):
+    if not (config.at_remote_sites or config.site_column):
         raise Refused(
             f'{run}: data.site_partition is "{data.site_partition}", which simulates sites, but '
             'clients are at sites on their own machines; set data.site_partition = "elsewhere"',

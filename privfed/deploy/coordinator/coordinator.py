@@ -15,7 +15,7 @@ from accounting.ledger import Ledger
 from privfed.client.exchange import Exchange
 from privfed.core.errors import Busy
 from privfed.deploy.carriers.carrier import UNREACHABLE, Carrier
-from privfed.deploy.coordinator.sum_session import SumSession, begun
+from privfed.deploy.coordinator.sum_session import SumSession, start_session
 from privfed.deploy.messages.declaration import Declaration
 from privfed.deploy.messages.envelope import Envelope, Kind, Reply, read_answer
 from privfed.deploy.messages.questions import Question
@@ -99,7 +99,7 @@ class Coordinator:
         """Returns the sum over all sites, with their noise. Raises `Aborted` if too few survive."""
         question = Question(round, number, exchange, state)
         facts = self.declaration.run, self.sealing
-        session = begun(self.algorithm_in(round), self.directory, question, *facts)
+        session = start_session(self.algorithm_in(round), self.directory, question, *facts)
         excluded = self.exclusions.before(round)
         head, start = self.ledger.head(), sized(question.encode())
         bodies: Mapping[int, bytes] = {

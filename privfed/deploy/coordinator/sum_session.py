@@ -40,7 +40,7 @@ class MaskedSession:
     _steps: int = field(default=0, init=False)
 
     @classmethod
-    def begun(
+    def start_session(
         cls,
         algorithm: Algorithm,
         summation: EncodedSummation,
@@ -156,7 +156,7 @@ SumSession = MaskedSession | PlainSession
 """The server's side of one sum, for any protocol."""
 
 
-def begun(
+def start_session(
     algorithm: Algorithm, directory: Directory, question: Question, run: bytes, sealing: KeyPair
 ) -> SumSession:
     """Starts the sum over the sites of `directory` that answers a question.
@@ -169,5 +169,5 @@ def begun(
       sealing: the coordinator's key, to which plain sums are sealed.
     """
     if isinstance(algorithm.summation, EncodedSummation):
-        return MaskedSession.begun(algorithm, algorithm.summation, directory, question)
+        return MaskedSession.start_session(algorithm, algorithm.summation, directory, question)
     return PlainSession(algorithm, directory, question, run, sealing)

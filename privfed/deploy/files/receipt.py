@@ -11,7 +11,7 @@ from typing import Any
 from accounting import chain
 from accounting.documents import Encoded
 from accounting.errors import AccountingError, LedgerBroken
-from accounting.events import Event, Spending, apart
+from accounting.events import Event, Spending, summable
 from privfed.core.errors import Refused, public_text
 from privfed.deploy.site.policy import Code, Declined, Refusal
 from privfed.plan.assumed import Assumed
@@ -165,7 +165,7 @@ class AnsweredRun:
     """The number of rounds that were charged to the clients."""
 
 
-def charged_here(
+def charges_restated(
     spending: Spending, assumed: Assumed | None, against: str | None, now: Assumed
 ) -> Counter[Event]:
     """Returns the charged events of one run, restated for another adversary.
@@ -180,7 +180,7 @@ def charged_here(
     Raises:
       Incomposable: if no bound against `now` is known.
     """
-    prior = Prior("", "", "", apart(spending), against=against, assumed=assumed)
+    prior = Prior("", "", "", summable(spending), against=against, assumed=assumed)
     return Counter(prior.under(now).spending)
 
 
@@ -222,7 +222,7 @@ class RunReceipts:
         charged: Counter[Event] = Counter()
         for (event, other), count in self.events.items():
             charged[other if alone and other else event] += self.first.prepaid_rounds or count
-        return charged_here(charged, self.first.assumes, self._party(alone), now)
+        return charges_restated(charged, self.first.assumes, self._party(alone), now)
 
     def _party(self, alone: bool) -> str | None:
         """Returns the party against which the events hold; None if they hold against both."""

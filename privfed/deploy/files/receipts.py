@@ -33,7 +33,7 @@ from privfed.deploy.files.receipt import (
     Commits,
     Receipt,
     RunReceipts,
-    charged_here,
+    charges_restated,
     read_line,
 )
 from privfed.deploy.site.policy import Code, Declined, Refusal, SpendingLimit
@@ -160,7 +160,7 @@ class Receipts:
         Raises:
           Incomposable: if a run gives no guarantee against the joint adversary.
         """
-        return self.spending(now=assumed), charged_here(
+        return self.spending(now=assumed), charges_restated(
             spending, assumed, against, self._joint(assumed)
         )
 

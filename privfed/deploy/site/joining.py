@@ -19,7 +19,6 @@ from privfed.deploy.files.run_state import RunState
 from privfed.deploy.files.site_folder import SiteFolder
 from privfed.deploy.messages.declaration import Declaration, ExampleForm
 from privfed.deploy.site.admission import Admission
-from privfed.deploy.site.own_modules import outside_part
 from privfed.deploy.site.party import MakesParties, MaskedParties, PlainParties
 from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal
 from privfed.deploy.site.policy_check import refusal
@@ -27,6 +26,7 @@ from privfed.deploy.site.population import readable_examples, site_population, s
 from privfed.deploy.site.run_party import FixedTime, RunParty
 from privfed.deploy.site.site_setup import bare_setup, rehearsed_seconds, site_config
 from privfed.deploy.site.site_work import SiteWork
+from privfed.deploy.site.user_modules import outside_part
 from privfed.run.setup import Setup
 from privfed.secure.frames import BadMessage
 

@@ -9,11 +9,11 @@ from typing import Protocol, runtime_checkable
 
 from privfed.config.config import Config
 from privfed.core.errors import Refused
-from privfed.core.parts import catalogued
+from privfed.core.parts import catalogue_name
 from privfed.core.registry import BUILT_IN, GIVEN, LISTS
 from privfed.deploy.files.federation_file import FederationFile, Threat
-from privfed.deploy.site.own_modules import unlisted_model
 from privfed.deploy.site.policy import Code, LocalPolicy, Refusal
+from privfed.deploy.site.user_modules import unlisted_model_refusal
 from privfed.plan.refusals import refusals
 from privfed.plan.sum_limits import configured_limits
 
@@ -38,7 +38,7 @@ class _Request:
 
     def name(self, kind: str) -> str:
         """Returns the registered name of the part of `kind`, whatever name the run file uses."""
-        return catalogued(kind, type(self.config.parts[kind]))
+        return catalogue_name(kind, type(self.config.parts[kind]))
 
 
 def refusal(
@@ -50,7 +50,7 @@ def refusal(
     """Returns the refusal of the run `config` by a site; None if the policy allows the run.
 
     The refusal depends only on the policy and on public facts of the run, so it reveals no client
-    data. Two checks are elsewhere: `own_modules.outside_part` examines a run file before it is
+    data. Two checks are elsewhere: `user_modules.outside_part` examines a run file before it is
     built, and `privfed.deploy.files.receipts` compares the cost of rounds with the budget.
 
     Args:
@@ -236,7 +236,7 @@ def _model(request: _Request) -> Reasons:
             yield Code.MODEL, _not_listed("model.name", name, "allow.models", allowed)
     else:
         for spelt in dict.fromkeys([request.config.names["model"], name]):
-            if unlisted := unlisted_model(request.policy, spelt):
+            if unlisted := unlisted_model_refusal(request.policy, spelt):
                 yield unlisted.code, unlisted.reason
     most = request.policy.allow.parameters
     if request.parameters > most:

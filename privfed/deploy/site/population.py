@@ -137,14 +137,14 @@ def synthetic_clients(config: Config, form: ExampleForm, count: int = 0) -> Fede
     They have the columns and labels that the run declares, and no test set: no check of data may
     use them.
     """
-    made_up = form.zeros(count)
+    synthetic = form.zeros(count)
     if isinstance(config.source, DeclaredTable):
         known = declared_columns(config.source)
-        made_up = replace(made_up, meaning=known.meaning, preprocessing=known.preprocessing)
+        synthetic = replace(synthetic, meaning=known.meaning, preprocessing=known.preprocessing)
     return Federation(
-        made_up,
+        synthetic,
         np.arange(count + 1, dtype=np.int64),
-        made_up.take(np.empty(0, dtype=np.int64)),
+        synthetic.take(np.empty(0, dtype=np.int64)),
         stands_for=config.data.clients,
         sites=np.zeros(count, dtype=np.int64),
     )

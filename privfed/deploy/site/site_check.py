@@ -19,10 +19,10 @@ from privfed.core.errors import Refused, public_text
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.messages.declaration import ExampleForm
 from privfed.deploy.site.joining import Membership
-from privfed.deploy.site.own_modules import outside_part
 from privfed.deploy.site.policy import Code, Declined, LocalPolicy, Refusal, SpendingLimit
 from privfed.deploy.site.population import readable_examples, site_population
 from privfed.deploy.site.site_setup import largest_cohort, site_config
+from privfed.deploy.site.user_modules import outside_part
 from privfed.plan.assumptions import Incomposable
 from privfed.run.prepare import streams_of
 from privfed.run.setup import Setup

@@ -58,7 +58,9 @@ def rehearsed_seconds(
     """
     largest = largest_cohort(setup, table.clients)
     clients = min(largest, _CHUNKS * setup.executor.chunk)
-    work = SiteWork(site, setup.over(_made_up(setup, clients, table.rows)), all_clients=True)
+    work = SiteWork(
+        site, setup.over(_synthetic_population(setup, clients, table.rows)), all_clients=True
+    )
     longest = 0.0
     for question in questions_of_each_kind(setup):
         began = clock()
@@ -68,10 +70,10 @@ def rehearsed_seconds(
     return longest * math.ceil(largest / clients)
 
 
-def _made_up(setup: Setup, clients: int, rows: int) -> Federation:
+def _synthetic_population(setup: Setup, clients: int, rows: int) -> Federation:
     """Returns `clients` synthetic clients with `rows` rows each."""
     federation = setup.federation
-    x, y = federation.examples.made_up(clients * rows)
+    x, y = federation.examples.synthetic(clients * rows)
     return replace(
         federation,
         examples=replace(federation.examples, x=x, y=y, owners=None, sites=None),

@@ -25,7 +25,7 @@ from defenses.types import SumRule
 from privfed.client.exchange import Chunk, Exchange
 from privfed.client.executor import LocalExecutor
 from privfed.core.errors import Refused
-from privfed.core.ranks import ALONE
+from privfed.core.ranks import SINGLE_PROCESS
 from privfed.core.vector import Indices
 from privfed.deploy.messages.questions import Question, QuestionForm, rehearsed_questions
 from privfed.privacy.integers import Integers
@@ -239,7 +239,7 @@ class SiteWork:
                     "the round's clients were sampled before a restart, and are not stored"
                 )
             algorithm = self._algorithm(question)
-            bare = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), ALONE)
+            bare = shared_world(self.setup, HeldElsewhere(), HeldElsewhere(), SINGLE_PROCESS)
             world = replace(bare, executor=IsolatedTraining(self.setup.executor))
             drawn = self._all_clients(question) if self.all_clients else self._cohort(question)
             state = TrainingState(question.exchange.broadcast["params"], {}, question.state)

@@ -96,7 +96,7 @@ class MultiLabel(Loss):
     def minimiser(self, y: Tensor, width: int) -> Tensor:
         return log_odds(y.double().mean(0))
 
-    def best_guess(self, y: Tensor, width: int) -> Tensor:
+    def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
         """Each label's share in the recall of a constant prediction, up to a common factor.
 
         An example with n labels counts 1 / n for each of them, averaged over all examples. The k
@@ -164,7 +164,7 @@ class CrossEntropy(Loss):
         shares = _class_weights(y, weights.view(y.shape), width)
         return (shares / shares.sum().clamp(min=1)).clamp(min=TINY_SHARE).log()
 
-    def best_guess(self, y: Tensor, width: int) -> Tensor:
+    def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
         """The number of labels of each class: the most frequent class is predicted."""
         return _class_weights(y, torch.ones_like(y), width)
 

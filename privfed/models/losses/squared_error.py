@@ -49,7 +49,7 @@ class SquaredError(Loss):
     def minimiser(self, y: Tensor, width: int) -> Tensor:
         return y.mean(0)
 
-    def best_guess(self, y: Tensor, width: int) -> Tensor:
+    def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
         return y.median(0).values
 
     def width(self, examples: Examples) -> int:

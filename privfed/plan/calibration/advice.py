@@ -24,7 +24,7 @@ from privfed.config.overrides import assign
 from privfed.core.errors import Refused
 from privfed.plan.plan import Plan, plan
 from privfed.plan.prior_spending import NOTHING, Priors
-from privfed.privacy.noise_on_model import InBands, noise_on_model, remembered_rows
+from privfed.privacy.noise_on_model import InBands, noise_on_model, stored_noise_rows
 from privfed.sampling.cohort import InGroups, Witness
 
 SECRET, ATTENDANCE, SEPARATION = "secret", "attendance", "separation"
@@ -148,7 +148,7 @@ def alternative_of(plan: Plan, keys: Mapping[str, Any]) -> Alternative | None:
         noise_on_model=noise,
         epsilon=plan.guarantee.epsilon,
         relation=plan.event.relation,
-        remembers=remembered_rows(mechanism),
+        remembers=stored_noise_rows(mechanism),
         assumes=assumptions(plan.cost.witness),
         membership=membership(plan.event.relation, config.data.clients),
     )

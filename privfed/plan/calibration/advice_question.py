@@ -39,7 +39,7 @@ def refuse_incomparable(plan: Plan) -> None:
             "compares the noise that a budget needs, but this run has no budget; set "
             "privacy.epsilon"
         )
-    elif config.apart:
+    elif config.at_remote_sites:
         why = (
             "compares samplers of one server, but in this run sites on machines of their own "
             "sample their clients; leave --advise out"
@@ -230,10 +230,12 @@ def advice_question(flags: Mapping[str, Any], promises: str | None) -> AdviceQue
             "part; give one of them"
         )
     given = {name: flags[name] for name in _REQUIRED}
-    return AdviceQuestion(**given, period=(spacings or [None])[0], promises=promised(promises))
+    return AdviceQuestion(
+        **given, period=(spacings or [None])[0], promises=parse_assumptions(promises)
+    )
 
 
-def refuse_promises_alone(words: str | None) -> None:
+def refuse_promises_without_advice(words: str | None) -> None:
     """Raises `Refused` if --promises is given (`words` is not None), although --advise is not."""
     if words is not None:
         raise Refused(
@@ -242,7 +244,7 @@ def refuse_promises_alone(words: str | None) -> None:
         )
 
 
-def promised(words: str | None) -> tuple[str, ...]:
+def parse_assumptions(words: str | None) -> tuple[str, ...]:
     """Returns the operational assumptions that `words` name, separated by commas.
 
     None stands for all assumptions, and "nothing" for none. Raises `Refused` for an unknown name.

@@ -11,7 +11,7 @@ from attacks.types import Knowledge, undeclared_hooks
 from privfed.client.objective import Objective
 from privfed.config.config import Config
 from privfed.core.errors import Refused
-from privfed.core.parts import offered
+from privfed.core.parts import built_in_names
 from privfed.plan.rule import rule_of, sends_weights
 from privfed.sampling.cohort import draws_of
 
@@ -19,7 +19,7 @@ from privfed.sampling.cohort import draws_of
 def client_state_refusals(config: Config) -> Iterator[str]:
     """Yields every reason why clients cannot keep state between rounds (`config.keeping`)."""
     if config.keeping and not config.by_sites:  # sites keep none
-        yield from _state_that_tells_of_others(config)
+        yield from _state_that_reveals_others(config)
         yield from _clients_that_do_not_return(config)
         if config.objective.sums_states:
             yield from _clients_that_are_absent(config)
@@ -31,7 +31,7 @@ def _instead(config: Config) -> str:
     return "compression.error_feedback = false" if fed_back else "another objective"
 
 
-def _state_that_tells_of_others(config: Config) -> Iterator[str]:
+def _state_that_reveals_others(config: Config) -> Iterator[str]:
     """Refuses client state that reveals participation, if subsampling must keep it secret."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
@@ -155,7 +155,7 @@ def _objectives_of_whole_models(config: Config) -> Iterator[str]:
         yield (
             f"{where} evaluates examples at broadcast models, which lack the local part; use an "
             "objective that uses examples only in its local steps: "
-            f"{offered('objective', _trains_parts)}"
+            f"{built_in_names('objective', _trains_parts)}"
         )
 
 
@@ -176,7 +176,7 @@ def averages_statistics(objective: Objective) -> bool:
 
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
     """Refuses attackers that steer the model unless one complete model is broadcast."""
-    if not (config.attacked and config.attack.steers):
+    if not (config.has_attackers and config.attack.steers):
         return
     attack = f"attack.name is {config.names['attack']!r}, which steers the broadcast model"
     if config.start.local:

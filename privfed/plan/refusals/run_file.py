@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from privfed.client.objective import Objective
 from privfed.config.config import Config
-from privfed.core.parts import offered
+from privfed.core.parts import built_in_names
 from privfed.sampling.evaluation_rounds import independent_draw
 
 
@@ -101,7 +101,7 @@ def _untested_canaries(config: Config) -> Iterator[str]:
 
 def _charged_in_advance(config: Config) -> Iterator[str]:
     """Refuses evaluation at sites that share clients: they charge all rounds as training."""
-    if config.apart and config.data.sites_per_client > 1:
+    if config.at_remote_sites and config.data.sites_per_client > 1:
         yield (
             f"data.sites_per_client is {config.data.sites_per_client}, so with data.site_partition "
             '= "elsewhere" a site charges all rounds at once as training rounds, but some are '
@@ -123,7 +123,7 @@ def _no_personal_models(config: Config) -> Iterator[str]:
     elif not (local or objective.personalises):
         yield (
             f"{key}, but clients have no personal models; set model.local, or client.objective = "
-            f"{offered('objective', _scores_personal_models)}, or remove evaluation.personal"
+            f"{built_in_names('objective', _scores_personal_models)}, or remove evaluation.personal"
         )
     elif objective.measures or (local and objective.keeps):
         yield (
@@ -185,7 +185,7 @@ def choice_refusals(config: Config) -> Iterator[str]:
         yield from _nothing_promised(config)
         yield from _other_guarantees(config)
         yield from _uncharged_score(config)
-        yield from _tells_the_number(config)
+        yield from _reveals_the_number(config)
 
 
 def _nothing_promised(config: Config) -> Iterator[str]:
@@ -194,7 +194,7 @@ def _nothing_promised(config: Config) -> Iterator[str]:
         yield (
             f"{_PRIVATE}, but candidates have no noise; set privacy.epsilon, or remove tune.private"
         )
-    if config.void:
+    if config.attackers_see_rows:
         yield (
             f"{_PRIVATE}, but simulated attackers read raw updates, so there is no guarantee; "
             "remove the attack"
@@ -235,9 +235,9 @@ def _uncharged_score(config: Config) -> Iterator[str]:
         )
 
 
-def _tells_the_number(config: Config) -> Iterator[str]:
+def _reveals_the_number(config: Config) -> Iterator[str]:
     """Refuses runs that would reveal the number of candidates."""
-    if config.apart:
+    if config.at_remote_sites:
         yield (
             f"{_PRIVATE}, but sites on machines of their own see the number of candidates, which "
             "invalidates the bound; tune on the machine that holds the data, or on public data"

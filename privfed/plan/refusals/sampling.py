@@ -94,7 +94,7 @@ def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
 
 def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
     """Refuses canaries at sites on their own machines, which accept only their own clients."""
-    if config.apart:
+    if config.at_remote_sites:
         yield (
             f"{canaries}, but clients are at sites on machines of their own (data.site_partition = "
             '"elsewhere"), which accept rows from no other client; simulate the sites in one '
@@ -115,7 +115,7 @@ def _full_sums(config: Config, canaries: str) -> Iterator[str]:
 
 def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
     """Refuses canaries in runs with simulated attackers, which have no guarantee to test."""
-    if config.attacked:
+    if config.has_attackers:
         yield (
             f"{canaries}, but runs with attackers (attack.fraction) have no claim to test; remove "
             "audit.canaries or the attack"

@@ -10,7 +10,7 @@ from defenses.types import SumRule
 from privfed.client.objective import Objective
 from privfed.config.config import Config
 from privfed.core.errors import Refused
-from privfed.core.parts import offered
+from privfed.core.parts import built_in_names
 from privfed.plan.refusals.sampling import release_of_draw
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits
@@ -24,8 +24,8 @@ def silo_refusals(config: Config) -> Iterator[str]:
         yield from _examples_of_phones(config)
         yield from _mixed_precision(config)
         yield from _unnoised_reads_of_examples(config)
-        yield from _weights_that_tell_sizes(config)
-        yield from _draws_that_tell_sizes(config)
+        yield from _weights_that_reveal_sizes(config)
+        yield from _samplers_that_reveal_sizes(config)
         yield from _steps_counted_twice(config)
 
 
@@ -77,7 +77,7 @@ def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
     Objectives declare this by `anchored`, `measures`, `exchanges`, `grouping` or `changes_loss`.
     """
     if _reads_examples(config.objective):
-        instead = offered("objective", lambda part: not _reads_examples(part))
+        instead = built_in_names("objective", lambda part: not _reads_examples(part))
         yield (
             f"client.objective = {config.names['objective']!r} uses a silo's examples outside of "
             f"the local steps, but client.privacy.mechanism = {_name(config)!r} adds noise only in "
@@ -102,7 +102,7 @@ def _steps_counted_twice(config: Config) -> Iterator[str]:
         )
 
 
-def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
+def _weights_that_reveal_sizes(config: Config) -> Iterator[str]:
     """Refuses weights that would reveal a silo's number of examples, which DP-SGD protects."""
     if config.aggregation.weights == "examples":
         yield (
@@ -112,13 +112,13 @@ def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
         )
 
 
-def _draws_that_tell_sizes(config: Config) -> Iterator[str]:
+def _samplers_that_reveal_sizes(config: Config) -> Iterator[str]:
     """Refuses samplers that would reveal a silo's size, which DP-SGD protects (`reads_sizes`)."""
     if config.sampler.reads_sizes:
         yield (
             f"cohort.sampler is {config.names['sampler']!r}, but a silo's number of examples is "
             f"protected by client.privacy.mechanism = {_name(config)!r}; use "
-            f"{offered('sampler', lambda part: not part.reads_sizes)}"
+            f"{built_in_names('sampler', lambda part: not part.reads_sizes)}"
         )
 
 
@@ -131,7 +131,7 @@ def site_refusals(config: Config) -> Iterator[str]:
     """Yields every reason why sites cannot be the parties, or hold rows of the same clients."""
     yield from _sites_that_are_none(config)
     yield from _clients_at_several_sites(config)
-    if config.by_sites or config.apart:
+    if config.by_sites or config.at_remote_sites:
         yield from _unproven_draws(config)
         yield from _states_at_sites(config)
         yield from _attackers_elsewhere(config)
@@ -168,8 +168,8 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
     if parts == 1:
         return
     key = f"data.sites_per_client is {parts}"
-    if config.attacked or config.keeping:
-        what = "attackers" if config.attacked else "clients with state"
+    if config.has_attackers or config.keeping:
+        what = "attackers" if config.has_attackers else "clients with state"
         yield (
             f"{key}, but {what} are simulated only for clients with rows at one site; remove one "
             "of the two"
@@ -267,7 +267,7 @@ def _states_at_sites(config: Config) -> Iterator[str]:
 
 def _attackers_elsewhere(config: Config) -> Iterator[str]:
     """Refuses attackers at sites on their own machines, which simulate none."""
-    if config.apart and config.attacked:
+    if config.at_remote_sites and config.has_attackers:
         yield (
             f"attack.fraction is {config.attackers.fraction:g}, but clients are at sites on "
             'machines of their own (data.site_partition = "elsewhere"), which simulate no '
@@ -287,7 +287,7 @@ def _one_view(config: Config) -> Iterator[str]:
 
 def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
     """Refuses attackers that send unbounded rows at honest sites, which bound all rows."""
-    if config.attacked and config.attackers.stage == "after_bound":
+    if config.has_attackers and config.attackers.stage == "after_bound":
         yield (
             'attack.stage is "after_bound", but a site bounds each of its clients\' rows, and '
             'Byzantine sites are not simulated; use "before_bound", or secure.parties = '

@@ -8,7 +8,7 @@ from defenses.types import RowRule
 from privfed.client.objective import Objective
 from privfed.config.config import Config
 from privfed.core.errors import Refused
-from privfed.core.parts import offered
+from privfed.core.parts import built_in_names
 from privfed.plan.rule import rule_of
 from privfed.plan.sum_limits import configured_limits
 
@@ -105,7 +105,7 @@ def _more_than_an_update(config: Config) -> Iterator[str]:
             f"{_named(config)} is for messages that are one update, but client.objective = "
             f"{config.names['objective']!r} sends more than one update, or lets the server sum "
             "clients' states; use an objective that sends only an update: "
-            f"{offered('objective', _sends_an_update)}"
+            f"{built_in_names('objective', _sends_an_update)}"
         )
 
 
@@ -129,7 +129,7 @@ def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
     """Refuses compression that is not `linear` if it would save no bytes."""
     if config.compression.linear:
         return
-    linear = offered("compression", lambda part: part.compresses and part.linear)
+    linear = built_in_names("compression", lambda part: part.compresses and part.linear)
     instead = f"use a linear compression: {linear}"
     if config.secured:
         yield (
@@ -137,7 +137,7 @@ def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
             f"rows, so compression would save no bytes and reduce accuracy; {instead}, or "
             'secure.protocol = "none"'
         )
-    elif config.apart:
+    elif config.at_remote_sites:
         yield (
             f"{_named(config)} encodes each row by itself, but with data.site_partition = "
             '"elsewhere" sites send sums of their clients\' rows, which have all entries, so '
@@ -204,7 +204,7 @@ def _two_exchanges(config: Config) -> Iterator[str]:
             f"client.privacy.mechanism = {config.names['client_mechanism']!r} would sample its "
             'noise again for the second one, uncharged; use compression.name = "low_rank"'
         )
-    if config.attacked:
+    if config.has_attackers:
         yield (
             f"{_named(config)} has clients send two messages per update, but attackers are "
             "simulated only for one message; use another compression"
@@ -250,7 +250,7 @@ def _shared_noise_without_sums(config: Config) -> Iterator[str]:
         yield (
             f"privacy.mechanism = {config.names['mechanism']!r} adds its noise within a secure "
             "sum, but none is configured; set secure.protocol = "
-            f"{offered('protocol', lambda part: part.hides_rows and not part.approximate)}"
+            f"{built_in_names('protocol', lambda part: part.hides_rows and not part.approximate)}"
         )
 
 

@@ -20,7 +20,7 @@ from privfed.privacy.mechanism import (
     NoisedMechanism,
     PublicState,
 )
-from privfed.privacy.noise.pairwise import PairwiseNoise, part_alone
+from privfed.privacy.noise.pairwise import PairwiseNoise, alone_for_ratio
 from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
@@ -123,7 +123,7 @@ class PairwiseGaussian(NoisedMechanism):
 
     @property
     def alone(self) -> float:
-        return self._noise() * part_alone(self.pair_noise, self._honest)
+        return self._noise() * alone_for_ratio(self.pair_noise, self._honest)
 
     def noise(self) -> PairwiseNoise:
         if not self._clients:

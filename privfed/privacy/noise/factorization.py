@@ -96,11 +96,11 @@ def relative_noise(sums: Numbers, sensitivity: float) -> float:
     `sums` `[rounds]` is the column of A C^-1. If a client's columns overlap, the sensitivity is
     larger than |c|: see `accounting.bounds.toeplitz_sensitivity`.
     """
-    weights = rows_below(len(sums))
+    weights = entry_counts(len(sums))
     return sensitivity * math.sqrt(float(weights @ sums**2) / float(weights.sum()))
 
 
-def rows_below(rounds: int) -> Numbers:
+def entry_counts(rounds: int) -> Numbers:
     """The number of rows `[rounds]` in which each entry of a Toeplitz column occurs: T, ..., 1."""
     return np.arange(rounds, 0, -1, dtype=float)
 
@@ -137,7 +137,7 @@ def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
 def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
     """Returns log(|c|^2 |A C^-1|_F^2) for c = (1, *free), and its gradient by `free`."""
     c = np.concatenate([[1.0], free])
-    weights = rows_below(rounds)
+    weights = entry_counts(rounds)
     with np.errstate(over="ignore", invalid="ignore"):
         w = inverse_sums(c, rounds)
         error = float(weights @ w**2)

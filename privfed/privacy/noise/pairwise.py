@@ -120,7 +120,7 @@ def _steps(keys: Keys, scale: float, length: int) -> NDArray[np.float64]:
     return rounded_normal(keys.bits(length), math.nextafter(scale, math.inf), keys.further)
 
 
-def part_alone(ratio: float, honest: int) -> float:
+def alone_for_ratio(ratio: float, honest: int) -> float:
     """Returns the `alone` that protects a row as well as independent noise of standard deviation 1.
 
     The standard deviation `shared` is `ratio` * `alone`, and h = `honest` clients are honest. An
@@ -129,7 +129,7 @@ def part_alone(ratio: float, honest: int) -> float:
     is a^2, and orthogonal to it a^2 + h b^2. A change of one row by D has the squared Mahalanobis
     norm |D|^2 (1 / h / a^2 + (1 - 1 / h) / (a^2 + h b^2)), which is |D|^2 here.
 
-    >>> round(part_alone(0.0, 100), 3), round(part_alone(1.0, 100), 3)
+    >>> round(alone_for_ratio(0.0, 100), 3), round(alone_for_ratio(1.0, 100), 3)
     (1.0, 0.141)
     """
     h = honest

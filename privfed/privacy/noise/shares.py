@@ -212,13 +212,13 @@ class Layers:
         """Returns L, the number of layers of each of `clients`."""
         return len(self.boundaries(clients)) - 1
 
-    def staying(self, clients: int, gone: int) -> int:
+    def layers_kept(self, clients: int, gone: int) -> int:
         """Returns i, the number of layers kept with `gone` dropouts; beyond T, all layers."""
         return min(bisect.bisect_left(self.boundaries(clients), gone), self.count(clients))
 
     def fewer(self, clients: int, gone: int) -> int:
-        """Returns how many survivors (never all) keep one layer less than `staying`."""
-        until = self.staying(clients, gone)
+        """Returns how many survivors (never all) keep one layer less than `layers_kept`."""
+        until = self.layers_kept(clients, gone)
         if not until or gone > self.most_dropouts(clients):
             return 0
         boundaries, counted = self.boundaries(clients), clients - self.colluders
@@ -226,9 +226,9 @@ class Layers:
 
     def keeping(self, clients: int, gone: int, survivors: Iterable[int]) -> dict[int, int]:
         """Returns the number of layers that each survivor keeps after `gone` dropouts."""
-        staying, fewer = self.staying(clients, gone), self.fewer(clients, gone)
+        layers_kept, fewer = self.layers_kept(clients, gone), self.fewer(clients, gone)
         ordered = enumerate(sorted(survivors))
-        return {who: staying - (place < fewer) for place, who in ordered}
+        return {who: layers_kept - (place < fewer) for place, who in ordered}
 
     def base(self, clients: int) -> SeededShare:
         """Returns the noise that each of `clients` adds below its layers."""
@@ -257,9 +257,9 @@ class Layers:
         counted = clients - self.colluders
         return self._share(Fraction(until - before, (counted - before) * (counted - until)))
 
-    def remaining(self, clients: int, staying: int) -> SeededShare:
-        """Returns the sum of the base and the first `staying` layers of one client."""
-        boundary = self.boundaries(clients)[staying]
+    def remaining(self, clients: int, layers_kept: int) -> SeededShare:
+        """Returns the sum of the base and the first `layers_kept` layers of one client."""
+        boundary = self.boundaries(clients)[layers_kept]
         return self._share(Fraction(1, clients - self.colluders - boundary))
 
     def _share(self, part: Fraction) -> SeededShare:

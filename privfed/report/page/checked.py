@@ -53,7 +53,7 @@ def audit_chapter(facts: PageFacts) -> Chapter:
         f"agree: {each_epsilon(audit.accountants)}{_proof(facts)}",
         **_kept_heads(audit),
         "tested": _tested(audit),
-        **({"would detect": power_text(facts.power)} if facts.power else {}),
+        **({"detectable fault": power_text(facts.power)} if facts.power else {}),
         **({"canaries needed": fewest_text(facts.power)} if facts.power else {}),
     }
     blocks: list[Block] = [Facts(pairs)]

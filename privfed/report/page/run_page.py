@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from accounting.accountants import ACCOUNTANTS
-from accounting.curves import Curve, over_delta, over_rounds, spent_by
+from accounting.curves import Curve, over_delta, over_rounds, spent_events
 from accounting.guarantee import guarantee
 from accounting.statement import at_delta
 from privfed.core.text import ceiling, number, size_of
@@ -64,11 +64,11 @@ def _traffic(facts: PageFacts, exchange: RoundForecast) -> dict[str, str]:
         f"a {party} is sent": f"{size_of(down / parties)} a round",
         f"a {party} sends": f"{size_of(up / parties)} a round",
         "total": f"{size_of(down)} down, {size_of(up)} up a round",
-        **_staying(facts),
+        **_client_state_row(facts),
     }
 
 
-def _staying(facts: PageFacts) -> dict[str, str]:
+def _client_state_row(facts: PageFacts) -> dict[str, str]:
     """Returns a row on the state of clients; empty if they keep none."""
     if not (facts.config and facts.config.keeping):
         return {}
@@ -80,7 +80,7 @@ def spending_chapter(facts: PageFacts) -> Chapter:
     """Returns the chapter on the spent ε, with pictures of ε over rounds and over δ."""
     ledger = facts.record.ledger
     delta = float(ledger.terms["delta"])
-    rounds = over_rounds(ledger.prior, spent_by(ledger), delta)
+    rounds = over_rounds(ledger.prior, spent_events(ledger), delta)
     budget = ledger.budget
     level = ("budget", budget) if budget and math.isfinite(budget) else None
     pictures = (

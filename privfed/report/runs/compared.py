@@ -171,14 +171,14 @@ class Comparison:
       settings: the keys in which their configurations differ.
       incomparable: reasons why their ε are not comparable; empty if they are.
       joint: the guarantee over both runs; None if there is none.
-      why_no_joint: the reason why there is no joint guarantee; "" if there is one.
+      no_joint_reason: the reason why there is no joint guarantee; "" if there is one.
     """
 
     sides: tuple[Side, Side]
     settings: tuple[Difference, ...]
     incomparable: tuple[str, ...]
     joint: Mapping[str, Any] | None
-    why_no_joint: str
+    no_joint_reason: str
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object that `privfed compare --json` prints."""
@@ -188,7 +188,7 @@ class Comparison:
             "comparable": not self.incomparable,
             "incomparable": list(self.incomparable),
             "joint": self.joint,
-            "why_no_joint": self.why_no_joint or None,
+            "no_joint_reason": self.no_joint_reason or None,
         }
 
 
@@ -224,7 +224,9 @@ def _read(path: Path) -> RunRecord:
 
 def _side(record: RunRecord) -> Side:
     row = row_of(record)
-    guarantees = guarantees_of(record.begun) if record.begun and record.charges else []
+    guarantees = (
+        guarantees_of(record.opened_ledger) if record.opened_ledger and record.charges else []
+    )
     if guarantees:
         row = replace(row, epsilon=float(guarantees[0]["epsilon"]))
     return Side(row, tuple(guarantees), row.measure, tuple(_curve(record, row.measure)))

@@ -81,7 +81,7 @@ def _notes(compared: Comparison) -> dict[str, str]:
         if joint["note"]:
             pairs["joint ε"] += f" (nominal: {joint['note']})"
     else:
-        pairs["joint ε"] = f"none: {compared.why_no_joint}"
+        pairs["joint ε"] = f"none: {compared.no_joint_reason}"
     return pairs
 
 

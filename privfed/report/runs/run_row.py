@@ -31,7 +31,7 @@ STOPPED_BY_BYZANTINE = "stopped by Byzantine clients"
 
 def state_of(record: RunRecord) -> str:
     """Returns the state of the run: running, or how it ended."""
-    if record.held:
+    if record.locked:
         return RUNNING
     if not record.charges and not record.summary:
         return NOT_BEGUN
@@ -73,7 +73,7 @@ def planned_rounds(record: RunRecord) -> int | None:
     return rounds if type(rounds) is int else None
 
 
-def times_of(path: Path) -> tuple[str | None, float | None]:
+def file_times(path: Path) -> tuple[str | None, float | None]:
     """Returns the earliest time of a run's files (ISO 8601, UTC), and the seconds to the latest.
 
     Both are None if there are no files.
@@ -101,7 +101,7 @@ def epsilon_of(record: RunRecord) -> float | None:
     covers all charges, the ε that it states is returned; otherwise ε is computed from the ledger.
     Raises `Broken` if the ledger cannot be accounted for.
     """
-    ledger = record.begun
+    ledger = record.opened_ledger
     if ledger is None:
         return None
     if record.terms.get("guarantee"):
@@ -114,19 +114,19 @@ def epsilon_of(record: RunRecord) -> float | None:
     return float(guarantees_of(ledger)[0]["epsilon"])
 
 
-def uncovered_of(record: RunRecord) -> str:
+def uncovered_reason(record: RunRecord) -> str:
     """Returns the reason why ε does not cover the initial model; "" if ε does.
 
     Raises `Broken` if the ledger's terms cannot be read.
     """
     lineage = record.terms.get("lineage")
     fresh = isinstance(lineage, dict) and not (lineage.get("runs") or lineage.get("unknown"))
-    if record.begun is None or fresh:
+    if record.opened_ledger is None or fresh:
         return ""
     from privfed.plan.prior_spending import Priors  # imports accountants
 
     try:
-        return Priors.stated(record.terms).uncovered
+        return Priors.from_terms(record.terms).uncovered
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Broken(f"the ledger's terms cannot be read: {public_text(error)}") from None
 
@@ -177,7 +177,7 @@ def _accounted(ledger: Ledger) -> list[dict[str, Any]]:
 
 def _last_line(record: RunRecord) -> dict[str, Any]:
     """Returns the metrics of the last charged round; empty if it was not evaluated."""
-    charges = record.begun.charges if record.begun else ()
+    charges = record.opened_ledger.charges if record.opened_ledger else ()
     return dict(record.evaluated.get(charges[-1].round, {})) if charges else {}
 
 
@@ -256,7 +256,7 @@ def row_at(path: Path) -> RunRow:
 def row_of(record: RunRecord) -> RunRow:
     """Returns the row of a run that was read. Raises `Broken` for an invalid ledger."""
     terms = record.terms
-    began, seconds = times_of(record.path)
+    began, seconds = file_times(record.path)
     measure, value, constant = _measured(record)
     note = terms.get("note") or (record.summary.get("note") if record.summarised else None)
     return RunRow(
@@ -274,7 +274,7 @@ def row_of(record: RunRecord) -> RunRow:
         trust=_word(terms.get("trust")),
         accountant=_word(terms.get("accountant")),
         guarantee=_word(terms.get("guarantee")),
-        uncovered=uncovered_of(record) or None,
+        uncovered=uncovered_reason(record) or None,
         nominal=bool(terms.get("note")),
         note=_word(note),
         measure=measure,
@@ -333,7 +333,7 @@ def _measured(record: RunRecord) -> tuple[str | None, float | None, float | None
 
 
 def _broken(path: Path, reason: str) -> RunRow:
-    began, seconds = times_of(path)
+    began, seconds = file_times(path)
     return RunRow(str(path), None, BROKEN, reason, epsilon=math.inf, began=began, seconds=seconds)
 
 

@@ -116,7 +116,7 @@ def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
       loss: the loss of the run.
       examples: labelled public examples.
     """
-    best = loss.best_guess(examples.y, loss.width(examples))
+    best = loss.baseline_outputs(examples.y, loss.width(examples))
     judged = [
         loss.scores(_repeated(best, y), y, examples.meaning)
         for y in torch.split(examples.y, _BATCH_SIZE)

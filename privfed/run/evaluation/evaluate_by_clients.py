@@ -118,7 +118,7 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
             "private tuning chose this run among several candidates, and the charge for the choice "
             'covers only its rounds; set evaluation.by = "clients" before tuning'
         )
-    if setup.plan.other is not None or config.apart:
+    if setup.plan.other is not None or config.at_remote_sites:
         raise Refused(
             "this run cannot be evaluated by clients afterwards, because clients add the noise "
             'or are at sites on other machines; set evaluation.by = "clients" before a run starts, '

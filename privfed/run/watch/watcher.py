@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from privfed.config.config import Config
 from privfed.core.errors import Refused
-from privfed.core.own_code import in_own_code
-from privfed.core.parts import Part, find, part_around
+from privfed.core.parts import Part, find, part_with_objects
+from privfed.core.user_code import in_user_code
 from privfed.plan.plan import Plan
 from privfed.run.outcome import Observer
 
@@ -45,7 +45,7 @@ class OwnWatcher(Watcher):
     @classmethod
     def of(cls, function: Callable[[], Any]) -> type[OwnWatcher]:
         """Returns the part whose observers `function` creates."""
-        return part_around(cls, function, function=staticmethod(function))
+        return part_with_objects(cls, function, function=staticmethod(function))
 
     def observer(self) -> Observer:
         """Returns the function's result. Raises `Refused` if that is not an observer."""
@@ -58,7 +58,7 @@ class OwnWatcher(Watcher):
             reason = " ".join(str(error).split())
             raise Refused(
                 f"{name} failed: {type(error).__name__}: {reason}; correct the function, which is "
-                f"called without arguments{in_own_code(error)}",
+                f"called without arguments{in_user_code(error)}",
                 key="run.watch",
             ) from error
         refuse_no_observer(made, name)

@@ -62,7 +62,7 @@ def simulated_keys(clients: tuple[int, ...], name: bytes | None = None) -> Simul
     return SimulatedRun(book, pairs)
 
 
-_going_on = functools.lru_cache(maxsize=4)(simulated_keys)
+_resuming = functools.lru_cache(maxsize=4)(simulated_keys)
 
 
 def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
@@ -70,10 +70,10 @@ def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
 
     If a simulation returns to an earlier exchange, a new run starts.
     """
-    run = _going_on(clients)
+    run = _resuming(clients)
     if any(ring.next > (round, exchange) for ring in run.rings.values()):
-        _going_on.cache_clear()
-        run = _going_on(clients)
+        _resuming.cache_clear()
+        run = _resuming(clients)
     return run
 
 

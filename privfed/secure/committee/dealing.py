@@ -52,7 +52,7 @@ def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
     return b"".join(needed)
 
 
-def proved_root(leaves: Mapping[int, bytes], proof: bytes, count: int) -> bytes | None:
+def root_of_proof(leaves: Mapping[int, bytes], proof: bytes, count: int) -> bytes | None:
     """Returns the root of a tree of `count` leaves that contains `leaves` (by their numbers).
 
     Returns None if the proof has the wrong length.

@@ -11,7 +11,7 @@ from privfed.secure.committee.dealing import (
     commitment_at,
     member_share,
     number_commitment,
-    proved_root,
+    root_of_proof,
     secret_commitment,
 )
 from privfed.secure.committee.key_book import mask_key
@@ -63,7 +63,7 @@ class Openings:
             number: number_commitment(self.agreed, client, place, number, part)
             for number, part in zip(numbers, parts, strict=True)
         }
-        return proved_root(leaves, text[KEY * len(numbers) :], len(self.clients)) == root
+        return root_of_proof(leaves, text[KEY * len(numbers) :], len(self.clients)) == root
 
     def seeds(
         self, client: int, texts: Mapping[int, bytes], dealt: Dealt

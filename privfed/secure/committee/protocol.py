@@ -61,21 +61,21 @@ class CommitteeSums(SecureProtocol):
         return self.colluders
 
     @property
-    def relies_on(self) -> tuple[str, ...]:
+    def trusted_parties(self) -> tuple[str, ...]:
         return ()
 
     def policy(self, size: int) -> CommitteePolicy:
         """Returns the clients' requirements for cohorts of an expected `size`."""
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
 
-    def begun(self, limits: Limits) -> int:
+    def least_cohort(self, limits: Limits) -> int:
         """Returns the smallest cohort: a single honest client's row would be revealed."""
-        return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
+        return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
         """Returns the fewest survivors: `threshold` * n of n, and two more than may collude."""
-        begun = self.begun(limits)
-        stay = math.ceil(self.threshold * begun - _EXACT)
+        least_cohort = self.least_cohort(limits)
+        stay = math.ceil(self.threshold * least_cohort - _EXACT)
         return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
 
     def colluding(self, limits: Limits) -> float:
@@ -101,12 +101,12 @@ class CommitteeSums(SecureProtocol):
         self.refuse_limits(limits)
         return CommitteeChannel(session, codec, self.policy(limits.size), limits)
 
-    def stops(self, clients: int, dropout: float, limits: Limits) -> float:
+    def abort_probability(self, clients: int, dropout: float, limits: Limits) -> float:
         try:
             committee = self.policy(limits.size).committee(clients)
         except Aborted:
             return 1.0
-        missing = super().stops(clients, dropout, limits)
+        missing = super().abort_probability(clients, dropout, limits)
         few = binomial_at_most(committee.survivors - 1, clients, sending(dropout))
         absent = binomial_at_most(committee.threshold - 1, committee.members, 1 - dropout)
         return min(1.0, max(missing, few) + absent)

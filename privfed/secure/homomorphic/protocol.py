@@ -98,8 +98,8 @@ class _Homomorphic(SecureProtocol):
     opener: ClassVar[str] = "the key holder"
 
     @property
-    def relies_on(self) -> tuple[str, ...]:
-        return (*super().relies_on, "the key holder not to collude with the server")
+    def trusted_parties(self) -> tuple[str, ...]:
+        return (*super().trusted_parties, "the key holder not to collude with the server")
 
     @property
     @abstractmethod
@@ -194,7 +194,7 @@ class Bfv(_Homomorphic):
     def known_per_colluder(self, limits: Limits) -> float:
         return limits.size / self.fewest(limits)
 
-    def withstood(self, limits: Limits) -> float:
+    def colluders_tolerated(self, limits: Limits) -> float:
         """Returns all clients (1.0) or sites: only key holder and server together see rows."""
         return float(limits.sites) or 1.0
 

@@ -16,7 +16,7 @@ from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.graph import Graph, graph_seed
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.wire import FromServer, decode, encode
-from privfed.secure.masked.policy import Expected, Insists
+from privfed.secure.masked.policy import Expected, MaskingPolicy
 from privfed.secure.masked.server import MaskingServer
 from privfed.secure.operations import Operations
 from privfed.secure.primitives import Expander, random_key
@@ -65,7 +65,7 @@ class MaskedChannel:
         self,
         session: Session,
         codec: Codec,
-        policy: Insists,
+        policy: MaskingPolicy,
         limits: Limits = UNLIMITED,
         layers: Layers | None = None,
         wire: Wire | None = None,

@@ -25,7 +25,7 @@ from privfed.secure.masked.graph import Graph
 from privfed.secure.masked.layered_noise import ClientNoise
 from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.unmasking import Survivors
-from privfed.secure.masked.policy import Expected, Insists
+from privfed.secure.masked.policy import Expected, MaskingPolicy
 from privfed.secure.primitives import wipe
 from privfed.secure.summation import Aborted
 
@@ -54,7 +54,7 @@ class ClientMemory(ABC):
         me: int,
         identity: Ed25519PrivateKey,
         directory: Directory,
-        policy: Insists,
+        policy: MaskingPolicy,
         expected: Expected,
         row: Callable[[], Integers],
         limits: Limits,
@@ -139,7 +139,7 @@ class ClientMemory(ABC):
         data: bytes,
         identity: Ed25519PrivateKey,
         directory: Directory,
-        policy: Insists,
+        policy: MaskingPolicy,
         expected: Expected,
         row: Callable[[], Integers],
         limits: Limits,

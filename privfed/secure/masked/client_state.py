@@ -23,7 +23,7 @@ from privfed.secure.masked.messages.roster import Roster
 from privfed.secure.masked.messages.sealed_shares import values_of
 from privfed.secure.masked.messages.unmasking import Survivors
 from privfed.secure.masked.messages.wire import decode, encode
-from privfed.secure.masked.policy import Expected, Insists
+from privfed.secure.masked.policy import Expected, MaskingPolicy
 from privfed.secure.masked.shamir import LENGTH, PRIME
 from privfed.secure.primitives import KEY
 
@@ -51,7 +51,7 @@ class PartyTerms:
 
     me: int
     directory: Mapping[int, bytes]
-    policy: Insists
+    policy: MaskingPolicy
     expected: Expected
     limits: Limits
     layers: Layers | None

@@ -95,7 +95,7 @@ class Graph:
         """The number of possible neighbours of a client, and the probability of each edge."""
         return self.degree, 1.0
 
-    def withstands_malicious_server(self, corrupt: int) -> bool:
+    def resists_malicious_server(self, corrupt: int) -> bool:
         """Whether a malicious server with `corrupt` colluding clients can open at most one sum."""
         return self.complete and 2 * self.threshold > self.clients + corrupt
 
@@ -130,7 +130,7 @@ class RandomGraph(Graph):
     def trials(self) -> tuple[int, float]:
         return self.clients - 1, self.degree / (self.clients - 1)
 
-    def withstands_malicious_server(self, corrupt: int) -> bool:
+    def resists_malicious_server(self, corrupt: int) -> bool:
         return True
 
 

@@ -65,7 +65,7 @@ class SitePolicy:
             )
         return Graph(clients, clients - 1, self.threshold, self.minimum)
 
-    def withstands_malicious_server(self, graph: Graph) -> bool:
+    def resists_malicious_server(self, graph: Graph) -> bool:
         """Whether a malicious server that misreports dropouts still learns only a sum."""
         return 2 * self.threshold > self.sites + self.colluders
 
@@ -116,9 +116,9 @@ class Policy:
         """Returns the graph for `clients`. Raises `Aborted` if none gives the guarantees."""
         return _graph(self, clients)
 
-    def withstands_malicious_server(self, graph: Graph) -> bool:
+    def resists_malicious_server(self, graph: Graph) -> bool:
         """Whether a malicious server that misreports dropouts still learns only a sum."""
-        return graph.withstands_malicious_server(self.corrupt(graph.clients))
+        return graph.resists_malicious_server(self.corrupt(graph.clients))
 
     def least_threshold(self, clients: int) -> int:
         """Returns the number of `clients` that must survive on the complete graph.
@@ -154,12 +154,12 @@ def _graph(policy: Policy, clients: int) -> Graph:
     graph = Graph(clients, clients - 1, policy.least_threshold(clients), clients - lost)
     if graph.threshold > clients:
         raise Aborted("too few clients for the number that may collude")
-    if policy.threat == "malicious" and not policy.withstands_malicious_server(graph):
+    if policy.threat == "malicious" and not policy.resists_malicious_server(graph):
         raise Aborted("too few clients for a threshold that withstands a malicious server")
     return graph
 
 
-Insists = Policy | SitePolicy
+MaskingPolicy = Policy | SitePolicy
 """A party's own requirements, which it enforces whatever the server sends."""
 
 
@@ -167,12 +167,12 @@ Insists = Policy | SitePolicy
 class Masking(Protocol):
     """A protocol whose sums are masked, by messages between a server and parties."""
 
-    def within(self, limits: Limits) -> Insists:
+    def within(self, limits: Limits) -> MaskingPolicy:
         """Returns the requirements of parties for sums within `limits`."""
 
 
 @functools.lru_cache(maxsize=256)
-def settings(codec: Codec, policy: Insists, limits: Limits, layers: Layers | None) -> bytes:
+def settings(codec: Codec, policy: MaskingPolicy, limits: Limits, layers: Layers | None) -> bytes:
     """Returns the hash of the configuration that server and clients must share."""
     return agreement(protocol="masks", codec=codec, policy=policy, limits=limits, layers=layers)
 
@@ -187,7 +187,7 @@ class Expected:
     codec: Codec
 
     def invitation(
-        self, session: bytes, policy: Insists, limits: Limits, layers: Layers | None
+        self, session: bytes, policy: MaskingPolicy, limits: Limits, layers: Layers | None
     ) -> Invitation:
         """Returns the invitation to this sum for parties with the given settings."""
         terms = settings(self.codec, policy, limits, layers)
@@ -202,7 +202,7 @@ class Expected:
         )
 
     def require(
-        self, invitation: Invitation, policy: Insists, limits: Limits, layers: Layers | None
+        self, invitation: Invitation, policy: MaskingPolicy, limits: Limits, layers: Layers | None
     ) -> None:
         """Raises `BadMessage` if the invitation is to another sum, or of another configuration."""
         expected = self.invitation(invitation.session, policy, limits, layers)
@@ -219,5 +219,5 @@ class Expected:
             )
 
 
-def _names(settings: type[Insists] | type[Limits] | type[Layers]) -> str:
+def _names(settings: type[MaskingPolicy] | type[Limits] | type[Layers]) -> str:
     return ", ".join(field.name for field in fields(settings))

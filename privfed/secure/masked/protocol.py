@@ -20,7 +20,13 @@ from privfed.secure.masked.graph import Graph, graph_seed, recoverable
 from privfed.secure.masked.messages.roster import Advertise, Attestation
 from privfed.secure.masked.messages.sealed_shares import HASH, sealed_size
 from privfed.secure.masked.messages.unmasking import Vote
-from privfed.secure.masked.policy import COMPLETE, Insists, Policy, SitePolicy, least_threshold
+from privfed.secure.masked.policy import (
+    COMPLETE,
+    MaskingPolicy,
+    Policy,
+    SitePolicy,
+    least_threshold,
+)
 from privfed.secure.masked.shamir import LENGTH
 from privfed.secure.operations import Operations
 from privfed.secure.primitives import KEY, SIGNATURE, Expander
@@ -68,8 +74,8 @@ class MaskedSums(SecureProtocol):
         return self.colluders
 
     @property
-    def relies_on(self) -> tuple[str, ...]:
-        return super().relies_on if self.threat == "curious" else ()
+    def trusted_parties(self) -> tuple[str, ...]:
+        return super().trusted_parties if self.threat == "curious" else ()
 
     def policy(self, size: int, admitted: int = 0, layered: bool = False) -> Policy:
         """Returns the clients' requirements.
@@ -89,7 +95,7 @@ class MaskedSums(SecureProtocol):
             layered,
         )
 
-    def within(self, limits: Limits) -> Insists:
+    def within(self, limits: Limits) -> MaskingPolicy:
         """Returns the requirements of clients, or sites, for sums within `limits`."""
         if not limits.sites:
             return self.policy(limits.size, limits.admitted, limits.layered)
@@ -104,21 +110,21 @@ class MaskedSums(SecureProtocol):
         least = least_threshold(sites, self.colluding_sites(sites), self.threat)
         return max(least, math.ceil(self.threshold * sites - 1e-9), FEWEST)
 
-    def begun(self, limits: Limits) -> int:
-        return max(super().begun(limits), self.within(limits).smallest)
+    def least_cohort(self, limits: Limits) -> int:
+        return max(super().least_cohort(limits), self.within(limits).smallest)
 
     def least_admitted(self, limits: Limits) -> int:
         """Returns the configured size; by default, two clients more than may collude."""
-        return self.begun(limits) if self.admitted else self._needed(limits)
+        return self.least_cohort(limits) if self.admitted else self._needed(limits)
 
     def _needed(self, limits: Limits) -> int:
-        return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
+        return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
         """Returns the fewest survivors: at least the fraction `threshold` of clients with keys."""
         if limits.sites:
             return limits.minimum
-        stay = math.ceil(self.threshold * self.begun(limits) - 1e-9)
+        stay = math.ceil(self.threshold * self.least_cohort(limits) - 1e-9)
         return max(super().fewest(limits), stay)
 
     def colluding(self, limits: Limits) -> float:
@@ -138,7 +144,7 @@ class MaskedSums(SecureProtocol):
             stay = max(self.threshold, stay)
         return max(limits.size / self.sharing(limits), 1 / stay)
 
-    def withstood(self, limits: Limits) -> float:
+    def colluders_tolerated(self, limits: Limits) -> float:
         """Returns the largest `colluders` with which the graphs of these sums still hide every row.
 
         If n clients share keys on the complete graph, t shares open a secret, and the secret's
@@ -152,7 +158,7 @@ class MaskedSums(SecureProtocol):
         if limits.capacity > COMPLETE or self.neighbours:
             return self.colluders
         least = 1.0
-        for clients in range(self.begun(limits), limits.capacity + 1):
+        for clients in range(self.least_cohort(limits), limits.capacity + 1):
             try:
                 shares = policy.graph(clients).threshold
             except Aborted:
@@ -166,8 +172,8 @@ class MaskedSums(SecureProtocol):
     ) -> Channel:
         return MaskedChannel(session, codec, self.within(limits), limits, layers)
 
-    def stops(self, clients: int, dropout: float, limits: Limits) -> float:
-        missing = super().stops(clients, dropout, limits)
+    def abort_probability(self, clients: int, dropout: float, limits: Limits) -> float:
+        missing = super().abort_probability(clients, dropout, limits)
         policy = self.within(limits)
         if limits.sites:
             lost = binomial_at_most(limits.minimum - 1, clients, 1 - dropout)
@@ -219,14 +225,14 @@ class MaskedSums(SecureProtocol):
         limits = limits or Limits(clients, size=clients)
         policy = self.within(limits)
         if limits.sites:
-            return self._promise_to_sites(limits)
+            return self._site_guarantee_text(limits)
         graph = policy.graph(clients)
         about = "about " if graph.independent else ""
         neighbours_needed = f"{graph.threshold} of each client's {about}{graph.degree} neighbours"
         form = "complete graph" if graph.complete else f"and {neighbours_needed}"
         secrecy = (
             "even if it is malicious"
-            if self.withstands_malicious_server(limits)
+            if self.resists_malicious_server(limits)
             else "if it follows the protocol"
         )
         needed = max(graph.survivors, graph.threshold)
@@ -239,10 +245,10 @@ class MaskedSums(SecureProtocol):
             "with it"
         )
 
-    def _promise_to_sites(self, limits: Limits) -> str:
+    def _site_guarantee_text(self, limits: Limits) -> str:
         secrecy = (
             "even if it is malicious"
-            if self.withstands_malicious_server(limits)
+            if self.resists_malicious_server(limits)
             else "if it follows the protocol"
         )
         return (
@@ -251,7 +257,7 @@ class MaskedSums(SecureProtocol):
             f"site's sum, {secrecy}, as long as at most {limits.colluders} of them collude with it"
         )
 
-    def withstands_malicious_server(self, limits: Limits) -> bool:
+    def resists_malicious_server(self, limits: Limits) -> bool:
         """Whether a malicious server can open only sums of enough clients.
 
         The server chooses which cohort it reports to which client. So the condition must hold for
@@ -260,17 +266,17 @@ class MaskedSums(SecureProtocol):
         """
         policy = self.within(limits)
         if limits.sites:
-            return policy.withstands_malicious_server(policy.graph(limits.sites))
+            return policy.resists_malicious_server(policy.graph(limits.sites))
         if self.threat == "malicious":  # `policy.graph` then refuses weaker graphs
             return True
         if limits.capacity > COMPLETE:
             return False
-        for clients in range(self.begun(limits), limits.capacity + 1):
+        for clients in range(self.least_cohort(limits), limits.capacity + 1):
             try:
                 graph = policy.graph(clients)
             except Aborted:
                 continue
-            if not policy.withstands_malicious_server(graph):
+            if not policy.resists_malicious_server(graph):
                 return False
         return True
 

@@ -27,7 +27,7 @@ from privfed.secure.masked.messages.sealed_shares import (
 )
 from privfed.secure.masked.messages.unmasking import Survivors, Unmask, Vote, Votes
 from privfed.secure.masked.messages.wire import FromServer, Message
-from privfed.secure.masked.policy import Insists
+from privfed.secure.masked.policy import MaskingPolicy
 from privfed.secure.masked.shamir import PRIME
 from privfed.secure.masked.unmasking import Members, Unmasking, handed
 from privfed.secure.packing import Words
@@ -58,7 +58,7 @@ class MaskingServer:
         invitation: Invitation,
         clients: tuple[int, ...],
         directory: Directory,
-        policy: Insists,
+        policy: MaskingPolicy,
         graph_seed: bytes,
         limits: Limits,
         layers: Layers | None = None,

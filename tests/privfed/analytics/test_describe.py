@@ -19,7 +19,7 @@ from accounting.ledger import Ledger
 from accounting.releases import noise_of
 from privfed.analytics.describe import noise_on_sum
 from privfed.analytics.described_table import DescribedTable
-from privfed.analytics.description_run import Asking, description_of
+from privfed.analytics.description_run import DescriptionRequest, description_of
 from privfed.analytics.statistics_file import read_statistics
 from privfed.auditing.prior_runs import priors
 from privfed.config.reading import load
@@ -28,7 +28,7 @@ from privfed.plan.plan import plan
 from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import under, unpack
 
-ASKING = Asking(2.0, None, ("age", "town"), 2, 4, 6)
+ASKING = DescriptionRequest(2.0, None, ("age", "town"), 2, 4, 6)
 MASKS = ("secure.protocol=masks", "cohort.sampler=full", "cohort.size=0")
 MASKED = ("secure.protocol=masks", "privacy.mechanism=skellam")
 SHIPPED = {
@@ -481,7 +481,7 @@ def test_tables_say_what_was_released(tmp_path):
 
 def test_how_often_a_client_is_counted_changes_the_release_not_its_cost(tmp_path):
     planned = [
-        plan(description_of(run_file(tmp_path), (), Asking(2.0, None, ("age",), rows)))
+        plan(description_of(run_file(tmp_path), (), DescriptionRequest(2.0, None, ("age",), rows)))
         for rows in (1, 50)
     ]
     assert planned[0].event == planned[1].event

@@ -30,8 +30,8 @@ import privfed
 from accounting.guarantee import guarantee, large_delta
 from accounting.ledger import Ledger
 from privfed.client.objectives.fedprox import FedProx
-from privfed.core.own_code import sources_digest
 from privfed.core.streams import drawing_alone
+from privfed.core.user_code import sources_digest
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 
 NOISED = {"cohort": {"size": 20}, "rounds": 4, "privacy": {"noise_multiplier": 1.0}}

@@ -8,7 +8,7 @@ from torch import nn
 import privfed
 from privfed.core.streams import Streams
 from privfed.data.federation import NO_LABEL
-from privfed.data.inputs import Input, by_name, made_up_inputs, side_by_side
+from privfed.data.inputs import Input, by_name, side_by_side, synthetic_inputs
 
 NOISE = {"noise_multiplier": 0.5, "delta": 1e-2}
 FEW = {"cohort": {"size": 8}, "rounds": 2, "privacy": NOISE}
@@ -142,9 +142,9 @@ def test_a_declared_unknown_id_replaces_others_but_not_fractions():
 
 def test_named_inputs_lie_side_by_side_and_come_back_by_name():
     inputs = {name: Input(**{k: plain(v) for k, v in each.items()}) for name, each in NAMED.items()}
-    made_up = made_up_inputs(inputs, 5)
-    values = by_name(made_up, inputs)
-    assert torch.equal(side_by_side(values, inputs), made_up)
+    synthetic = synthetic_inputs(inputs, 5)
+    values = by_name(synthetic, inputs)
+    assert torch.equal(side_by_side(values, inputs), synthetic)
     assert values["ids"].dtype == values["mask"].dtype == torch.int64
     assert values["ids"].max() == VOCABULARY - 1
     assert ((values["mask"].diff() <= 0).all(), values["mask"][:, 0].all()) == (True, True)

@@ -6,7 +6,7 @@ import types
 import pytest
 
 import privfed
-from privfed.api import going_on
+from privfed.api import resuming
 from privfed.report import notebook
 
 SMALL = {"rounds": 6, "epsilon": 8, "run": {"evaluate_every": 3}}
@@ -30,7 +30,7 @@ def displayed(monkeypatch):
     display.HTML = str
     display.display = lambda piece, display_id: shown.append(piece) or handle
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    monkeypatch.setattr(going_on, "in_notebook", lambda: True)
+    monkeypatch.setattr(resuming, "in_notebook", lambda: True)
     return shown
 
 

@@ -14,7 +14,7 @@ from accounting.accountants import epsilon
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Event
 from accounting.noises import Gaussian
 from accounting.releases import SeveralSites, WithoutReplacement
-from privfed.auditing.canaries.clients import Canaries, WithCanaries, part_within
+from privfed.auditing.canaries.clients import Canaries, WithCanaries, share_within_clip
 from privfed.auditing.canaries.evidence import evidence_rows
 from privfed.auditing.canaries.inclusion import inclusion_signs, number_of_nothing
 from privfed.auditing.canaries.log import CanaryLog, CanaryRecord
@@ -282,7 +282,7 @@ def test_aborts_are_charged_for_whoever_may_have_entered(entered):
     summation = MaskedSums(threshold=0.2).over(Limits(8, 2, arithmetic=True))
     charged = probability(summation, Poisson(size=4), 12, 1, 0.0, canaries=12)
     drawn = stats.binom(11 + entered, 1 / 3)
-    true = sum(summation.stops(n, 0.0) * drawn.pmf(n) for n in range(12 + entered))
+    true = sum(summation.abort_probability(n, 0.0) * drawn.pmf(n) for n in range(12 + entered))
     assert true <= charged
     assert probability(summation, Poisson(size=4), 12, 1, 0.0) < charged
 
@@ -433,12 +433,12 @@ def test_the_clip_follows_the_quantile_that_it_followed(quantile, sampler):
     )
     drawn = sampler.witness(1, 60)
     canaries = Canaries.drawn(60, 8, Streams(1, simulated=True), drawn.relation)
-    played = WithCanaries(Nobody(), canaries, 0, 5.0, part_within(mechanism, drawn))
+    played = WithCanaries(Nobody(), canaries, 0, 5.0, share_within_clip(mechanism, drawn))
     state, rng, clips = mechanism.init(), np.random.default_rng(3), []
     for _ in range(150):
         places = rng.permutation(120)[:60] if drawn.shares_places else np.arange(120)
-        made_up = played.answering(Cohort(1, places[places < 60], 60.0, None))
-        (chunk,) = played.chunks(replace(ASKED, bounds=state), made_up)
+        synthetic = played.answering(Cohort(1, places[places < 60], 60.0, None))
+        (chunk,) = played.chunks(replace(ASKED, bounds=state), synthetic)
         real = torch.zeros(int((places >= 60).sum()), 8)
         real[:, 0] = torch.from_numpy(rng.uniform(0, 2, len(real)))
         bounded = mechanism.bound(torch.cat([real, chunk.rows]), None, None, state)

@@ -11,7 +11,7 @@ from lanes import mostly_slow
 from small import small, trained
 
 from accounting.accountants import epsilon
-from accounting.events import ADD_REMOVE, Event, apart
+from accounting.events import ADD_REMOVE, Event, summable
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
@@ -72,7 +72,7 @@ def test_separations_of_two_runs_do_not_share_their_count(tmp_path):
     for name in "ab":
         trained(tmp_path / name, *SAME, *cyclic)
     audited = audit_together([tmp_path / "a", tmp_path / "b"])
-    once = apart(own(tmp_path / "a"))
+    once = summable(own(tmp_path / "a"))
     assert list(once.values()) == [2]  # ceil(7 / 6), in each
     four = dict.fromkeys(once, 4)
     assert audited.bound.epsilon == epsilon(four, 1e-3, "pld")
@@ -243,8 +243,8 @@ def test_a_large_delta_is_stated_of_every_joint_guarantee(tmp_path):
         trained(tmp_path / rounds, *masked, *SAME, "privacy.delta=0.5", f"run.rounds={rounds}")
     why = "δ = 0.5 is not below 1 / clients (1/12)"
     merged = audit_together([tmp_path / "1", tmp_path / "2"])
-    assert merged.bound.weakness.startswith(why)
-    assert merged.other.weakness.startswith(why)
+    assert merged.bound.delta_warning.startswith(why)
+    assert merged.other.delta_warning.startswith(why)
     assert all(why in stated["meaning"] for stated in merged.to_json()["guarantees"])
     assert " ".join(run("audit", tmp_path / "1", tmp_path / "2").output.split()).count(why) == 2
     alone = " ".join(run("audit", tmp_path / "1").output.split())

@@ -11,13 +11,13 @@ from lanes import every_case
 
 from accounting.errors import Misplaced
 from privfed.canary import Client, drawing, participants
-from privfed.canary.drawing import Drawing
+from privfed.canary.drawing import CanaryRequest
 from privfed.canary.folder import Folder
 from privfed.core.errors import Broken, Refused
 
 
 def drawn(path, relation="add/remove", count=40, seed=1):
-    return Drawing(count, 50, 0.5, relation, seed).write(path)
+    return CanaryRequest(count, 50, 0.5, relation, seed).write(path)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_an_interrupted_draw_leaves_nothing(tmp_path, monkeypatch):
     def interrupted(self, path, key):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Drawing, "_write_directions", interrupted)
+    monkeypatch.setattr(CanaryRequest, "_write_directions", interrupted)
     with pytest.raises(KeyboardInterrupt):
         drawn(tmp_path / "canaries")
     assert not [*tmp_path.iterdir()]
@@ -105,7 +105,7 @@ def test_an_interrupted_draw_leaves_nothing(tmp_path, monkeypatch):
 )
 def test_what_cannot_be_drawn_is_refused(count, dimension, clip, relation, problem):
     with pytest.raises(Refused, match=problem):
-        Drawing(count, dimension, clip, relation)
+        CanaryRequest(count, dimension, clip, relation)
 
 
 def test_commitments_hold_what_was_drawn(folder):

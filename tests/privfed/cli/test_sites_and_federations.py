@@ -13,7 +13,7 @@ from privfed.deploy.files.receipts import Receipt, Receipts
 from privfed.deploy.site.policy import SpendingLimit
 from privfed.plan.assumed import Assumed
 
-EVENT, ALONE = (
+EVENT, SINGLE_PROCESS = (
     Event(PoissonSampled(0.1, Skellam(variance, 2000.0, 16000.0)), "poisson")
     for variance in (4e6, 1e6)
 )
@@ -30,7 +30,16 @@ def answered(site, rounds):
     receipts = Receipts.recover(site / "receipts.jsonl")
     for round in rounds:
         each = Receipt(
-            "f" * 64, "r1", round, 0, "a" * 64, "c" * 64, "b" * 64, EVENT, ALONE, assumes=Assumed()
+            "f" * 64,
+            "r1",
+            round,
+            0,
+            "a" * 64,
+            "c" * 64,
+            "b" * 64,
+            EVENT,
+            SINGLE_PROCESS,
+            assumes=Assumed(),
         )
         receipts.charged(each, SpendingLimit(epsilon=9.0))
     return receipts

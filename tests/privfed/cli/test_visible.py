@@ -71,7 +71,7 @@ def test_json_is_bare_of_them(name):
 
 def screen(monkeypatch, lively=False):
     """A console of ours that writes into memory, and what it wrote."""
-    found = terminal.SteadyConsole(
+    found = terminal.PipeSafeConsole(
         file=io.StringIO(), markup=False, width=120, force_terminal=lively, color_system=None
     )
     return found, lambda: found.file.getvalue()

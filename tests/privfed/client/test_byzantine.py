@@ -216,8 +216,8 @@ def test_what_attackers_foresee_is_what_the_run_does(tmp_path, rule, unbounded):
     start = rounds.state.params
     after = rounds.run(1)
     view = seen[0]
-    foreseen = view.rule(torch.cat([view.byzantine, view.honest]))
-    torch.testing.assert_close(after.params - start, foreseen, atol=1e-6, rtol=1e-4)
+    predicted_aggregate = view.rule(torch.cat([view.byzantine, view.honest]))
+    torch.testing.assert_close(after.params - start, predicted_aggregate, atol=1e-6, rtol=1e-4)
 
 
 @every_case("chunk", [1, 3, 8])

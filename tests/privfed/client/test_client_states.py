@@ -20,7 +20,7 @@ from privfed.client.objectives.mime import Mime
 from privfed.client.objectives.scaffold import Scaffold
 from privfed.core.registry import BUILT_IN
 from privfed.core.streams import Streams
-from privfed.models.recipes import Foreign
+from privfed.models.recipes import UserNetwork
 from privfed.privacy.mechanisms.none import NoPrivacy
 from privfed.round.round import play, run_round
 from privfed.run.check import check
@@ -169,9 +169,9 @@ def test_a_step_that_was_not_taken_changes_no_control_variate():
 
 def test_a_newcomer_starts_at_the_servers_control_variate_and_feddyns_at_zero():
     broadcast = {"params": torch.zeros(2), "control": torch.tensor([1.0, 2.0])}
-    assert Scaffold().unseen(broadcast).tolist() == [1.0, 2.0]
-    assert FedDyn().unseen(broadcast).tolist() == [0.0, 0.0]
-    assert FedCurv().unseen(broadcast).tolist() == [0.0] * 4
+    assert Scaffold().initial_client_state(broadcast).tolist() == [1.0, 2.0]
+    assert FedDyn().initial_client_state(broadcast).tolist() == [0.0, 0.0]
+    assert FedCurv().initial_client_state(broadcast).tolist() == [0.0] * 4
 
 
 def test_the_control_variate_is_the_mean_of_those_expected_to_have_joined():
@@ -221,8 +221,8 @@ def test_stragglers_are_trained_for_their_fewer_epochs(tmp_path, objective):
     epochs = executor._epochs(ids, 1)
     assert 1 <= epochs.min() < epochs.max() == 4
     keys = executor.streams.at("shuffle", 1, ids)
-    unseen = objective.unseen(exchange.broadcast)
-    own = unseen.expand(12, -1) if objective.keeps else None
+    initial_client_state = objective.initial_client_state(exchange.broadcast)
+    own = initial_client_state.expand(12, -1) if objective.keeps else None
     nobody = torch.zeros(12, dtype=torch.bool)
     wanted, _ = rounds.local.train(ids, exchange.broadcast, own, keys, epochs, nobody)
     torch.testing.assert_close(rows, wanted)
@@ -263,7 +263,7 @@ def test_a_clients_dropout_is_its_own_under_every_objective(tmp_path, name):
 
 def test_mimes_two_gradients_of_a_batch_share_their_dropout():
     """At the broadcast model they are one and the same: a first step follows the momentum alone."""
-    net = built(Foreign.of(Dropping)(), (FEATURES,), 3)
+    net = built(UserNetwork.of(Dropping)(), (FEATURES,), 3)
     local = trainer(population((6,)), network=net, way="loop", epochs=1, batch_size=6, lr=1.0)
     set_fields(local, objective=Mime(beta=0.0))
     params, ids = local.network.initial_params, np.arange(1)
@@ -321,38 +321,40 @@ def test_the_fisher_is_the_mean_of_squares_however_it_is_batched(way):
 
 def test_states_survive_what_a_round_needs(tmp_path):
     folder = tmp_path / "private"
-    unseen = torch.tensor([7.0, 8.0])
+    initial_client_state = torch.tensor([7.0, 8.0])
     states = ClientStates(folder, "a", 5, 2, 0)
     ids = np.array([3, 1])
     states.begin(1)
     states.scatter(ids, torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    assert states.gather(ids, unseen)[1].tolist() == [False, False], "not before the round is kept"
+    assert states.gather(ids, initial_client_state)[1].tolist() == [False, False], (
+        "not before the round is kept"
+    )
     states.keep()
-    values, seen = states.gather(np.array([1, 2, 3]), unseen)
+    values, seen = states.gather(np.array([1, 2, 3]), initial_client_state)
     assert values.tolist() == [[3.0, 4.0], [7.0, 8.0], [1.0, 2.0]]
     assert seen.tolist() == [True, False, True]
     states.begin(2)
     states.scatter(np.array([3]), torch.tensor([[9.0, 9.0]]))
     states.keep()
     states.discard()  # a later exchange of round 2 was aborted
-    assert states.gather(np.array([3]), unseen)[0].tolist() == [[1.0, 2.0]]
+    assert states.gather(np.array([3]), initial_client_state)[0].tolist() == [[1.0, 2.0]]
     states.begin(3)
     states.keep()
-    assert states.gather(np.array([3]), unseen)[0].tolist() == [[1.0, 2.0]]
+    assert states.gather(np.array([3]), initial_client_state)[0].tolist() == [[1.0, 2.0]]
     states.begin(4)
     states.scatter(np.array([3]), torch.tensor([[5.0, 6.0]]))
     states.keep()
 
     again = ClientStates(folder, "a", 5, 2, 0)  # killed, without a checkpoint
-    assert not again.gather(ids, unseen)[1].any()
+    assert not again.gather(ids, initial_client_state)[1].any()
     again.replay(1, released=True)
     again.replay(2, released=False)
-    assert again.gather(ids, unseen)[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert again.gather(ids, initial_client_state)[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
     again.replay(3, released=True)
     again.replay(4, released=True)
-    again.settle(4)
-    assert again.gather(ids, unseen)[0].tolist() == [[5.0, 6.0], [3.0, 4.0]]
-    assert ClientStates(folder, "a", 5, 2, 4).gather(ids, unseen)[0].tolist() == [
+    again.flush(4)
+    assert again.gather(ids, initial_client_state)[0].tolist() == [[5.0, 6.0], [3.0, 4.0]]
+    assert ClientStates(folder, "a", 5, 2, 4).gather(ids, initial_client_state)[0].tolist() == [
         [5.0, 6.0],
         [3.0, 4.0],
     ]

@@ -10,7 +10,7 @@ from small import same_run, small, trained
 from accounting.ledger import Ledger
 from defenses.on_rows.median import Median
 from privfed.client.autotune import fastest
-from privfed.client.device_memory import CudaMemory, Need, memory_of, need_of
+from privfed.client.device_memory import CudaMemory, MemoryNeed, memory_need, memory_of
 from privfed.client.trainer import LocalTrainer
 from privfed.core.errors import Refused, ran_out_of_memory
 from privfed.models.recipes import Mlp
@@ -61,21 +61,21 @@ def watched(monkeypatch):
 
 def test_what_clients_take_is_measured_on_one_and_on_two():
     memory = Memory(free=10_000)
-    assert need_of(memory.train, memory, length=1) == Need(fixed=500, each=1000)
-    assert Need(500, 1000).clients(10_000, margin=0.2) == 7
-    assert Need(500, 1000).clients(10_000, held=5_000, margin=0.2) == 2
+    assert memory_need(memory.train, memory, length=1) == MemoryNeed(fixed=500, each=1000)
+    assert MemoryNeed(500, 1000).clients(10_000, margin=0.2) == 7
+    assert MemoryNeed(500, 1000).clients(10_000, held=5_000, margin=0.2) == 2
 
 
 def test_rows_after_training_count_where_training_takes_less():
     memory = Memory(free=10**9, each=10)
-    assert need_of(memory.train, memory, length=10**4).each == 28 * 10**4
+    assert memory_need(memory.train, memory, length=10**4).each == 28 * 10**4
 
 
 def test_one_client_may_fit_and_two_not():
     memory = Memory(free=1600)
-    assert need_of(memory.train, memory, length=1).clients(1600, margin=0.0) == 1
+    assert memory_need(memory.train, memory, length=1).clients(1600, margin=0.0) == 1
     memory = Memory(free=1400)
-    assert need_of(memory.train, memory, length=1) is None
+    assert memory_need(memory.train, memory, length=1) is None
 
 
 def test_other_errors_than_of_memory_are_not_hidden():
@@ -83,7 +83,7 @@ def test_other_errors_than_of_memory_are_not_hidden():
         raise RuntimeError("an index is out of range")
 
     with pytest.raises(RuntimeError, match="out of range"):
-        need_of(fails, Memory(free=10**9), length=1)
+        memory_need(fails, Memory(free=10**9), length=1)
 
 
 def local():

@@ -57,7 +57,7 @@ EXTRA = {
 """Objectives whose rows have more than an update, and one part of it."""
 FIRST = {"feddane": FedDane(), "mime": Mime(), "fedlin": FedLin()}
 """Objectives that ask for gradients first."""
-ALONE = {"sgd": Sgd(), "fedprox": FedProx(), "feddyn": FedDyn(), "fedfor": FedFor()}
+SINGLE_PROCESS = {"sgd": Sgd(), "fedprox": FedProx(), "feddyn": FedDyn(), "fedfor": FedFor()}
 """Objectives whose clients send an update, and nothing more."""
 PROVEN = {
     "scaffold": Scaffold(),
@@ -116,10 +116,10 @@ def test_attackers_replace_gradients_that_are_asked_first(name, tmp_path):
     assert (whole[0] - honest[0]).norm() > 5 * honest[0].norm()
 
 
-@every_case("name", ALONE)
+@every_case("name", SINGLE_PROCESS)
 def test_where_an_update_is_all_there_is_both_are_the_same(name, tmp_path):
-    (whole,) = released(tmp_path / "a", SignFlip(), objective=ALONE[name])
-    (alone,) = released(tmp_path / "b", SignFlip(), UPDATES, objective=ALONE[name])
+    (whole,) = released(tmp_path / "a", SignFlip(), objective=SINGLE_PROCESS[name])
+    (alone,) = released(tmp_path / "b", SignFlip(), UPDATES, objective=SINGLE_PROCESS[name])
     assert torch.equal(whole, alone)
 
 
@@ -203,8 +203,8 @@ def test_views_are_of_whole_messages_and_foresee_what_is_released(name, false_cl
     for (view, _, _), output in zip(seen, outputs, strict=True):
         assert view.byzantine.shape == (2, objective.layout(D).length)
         assert view.honest.shape == (6, objective.layout(D).length)
-        foreseen = view.rule(torch.cat([-3 * view.byzantine, view.honest]))
-        torch.testing.assert_close(output, foreseen, atol=1e-6, rtol=1e-4)
+        predicted_aggregate = view.rule(torch.cat([-3 * view.byzantine, view.honest]))
+        torch.testing.assert_close(output, predicted_aggregate, atol=1e-6, rtol=1e-4)
 
 
 def test_updates_alone_are_shown_alone(tmp_path):
@@ -214,8 +214,10 @@ def test_updates_alone_are_shown_alone(tmp_path):
     rounds.run(1)
     ((view, _, _),) = seen
     assert view.byzantine.shape == (2, D)
-    foreseen = view.rule(torch.cat([-3 * view.byzantine, view.honest]))
-    torch.testing.assert_close(rounds.store.releases[1][0][:D], foreseen, atol=1e-6, rtol=1e-4)
+    predicted_aggregate = view.rule(torch.cat([-3 * view.byzantine, view.honest]))
+    torch.testing.assert_close(
+        rounds.store.releases[1][0][:D], predicted_aggregate, atol=1e-6, rtol=1e-4
+    )
 
 
 def test_each_exchange_has_a_memory_and_randomness_of_its_own(tmp_path):

@@ -149,7 +149,9 @@ def test_who_has_no_example_is_at_rest_where_its_model_is_reflected():
 
 def test_the_mean_moves_by_the_cohorts_part_of_all_clients(tmp_path):
     rounds = Rounds(tmp_path, objective=FedSplit(), noise=0.0, size=4, server=FedAvgM())
-    assert torch.equal(rounds.algorithm.objective.unseen({"first": torch.ones(2)}), torch.ones(2))
+    assert torch.equal(
+        rounds.algorithm.objective.initial_client_state({"first": torch.ones(2)}), torch.ones(2)
+    )
     before = rounds.state.params
     after = rounds.run(1)
     change = torch.from_numpy(rounds.released_so_far()[0])

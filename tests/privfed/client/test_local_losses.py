@@ -122,7 +122,7 @@ def test_a_clients_row_follows_from_its_own_examples(objective, way):
     local = replace(local, objective=objective)
     params, streams = local.network.initial_params, Streams(0, simulated=True)
     ids, broadcast = np.array([2, 3, 0, 1]), {"params": params}
-    states = objective.unseen(broadcast).expand(4, -1) if objective.keeps else None
+    states = objective.initial_client_state(broadcast).expand(4, -1) if objective.keeps else None
     keys = streams.at("shuffle", 1, ids)
     rows, _ = local.train(ids, broadcast, states, keys)
     assert rows.isfinite().all()

@@ -20,7 +20,7 @@ from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
 from privfed.models.local_part import full_network, local_start
-from privfed.models.recipes import Foreign, Mlp
+from privfed.models.recipes import Mlp, UserNetwork
 from privfed.privacy.mechanisms.none import NoPrivacy
 
 SIZES = (3, 9, 0, 4)
@@ -176,9 +176,9 @@ def test_a_message_counts_the_steps_of_what_is_shared():
 def test_a_newcomer_begins_at_the_public_start_and_nobody_trains_it_together():
     made, d = partial(HEAD)
     objective, params = made.objective, torch.full((d,), 0.2)
-    unseen = objective.unseen({"params": params})
-    assert torch.equal(unseen, objective.start)
-    first = objective.personal({"params": params}, unseen.expand(2, -1), None)
+    initial_client_state = objective.initial_client_state({"params": params})
+    assert torch.equal(initial_client_state, objective.start)
+    first = objective.personal({"params": params}, initial_client_state.expand(2, -1), None)
     assert torch.equal(first, torch.cat([params, objective.start]).expand(2, -1))
     assert torch.equal(objective.personal({"params": params}, None, None), first[0])
 
@@ -189,7 +189,7 @@ def norm_net(features, width):
     )
 
 
-NORMS = Foreign.of(norm_net)()
+NORMS = UserNetwork.of(norm_net)()
 
 
 def by_pytorch(made, client, start, mu=0.0):
@@ -238,15 +238,15 @@ def test_batch_normalisations_stay_with_their_statistics():
     assert names[-3:] == ("1.running_mean", "1.running_var", "1.num_batches_tracked")
     assert d == 4 * 6 + 3 * 5
     params = torch.full((d,), 0.2) + torch.arange(d) / d
-    unseen = made.objective.unseen({"params": params})
-    assert unseen.tolist() == [1.0] * 4 + [0.0] * 4 + [0.0] * 4 + [1.0] * 4 + [0.0]
-    rows, after = made.train(IDS, {"params": params}, unseen.expand(4, -1), keys())
+    initial_client_state = made.objective.initial_client_state({"params": params})
+    assert initial_client_state.tolist() == [1.0] * 4 + [0.0] * 4 + [0.0] * 4 + [1.0] * 4 + [0.0]
+    rows, after = made.train(IDS, {"params": params}, initial_client_state.expand(4, -1), keys())
     for client in IDS:
-        ended = by_pytorch(made, client, torch.cat([params, unseen]))
+        ended = by_pytorch(made, client, torch.cat([params, initial_client_state]))
         torch.testing.assert_close(rows[client], ended[:d] - params, rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(after[client], ended[d:], rtol=1e-3, atol=1e-5)
     assert after[1, -1] == 6, "nine examples are batches of 4, 4 and 1 in each of three epochs"
-    assert after[2].tolist() == unseen.tolist()
+    assert after[2].tolist() == initial_client_state.tolist()
     norm = made.network.module.get_submodule("1")
     assert not norm.training
     held = [*norm.running_mean.tolist(), *norm.running_var.tolist(), int(norm.num_batches_tracked)]
@@ -274,15 +274,17 @@ def test_a_batch_normalisation_is_scored_by_what_stays():
     made, d = partial(["1*"], recipe=NORMS, way="loop")
     params = torch.full((d,), 0.2)
     x = torch.randn(5, FEATURES)
-    unseen = made.objective.unseen({"params": params})
-    made.train(IDS, {"params": params}, unseen.expand(4, -1), keys())
-    other = unseen.clone()
+    initial_client_state = made.objective.initial_client_state({"params": params})
+    made.train(IDS, {"params": params}, initial_client_state.expand(4, -1), keys())
+    other = initial_client_state.clone()
     other[8:12] += 1.0  # running means
-    models = made.objective.personal({"params": params}, torch.stack([unseen, other]), None)
+    models = made.objective.personal(
+        {"params": params}, torch.stack([initial_client_state, other]), None
+    )
     examples = Examples(x, torch.zeros(5, dtype=torch.int64), CLASSES)
     first, second = (next(made.network.scored(model, examples))[0] for model in models)
     assert not torch.allclose(first, second)
-    assert torch.equal(models[0, d:], unseen), "scoring moves nothing"
+    assert torch.equal(models[0, d:], initial_client_state), "scoring moves nothing"
 
 
 def test_a_stack_of_batch_normalisations_is_refused_by_name():

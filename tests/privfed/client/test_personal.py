@@ -29,8 +29,8 @@ IDS = np.arange(4)
 
 def remembered(rounds, state):
     """What each client keeps after `rounds`, and a newcomer's is of the model after them."""
-    unseen = rounds.algorithm.objective.unseen({"params": state.params})
-    return rounds.world.states.gather(IDS, unseen)[0]
+    initial_client_state = rounds.algorithm.objective.initial_client_state({"params": state.params})
+    return rounds.world.states.gather(IDS, initial_client_state)[0]
 
 
 @WAYS
@@ -126,8 +126,8 @@ def test_a_row_with_what_is_kept_in_it_is_caught():
 def rows_with_states(objective, way):
     made = trainer(population((3, 9, 4)))
     params = made.network.initial_params
-    unseen = objective.unseen({"params": params})
-    states = [unseen.expand(3, -1) + shift for shift in (0.0, 0.3)]
+    initial_client_state = objective.initial_client_state({"params": params})
+    states = [initial_client_state.expand(3, -1) + shift for shift in (0.0, 0.3)]
     return [trained(objective, state, way)[0] for state in states]
 
 
@@ -319,7 +319,7 @@ def test_groups_with_opposite_labels_are_served_where_one_model_is_at_chance(tmp
     assert right(rounds, state.params.expand(8, -1)) < 0.65
     broadcast = {"params": state.params}
     if rounds.world.states:
-        states = rounds.world.states.gather(ids, objective.unseen(broadcast))[0]
+        states = rounds.world.states.gather(ids, objective.initial_client_state(broadcast))[0]
         models = objective.personal(broadcast, states, None)
     else:
         sent = state.objective["clusters"].flatten()

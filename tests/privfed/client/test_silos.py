@@ -288,15 +288,15 @@ def of_module(module):
     local = trainer(population((4,)))
     net = replace(local.network, module=module, shapes=Shapes.of(module))
     flat = net.shapes.flatten(dict(module.named_parameters()))
-    return replace(net, initial_params=flat), local.federation.examples.made_up(3)
+    return replace(net, initial_params=flat), local.federation.examples.synthetic(3)
 
 
 @pytest.mark.parametrize("kind", [Tied, Sideways])
 def test_a_model_whose_examples_hooks_cannot_tell_apart_is_refused(kind):
     features = trainer(population((4,))).federation.examples.x.shape[1]
-    net, made_up = of_module(kind(features))
+    net, synthetic = of_module(kind(features))
     with pytest.raises(Refused, match=r"mixes examples|it mixes"):
-        PerExample(net).verify(*made_up)
+        PerExample(net).verify(*synthetic)
 
 
 def test_a_trained_layer_with_a_buffer_is_refused():
@@ -310,10 +310,10 @@ def test_a_trained_layer_with_a_buffer_is_refused():
 
 def test_an_unused_parameter_has_a_gradient_of_zero():
     features = trainer(population((4,))).federation.examples.x.shape[1]
-    net, made_up = of_module(Unused(features))
+    net, synthetic = of_module(Unused(features))
     one = PerExample(net)
-    one.verify(*made_up)
-    rows = one.gradients(net.initial_params, *made_up)
+    one.verify(*synthetic)
+    rows = one.gradients(net.initial_params, *synthetic)
     assert (net.shapes.views(rows)["b.weight"] == 0).all()
 
 

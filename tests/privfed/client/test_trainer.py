@@ -20,7 +20,7 @@ from privfed.client.objectives.fedprox import FedProx
 from privfed.client.trainer import LocalTrainer
 from privfed.core.streams import Streams
 from privfed.data.federation import Federation
-from privfed.models.recipes import Foreign, Mlp
+from privfed.models.recipes import Mlp, UserNetwork
 
 STREAMS = Streams(3, simulated=True)
 SIZES = (3, 9, 4, 1, 0, 12, 5, 2)
@@ -203,7 +203,7 @@ class Unknown(nn.Linear):
     "local",
     [
         trainer(population(SIZES), model=Mlp(hidden=[2000])),
-        trainer(population(SIZES), model=Foreign.of(lambda: Unknown(FEATURES, CLASSES))()),
+        trainer(population(SIZES), model=UserNetwork.of(lambda: Unknown(FEATURES, CLASSES))()),
         replace(trainer(population(SIZES)), objective=FedProx(mu=0.1)),
     ],
     ids=["large", "unknown layers", "another objective"],

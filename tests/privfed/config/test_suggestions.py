@@ -13,10 +13,10 @@ from privfed.config.reading import load
 from privfed.config.sections import SECTIONS
 from privfed.core import text
 from privfed.core.errors import Refused
-from privfed.core.own_code import own_frames
 from privfed.core.parts import find
 from privfed.core.registry import BUILT_IN, OTHER_PARTS
 from privfed.core.text import distance, nearest
+from privfed.core.user_code import user_frames
 from privfed.deploy.files.data_file import SiteTable
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.site.policy import LocalPolicy
@@ -139,7 +139,7 @@ def test_frames_of_libraries_are_nobodys_own():
     try:
         load(None, ["client.lr=x"])
     except Refused as error:
-        frames = own_frames(error)
+        frames = user_frames(error)
     assert "privfed/config/config.py" not in frames
     assert "test_suggestions.py" in frames
 

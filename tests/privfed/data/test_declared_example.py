@@ -36,11 +36,11 @@ def test_it_has_the_form_of_real_ones(kind):
     label = LABELS[kind]["label"]
     rows = {**ROWS, **dict.fromkeys([label] if isinstance(label, str) else label, VALUES[kind])}
     real = source.load_from(TableObject(pyarrow.table(rows), "rows"))
-    made_up = declared_example(source)
-    assert Form.of(made_up) == Form.of(real)
-    assert len(made_up) == 1
-    assert made_up.owners is None
-    assert torch.isfinite(made_up.x).all()
+    synthetic = declared_example(source)
+    assert Form.of(synthetic) == Form.of(real)
+    assert len(synthetic) == 1
+    assert synthetic.owners is None
+    assert torch.isfinite(synthetic.x).all()
 
 
 def test_a_pattern_of_columns_says_too_little():

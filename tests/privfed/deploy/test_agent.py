@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from faulty_loopback import Asking, Watched
+from faulty_loopback import DescriptionRequest, Watched
 from hospitals import hospitals
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -155,7 +155,7 @@ def test_a_restarted_agent_rejoins_from_disk(made):
             super().send(site, data, deadline)
 
     sites = {site: agent.answer for site, agent in enumerate(agents)}
-    asking = Asking(made, Noting(sites))
+    asking = DescriptionRequest(made, Noting(sites))
     asking.play()
     for site in range(made.count):
         sites[site] = made.agent(site).answer
@@ -192,7 +192,7 @@ def joined(made):
         return agents[site].answer(data)
 
     agents = [made.agent(site) for site in range(made.count)]
-    asking = Asking(made, Watched([agent.answer for agent in agents], ask))
+    asking = DescriptionRequest(made, Watched([agent.answer for agent in agents], ask))
     asking.play()
     return agents[0], asking, messages
 

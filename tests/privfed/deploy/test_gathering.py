@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from faulty_loopback import Asking
+from faulty_loopback import DescriptionRequest
 from hospitals import hospitals
 from lanes import mostly_slow
 from waiting import BRIEF, LONG
@@ -48,7 +48,7 @@ def sites(made):
 def test_it_waits_until_enough_are_there(made):
     waited = []
     carrier = Away(sites(made), until=3)
-    asking = Asking(made, carrier, patience=LONG, sleep=waited.append)
+    asking = DescriptionRequest(made, carrier, patience=LONG, sleep=waited.append)
     asking.play()
     assert waited == [1.0] * 3
     assert [charge.round for charge in asking.ledger.charges] == [1]
@@ -63,7 +63,7 @@ def test_who_was_proved_to_lie_is_not_even_told_of_a_run(made):
     """Here all sites are needed: nothing is charged for a round without it."""
     asked, there = [], sites(made)
     there[2] = asked.append
-    asking = Asking(made, Loopback(there), exclusions=Listed())
+    asking = DescriptionRequest(made, Loopback(there), exclusions=Listed())
     with pytest.raises(Busy, match="h2: it was proved Byzantine in a secure sum"):
         asking.play()
     assert not asked
@@ -90,7 +90,7 @@ ABSENT = {
 )
 def test_who_stays_away_is_named_and_nothing_is_charged(made, reason):
     before = [made.folder(site).receipts.read_bytes() for site in range(made.count)]
-    asking = Asking(made, Away(sites(made), 10**9, ABSENT[reason]))
+    asking = DescriptionRequest(made, Away(sites(made), 10**9, ABSENT[reason]))
     with pytest.raises(Busy) as busy:
         asking.play()
     assert f"(h2: {reason})" in str(busy.value)
@@ -102,7 +102,7 @@ def test_who_stays_away_is_named_and_nothing_is_charged(made, reason):
 def test_a_site_that_saw_more_of_the_ledger_is_not_asked(made):
     """Its coordinator's ledger was rolled back, or is another one of the same run."""
     carrier = Loopback(sites(made))
-    asking = Asking(made, carrier)
+    asking = DescriptionRequest(made, carrier)
     asking.play(2)
     path = asking.ledger.path
     lines = path.read_bytes().split(b"\n")
@@ -115,7 +115,7 @@ def test_a_site_that_saw_more_of_the_ledger_is_not_asked(made):
 
 def test_another_coordinators_messages_are_answered_by_nobody(made):
     stranger = SiteKey.draw("coordinator")
-    asking = Asking(made, Loopback(sites(made)), key=stranger)
+    asking = DescriptionRequest(made, Loopback(sites(made)), key=stranger)
     with pytest.raises(Busy, match=r"h0: unsigned .*; h1: unsigned .*; h2: unsigned"):
         asking.play()
 

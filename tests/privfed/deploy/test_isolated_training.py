@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from faulty_loopback import Asking, Watched
+from faulty_loopback import DescriptionRequest, Watched
 from hospitals import hospitals
 from lanes import every_case
 
@@ -108,7 +108,7 @@ def answers_of_a_round(made, begun=lambda: None):
         return answer
 
     agents = [made.agent(site) for site in range(made.count)]
-    asking = Asking(made, Watched([agent.answer for agent in agents], ask), *EVERYBODY)
+    asking = DescriptionRequest(made, Watched([agent.answer for agent in agents], ask), *EVERYBODY)
     try:
         asking.play()
     except Exception:

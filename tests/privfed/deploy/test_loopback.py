@@ -15,7 +15,7 @@ from small import model
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
 from privfed.core.errors import Busy, Refused
-from privfed.core.ranks import ALONE
+from privfed.core.ranks import SINGLE_PROCESS
 from privfed.core.vector import Layout
 from privfed.deploy.carriers.carrier import Loopback
 from privfed.deploy.coordinator.coordinate import Reach
@@ -134,7 +134,7 @@ def federated(tables, *keys, carrier=None, sites=None):
         least=plan.cost.limits.minimum,
         seconds=20.0,
     )
-    world = replace(shared_world(setup, ledger, Books(), ALONE), sites=coordinator)
+    world = replace(shared_world(setup, ledger, Books(), SINGLE_PROCESS), sites=coordinator)
     return setup, world
 
 
@@ -156,7 +156,7 @@ KEYS = {
 @pytest.mark.parametrize("name", mostly_slow(KEYS, "minimum", "two exchanges", "evaluation"))
 def test_a_seeded_federation_is_the_simulator_bit_for_bit(tables, name):
     simulated = prepare(config(tables, "all", *KEYS[name]))
-    here = played(simulated, shared_world(simulated, Books(), Books(), ALONE))
+    here = played(simulated, shared_world(simulated, Books(), Books(), SINGLE_PROCESS))
     there = played(*federated(tables, *KEYS[name]))
     assert all(torch.equal(first, second) for first, second in zip(here, there, strict=True))
     assert not torch.equal(here[0], here[1][: len(here[0])]) or name == "evaluation"
@@ -224,7 +224,9 @@ def test_one_site_of_five_may_fail_in_any_exchange(tables, stage, fault):
     carrier = Losing({site: agent.answer for site, agent in sites.items()}, faulty)
     setup, world = federated(tables, *keys, carrier=carrier)
     simulated = prepare(config(tables, "all", *keys))
-    (expected,) = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=1)
+    (expected,) = played(
+        simulated, shared_world(simulated, Books(), Books(), SINGLE_PROCESS), rounds=1
+    )
     (model,) = played(setup, world, rounds=1)
     counted = stage > 2  # its row had arrived
     assert torch.equal(model, expected) == counted
@@ -366,7 +368,7 @@ def test_sums_that_the_coordinator_sees_are_those_of_the_simulator(tables, name)
     """Everybody is drawn: who is else, sites draw by coins of their own."""
     keys = (*SEEN[name], "cohort.sampler=full", "cohort.size=0", "run.rounds=2")
     simulated = prepare(config(tables, "all", *keys))
-    here = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=2)
+    here = played(simulated, shared_world(simulated, Books(), Books(), SINGLE_PROCESS), rounds=2)
     there = played(*federated(tables, *keys), rounds=2)
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(here, there, strict=True))
 
@@ -412,7 +414,9 @@ def test_a_killed_agent_goes_on_from_what_it_committed(tables, tmp_path, sizing,
     carrier = Killing(asked, rebuilt, when, after)
     models = played(*federated(tables, *keys, carrier=carrier, sites=sites), rounds=2)
     simulated = prepare(config(tables, "all", *keys))
-    expected = played(simulated, shared_world(simulated, Books(), Books(), ALONE), rounds=2)
+    expected = played(
+        simulated, shared_world(simulated, Books(), Books(), SINGLE_PROCESS), rounds=2
+    )
     assert all(torch.equal(first, second) for first, second in zip(models, expected, strict=True))
     receipts = Receipts.load(tmp_path / "2" / "receipts.jsonl")
     assert [(run.rounds, run.exchanges) for run in receipts.runs] == [(2, 2)]

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from faulty_loopback import Asking, Watched
+from faulty_loopback import DescriptionRequest, Watched
 from hospitals import hospitals
 from lanes import mostly_slow
 
@@ -68,7 +68,7 @@ def asked(made, ask):
 
     site = Site(made)
     sites = [site.answer, *agents[1:]]
-    return site, Asking(made, Watched(sites, each))
+    return site, DescriptionRequest(made, Watched(sites, each))
 
 
 @pytest.mark.parametrize("step", STEPS)

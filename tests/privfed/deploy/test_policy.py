@@ -9,9 +9,9 @@ from privfed.config.reading import load
 from privfed.core.errors import Refused
 from privfed.deploy.files.federation_file import agreed
 from privfed.deploy.files.keys import SiteKey
-from privfed.deploy.site.own_modules import file_digest, outside_part, unlisted_model
 from privfed.deploy.site.policy import TEXT, Code, LocalPolicy
 from privfed.deploy.site.policy_check import refusal
+from privfed.deploy.site.user_modules import file_digest, outside_part, unlisted_model_refusal
 
 RUN = (
     "data.sites=3",
@@ -312,10 +312,10 @@ def test_a_listed_file_is_listed_for_what_it_defines_itself(tmp_path, monkeypatc
     path = tmp_path / "listed_net_of_a_policy.py"
     path.write_text(text)
     listed = policy(tmp_path, ('"logistic", "mlp"]', f'"{file_digest(path)}"]'))
-    assert unlisted_model(listed, f"{path.stem}:load").code is Code.MODEL
+    assert unlisted_model_refusal(listed, f"{path.stem}:load").code is Code.MODEL
     path.write_text("def load(): ...\n")
     listed = policy(tmp_path, ('"logistic", "mlp"]', f'"{file_digest(path)}"]'))
-    assert unlisted_model(listed, f"{path.stem}:load") is None
+    assert unlisted_model_refusal(listed, f"{path.stem}:load") is None
 
 
 @every_case(

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from faulty_loopback import Asking, Watched
+from faulty_loopback import DescriptionRequest, Watched
 from hospitals import COLUMNS, POLICY, data_text, hospitals, stays, write_table
 from pyarrow import csv as pyarrow_csv
 from pyarrow import parquet
@@ -332,7 +332,7 @@ def sizes_and_words(made, *keys):
         return answer
 
     agents = [made.agent(site) for site in range(made.count)]
-    Asking(made, Watched([agent.answer for agent in agents], ask), *keys).play()
+    DescriptionRequest(made, Watched([agent.answer for agent in agents], ask), *keys).play()
     return seen
 
 

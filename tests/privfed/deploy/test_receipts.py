@@ -16,7 +16,7 @@ from lanes import every_case
 
 from accounting.durable import create
 from accounting.errors import LedgerBroken
-from accounting.events import Event, apart
+from accounting.events import Event, summable
 from accounting.guarantee import guarantee
 from accounting.noises import Gaussian, Skellam
 from accounting.over_rounds import Separated
@@ -30,14 +30,14 @@ from privfed.privacy.counted_noise import NoiseOfSites
 
 ROOT = Path(__file__).resolve().parents[3]
 EVENT = Event(PoissonSampled(0.1, Skellam(4e6, 2000.0, 16000.0)), "poisson", slack=1e-12)
-ALONE = Event(PoissonSampled(0.1, Skellam(1e6, 2000.0, 16000.0)), "poisson", slack=1e-12)
+SINGLE_PROCESS = Event(PoissonSampled(0.1, Skellam(1e6, 2000.0, 16000.0)), "poisson", slack=1e-12)
 CENTRAL = Event(PoissonSampled(0.1, Gaussian(1.0)), "poisson")
 PLENTY = SpendingLimit(epsilon=100.0, delta=1e-5)
 
 
-def assumed(colluders=1, withstood=3):
-    """Five sites, of which four stay: at most `withstood` of them open no sum of the others."""
-    return Assumed(colluders=colluders, noise=(NoiseOfSites(5, 4, withstood),))
+def assumed(colluders=1, colluders_tolerated=3):
+    """Five sites, four of which stay: up to `colluders_tolerated` open no sum of the others."""
+    return Assumed(colluders=colluders, noise=(NoiseOfSites(5, 4, colluders_tolerated),))
 
 
 def receipt(round=1, exchange=0, run="r1", model="a", config="b", **changes):
@@ -50,7 +50,7 @@ def receipt(round=1, exchange=0, run="r1", model="a", config="b", **changes):
         "question": "d" * 64,
         "config": config * 64,
         "event": EVENT,
-        "alone": ALONE,
+        "alone": SINGLE_PROCESS,
         "assumes": assumed(),
     }
     return Receipt(**{**facts, **changes})
@@ -144,14 +144,14 @@ def test_any_other_question_is_declined_and_nothing_charged(path, case, restarte
 def test_rounds_and_runs_go_on(path):
     book = charged(path, receipt(3), receipt(3, 1), receipt(3, 4), receipt(1, run="r2"), receipt(7))
     assert book.spending() == {EVENT: 3}
-    assert book.spending(alone=True) == {ALONE: 3}
+    assert book.spending(alone=True) == {SINGLE_PROCESS: 3}
 
 
 def test_epsilon_is_of_all_runs_together(path):
     book = charged(path, *map(receipt, range(1, 6)), receipt(run="r2"), receipt(1, 1, run="r2"))
     bound, alone = book.guarantees(1e-5)
     assert bound.epsilon == guarantee({EVENT: 6}, 1e-5).epsilon
-    assert alone.epsilon == guarantee({ALONE: 6}, 1e-5).epsilon
+    assert alone.epsilon == guarantee({SINGLE_PROCESS: 6}, 1e-5).epsilon
     assert bound.epsilon < alone.epsilon
     assert (bound.against, alone.against) == ("sites", "others")
     facts = book.to_json(PLENTY)
@@ -162,14 +162,14 @@ def test_one_epsilon_where_nobody_else_is_trusted_anyway(path):
     book = charged(path, receipt(alone=None))
     assert book.guarantees(1e-5)[1] is None
     mixed = charged(path, receipt(run="r2"))
-    assert mixed.spending(alone=True) == {EVENT: 1, ALONE: 1}
+    assert mixed.spending(alone=True) == {EVENT: 1, SINGLE_PROCESS: 1}
 
 
 def test_separations_of_one_run_say_nothing_of_another(path):
     event = Event(Separated(4, Gaussian(3.0)), "cyclic")
     runs = [receipt(round, run=run, event=event, alone=None) for run in "ab" for round in range(5)]
     book = charged(path, *runs)
-    assert book.spending() == Counter(apart({event: 5})) + Counter(apart({event: 5}))
+    assert book.spending() == Counter(summable({event: 5})) + Counter(summable({event: 5}))
     assert book.spending().total() == 4
 
 
@@ -357,14 +357,14 @@ def test_all_runs_are_charged_for_the_most_colluding_sites_of_any(path):
     wanted = {EVENT: 1, replace(EVENT, release=replace(EVENT.release, of=half)): 1}
     bound, alone = book.guarantees(1e-5)
     assert bound.epsilon == guarantee(wanted, 1e-5).epsilon
-    assert alone.epsilon == guarantee({ALONE: 2}, 1e-5).epsilon  # counts on nobody else
+    assert alone.epsilon == guarantee({SINGLE_PROCESS: 2}, 1e-5).epsilon  # counts on nobody else
     assert bound.epsilon > guarantee({EVENT: 2}, 1e-5).epsilon
 
 
 def test_a_run_whose_sums_more_colluders_open_promises_nothing_beside_one_that_withstands_them(
     path,
 ):
-    book = charged(path, receipt(run="r1", assumes=assumed(1, withstood=1)))
+    book = charged(path, receipt(run="r1", assumes=assumed(1, colluders_tolerated=1)))
     with pytest.raises(Declined) as declined:
         book.charged(receipt(run="r2", assumes=assumed(2)), PLENTY)
     assert declined.value.refusal.code is Code.BUDGET

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from faulty_loopback import Asking, Watched
+from faulty_loopback import DescriptionRequest, Watched
 from hospitals import data_text, hospitals, stays, write_table
 from scipy import stats
 
@@ -52,7 +52,7 @@ def times_and_sizes(folder, rounds, deadline, population=60, clock=time.perf_cou
 
     agents = [made.agent(site) for site in range(made.count)]
     keys = (*EVERYBODY, f"secure.deadline={deadline}", f"run.rounds={rounds}")
-    asking = Asking(made, Watched([agent.answer for agent in agents], ask), *keys)
+    asking = DescriptionRequest(made, Watched([agent.answer for agent in agents], ask), *keys)
     for _ in range(rounds):
         with contextlib.suppress(Aborted):  # on a machine that is busy with other things
             asking.play()

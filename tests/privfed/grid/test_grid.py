@@ -31,7 +31,7 @@ from privfed.grid import engine as experiment
 from privfed.grid.pictures.drawing import draw
 from privfed.grid.pictures.figures import MARKERS, Figure, values
 from privfed.grid.pictures.panels import draw_bars_panel, draw_curves_panel
-from privfed.grid.process_pool import Died, Ended, Started, work
+from privfed.grid.process_pool import Ended, Started, WorkerDied, work
 from privfed.grid.tables import read_table, spread, summary
 from privfed.store.run_directory import RunDirectory
 
@@ -432,7 +432,7 @@ def test_plot_needs_the_table_alone(tmp_path, quick):
 def test_a_worker_that_dies_takes_nothing_along():
     ended = [e for e in work(job, ["a", "die", "b", "exit", "c"], 2) if isinstance(e, Ended)]
     results = {event.job: event.result for event in ended}
-    assert results["die"] == Died(-signal.SIGKILL)
+    assert results["die"] == WorkerDied(-signal.SIGKILL)
     assert "killed (SIGKILL)" in str(results["die"])
     assert "exit code 7" in str(results["exit"])
     assert [results[name][0] for name in "abc"] == ["a", "b", "c"]
@@ -443,7 +443,7 @@ def test_jobs_run_side_by_side_in_processes_that_are_used_again(tmp_path):
     jobs = [(one, two), (two, one), 0.0, 0.0]
     ended = [event for event in work(job, jobs, 2) if isinstance(event, Ended)]
     assert {event.job for event in ended} == {*jobs}
-    assert not any(isinstance(event.result, Died) for event in ended)
+    assert not any(isinstance(event.result, WorkerDied) for event in ended)
     assert len({event.result[1] for event in ended}) == 2
 
 
@@ -569,10 +569,10 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path, monkeypatch):
             calls.append(cell.name)
             yield Started(cell)
             if len(calls) == 2:
-                yield Ended(cell, Died(-9))
+                yield Ended(cell, WorkerDied(-9))
                 continue
             result = do(cell)
-            yield Ended(cell, Died(-9) if len(calls) == 3 else result)
+            yield Ended(cell, WorkerDied(-9) if len(calls) == 3 else result)
 
     monkeypatch.setattr(experiment, "work", dying)
     monkeypatch.setattr(experiment, "run_cell", real)

@@ -29,7 +29,7 @@ from privfed.grid import private_tuning as tuning
 from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.cells import STOPPED
 from privfed.grid.private_tuning import candidates
-from privfed.grid.process_pool import Died, Ended, Started
+from privfed.grid.process_pool import Ended, Started, WorkerDied
 from privfed.grid.results import FAILED
 from privfed.run.evaluation.evaluate_by_clients import evaluate_by_clients
 from privfed.run.train import resume
@@ -167,7 +167,11 @@ def test_a_tuning_that_was_cut_off_goes_on_with_the_same_candidates(tmp_path, mo
 
 @every_case(
     "cut",
-    [Died(-9), {"status": STOPPED, "reason": "disk"}, {"status": "waiting", "reason": "busy"}],
+    [
+        WorkerDied(-9),
+        {"status": STOPPED, "reason": "disk"},
+        {"status": "waiting", "reason": "busy"},
+    ],
     ids=["killed", "stopped", "waiting"],
 )
 def test_the_machines_trouble_chooses_nothing(tmp_path, monkeypatch, cut):

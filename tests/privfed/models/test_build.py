@@ -23,7 +23,7 @@ from privfed.core.errors import Broken, Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
 from privfed.models.networks import Lstm
-from privfed.models.recipes import Foreign
+from privfed.models.recipes import UserNetwork
 from privfed.run.train import resume, train
 from privfed.store.checkpoint import Checkpoint
 from privfed.trained.evaluate import evaluate
@@ -32,7 +32,7 @@ from privfed.trained.evaluate import evaluate
 def foreign(module):
     """A recipe for a given module, or for what a function returns."""
     function = (lambda: module) if isinstance(module, nn.Module) else module
-    return Foreign.of(function)()
+    return UserNetwork.of(function)()
 
 
 class Tied(nn.Module):
@@ -278,7 +278,7 @@ def test_a_function_gets_what_it_asks_for():
     def function(features, classes, hidden=2):
         return nn.Sequential(nn.Linear(*features, hidden), nn.Linear(hidden, classes))
 
-    net = built(Foreign.of(function)(arguments={"hidden": 7}), (4,))
+    net = built(UserNetwork.of(function)(arguments={"hidden": 7}), (4,))
     assert net.shapes.shapes[0] == (7, 4)
 
 

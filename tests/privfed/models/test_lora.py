@@ -13,7 +13,7 @@ from privfed.client.silos import PerExample
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.models.adapters import adapt_model, adaptable, merge_model
-from privfed.models.recipes import Foreign
+from privfed.models.recipes import UserNetwork
 from privfed.models.start import Lora, factors, is_factor, with_changes
 
 SIZE, RANK, SCALE = 6, 2, 1.5
@@ -123,7 +123,7 @@ def network():
 
 
 def foreign(module):
-    return Foreign.of(lambda: copy.deepcopy(module))()
+    return UserNetwork.of(lambda: copy.deepcopy(module))()
 
 
 def with_lora(module=None, shape=(SIZE,), **keys):

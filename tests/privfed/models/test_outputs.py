@@ -12,7 +12,7 @@ from torch import nn
 
 from privfed.client.silos import PerExample
 from privfed.core.errors import Refused
-from privfed.models.recipes import Foreign
+from privfed.models.recipes import UserNetwork
 from privfed.report.plan import plan_table
 from privfed.run.check import check
 from privfed.run.prepare import prepare
@@ -45,7 +45,7 @@ def network(as_, output, **start):
     def recipe(features, width):
         return Several(features, width, as_)
 
-    return built(Foreign.of(recipe)(), (6,), output=output, **start)
+    return built(UserNetwork.of(recipe)(), (6,), output=output, **start)
 
 
 HELD = [("dict", "logits"), ("tuple", 1), ("namedtuple", 1), ("object", "logits")]

@@ -39,7 +39,7 @@ def test_gradients_are_rougher_but_parameters_scores_rows_and_charges_are_not(wa
         )
         for precision in ("full", "mixed")
     )
-    x, y = full.federation.examples.made_up(40)
+    x, y = full.federation.examples.synthetic(40)
     exact, rough_gradient = (
         net.gradient(net.initial_params, x, y) for net in (full.network, rough.network)
     )
@@ -163,7 +163,7 @@ def test_gradients_of_single_examples_stay_in_full_precision(precision):
 
 def measured(monkeypatch, ratio):
     """Let mixed precision be so many times as fast here."""
-    monkeypatch.setattr(assemble, "times_as_fast", lambda *_: ratio)
+    monkeypatch.setattr(assemble, "speedup", lambda *_: ratio)
 
 
 def stated(run):
@@ -196,7 +196,7 @@ def training_row(setup):
 
 
 def test_precision_asked_for_by_name_is_not_measured(monkeypatch):
-    monkeypatch.setattr(assemble, "times_as_fast", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(assemble, "speedup", lambda *_: pytest.fail("measured"))
     assert training_row(prepare(small(*ROWS, MIXED))).endswith("in mixed precision")
     thin = training_row(prepare(small("model.name=mlp", "model.hidden=[512]", MIXED)))
     assert thin.endswith("in mixed precision (without effect: batches are too small)")
@@ -204,7 +204,7 @@ def test_precision_asked_for_by_name_is_not_measured(monkeypatch):
 
 
 def test_a_model_that_loses_too_much_stays_in_full_precision_however_fast_the_other(monkeypatch):
-    monkeypatch.setattr(assemble, "times_as_fast", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(assemble, "speedup", lambda *_: pytest.fail("measured"))
     setup = prepare(small(f"model.name={__name__}:cancelling", FAST))
     assert not setup.network.mixed
     assert setup.plan.config.run.precision == "full"
@@ -216,7 +216,7 @@ def test_a_resumed_run_measures_nothing_anew(tmp_path, monkeypatch, ratio):
     measured(monkeypatch, ratio)
     trained(tmp_path / "run", *ROWS, FAST)
     before = stated(tmp_path / "run")
-    monkeypatch.setattr(assemble, "times_as_fast", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(assemble, "speedup", lambda *_: pytest.fail("measured"))
     wanted = small(*ROWS, FAST, "run.rounds=9")
     assert resume(tmp_path / "run", lambda _: wanted).updates == 9
     assert stated(tmp_path / "run") == before
@@ -252,7 +252,7 @@ def test_other_ranks_train_in_the_precision_of_the_first(monkeypatch, ratio):
 def test_the_comparison_trains_both_and_never_looks_at_the_population(monkeypatch):
     config, gathered_from = small(*ROWS, FAST), []
     dataset = prepare(small(*ROWS)).federation.examples.x
-    real_gather, real_times = Federation.gather, assemble.times_as_fast
+    real_gather, real_times = Federation.gather, assemble.speedup
     monkeypatch.setattr(
         Federation,
         "gather",
@@ -264,7 +264,7 @@ def test_the_comparison_trains_both_and_never_looks_at_the_population(monkeypatc
         compared.append((bool(candidate.network.mixed), bool(reference.network.mixed)))
         return real_times(candidate, reference, *others)
 
-    monkeypatch.setattr(assemble, "times_as_fast", noting)
+    monkeypatch.setattr(assemble, "speedup", noting)
     prepare(config)
     assert compared == [(True, False)]
     assert gathered_from

@@ -8,11 +8,11 @@ from torch import nn
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples
-from privfed.data.inputs import Input, made_up_inputs
+from privfed.data.inputs import Input, synthetic_inputs
 from privfed.models.build import build_network
 from privfed.models.given_module import GivenModule
 from privfed.models.losses.cross_entropy import CrossEntropy
-from privfed.models.recipes import Foreign
+from privfed.models.recipes import UserNetwork
 from privfed.models.start import Lora, Start
 
 VOCABULARY, LENGTH, SIZE = 12, 5, 8
@@ -155,7 +155,7 @@ SOUND = {
 
 
 def network(module, **start):
-    x = made_up_inputs(INPUTS, 4)
+    x = synthetic_inputs(INPUTS, 4)
     y = torch.zeros(4, LENGTH, dtype=torch.int64)
     examples = Examples(x, y, VOCABULARY, inputs=INPUTS)
     keys = Streams(0, simulated=True).at("init")
@@ -178,7 +178,7 @@ def test_a_sound_model_is_not(case):
     make, start = SOUND[case]
     torch.manual_seed(0)
     net = network(make(), **start)
-    assert net.outputs(net.initial_params, made_up_inputs(INPUTS, 4)).shape == (
+    assert net.outputs(net.initial_params, synthetic_inputs(INPUTS, 4)).shape == (
         4,
         LENGTH,
         VOCABULARY,
@@ -188,7 +188,7 @@ def test_a_sound_model_is_not(case):
 def test_an_embedding_with_padding_is_not_stacked():
     """PyTorch's vmap would train the padding's row for all models but the first."""
     assert "padding_idx" in built(
-        Foreign.of(lambda: nn.Sequential(nn.Embedding(3, 2, padding_idx=0), nn.Linear(2, 3)))(),
+        UserNetwork.of(lambda: nn.Sequential(nn.Embedding(3, 2, padding_idx=0), nn.Linear(2, 3)))(),
         (4,), x=torch.zeros(2, 4, dtype=torch.int64), y=torch.zeros(2, 4, dtype=torch.int64),
     ).unstackable  # fmt: skip
     module, rows = nn.Embedding(3, 2, padding_idx=0), torch.zeros(2, 3, 2, requires_grad=True)

@@ -22,7 +22,7 @@ from torch import nn
 import privfed
 from privfed.core.streams import Streams
 from privfed.data.federation import NO_LABEL, Examples
-from privfed.data.inputs import Input, by_name, made_up_inputs
+from privfed.data.inputs import Input, by_name, synthetic_inputs
 from privfed.models.build import build_network
 from privfed.models.given_module import GivenModule
 from privfed.models.losses.cross_entropy import CrossEntropy
@@ -49,7 +49,7 @@ def network(name, module=None, **start):
     positions = [LENGTH] if {"label_shape", "next_token"} & keys.keys() else []
     y = torch.zeros(4, *positions, dtype=torch.int64)
     examples = Examples(
-        made_up_inputs(inputs, 4), y, keys.get("classes", VOCABULARY), inputs=inputs
+        synthetic_inputs(inputs, 4), y, keys.get("classes", VOCABULARY), inputs=inputs
     )
     recipe = GivenModule.of(tiny(name) if module is None else module)()
     seed = Streams(0, simulated=True).at("init")
@@ -62,14 +62,14 @@ def network(name, module=None, **start):
 def test_a_sound_model_of_any_architecture_is_not_refused(name):
     net = network(name)
     assert not net.random
-    assert net.outputs(net.initial_params, made_up_inputs(net.form.inputs, 2)).isfinite().all()
+    assert net.outputs(net.initial_params, synthetic_inputs(net.form.inputs, 2)).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "LlamaForCausalLM", "BertForMaskedLM"])
 def test_the_loss_and_its_gradient_are_those_of_the_library(name):
     """With padding: its ids, and the labels there, change neither."""
     net, module = network(name), tiny(name)
-    x, length = made_up_inputs(INPUTS, 1), 5
+    x, length = synthetic_inputs(INPUTS, 1), 5
     values = by_name(x, INPUTS)
     values["attention_mask"][:] = torch.arange(LENGTH) < length
     values["input_ids"][:, length:] = 3
@@ -210,7 +210,7 @@ def test_adapters_are_read_by_peft_and_read_back(name, tmp_path):
     with pytest.raises(privfed.Refused, match="exists"):
         run.export(tmp_path / "adapters", adapters=True)
     theirs = peft.PeftModel.from_pretrained(copy.deepcopy(module), tmp_path / "adapters").eval()
-    values = by_name(made_up_inputs(INPUTS, 6), INPUTS)
+    values = by_name(synthetic_inputs(INPUTS, 6), INPUTS)
     with torch.no_grad():
         ours, start = run.model(**values).logits, module(**values).logits
         torch.testing.assert_close(theirs(**values).logits, ours, rtol=1e-4, atol=1e-5)
@@ -265,7 +265,7 @@ def test_adapters_that_are_initialised_otherwise_are_computed_as_by_peft_or_refu
         with pytest.raises(privfed.Refused, match=r"plain LoRA \(init_lora_weights\)"):
             network("GPT2LMHeadModel", init=str(tmp_path))
         return
-    values = by_name(made_up_inputs(INPUTS, 6), INPUTS)
+    values = by_name(synthetic_inputs(INPUTS, 6), INPUTS)
     net = network("GPT2LMHeadModel", init=str(tmp_path))
     packed = torch.cat([values["attention_mask"], values["input_ids"]], 1)
     with torch.no_grad():

@@ -16,7 +16,7 @@ from private_tunings import BUDGET, TUNED, proposed
 from small import SMALL, small, trained
 
 from accounting.errors import Unaccountable
-from accounting.events import ZERO_OUT, Event, apart
+from accounting.events import ZERO_OUT, Event, summable
 from accounting.guarantee import guarantee
 from accounting.ledger import Ledger
 from accounting.noises import DiscreteGaussians, Gaussian, Skellam
@@ -35,7 +35,7 @@ from privfed.plan.assumptions import ASSUMPTIONS, COMPARED, Incomposable, charge
 from privfed.plan.composed_guarantees import counted_priors
 from privfed.plan.prior_spending import Prior, Priors
 from privfed.privacy.counted_noise import NoiseOfClients, NoiseOfPairs, NoiseOfSites
-from privfed.privacy.noise.pairwise import part_alone
+from privfed.privacy.noise.pairwise import alone_for_ratio
 from privfed.run.prepare import plan_with_length
 from privfed.run.train import resume
 from privfed.secure.encoded_accumulator import Arithmetic
@@ -278,13 +278,13 @@ def test_further_evaluation_rounds_are_refused_on_a_ledger_that_counted_too_litt
 def test_colluders_of_pairs_leave_less_noise_on_a_row(tmp_path):
     """Noise of 2 C was counted with h = 28 honest clients, and 22 are what the later run assumes.
 
-    Of a client's own noise a it was a / part_alone(28); the same a counts as a / part_alone(22).
+    Of a client's own noise a it was a / alone(28); the same a counts as a / alone(22).
     """
     both = (*PEOPLE, *EVERYBODY, "privacy.mechanism=pairwise_gaussian", "aggregation.byzantine=1")
     trained(tmp_path / "first", *both, "privacy.colluders=1")
     counting = small(*both, "privacy.colluders=7", after(tmp_path / "first"))
     ((event,),) = (prior.spending for prior in priors(counting).runs)
-    z = 2.0 / 2 * part_alone(1.0, 28) / part_alone(1.0, 22)
+    z = 2.0 / 2 * alone_for_ratio(1.0, 28) / alone_for_ratio(1.0, 22)
     assert event.release.noise_multiplier == pytest.approx(z)
     trained(tmp_path / "second", *both, "privacy.colluders=7", after(tmp_path / "first"))
     wanted = guarantee({replace(event, release=Gaussian(n)): 2 for n in (z, 1.0)}, 1e-4).epsilon
@@ -335,11 +335,11 @@ def test_the_runs_own_numbers_give_what_it_was_charged_for(protocol, colluders):
 def test_an_older_ledger_states_whom_it_trusts_and_its_sites():
     """As before "assumes" was stated: enough for noise that others do not add."""
     terms = {"trust": "server", "sites": {"declared": 5, "per_client": 2}}
-    assert Assumed.stated(terms) == Assumed((OWN_SITE, SERVER), sites_per_client=2)
+    assert Assumed.from_terms(terms) == Assumed((OWN_SITE, SERVER), sites_per_client=2)
     local = {"trust": "client", "sites": {"declared": 5, "per_client": 1, "parties": 5}}
-    assert Assumed.stated(local) == Assumed((OWN_SITE,), sites_per_client=1)
-    assert Assumed.stated({"trust": "server"}) == Assumed((SERVER,))
-    assert Assumed.stated({"trust": "sum", "against": "server"}) is None
+    assert Assumed.from_terms(local) == Assumed((OWN_SITE,), sites_per_client=1)
+    assert Assumed.from_terms({"trust": "server"}) == Assumed((SERVER,))
+    assert Assumed.from_terms({"trust": "sum", "against": "server"}) is None
 
 
 def test_the_terms_state_both_numbers_always(tmp_path):
@@ -356,7 +356,13 @@ def test_the_terms_state_both_numbers_always(tmp_path):
 
 ROUND = Event(Skellam(100.0, 3.0, 9.0), "full", ZERO_OUT)
 CLIENTS = NoiseOfClients(
-    size=20, survivors=16, colluders=0.0, known_at_least=0.0, known=1.25, withstood=0.5, aborts=1e-6
+    size=20,
+    survivors=16,
+    colluders=0.0,
+    known_at_least=0.0,
+    known=1.25,
+    colluders_tolerated=0.5,
+    aborts=1e-6,
 )
 WEAK = Assumed(colluders=0.0, byzantine=0, noise=(CLIENTS,))
 
@@ -497,7 +503,7 @@ def test_what_is_a_fact_of_each_run_is_charged_in_its_own_events(name, tmp_path)
     trained(tmp_path / "first", *both, *earlier)
     outcome = trained(tmp_path / "second", *both, *later, after(tmp_path / "first"))
     own = [
-        apart(Ledger.load(tmp_path / run_ / "ledger.jsonl").run_spending)
+        summable(Ledger.load(tmp_path / run_ / "ledger.jsonl").run_spending)
         for run_ in ("first", "second")
     ]
     second = Ledger.load(tmp_path / "second/ledger.jsonl").run_spending

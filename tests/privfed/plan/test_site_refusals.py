@@ -131,7 +131,7 @@ def test_whether_sites_stay_tells_nothing_of_a_draw():
     keys = ("cohort.dropout=0.1", "secure.simulate=arithmetic")
     by_sites = plan(small(*AT_SITES, *keys), length=10)
     still = plan(small(*AT_SITES), length=10)
-    assert by_sites.cost.aborts > 0.0 == by_sites.cost.telling_aborts
+    assert by_sites.cost.aborts > 0.0 == by_sites.cost.revealing_aborts
     assert by_sites.event == still.event
 
 

@@ -32,7 +32,7 @@ from privfed.privacy.noise.gaussian_on_grid import grid_of
 from privfed.run.train import resume
 from privfed.sampling.samplers import Cyclic, Poisson
 
-KEPT = Streams(0, key=bytes(32))
+SAVED_STREAMS = Streams(0, key=bytes(32))
 CYCLIC = (
     "cohort.sampler=cyclic",
     "cohort.separation=3",
@@ -77,27 +77,27 @@ def test_a_smaller_separation_than_bands_would_move_it_further():
 
 def test_rows_of_noise_on_the_grid_are_c_inverse_z():
     coefficients, std = np.array(optimal_bands(4, 20)), 2.5
-    source = CorrelatedOnGrid(coefficients, 6, KEPT)
+    source = CorrelatedOnGrid(coefficients, 6, SAVED_STREAMS)
     rows = np.stack([source.noise(round, std) for round in range(1, 21)])
-    z = np.stack([-std * KEPT.at("matrix", round).normal(6) for round in range(1, 21)])
+    z = np.stack([-std * SAVED_STREAMS.at("matrix", round).normal(6) for round in range(1, 21)])
     np.testing.assert_allclose(matrix(coefficients, 20) @ rows, z, atol=std * 2.0**-29)
     steps = rows / grid_of(std)
     np.testing.assert_array_equal(steps, np.rint(steps))
-    again = CorrelatedOnGrid(coefficients, 6, KEPT)
+    again = CorrelatedOnGrid(coefficients, 6, SAVED_STREAMS)
     np.testing.assert_array_equal(again.noise(13, std), rows[12])  # after a resume
     with pytest.raises(ValueError, match="is correlated, had"):
         again.noise(14, 2 * std)
     with pytest.raises(ValueError, match="multiples"):
-        CorrelatedOnGrid(np.array([1.0, 0.3]), 6, KEPT)
+        CorrelatedOnGrid(np.array([1.0, 0.3]), 6, SAVED_STREAMS)
 
 
 def test_rows_of_older_runs_are_c_inverse_z():
     coefficients = Banded(bands=4).coefficients()
-    source = CorrelatedReals(coefficients, 6, KEPT)
+    source = CorrelatedReals(coefficients, 6, SAVED_STREAMS)
     rows = np.stack([source.noise(round, 1.0) for round in range(1, 21)])
-    z = np.stack([KEPT.at("matrix", round).normal(6) for round in range(1, 21)])
+    z = np.stack([SAVED_STREAMS.at("matrix", round).normal(6) for round in range(1, 21)])
     np.testing.assert_allclose(matrix(coefficients, 20) @ rows, z, atol=1e-12)
-    again = CorrelatedReals(coefficients, 6, KEPT)
+    again = CorrelatedReals(coefficients, 6, SAVED_STREAMS)
     np.testing.assert_array_equal(again.noise(13, 1.0), rows[12])  # after a resume
     np.testing.assert_array_equal(again.noise(13, 1.0), rows[12])
     with pytest.raises(ValueError, match="no longer available"):
@@ -105,14 +105,14 @@ def test_rows_of_older_runs_are_c_inverse_z():
 
 
 def test_z_is_standard_normal_fresh_every_round_and_the_runs_own():
-    z = np.concatenate([KEPT.at("matrix", round).normal(4000) for round in range(1, 11)])
+    z = np.concatenate([SAVED_STREAMS.at("matrix", round).normal(4000) for round in range(1, 11)])
     assert_normal(z, 1.0)
     with pytest.raises(AssertionError):
         assert_normal(0.97 * z, 1.0)
-    first, second = KEPT.at("matrix", 1).normal(5), KEPT.at("matrix", 2).normal(5)
+    first, second = SAVED_STREAMS.at("matrix", 1).normal(5), SAVED_STREAMS.at("matrix", 2).normal(5)
     other = Streams(0, key=bytes([1] * 32)).at("matrix", 1).normal(5)
     assert len({*first, *second, *other}) == 15
-    assert not np.array_equal(KEPT.at("slots").bits(5), KEPT.at("matrix").bits(5))
+    assert not np.array_equal(SAVED_STREAMS.at("slots").bits(5), SAVED_STREAMS.at("matrix").bits(5))
 
 
 SOLVED, OLDER = optimal_bands(3, 40), None

@@ -30,7 +30,7 @@ from privfed.run.train import resume
 from privfed.sampling.allocation import Allocation
 from privfed.sampling.samplers import Cyclic, Full, Poisson
 
-KEPT = Streams(0, key=bytes(32))
+SAVED_STREAMS = Streams(0, key=bytes(32))
 SOLVED = optimal_buffers(2, 40, 3)
 CYCLIC = (
     "cohort.sampler=cyclic",
@@ -148,11 +148,11 @@ def test_a_planted_fault_is_caught(fault, check, tmp_path, monkeypatch):
 
 
 def test_rows_of_noise_are_c_inverse_z_and_a_resume_has_the_same():
-    source = BufferedNoise(SOLVED, 6, KEPT)
+    source = BufferedNoise(SOLVED, 6, SAVED_STREAMS)
     rows = np.stack([source.noise(round, 2.0) for round in range(1, 21)])
-    z = np.stack([2.0 * KEPT.at("matrix", round).normal(6) for round in range(1, 21)])
+    z = np.stack([2.0 * SAVED_STREAMS.at("matrix", round).normal(6) for round in range(1, 21)])
     np.testing.assert_allclose(matrix(SOLVED.column(20)) @ rows, z, atol=1e-12)
-    again = BufferedNoise(SOLVED, 6, KEPT)
+    again = BufferedNoise(SOLVED, 6, SAVED_STREAMS)
     np.testing.assert_array_equal(again.noise(13, 2.0), rows[12])
     assert source.remembers == 2
 
@@ -175,7 +175,7 @@ def test_it_needs_fixed_slots_one_exchange_and_its_own_keys():
     with pytest.raises(TypeError, match="BoundedSum"):
         part.release(torch.zeros(3), 1.0, Keys(None), {})
     with pytest.raises(ValueError, match="plan"):
-        Buffered(noise_multiplier=1.0).memory(KEPT, 3)
+        Buffered(noise_multiplier=1.0).memory(SAVED_STREAMS, 3)
 
 
 def test_a_run_is_charged_for_overlapping_columns_and_states_its_buffers(tmp_path):

@@ -291,18 +291,20 @@ def test_layers_add_up_to_what_is_asked_for_and_waste_little(waste, colluders, f
     for clients in (5, 7, 22, 50, 400 if full else 120):
         shares = [layers.layer(clients, k + 1) for k in range(layers.count(clients))]
         sums = np.cumsum([share.variance for share in (layers.base(clients), *shares)])
-        alike = [layers.remaining(clients, staying).variance for staying in range(len(sums))]
+        alike = [
+            layers.remaining(clients, layers_kept).variance for layers_kept in range(len(sums))
+        ]
         assert alike == pytest.approx(sums.tolist())
         before = np.zeros(clients)
         for gone in range(layers.most_dropouts(clients) + 1):
-            staying = layers.keeping(clients, gone, range(gone, clients))
-            left = np.sort([sums[staying[who]] for who in range(gone, clients)])
+            layers_kept = layers.keeping(clients, gone, range(gone, clients))
+            left = np.sort([sums[layers_kept[who]] for who in range(gone, clients)])
             counted = clients - gone - colluders
             assert left[:counted].sum() >= 100 * (1 - 1e-9), "those who lost most"
             assert left.sum() <= 100 * (clients - gone) / counted * (1 + waste + 1e-9)
             spare = left[:counted].sum() - 100
             assert spare < layers.layer(clients, 1).variance, "another could have lost a layer"
-            now = np.array([staying.get(who, len(sums)) for who in range(clients)])
+            now = np.array([layers_kept.get(who, len(sums)) for who in range(clients)])
             assert (now >= before).all(), "whose layer goes with more gone goes with fewer"
             before = now
         assert layers.boundaries(clients)[-1] == max(layers.most_dropouts(clients), 0)

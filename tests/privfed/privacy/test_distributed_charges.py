@@ -120,8 +120,10 @@ def guaranteed(mechanism):
     if isinstance(share, Layers):
         clients = range(setting.clients.counted, setting.cohort.largest + 1)
         every = ((n, gone) for n in clients for gone in range(share.most_dropouts(n) + 1))
-        staying = ((n, share.keeping(n, gone, range(gone, n)).values()) for n, gone in every)
-        return min(sum(share.remaining(n, count).variance for count in each) for n, each in staying)
+        layers_kept = ((n, share.keeping(n, gone, range(gone, n)).values()) for n, gone in every)
+        return min(
+            sum(share.remaining(n, count).variance for count in each) for n, each in layers_kept
+        )
     return setting.clients.minimum * share.variance
 
 

@@ -155,8 +155,8 @@ def test_layers_can_be_drawn_for_the_smallest_cohort_that_clients_accept():
     planned = plan_with_length(small(*keys, *layered, "privacy.tolerance=0.5"))
     layers = planned.mechanism.share()
     for clients in range(10, 40):
-        for staying in (0, layers.count(clients)):
-            assert len(layers.remaining(clients, staying).draw(Keys(None), 2)) == 2
+        for layers_kept in (0, layers.count(clients)):
+            assert len(layers.remaining(clients, layers_kept).draw(Keys(None), 2)) == 2
             assert len(layers.base(clients).draw(Keys(None), 2)) == 2
         assert len(layers.layer(clients, max(layers.count(clients), 1)).draw(Keys(None), 2)) == 2
 

@@ -169,7 +169,7 @@ def test_without_a_ledger_that_states_it_no_joint_bound_exists(skellam, tmp_path
     """As an older version wrote it: its charges, and nothing of the other party."""
     prior = Prior.of("runs/a", Ledger.load(skellam / "ledger.jsonl"))
     older = {key: prior.to_json()[key] for key in ("run", "id", "head", "charges")}
-    (known,) = Priors.stated({"against": "server", "prior": [older]}).runs
+    (known,) = Priors.from_terms({"against": "server", "prior": [older]}).runs
     assert known.spending == prior.spending
     assert known.toward("server") is known
     assert known.toward("readers") is None

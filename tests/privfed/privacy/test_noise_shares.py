@@ -167,9 +167,9 @@ def leave_the_whole_variance(layers, clients):
         assert left >= 1 - 1e-12
         if not layers.waste:
             assert left == pytest.approx(1.0, rel=1e-12)
-        one = layers.remaining(clients, layers.staying(clients, gone)).variance
+        one = layers.remaining(clients, layers.layers_kept(clients, gone)).variance
         parts = layers.base(clients).variance + sum(
-            layers.layer(clients, i + 1).variance for i in range(layers.staying(clients, gone))
+            layers.layer(clients, i + 1).variance for i in range(layers.layers_kept(clients, gone))
         )
         assert parts == pytest.approx(one, rel=1e-12)
 
@@ -194,8 +194,10 @@ def one_more_comes_off(monkeypatch):
 
 
 def a_layer_short(monkeypatch):
-    real = Layers.staying
-    monkeypatch.setattr(Layers, "staying", lambda self, n, gone: max(real(self, n, gone) - 1, 0))
+    real = Layers.layers_kept
+    monkeypatch.setattr(
+        Layers, "layers_kept", lambda self, n, gone: max(real(self, n, gone) - 1, 0)
+    )
 
 
 @every_case("fault", [base_three_percent_low, one_more_comes_off, a_layer_short])

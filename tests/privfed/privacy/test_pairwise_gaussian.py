@@ -27,7 +27,7 @@ from privfed.privacy.mechanism import BoundedRows
 from privfed.privacy.mechanisms import pairwise_gaussian as pairwise
 from privfed.privacy.mechanisms.pairwise_gaussian import PairwiseGaussian
 from privfed.privacy.noise import pairwise as noises
-from privfed.privacy.noise.pairwise import PairwiseNoise, part_alone
+from privfed.privacy.noise.pairwise import PairwiseNoise, alone_for_ratio
 from privfed.privacy.setting import ClientShares, CohortSize, Setting
 from privfed.run.train import train
 from privfed.sampling.samplers import Full, Poisson
@@ -168,8 +168,8 @@ def nothing_cancels(monkeypatch):
 
 
 def colluders_counted(monkeypatch):
-    real = pairwise.part_alone
-    monkeypatch.setattr(pairwise, "part_alone", lambda ratio, honest: real(ratio, 2 * honest))
+    real = pairwise.alone_for_ratio
+    monkeypatch.setattr(pairwise, "alone_for_ratio", lambda ratio, honest: real(ratio, 2 * honest))
 
 
 def charged_for_one_clip(monkeypatch):
@@ -245,7 +245,7 @@ def test_with_what_colluders_know_taken_off_a_row_is_as_hidden_as_claimed(ratio)
 
 @every_case(("ratio", "honest"), [(0.0, 9), (1.0, 1), (1.0, 94), (7.0, 40)])
 def test_the_closed_form_is_the_inverse_covariance(ratio, honest):
-    own = part_alone(ratio, honest)
+    own = alone_for_ratio(ratio, honest)
     pair = ratio * own
     covariance = own**2 * np.eye(honest) + pair**2 * (honest * np.eye(honest) - 1)
     assert np.linalg.inv(covariance)[0, 0] == pytest.approx(1.0)

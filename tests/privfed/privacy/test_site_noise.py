@@ -136,7 +136,7 @@ def test_layers_leave_the_others_their_whole_noise_whoever_is_missing():
     layers = noise.layers(100.0, "discrete_gaussian")
     assert layers.count(7) == 2
     for gone in range(3):
-        variance = layers.remaining(7, layers.staying(7, gone)).variance
+        variance = layers.remaining(7, layers.layers_kept(7, gone)).variance
         parts = layers.base(7).variance + sum(
             layers.layer(7, number).variance for number in range(1, gone + 1)
         )

@@ -12,7 +12,7 @@ from small import small, trained
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.guarantee import Guarantee
 from attacks.privacy.roc import clopper_pearson
-from attacks.privacy.tradeoff import tpr_bound, two_steps_apart
+from attacks.privacy.tradeoff import at_distance_two, tpr_bound
 from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.core.errors import Refused
@@ -93,7 +93,7 @@ def exposure(level, relation, epsilon, examples=None, attacked=9):
 @every_case("relation", [ADD_REMOVE, ZERO_OUT, REPLACE_ONE])
 def test_one_client_is_one_step_and_one_example_is_two_unless_it_replaces(relation):
     assert claim(exposure("user", relation, 1.5))[:2] == (1.5, 1e-5)
-    expected = (1.5, 1e-5) if relation == REPLACE_ONE else two_steps_apart(1.5, 1e-5)
+    expected = (1.5, 1e-5) if relation == REPLACE_ONE else at_distance_two(1.5, 1e-5)
     assert claim(exposure("user", relation, 1.5, attacked=1))[:2] == expected
     assert claim(exposure("example", relation, 1.5))[:2] == expected
 

@@ -7,7 +7,7 @@ import pytest
 from lanes import every_case
 from small import small, trained
 
-from privfed.report.console import SteadyConsole
+from privfed.report.console import PipeSafeConsole
 from privfed.report.progress import MOST_LINES, LiveProgress, PlainProgress, progress
 from privfed.run.outcome import RoundRecord
 from privfed.run.train import train
@@ -15,7 +15,7 @@ from privfed.run.train import train
 
 def console(width=100, terminal=False, encoding="utf-8"):
     file = io.TextIOWrapper(io.BytesIO(), encoding, errors="privfed", write_through=True)
-    return SteadyConsole(file=file, width=width, markup=False, force_terminal=terminal)
+    return PipeSafeConsole(file=file, width=width, markup=False, force_terminal=terminal)
 
 
 def shown(screen):

@@ -138,8 +138,8 @@ class Tries(UpdateAttack):
         for scale in (5.0, -3.0, 1.0):
             honest = usable_honest(view.honest)
             sent = scale * honest.mean(0).expand_as(view.byzantine)
-            foreseen = view.rule(torch.cat([sent, honest]))
-        tried.append(foreseen)
+            predicted_aggregate = view.rule(torch.cat([sent, honest]))
+        tried.append(predicted_aggregate)
         return sent.clone(), state
 
 
@@ -158,8 +158,8 @@ def test_an_attacker_tries_the_very_rule_with_its_memory_frozen(tmp_path, name):
     rounds = attacked(tmp_path, RULES[name])
     rounds.run(6)
     assert len(tried) == 6
-    for round, foreseen in enumerate(tried, start=1):
-        torch.testing.assert_close(rounds.store.releases[round][0], foreseen)
+    for round, predicted_aggregate in enumerate(tried, start=1):
+        torch.testing.assert_close(rounds.store.releases[round][0], predicted_aggregate)
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
@@ -180,8 +180,8 @@ def test_histories_of_others_are_another_rule(tmp_path, monkeypatch):
     rounds = attacked(tmp_path, RULES["foolsgold"])
     rounds.run(6)
     differ = [
-        not torch.allclose(rounds.store.releases[round][0], foreseen)
-        for round, foreseen in enumerate(tried, start=1)
+        not torch.allclose(rounds.store.releases[round][0], predicted_aggregate)
+        for round, predicted_aggregate in enumerate(tried, start=1)
     ]
     assert any(differ)
 
@@ -194,8 +194,8 @@ def test_diverged_honest_rows_are_left_out_of_what_an_attacker_tries(tmp_path):
     federation.examples.x[federation.offsets[broken] : federation.offsets[broken + 1]] = torch.nan
     rounds = attacked(tmp_path, RULES["foolsgold"], federation=federation)
     rounds.run(4)
-    for round, foreseen in enumerate(tried, start=1):
-        torch.testing.assert_close(rounds.store.releases[round][0], foreseen)
+    for round, predicted_aggregate in enumerate(tried, start=1):
+        torch.testing.assert_close(rounds.store.releases[round][0], predicted_aggregate)
 
 
 def test_the_check_says_what_is_remembered_and_how_often_a_client_returns():

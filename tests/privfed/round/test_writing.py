@@ -35,13 +35,13 @@ def test_writes_come_one_after_the_other_and_are_through_when_settled():
         assert not written
         threading.Timer(0.01, gate.set).start()
         writing.begin(lambda: written.append("second"))
-        writing.settle()
+        writing.flush()
         assert written == ["first", "second"]
         writing.begin(lambda: written.append("third"))
     assert written[2:] == ["third"]
 
 
-@pytest.mark.parametrize("later", [lambda w: w.settle(), lambda w: w.begin(lambda: None)])
+@pytest.mark.parametrize("later", [lambda w: w.flush(), lambda w: w.begin(lambda: None)])
 def test_what_a_write_raises_is_raised_by_whoever_comes_next(later):
     def fails():
         raise OSError("no space")
@@ -50,7 +50,7 @@ def test_what_a_write_raises_is_raised_by_whoever_comes_next(later):
         writing.begin(fails)
         with pytest.raises(OSError, match="no space"):
             later(writing)
-        writing.settle()  # once
+        writing.flush()  # once
     with pytest.raises(OSError, match="no space"):
         Immediate().begin(fails)
 
@@ -214,7 +214,7 @@ def test_leaving_waits_for_the_write_however_often_it_is_interrupted(settling):
             writing.begin(slow)
             threading.Thread(target=interrupts).start()
             if settling:
-                writing.settle()
+                writing.flush()
 
     before = signal.signal(signal.SIGINT, interrupted)
     try:

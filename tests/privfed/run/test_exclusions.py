@@ -17,7 +17,7 @@ from small import same_run, small, stop_after, trained
 
 from accounting.ledger import Ledger
 from privfed.auditing.run_audit import audit
-from privfed.core.errors import ByzantineProved
+from privfed.core.errors import TooManyByzantine
 from privfed.plan.byzantine import (
     byzantine_limit,
     exclusion_text,
@@ -128,7 +128,7 @@ def test_a_run_goes_on_without_who_lied_in_a_committee(tmp_path, monkeypatch):
 def test_with_somebody_left_out_no_round_rests_on_a_secret_draw(tmp_path, senders):
     """Its sums abort more often than is charged, and each abort tells of the draw."""
     keys = ("cohort.sampler=poisson", "cohort.size=11", "privacy.delta=0.05", "secure.admitted=5")
-    with pytest.raises(ByzantineProved, match=r"is 1 \(excluded.jsonl\)"):
+    with pytest.raises(TooManyByzantine, match=r"is 1 \(excluded.jsonl\)"):
         trained(tmp_path / "run", *KEYS, *keys)
     directory = RunDirectory(tmp_path / "run")
     named = {each.round for each in directory.exclusions.culprits()}
@@ -153,7 +153,7 @@ def test_noise_that_counts_on_nobody_hostile_is_not_claimed_with_a_liar(tmp_path
     """The run stops before the next charge; its files and page say what no longer holds."""
     path = tmp_path / "run"
     with pytest.raises(
-        ByzantineProved, match=r"one of the clients .* aggregation\.byzantine = 1 or"
+        TooManyByzantine, match=r"one of the clients .* aggregation\.byzantine = 1 or"
     ):
         trained(path, *KEYS, *SHARED)
     assert [charge.round for charge in Ledger.load(path / "ledger.jsonl").charges] == [1]
@@ -175,7 +175,7 @@ def test_noise_that_counts_on_nobody_hostile_is_not_claimed_with_a_liar(tmp_path
     assert "client round exchange violation by 8 1 0 revealed a share" in flat(page, "table")
     assert f"No longer holds. {lost}" in flat(page, "div")
     before = (path / "ledger.jsonl").read_bytes()
-    with pytest.raises(ByzantineProved, match=r"one of the clients"):
+    with pytest.raises(TooManyByzantine, match=r"one of the clients"):
         resume(path, lambda stored: stored)
     assert (path / "ledger.jsonl").read_bytes() == before
 
@@ -204,7 +204,7 @@ def test_as_many_liars_as_were_declared_take_nothing_away_and_others_do(tmp_path
     assert (outcome.updates, outcome.excluded, outcome.lost_claims) == (2, 1, ())
     RunDirectory(path).exclusions.note(Culprit(3, 2, 0, "garbled shares", complaints=5))
     with pytest.raises(
-        ByzantineProved, match=r"2 clients were .* aggregation\.byzantine = 2 or more"
+        TooManyByzantine, match=r"2 clients were .* aggregation\.byzantine = 2 or more"
     ):
         resume(path, lambda stored: stored.with_run(rounds=3))
     page = Document(write_run_page(path, None, simulation=False).path.read_text("utf-8"))
@@ -257,7 +257,7 @@ def test_a_sum_of_sites_counts_on_all_but_those_that_collude():
     refuse_more_culprits(planned, 2, culprits=2)
     assert lost_claims(planned, culprits[:2]) == ()
     with pytest.raises(
-        ByzantineProved, match=r"3 sites were .* at most 2 of the sites are Byzantine"
+        TooManyByzantine, match=r"3 sites were .* at most 2 of the sites are Byzantine"
     ):
         refuse_more_culprits(planned, 2, culprits=3)
     (lost,) = lost_claims(planned, culprits)
@@ -271,7 +271,7 @@ def test_no_evaluation_after_the_run_rests_on_a_secret_draw(tmp_path):
     path = trained(tmp_path / "run", *KEYS, *keys).path
     RunDirectory(path).exclusions.note(Culprit(3, 2, 0, "garbled shares", complaints=5))
     before = (path / "ledger.jsonl").read_bytes()
-    with pytest.raises(ByzantineProved, match="proved to be Byzantine in secure sums is 1"):
+    with pytest.raises(TooManyByzantine, match="proved to be Byzantine in secure sums is 1"):
         evaluate_by_clients(path, 0.5, {"size": 11})
     assert (path / "ledger.jsonl").read_bytes() == before
 

@@ -138,7 +138,9 @@ def test_pachinko_prefers_a_coarse_label_and_mixes_the_fine_ones_within():
     rng = np.random.default_rng(0)
     two = Pachinko(coarse=[0, 0, 1], concentration=1e6, fine_concentration=1e6)
     children = [np.array([0, 1]), np.array([2])]
-    taken = sum(two._wish(rng, children)(np.array([1, 900, 900]), 100) for _ in range(200))
+    taken = sum(
+        two._draw_label_counts(rng, children)(np.array([1, 900, 900]), 100) for _ in range(200)
+    )
     assert taken[0] == 200, "the label of which one is left"
     assert taken[2] / taken.sum() == pytest.approx(0.5, abs=0.02), "its sibling makes up for it"
     with pytest.raises(Refused, match="name one coarse label for each"):

@@ -11,7 +11,7 @@ import privfed
 from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.core.errors import Refused
-from privfed.core.ranks import ALONE
+from privfed.core.ranks import SINGLE_PROCESS
 from privfed.core.streams import Streams
 from privfed.grid.cells import cells
 from privfed.grid.grid import Grid
@@ -95,7 +95,7 @@ def test_a_row_is_clipped_over_adapters_and_what_is_trained_beside_them():
     algorithm, length = setup.algorithm, setup.network.shapes.length
     ids = np.arange(12)
     cohort = Cohort(1, ids, 4.0, algorithm.witness(1))
-    world = shared_world(setup, None, None, ALONE)
+    world = shared_world(setup, None, None, SINGLE_PROCESS)
     updates = ClientUpdates(algorithm, world, setup.initial_state(), cohort)
     layout = algorithm.wire(algorithm.objective.layout(length))
     for rows in (*(9.0 * torch.eye(length)).split(12), torch.full((12, length), 9.0)):

@@ -7,7 +7,7 @@ from devices import require_device
 from lanes import every_case, mostly_slow
 from small import model, same_run, small, stop_after, trained
 
-from privfed.client.device_memory import memory_of, need_of
+from privfed.client.device_memory import memory_need, memory_of
 from privfed.privacy.clipping import blocks, clip_rows
 from privfed.run.prepare import prepare
 from privfed.run.process_group import joined
@@ -18,7 +18,7 @@ MODELS = {
     "logistic": ("model.name=logistic",),
     "mlp": ("model.name=mlp", "model.hidden=[8]", "client.lr=0.05"),
     "cnn": (
-        "data.source=experiments.benchmarks.work.made_up:Images",
+        "data.source=experiments.benchmarks.work.synthetic:Images",
         "model.name=cnn",
         "model.channels=[4]",
         "client.lr=0.01",
@@ -147,6 +147,6 @@ def test_what_clients_take_of_a_gpu_is_measured():
     def train_many(clients):
         torch.ones(clients, numbers, device="cuda").mul(2.0)
 
-    need = need_of(train_many, memory, length=1)
+    need = memory_need(train_many, memory, length=1)
     assert need.each == pytest.approx(8 * numbers, rel=0.1)
     assert 0 < need.clients(memory.free()) * need.each < memory.free()

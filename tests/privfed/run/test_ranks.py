@@ -16,7 +16,7 @@ from waiting import LONG
 from privfed.cli.main import main
 from privfed.core import ranks as module
 from privfed.core.errors import RankLost, Refused
-from privfed.core.ranks import ALONE
+from privfed.core.ranks import SINGLE_PROCESS
 from privfed.privacy.mechanism import draws_in_parts
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
 from privfed.round.round import run_round
@@ -218,9 +218,9 @@ def test_refused_before_anything_is_written(tmp_path):
 
 
 def test_alone_asks_nobody():
-    assert ALONE.first(lambda: 3) == 3
-    assert torch.equal(ALONE.reduce(torch.ones(2)), torch.ones(2))
-    assert list(ALONE.claimed("this", 3)) == [0, 1, 2]
+    assert SINGLE_PROCESS.first(lambda: 3) == 3
+    assert torch.equal(SINGLE_PROCESS.reduce(torch.ones(2)), torch.ones(2))
+    assert list(SINGLE_PROCESS.claimed("this", 3)) == [0, 1, 2]
 
 
 class Counter:
@@ -338,7 +338,7 @@ def test_a_mechanism_that_extends_another_has_the_same_noise_over_ranks(part, tm
         def part(self, length):
             return slice(0, length)
 
-    alone, shared = played(tmp_path / "alone", ALONE), played(tmp_path / "shared", Twice())
+    alone, shared = played(tmp_path / "alone", SINGLE_PROCESS), played(tmp_path / "shared", Twice())
     assert torch.equal(alone, shared)
 
 

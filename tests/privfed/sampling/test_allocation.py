@@ -19,10 +19,10 @@ from privfed.run.train import resume
 from privfed.sampling.allocation import Allocation, uniform_below
 from privfed.sampling.cohort import Population
 
-KEPT = Streams(0, key=bytes(32))
+SAVED_STREAMS = Streams(0, key=bytes(32))
 
 
-def slots_of(sampler, clients, epochs, streams=KEPT, population=None):
+def slots_of(sampler, clients, epochs, streams=SAVED_STREAMS, population=None):
     """The slot of each client in each epoch `[epochs, clients]`; each has one in every epoch."""
     population = population or Population.of(np.ones(clients, dtype=np.int64))
     slots = np.full((epochs, len(population)), -1)
@@ -105,18 +105,18 @@ def test_numbers_below_a_bound_reject_what_is_beyond_its_multiples(bound):
 
 
 def test_unforeseeable_words_are_those_of_a_cipher_and_name_each_client():
-    keys = KEPT.at("slots/epoch", 3, np.arange(1000))
-    words = keys.unforeseeable(3)
+    keys = SAVED_STREAMS.at("slots/epoch", 3, np.arange(1000))
+    words = keys.keyed_words(3)
     assert words.shape == (1000, 3)
     assert len(np.unique(words)) == 3000
-    assert KEPT.at("slots/epoch", 3, np.arange(0)).unforeseeable(3).shape == (0, 3)
+    assert SAVED_STREAMS.at("slots/epoch", 3, np.arange(0)).keyed_words(3).shape == (0, 3)
     assert stats.kstest(words.ravel() / 2.0**64, "uniform").pvalue > 1e-6
-    some = KEPT.at("slots/epoch", 3, np.array([17, 4])).unforeseeable(3)
+    some = SAVED_STREAMS.at("slots/epoch", 3, np.array([17, 4])).keyed_words(3)
     np.testing.assert_array_equal(some, words[[17, 4]])
-    other = KEPT.at("slots/epoch", 4, np.arange(1000)).unforeseeable(3)
+    other = SAVED_STREAMS.at("slots/epoch", 4, np.arange(1000)).keyed_words(3)
     assert not np.isin(other, words).any()
     with pytest.raises(ValueError, match="no seed"):
-        Streams(0).at("cohort", 1, np.arange(3)).unforeseeable(1)
+        Streams(0).at("cohort", 1, np.arange(3)).keyed_words(1)
 
 
 def test_its_event_and_relation():

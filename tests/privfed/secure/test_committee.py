@@ -30,7 +30,7 @@ from privfed.secure.committee.dealing import (
     member_numbers,
     member_share,
     proof,
-    proved_root,
+    root_of_proof,
     tree,
 )
 from privfed.secure.committee.messages import (
@@ -218,7 +218,7 @@ def test_the_chance_of_an_abort_is_bounded_and_not_by_much(dropout):
             part.abort_where_lost(replace(of, leaves=leaves), limits)
         except Aborted:
             aborts += 1
-    bound, rate = part.stops(20, dropout, limits), aborts / turns
+    bound, rate = part.abort_probability(20, dropout, limits), aborts / turns
     assert rate - 0.04 < bound < 1.6 * rate + 0.04
 
 
@@ -397,10 +397,10 @@ def test_a_tree_opens_its_leaves_and_no_others(count):
     for numbers in ((0,), range(count), range(0, count, 2)):
         opened = {number: leaves[number] for number in numbers}
         right = proof(levels, numbers)
-        assert proved_root(opened, right, count) == levels[-1][0]
-        assert proved_root(opened, right + bytes(DIGEST), count) is None
+        assert root_of_proof(opened, right, count) == levels[-1][0]
+        assert root_of_proof(opened, right + bytes(DIGEST), count) is None
         wrong = opened | {0: b"x" * DIGEST}
-        assert proved_root(wrong, right, count) != levels[-1][0]
+        assert root_of_proof(wrong, right, count) != levels[-1][0]
 
 
 # --- policy ---

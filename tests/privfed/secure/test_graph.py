@@ -123,8 +123,10 @@ def test_the_share_of_survivors_is_kept_on_sparse_graphs_too():
     everybody = set(range(300))
     assert recoverable(graph, near, everybody, set(range(270)) | set(range(270, 300)))
     assert not recoverable(graph, near, everybody, set(range(0, 300, 2)))
-    stops = MaskedSums(threshold=0.9, colluders=0.0).over(Limits(300, size=300)).stops
-    assert stops(300, 0.5) == 1.0
+    abort_probability = (
+        MaskedSums(threshold=0.9, colluders=0.0).over(Limits(300, size=300)).abort_probability
+    )
+    assert abort_probability(300, 0.5) == 1.0
 
 
 @every_case("threat", ["curious", "malicious"])

@@ -388,10 +388,10 @@ def without_a_roster(monkeypatch):
 def a_layer_too_many(monkeypatch):
     """Of a layer that several numbers of missing clients share, all of it is taken off."""
 
-    def staying(layers, clients, gone):
+    def layers_kept(layers, clients, gone):
         return bisect.bisect_right(layers.boundaries(clients), gone) - 1
 
-    monkeypatch.setattr(Layers, "staying", staying)
+    monkeypatch.setattr(Layers, "layers_kept", layers_kept)
     monkeypatch.setattr(Layers, "fewer", lambda layers, clients, gone: 0)
 
 

@@ -129,7 +129,7 @@ def test_a_policy_takes_it_above_200_clients_against_lies_and_without_layers():
     graph = Policy(0.75, 0.1, "malicious").graph(1000)
     shape = sparsest_shape(1000, 100, 250)
     assert graph == RandomGraph(1000, shape.degree, shape.threshold, shape.votes, shape.isolated)
-    assert graph.withstands_malicious_server(100)
+    assert graph.resists_malicious_server(100)
     assert not graph.complete
     assert graph.votes(2) == graph.survivors == 750 + graph.isolated
     assert graph.votes(800) == 800 + graph.isolated

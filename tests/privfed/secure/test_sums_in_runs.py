@@ -24,7 +24,7 @@ from privfed.cli.main import main
 from privfed.config.reading import load, overridden
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
-from privfed.plan.budget_shares import unspent
+from privfed.plan.budget_shares import unspent_budget
 from privfed.plan.plan import plan
 from privfed.privacy.mechanism import BoundedRows, Encoding
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian
@@ -221,7 +221,7 @@ def brute(summation, sampler, clients, dropout):
     """P[abort] of a population of exactly `clients`, by all sizes of cohorts."""
     rate, cap = sampler.witness(0, clients).rate, sampler.capacity() or clients
     return sum(
-        stats.binom.pmf(n, clients, rate) * summation.stops(min(n, cap), dropout)
+        stats.binom.pmf(n, clients, rate) * summation.abort_probability(min(n, cap), dropout)
         for n in range(clients + 1)
     )
 
@@ -238,7 +238,8 @@ def test_the_probability_of_an_abort_covers_every_permitted_population(dropout, 
         most = sampler.capacity() or 60
         weights = stats.binom.pmf(np.arange(population + 1), population, rate)
         exact = sum(
-            weight * summation.stops(min(n, most), dropout) for n, weight in enumerate(weights)
+            weight * summation.abort_probability(min(n, most), dropout)
+            for n, weight in enumerate(weights)
         )
         assert exact <= bound * (1 + 1e-9) + 1e-300
     assert bound <= 60 * max(brute(summation, sampler, 60, dropout), 1e-15)
@@ -260,7 +261,7 @@ def test_what_stops_a_masked_sum_is_what_happens():
             accumulator.close()
         except Aborted:
             lost += 1
-    bound = summation.stops(12, 0.2)
+    bound = summation.abort_probability(12, 0.2)
     assert stats.binomtest(lost, 400, min(1.0, bound), alternative="greater").pvalue > 1e-6
     assert lost / 400 > bound / 2
 
@@ -569,7 +570,7 @@ def test_sums_begin_with_cohorts_for_which_aborts_cost_next_to_nothing():
     planned = plan(load(None, DEFAULT))
     bare = plan(load(None, DEFAULT[1:]))
     assert planned.noise_multiplier == pytest.approx(bare.noise_multiplier, rel=1e-3)
-    assert unspent(planned) is None
+    assert unspent_budget(planned) is None
     policy = planned.config.protocol.within(planned.cost.limits)
     assert 60 < policy.smallest < 90, "below the threshold of the expected cohort"
     for clients in range(policy.smallest, 201):
@@ -590,7 +591,7 @@ def test_sums_begin_with_cohorts_for_which_aborts_cost_next_to_nothing():
 )
 def test_a_budget_that_aborts_leave_unspent_is_warned_about(keys, advice):
     planned = plan(load(None, [*DEFAULT, *keys]))
-    left = unspent(planned)
+    left = unspent_budget(planned)
     assert left.epsilon == pytest.approx(4.0 - planned.guarantee.epsilon)
     assert left.epsilon > 0.2
     assert "aborts" in str(left)
@@ -611,10 +612,10 @@ def test_what_is_configured_stays_though_aborts_cost():
 def test_a_resume_with_more_budget_says_how_many_rounds_would_use_it(tmp_path):
     config = small("privacy.epsilon=3.0", "run.rounds=7", "privacy.accountant=rdp")
     more = replace(plan(config).config, privacy=raised(config, 6.0))
-    left = unspent(plan(more))
+    left = unspent_budget(plan(more))
     assert left.epsilon == pytest.approx(3.0, abs=1e-2)
     rounds = int(re.search(r"from 7 to up to (\d+)", str(left))[1])
-    assert unspent(plan(more.with_run(rounds=rounds))) is None
+    assert unspent_budget(plan(more.with_run(rounds=rounds))) is None
     assert plan(more.with_run(rounds=rounds + 1)).guarantee.epsilon > 6.0
 
 
@@ -676,6 +677,6 @@ def test_noise_that_was_kept_is_not_blamed_on_aborts(keys):
     config = load(None, ["run.rounds=40", "privacy.accountant=rdp", *keys])
     planned = plan(config, length=50)
     more = replace(planned.config, privacy=raised(config, 8.0))
-    left = unspent(plan(more, length=50))
+    left = unspent_budget(plan(more, length=50))
     assert "raise run.rounds from 40" in str(left)
     assert "aborts" not in str(left)

@@ -41,7 +41,7 @@ READERS = {
 FROM_USERS = {
     "accounting/regular.py",
     *("privfed/config/reading.py", "privfed/config/catalog.py", "privfed/cli/site.py"),
-    *("privfed/deploy/site/own_modules.py", "privfed/deploy/site/site_check.py"),
+    *("privfed/deploy/site/user_modules.py", "privfed/deploy/site/site_check.py"),
     *("privfed/deploy/files/federation_file.py", "privfed/report/page/write.py"),
     *("privfed/cli/experiment.py", "privfed/data/sources/folders.py"),
     "privfed/testing/__init__.py",  # runs that it wrote itself

@@ -30,7 +30,7 @@ from accounting.releases import PoissonSampled
 from privfed.__main__ import LoadsWithinLimit
 from privfed.auditing.judged_models import models
 from privfed.auditing.run_audit import audit
-from privfed.canary.drawing import Drawing
+from privfed.canary.drawing import CanaryRequest
 from privfed.core.errors import PrivfedError, Refused, free_memory, ran_out_of_memory
 from privfed.core.failures import report_error, reporting
 from privfed.data.tables.columns import column_names, read_array, refuse_repeated_names
@@ -245,7 +245,7 @@ def test_lists_of_rounds_with_other_values_end_no_reader_in_a_bug(finished, tmp_
 
 
 def test_a_manifest_of_canaries_with_other_values_is_broken(tmp_path):
-    folder = Drawing(12, 6, 1.0, "zero-out", 1).write(tmp_path / "canaries")
+    folder = CanaryRequest(12, 6, 1.0, "zero-out", 1).write(tmp_path / "canaries")
     declared = json.loads(folder.manifest_path.read_text())
     for other in mutated(declared):
         folder.manifest_path.write_text(json.dumps(other))
@@ -316,7 +316,7 @@ def test_memory_that_is_free_is_known(tmp_path, monkeypatch):
 @every_case("header", HEADERS, ids=range(len(HEADERS)))
 @every_case("name", ["inclusion.npy", "directions.npy"])
 def test_canaries_whose_header_does_not_parse_are_broken(tmp_path, name, header):
-    folder = Drawing(4, 3, 0.5, "zero-out", 1).write(tmp_path / "canaries")
+    folder = CanaryRequest(4, 3, 0.5, "zero-out", 1).write(tmp_path / "canaries")
     length = len(header).to_bytes(2, "little")
     (folder.path / name).write_bytes(b"\x93NUMPY\x01\x00" + length + header + bytes(100))
     read = folder.inclusion if name == "inclusion.npy" else folder.directions

@@ -9,7 +9,7 @@ from lanes import every_case
 from small import same_run, trained
 
 from accounting.ledger import Ledger
-from privfed.canary.drawing import Drawing
+from privfed.canary.drawing import CanaryRequest
 from privfed.client.client_states import ClientStates
 from privfed.core.errors import Refused
 from privfed.run.train import resume
@@ -69,7 +69,9 @@ def test_blocks_that_an_older_version_left_out_are_taken_on_a_resume(tmp_path):
 
 def test_canaries_are_written_without_a_map_as_numpy_reads_them(tmp_path, monkeypatch):
     monkeypatch.delattr(np.lib.format, "open_memmap")
-    directions = Drawing(40, 50, 0.5, "zero-out", 1).write(tmp_path / "canaries").directions_path
+    directions = (
+        CanaryRequest(40, 50, 0.5, "zero-out", 1).write(tmp_path / "canaries").directions_path
+    )
     again = tmp_path / "again.npy"
     np.save(again, np.load(directions))
     assert again.read_bytes() == directions.read_bytes()

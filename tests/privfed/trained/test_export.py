@@ -34,9 +34,9 @@ from privfed.store.tensorfile import pack, unpack
 from privfed.trained import export_formats
 from privfed.trained.export import export
 from privfed.trained.export_formats import Preprocess
-from privfed.trained.made_up_rows import made_up_rows
 from privfed.trained.predict import predict
 from privfed.trained.stored_model import stored_model
+from privfed.trained.synthetic_rows import synthetic_rows
 
 
 def settings(folder):
@@ -127,7 +127,7 @@ odds = model(x).detach()[:, 0]
 found = torch.stack([(-odds).sigmoid(), odds.sigmoid()], 1).numpy()
 """,
 }
-ALONE = """
+SINGLE_PROCESS = """
 assert not any(name.split(".")[0] in ("privfed", "accounting") for name in sys.modules)
 print(json.dumps({"found": found.tolist(), "facts": facts}))
 """
@@ -144,7 +144,7 @@ def read_here(kind, *files):
 
 def read_alone(kind, *files):
     """The same in a process of its own, which cannot have loaded privfed."""
-    words = [sys.executable, "-c", READERS[kind] + ALONE, *map(str, files)]
+    words = [sys.executable, "-c", READERS[kind] + SINGLE_PROCESS, *map(str, files)]
     reader = subprocess.run(words, capture_output=True, text=True, cwd=files[0].parent, check=False)
     assert reader.returncode == 0, reader.stderr
     answer = json.loads(reader.stdout)
@@ -290,7 +290,7 @@ def test_made_up_rows_hold_every_kind_of_cell(run):
     directory = RunDirectory.open(run)
     form = directory.checkpoint.form()
     network, params, _ = stored_model(run, form.empty())
-    found = made_up_rows(form, directory.config.read().source, network, params)
+    found = synthetic_rows(form, directory.config.read().source, network, params)
     numbers, codes = found.inputs
     for column, each in zip(numbers.T, form.preprocessing.numbers, strict=True):
         low, high = each.bounds

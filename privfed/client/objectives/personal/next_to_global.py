@@ -55,11 +55,11 @@ class WithPersonalModel(Objective):
     def sums_states(self) -> bool:
         return False
 
-    def unseen(self, broadcast: Broadcast) -> Tensor:
+    def initial_client_state(self, broadcast: Broadcast) -> Tensor:
         return broadcast["params"]
 
     def carry(self, broadcast: Broadcast, state: Tensor | None) -> Tensor:
-        return self.unseen(broadcast) if state is None else state
+        return self.initial_client_state(broadcast) if state is None else state
 
     def message(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, work: Work
@@ -125,7 +125,7 @@ class Apfl(WithPersonalModel):
     def state_length(self, d: int) -> int:
         return d + 1
 
-    def unseen(self, broadcast: Broadcast) -> Tensor:
+    def initial_client_state(self, broadcast: Broadcast) -> Tensor:
         params = broadcast["params"]
         return torch.cat([params, params.new_full((1,), self.alpha)])
 

@@ -24,13 +24,13 @@ MESSAGE_TYPE = f"query.{ACTION}"
 _RECORD, _NAME, _TYPE, _FORM = "privfed", "b", "uint8", "raw"
 
 
-def carrying(data: bytes) -> RecordDict:
+def payload_content(data: bytes) -> RecordDict:
     """Returns the content of a message that carries `data`."""
     array = Array(dtype=_TYPE, shape=(len(data),), stype=_FORM, data=data)
     return RecordDict({_RECORD: ArrayRecord({_NAME: array})})
 
 
-def carried_bytes(message: Message) -> bytes:
+def payload_bytes(message: Message) -> bytes:
     """Returns the bytes that `message` carries. Raises `ValueError` if it is not of this form."""
     if message.has_error():
         raise ValueError("the message is an error report and carries no bytes")
@@ -71,7 +71,7 @@ class GridMail:
         if left <= 0:
             return None
         try:
-            message = Message(carrying(data), node, MESSAGE_TYPE, ttl=left + _SPARE)
+            message = Message(payload_content(data), node, MESSAGE_TYPE, ttl=left + _SPARE)
             (number,) = self.grid.push_messages([message])
             return None if number is None else self._reply(node, number, deadline)
         except Exception as error:  # Flower may raise any exception, as any carrier may
@@ -90,7 +90,7 @@ class GridMail:
                     _log.warning("node %d: Flower reports error %s", node, reply.error.code)
                     return None
                 if facts.src_node_id == node:
-                    return carried_bytes(reply)
+                    return payload_bytes(reply)
             time.sleep(min(pause, left))
             pause = min(pause * 1.2, slowest)
         return None
@@ -146,7 +146,7 @@ class Addresses:
                 del self._node_of[site]
                 self._nodes[node] = _Node(again=time.monotonic() + _SOON)
 
-    def doubt(self, site: int, doubtful: bool) -> None:
+    def set_doubtful(self, site: int, doubtful: bool) -> None:
         """Sets whether other nodes are searched for `site`, too, as when its node has no agent."""
         with self._changed:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
@@ -248,7 +248,7 @@ class GridCarrier:
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)
             if answer is not None:
-                self.addresses.doubt(site, answer == UNREACHABLE)
+                self.addresses.set_doubtful(site, answer == UNREACHABLE)
                 self._arrived.put((site, number, answer))
                 took = time.monotonic() - began
                 _log.info("site %d: %d bytes, %d back, %.3f s", site, len(data), len(answer), took)

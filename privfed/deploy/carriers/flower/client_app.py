@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from privfed.deploy.carriers.carrier import UNREACHABLE
-from privfed.deploy.carriers.flower.addresses import ACTION, carried_bytes, carrying
+from privfed.deploy.carriers.flower.addresses import ACTION, payload_bytes, payload_content
 from privfed.deploy.carriers.local_socket import ask
 
 _LONGEST = 3600.0
@@ -23,10 +23,10 @@ def carried(message: Message, socket: Path) -> Message:
     """Returns the reply to `message`: the answer of the agent at `socket`, or `UNREACHABLE`."""
     try:
         seconds = min(max(float(message.metadata.ttl), 1.0), _LONGEST)
-        answer = ask(socket, carried_bytes(message), seconds)
+        answer = ask(socket, payload_bytes(message), seconds)
     except Exception:  # the exception's text would reach the server
         answer = UNREACHABLE
-    return Message(carrying(answer), reply_to=message)
+    return Message(payload_content(answer), reply_to=message)
 
 
 def reply(message: Message, context: Context) -> Message:

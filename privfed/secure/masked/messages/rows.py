@@ -143,5 +143,5 @@ class Masked(ClientMessage):
         attestation = None if attested.ended() else Attestation.read(attested)
         attested.end()
         complaints = tuple(client for (client,) in data.records(NUMBER))
-        words = data.rest_in_place()
+        words = data.rest_view()
         return cls(context, sender, words, complaints, attestation, signature=signature)

@@ -11,7 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from experiments.audits_elsewhere.flower_app import client_app, server_app
 from privfed.auditing.judged_canaries import PipelineClaim, judge_releases
 from privfed.canary import participants
-from privfed.canary.drawing import Drawing
+from privfed.canary.drawing import CanaryRequest
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ class HereGrid(Grid):
 @pytest.mark.parametrize(("noise", "refuted"), [(12.2, False), (0.0, True)], ids=["honest", "none"])
 def test_canaries_in_flower(tmp_path, noise, refuted):
     """Three rounds at multiplier 12.2 are (0.5, 1e-5)-private."""
-    folder = Drawing(100, FEATURES + 1, 1.0, "add/remove", 1).write(tmp_path / "canaries")
+    folder = CanaryRequest(100, FEATURES + 1, 1.0, "add/remove", 1).write(tmp_path / "canaries")
     canaries = str(folder.path)
     configurations = [{"canaries": canaries, "canary": n} for n in participants(canaries)]
     nodes = dict(enumerate([*configurations, *[{"canaries": canaries}] * PEOPLE], 100))

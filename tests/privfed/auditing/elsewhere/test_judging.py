@@ -23,7 +23,7 @@ from privfed.auditing.judged_canaries import (
     refutable,
 )
 from privfed.auditing.judged_models import cosines
-from privfed.canary.drawing import Drawing
+from privfed.canary.drawing import CanaryRequest
 from privfed.core.errors import Refused
 
 SMALL = Pipeline(rounds=3, clients=40, features=400, noise_multiplier=12.2)
@@ -33,7 +33,7 @@ RELATIONS = ["add/remove", "zero-out", "replace-one"]
 
 
 def drawn(path, relation="add/remove", count=100, dimension=4010, seed=1):
-    return Drawing(count, dimension, 1.0, relation, seed).write(path)
+    return CanaryRequest(count, dimension, 1.0, relation, seed).write(path)
 
 
 def played(tmp_path, relation="add/remove", without="nothing", noise=12.2):

@@ -6,7 +6,7 @@ pytest.importorskip("pfl", reason="pfl-research is not installed: pip install pf
 
 from experiments.audits_elsewhere.pfl_users import FEATURES, train
 from privfed.auditing.judged_canaries import PipelineClaim, judge_releases
-from privfed.canary.drawing import Drawing
+from privfed.canary.drawing import CanaryRequest
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(("noise", "refuted"), [(14.1, False), (0.0, True)], ids=["honest", "none"])
 def test_canaries_in_pfl(tmp_path, relation, noise, refuted):
     """Four rounds at multiplier 14.1 are (0.5, 1e-5)-private."""
-    folder = Drawing(100, FEATURES, 1.0, relation, 1).write(tmp_path / "canaries")
+    folder = CanaryRequest(100, FEATURES, 1.0, relation, 1).write(tmp_path / "canaries")
     train(folder.path, tmp_path / "models", 4, noise)
     judged = judge_releases(
         folder, tmp_path / "models", PipelineClaim.of_gaussian((0.5, 1e-5)), 0.95

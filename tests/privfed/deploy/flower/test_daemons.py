@@ -142,13 +142,13 @@ def test_what_is_killed_at_a_dozen_moments_answers_nothing_twice_and_the_run_goe
     app = federation.hospitals.declare(ROUNDS, PATIENTS, deadline=5.0)
     federation.engine.run(app, **QUICK)
     for turn, (victim, moment) in enumerate(MOMENTS):
-        going_on(federation, app, lambda seen: seen.exchanged() >= moment, f"{victim} {moment}")  # noqa: B023
+        resuming(federation, app, lambda seen: seen.exchanged() >= moment, f"{victim} {moment}")  # noqa: B023
         VICTIMS[victim](federation, NAMES[turn % len(NAMES)])
         if victim in ("server", "link"):
             federation.engine.run(app, **QUICK)
         assert agreement(federation).problems == ()
     over = len(federation.journal().over)
-    going_on(federation, app, lambda seen: len(seen.over) >= over + 2, "two more rounds")
+    resuming(federation, app, lambda seen: len(seen.over) >= over + 2, "two more rounds")
     held = agreement(federation)
     assert held.problems == ()
     assert len(held.unopened) >= 3  # kills met rounds that were under way
@@ -160,7 +160,7 @@ def test_what_is_killed_at_a_dozen_moments_answers_nothing_twice_and_the_run_goe
     assert not any(map(listens, ports))
 
 
-def going_on(federation, app, seen, what):
+def resuming(federation, app, seen, what):
     """Wait for what is `seen` of the run; start it again where no server's process is left."""
     started = [time.monotonic()]
 

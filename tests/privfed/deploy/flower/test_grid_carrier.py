@@ -13,8 +13,8 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from waiting import BRIEF, LONG, until
 
 from privfed.deploy.carriers.carrier import UNREACHABLE
-from privfed.deploy.carriers.flower.addresses import Addresses, GridCarrier, GridMail, carried_bytes
-from privfed.deploy.carriers.flower.addresses import carrying as content
+from privfed.deploy.carriers.flower.addresses import Addresses, GridCarrier, GridMail, payload_bytes
+from privfed.deploy.carriers.flower.addresses import payload_content as content
 from privfed.deploy.carriers.local_socket import LocalServer
 from privfed.deploy.files.federation_file import FederationFile
 from privfed.deploy.files.keys import SiteKey
@@ -369,4 +369,4 @@ def test_bytes_are_packed_as_they_are():
             return False
 
     for data in (b"", b"\x00", bytes(range(256)) * 100):
-        assert carried_bytes(Carrying(data)) == data
+        assert payload_bytes(Carrying(data)) == data

@@ -5,10 +5,10 @@ import pytest
 from lanes import every_case
 
 from privfed.privacy.noise.factorization import (
+    entry_counts,
     inverse_sums,
     prefix_noise,
     relative_noise,
-    rows_below,
     square_root,
 )
 
@@ -34,7 +34,7 @@ def test_the_noise_by_matrices(bands):
     assert prefix_noise(coefficients, rounds) == pytest.approx(wanted, rel=1e-12)
     doubled = relative_noise(left[:, 0], 2 * np.linalg.norm(coefficients))
     assert doubled == pytest.approx(2 * wanted, rel=1e-12)
-    assert rows_below(3).tolist() == [3.0, 2.0, 1.0]
+    assert entry_counts(3).tolist() == [3.0, 2.0, 1.0]
 
 
 @every_case(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lanes import every_case
 
-from privfed.report.console import SteadyConsole
+from privfed.report.console import PipeSafeConsole
 from privfed.report.runs.compared import Comparison, Difference, Evaluated, Side
 from privfed.report.runs.comparison_table import ComparisonTable
 from privfed.report.runs.listed import Listing, SamePopulation
@@ -45,7 +45,7 @@ def listing(*rows, groups=()):
 
 
 def shown(table, width):
-    screen = SteadyConsole(
+    screen = PipeSafeConsole(
         file=io.StringIO(), width=width, markup=False, color_system=None, force_terminal=True
     )
     with screen.capture() as printed:

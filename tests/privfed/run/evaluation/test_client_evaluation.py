@@ -24,7 +24,7 @@ from privfed.cli.main import main
 from privfed.client.client_measures import ClientMeasures
 from privfed.config.reading import load
 from privfed.core.errors import Refused
-from privfed.core.ranks import ALONE
+from privfed.core.ranks import SINGLE_PROCESS
 from privfed.core.streams import Streams
 from privfed.data.holdout import with_held_back
 from privfed.plan.budget_shares import budget_shares
@@ -64,7 +64,7 @@ class Books:
 def evaluated(setup, round, books=None):
     """What the evaluation of `round` releases of the first model."""
     books = books or Books()
-    world = shared_world(setup, books, books, ALONE)
+    world = shared_world(setup, books, books, SINGLE_PROCESS)
     state = run_round(round, setup.algorithm_in(round), setup.initial_state(), world)
     return state.evaluation["released"].double().numpy()
 
@@ -156,7 +156,7 @@ def test_an_evaluation_leaves_the_model_as_it_is(tmp_path):
     assert lines[0]["clients_accuracy"] <= lines[0]["clients_accuracy_high"] <= 1
     setup = prepare(small(*BY_CLIENTS))
     state = setup.initial_state()
-    world = shared_world(setup, Books(), Books(), ALONE)
+    world = shared_world(setup, Books(), Books(), SINGLE_PROCESS)
     after = run_round(4, setup.algorithm_in(4), state, world)
     assert torch.equal(after.params, state.params)
     assert after.server is state.server
@@ -184,7 +184,7 @@ def test_the_divisor_is_declared_and_not_how_many_were_drawn():
     """Else an average would reveal who is there: one client more would change everybody's part."""
     keys = ("privacy.noise_multiplier=0.0", "run.randomness=seeded")
     setup, drawn = prepare(small(*BY_CLIENTS, *keys)), set()
-    world = shared_world(setup, Books(), Books(), ALONE)
+    world = shared_world(setup, Books(), Books(), SINGLE_PROCESS)
     for round in range(4, 44, 4):
         ids = setup.evaluation.draw(round, world.population, world.streams).clients
         drawn.add(len(ids))
@@ -197,7 +197,7 @@ def test_the_divisor_is_declared_and_not_how_many_were_drawn():
 def test_cohort_and_noise_of_an_evaluation_are_those_of_no_other_round():
     """Charges compose rounds that are drawn and noised independently of each other."""
     setup = prepare(small(*BY_CLIENTS, "evaluation.size=4", "run.randomness=seeded"))
-    world = shared_world(setup, Books(), Books(), ALONE)
+    world = shared_world(setup, Books(), Books(), SINGLE_PROCESS)
 
     def made(round):
         algorithm = setup.algorithm_in(round)

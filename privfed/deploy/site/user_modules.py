@@ -37,13 +37,13 @@ def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
                 "parts; the run has to use those",
             )
         if _MODEL in keys:
-            return unlisted_model(policy, str(from_toml(text)["model"]["name"]))
+            return unlisted_model_refusal(policy, str(from_toml(text)["model"]["name"]))
     except (Refused, ValueError, TypeError, AttributeError) as error:
         return Refusal(Code.PART, f"the run file cannot be read: {error}")
     return None
 
 
-def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
+def unlisted_model_refusal(policy: LocalPolicy, name: str) -> Refusal | None:
     """Returns a refusal of the external model `name`; None if it may run.
 
     A model may run if a single file defines it exactly once and the policy lists that file's

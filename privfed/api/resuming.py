@@ -31,7 +31,7 @@ def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> 
       lasting: whether the directory is kept.
     """
     try:
-        with own_threads():
+        with restored_threads():
             yield
     except (KeyboardInterrupt, OSError) as error:
         if (path / "ledger.jsonl").exists():
@@ -54,7 +54,7 @@ def _way_on(path: Path, given: Collection[str]) -> str:
 
 
 @contextlib.contextmanager
-def own_threads() -> Iterator[None]:
+def restored_threads() -> Iterator[None]:
     """A context that restores torch's number of threads, which runs set (`run.threads`)."""
     import torch
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from privfed.core.errors import Refused
-from privfed.data.inputs import made_up_inputs
+from privfed.data.inputs import synthetic_inputs
 from privfed.data.pieces import Mapped
 from privfed.data.preprocessing import Preprocessing
 from privfed.data.source import Prepares
@@ -28,18 +28,18 @@ _FEWEST, _OUTPUTS = 8, 2**25
 
 
 @dataclass(frozen=True)
-class MadeUp:
+class SyntheticRows:
     """Raw columns `[N, *]` in the order of an export's inputs, and their expected outputs."""
 
     inputs: tuple[Tensor, ...]
     expected: Tensor
 
-    def first(self, count: int) -> MadeUp:
+    def first(self, count: int) -> SyntheticRows:
         """Returns the first `count` rows."""
-        return MadeUp(tuple(each[:count] for each in self.inputs), self.expected[:count])
+        return SyntheticRows(tuple(each[:count] for each in self.inputs), self.expected[:count])
 
 
-def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> MadeUp:
+def synthetic_rows(form: Form, source: Any, network: Network, params: Tensor) -> SyntheticRows:
     """Returns synthetic rows of the form of the model's examples, with the model's predictions.
 
     With preprocessing, rows include numbers within, at and beyond their bounds, empty cells, and
@@ -62,12 +62,12 @@ def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> M
     if preprocessing is None:
         if form.inputs:
             outputs = max(math.prod(form.labels) * form.classes, 1)
-            x = made_up_inputs(form.inputs, max(_FEWEST, min(_ROWS, _OUTPUTS // outputs)))
-            return MadeUp((x,), _expectation(network, params, x, form))
+            x = synthetic_inputs(form.inputs, max(_FEWEST, min(_ROWS, _OUTPUTS // outputs)))
+            return SyntheticRows((x,), _expectation(network, params, x, form))
         shape = (_ROWS, *form.features)
         tokens = torch.randint(0, form.classes, shape, generator=generator)
         x = tokens if form.tokens else torch.randn(shape, generator=generator)
-        return MadeUp((x,), _expectation(network, params, x, form))
+        return SyntheticRows((x,), _expectation(network, params, x, form))
     inputs = tuple(
         _numbers(preprocessing, generator)
         if dtype.is_floating_point
@@ -76,7 +76,7 @@ def made_up_rows(form: Form, source: Any, network: Network, params: Tensor) -> M
     )
     expected = _expectation(network, params, _prepared(preprocessing, source, inputs), form)
     expected[_refused(preprocessing, inputs)] = math.nan
-    return MadeUp(inputs, expected)
+    return SyntheticRows(inputs, expected)
 
 
 def _expectation(network: Network, params: Tensor, x: Tensor, form: Form) -> Tensor:

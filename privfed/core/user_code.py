@@ -76,7 +76,7 @@ _PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
 _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in _PLACES)
 
 
-def own_frames(error: BaseException) -> str:
+def user_frames(error: BaseException) -> str:
     """The frames of `error` in a user's own code, with their source lines; "" if there are none.
 
     Frames are formatted as Python formats them, without the exception's text and without values.
@@ -85,9 +85,9 @@ def own_frames(error: BaseException) -> str:
     return "".join(traceback.format_list([f for f in frames if _is_own(f.filename)])).rstrip()
 
 
-def in_own_code(error: BaseException) -> str:
-    """Returns `own_frames` under a heading line; "" if there are none."""
-    frames = own_frames(error)
+def in_user_code(error: BaseException) -> str:
+    """Returns `user_frames` under a heading line; "" if there are none."""
+    frames = user_frames(error)
     return f"\nin your own code:\n{frames}" if frames else ""
 
 
