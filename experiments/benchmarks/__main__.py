@@ -27,6 +27,7 @@ SHORT: dict[str, list[str]] = {
     "scale.reading_ahead": ["--clients", "50000", "--turns", "5"],
     "workers": ["--repeats", "1"],
     "local_training": ["--rounds", "15"],
+    "language_models": ["--turns", "5"],
     "device": ["--repeats", "5"],
     "accounting_speed": ["--rounds", "1000", "--queries", "50"],
     "start_up": ["--repeats", "5"],

@@ -98,6 +98,24 @@ def test_a_transformer_does_not_look_ahead():
     assert alike.tolist() == [place < 12 for place in range(20)]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning:transformers.*")
+def test_language_models_do_the_work_of_a_plain_loop(monkeypatch):
+    pytest.importorskip("peft")
+    from experiments.benchmarks import language_models
+
+    small = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    work = language_models.Work("small", "GPT2LMHeadModel", small | ends, ("c_attn",), 20.0)
+    assert language_models.check(work, False).startswith("256 examples, ")
+    length, taken = language_models.turns(work, True, 1)
+    assert length == 4 * 16
+    assert min(taken[0]) > 0
+    monkeypatch.setattr(language_models.PlainLoop, "_hold", lambda self: None)
+    with pytest.raises(SystemExit, match="should be equal"):
+        language_models.check(work, False)
+
+
 def test_private_rounds_of_the_bare_loop_are_clipped_and_noised():
     still = task(TINY, 1, "client.lr=0.0", "privacy.clip=0.01")
     bare = BareLoop(still, private=True, threads=1)
