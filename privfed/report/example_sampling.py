@@ -40,29 +40,29 @@ def sampling_report(comparison: SamplingComparison) -> RenderableType:
 
 def _notes(comparison: SamplingComparison) -> Iterator[str]:
     """Yields the answer, the meaning of the columns, and the limits of the comparison."""
-    question, ratio = comparison.question, gradient_ratio(comparison.question)
+    question = comparison.question
     yield f"less noise: {_answer(comparison)}"
     if comparison.break_even is not None:
         yield (
-            "ULS with two or more examples has less noise than ELS at a gradient ratio below "
-            f"{comparison.break_even:.2f}"
+            "ULS with two or more examples has less noise than the best ELS if the gradient ratio "
+            f"is below {comparison.break_even:.2f}"
         )
     yield (
-        f"guarantee of each row: ε = {question.epsilon:g} at δ = {question.delta:g} over "
-        f"{question.rounds} rounds, unit client, add/remove; batches are secret"
+        f"each row: ε = {question.epsilon:g} at δ = {question.delta:g} over {question.rounds} "
+        f"rounds, unit client, add/remove; secret batches of {question.batch} expected examples"
     )
     yield (
         "examples: of a client; ELS trains on no others in any round, ULS draws as many anew in "
-        f"each round; both have {question.batch} examples in an expected batch"
+        "each round"
+    )
+    yield "noise: standard deviation in the average gradient, relative to the best ELS"
+    yield (
+        "gradient ratio: norm of a client's average gradient over many examples / of an example's; "
+        f"assumed is {gradient_ratio(question):g}"
     )
     yield (
-        "noise: standard deviation in the average gradient, relative to the best ELS; assumed is a "
-        f"gradient ratio of {ratio:g}: the norm of a client's average gradient over many examples "
-        "is that fraction of the norm of an example's"
-    )
-    yield (
-        "privfed samples clients (ULS); ELS is DP-SGD on the pooled examples of all clients at a "
-        "trusted server, which privfed does not run"
+        "privfed samples clients (ULS); it does not run ELS, which is DP-SGD on examples that a "
+        "trusted server pools"
     )
 
 
