@@ -10,7 +10,7 @@ construction here:
   multiplier;
 * noise multipliers are relative to the sensitivity under the adjacency relation (two clipping norms
   under replace-one), so accountants need not know the relation;
-* a Rényi divergence that rounding made negative is not taken as a proof of epsilon = 0;
+* a Rényi divergence that rounding made negative does not count as a proof of epsilon = 0;
 * the library's Rényi divergence of sampling without replacement is not used, because it suffers
   from cancellation (`accounting.bounds.without_replacement`);
 * equal events are composed by their count, never one by one;
@@ -143,10 +143,10 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 
 
 def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | None:
-    """Returns epsilon by one accountant; for a choice among runs, the smaller of two bounds on it.
+    """Returns epsilon by one accountant; for a choice among runs, the smaller of two bounds.
 
     One bound uses the privacy profile of a single run (only if nothing else is composed), the other
-    its Rényi divergences.
+    uses the run's Rényi divergences.
     """
     plain: Any = rdp_epsilon if accountant == "rdp" else pld_epsilon
     choices = [release for release in counts if isinstance(release, RepeatAndSelect)]

@@ -1,4 +1,4 @@
-"""Calibration: the least noise, or the most rounds or clients, within a target epsilon."""
+"""Calibration: the least noise, or the most rounds or clients, for a target epsilon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accounting.least_noise import least_noise
 
 _MOST_ROUNDS = 1_000_000
 _MARGIN = 1 - 1e-7
-"""Factor on the target that keeps a run within its budget on a machine that rounds differently."""
+"""Factor on the target: runs then stay within their budget on machines that round differently."""
 
 
 def noise_multiplier(
@@ -30,9 +30,9 @@ def noise_multiplier(
 ) -> float:
     """Returns a noise multiplier z at which the total spending is at most `epsilon`.
 
-    Calibration, charges and the budget's gate all use `event`, the mechanism's own event as a
-    function of z. The result is conservative: its epsilon never exceeds the target, and z is within
-    about 1e-5 of the least such value.
+    Calibration, charges and the check of the budget (`Gate`) all use `event`, the mechanism's own
+    event as a function of z. The result is conservative: its epsilon never exceeds the target, and
+    z exceeds the least such value by a factor of about 1 + 1e-5 at most.
 
     Args:
       event: the event of a round, as a function of z.

@@ -1,9 +1,9 @@
 """Approximation of composed privacy by the central limit theorem; an estimate, not a proof.
 
 The privacy losses of many rounds add up to nearly a Gaussian distribution. Their composition is
-therefore about as private as one Gaussian mechanism, whose precision 1 / z^2 is the sum of theirs
-(Dong, Roth & Su 2022, section 3; for Poisson samples: Bu et al. 2020). Searches start from this
-estimate; accountants provide the result.
+therefore about as private as one Gaussian mechanism, whose precision 1 / z^2 is the sum of the
+rounds' precisions (Dong, Roth & Su 2022, section 3; for Poisson samples: Bu et al. 2020). Searches
+start from this estimate; accountants provide the result.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _precision(release: Any) -> float:
 
 
 def precision_within(epsilon: float, delta: float) -> float:
-    """Returns 1 / z^2 of the Gaussian with the least noise that is (epsilon, delta)-DP."""
+    """Returns 1 / z^2 of the (epsilon, delta)-DP Gaussian with the least noise."""
 
     def excess(log_noise: float) -> float:
         return max(log_delta(epsilon, math.exp(log_noise)), -_MOST) - math.log(delta)
@@ -69,7 +69,7 @@ def precision_within(epsilon: float, delta: float) -> float:
 def noise_at(wanted: float, spending_at: Callable[[float], Spending]) -> float:
     """Returns the noise multiplier z at which `spending_at(z)` has about the precision `wanted`.
 
-    It is the nearest end of [1e-3, 1e6] if no z in that range has this precision.
+    Returns the nearest end of [1e-3, 1e6] if no z in that range has this precision.
     """
 
     def excess(log_noise: float) -> float:

@@ -1,9 +1,9 @@
 """A hash-chained file of JSON lines: append and fsync, read and verify.
 
 Each line is the canonical JSON of one object whose last key, `hash`, is the SHA-256 of the previous
-line's hash and of the object without it. An edit, a removal in the middle or a reordering breaks
-the chain at that line. Rewriting every following line leaves no trace in the file: compare `head`
-with a copy kept elsewhere (a checkpoint keeps one).
+line's hash and of the object without its own hash. An edit, a removal in the middle or a reordering
+breaks the chain at that line. Rewriting every following line leaves no trace in the file: compare
+`head` with a copy that is stored elsewhere (a checkpoint has one).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 
 START = "0" * 64
-"""Previous hash of the first line."""
+"""The hash that the first line follows."""
 Link = Mapping[str, Any]
 """Object of one line."""
 
@@ -58,7 +58,7 @@ def following(previous: str, lines: Sequence[bytes], of: object, number: int = 1
     """Verifies `lines` (without their newlines), which follow the hash `previous`.
 
     Args:
-      previous: hash of the line before.
+      previous: hash of the line before the first of `lines`.
       lines: the lines.
       of: name of the file in messages.
       number: number of the first line.

@@ -12,11 +12,14 @@ from accounting.events import Event, Spending
 from accounting.ledger import Ledger
 
 Curve = list[tuple[float, dict[str, float | None]]]
-"""Points, and the epsilon of every accountant at each (None: it has no bound)."""
+"""Points, each with the epsilon of every accountant (None: the accountant has no bound)."""
 
 
 def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: int = 25) -> Curve:
-    """Returns epsilon after `prior` and each of about `points` prefixes of `events`, all last."""
+    """Returns epsilon after `prior` and each of about `points` prefixes of `events`.
+
+    The last prefix is all of `events`.
+    """
     rounds = np.unique(np.linspace(1, len(events), min(points, len(events))).round().astype(int))
     curve: Curve = []
     total, done = Counter(prior), 0
@@ -28,7 +31,7 @@ def over_rounds(prior: Spending, events: Sequence[Event], delta: float, points: 
 
 
 def spent_by(ledger: Ledger) -> list[Event]:
-    """Returns the events that a run spent, oldest first: one per round, or one for its choice."""
+    """Returns the events that a run spent, oldest first: one per round, or only its choice."""
     events = [charge.event for charge in ledger.charges]
     return events if ledger.chosen is None else [ledger.chosen] * bool(events)
 

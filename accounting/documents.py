@@ -1,10 +1,10 @@
 """Parsing of untrusted JSON and TOML documents; invalid ones raise `ValueError`.
 
-Parsers recurse, as does code that walks their results: a few hundred nested brackets cause a
-RecursionError, which callers do not expect for invalid input. The project's own documents are far
+Parsers are recursive, as is code that processes their results: a few hundred nested brackets cause
+a RecursionError, which callers do not expect for invalid input. The project's own documents are far
 less nested.
 
-Dataclasses that are plain lists of fields are converted to JSON objects by one encoder.
+One encoder converts dataclasses to JSON objects, field by field.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def _too_deep() -> ValueError:
 
 
 _INFINITE = "inf"
-"""An infinite budget in a ledger, since strict JSON has no infinite number."""
+"""The word for an infinite budget in a ledger, since strict JSON has no infinite number."""
 
 
 def written(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `stated` with each infinite budget replaced by its word."""
+    """Returns `stated` with each infinite number replaced by the word for an infinite budget."""
     return {key: _INFINITE if value == math.inf else value for key, value in stated.items()}
 
 
@@ -73,11 +73,10 @@ def budget_value(budget: Any) -> Any:
 
 
 class Encoded:
-    """A dataclass whose JSON object has a key for each field, by the field's name and in its order.
+    """A dataclass whose JSON object has a key for each field, with its name and in field order.
 
-    `stated_first` and `stated_last` name further attributes of the class that the object states
-    before and after its fields. The metadata of a field may change its entry: `called`, `UNSTATED`,
-    `UNLESS_EMPTY`.
+    `stated_first` and `stated_last` name further attributes that the object has before and after
+    its fields. The metadata of a field may change its entry: `called`, `UNSTATED`, `UNLESS_EMPTY`.
     """
 
     stated_first: ClassVar[tuple[str, ...]] = ()
@@ -104,9 +103,9 @@ def called(key: str) -> Mapping[str, Any]:
 
 
 UNSTATED: Mapping[str, Any] = {"unstated": True}
-"""Metadata of a field that its object does not state."""
+"""Metadata of a field that is not in the JSON object."""
 UNLESS_EMPTY: Mapping[str, Any] = {"unless_empty": True}
-"""Metadata of a field that its object states unless it is 0 or empty."""
+"""Metadata of a field that is in the JSON object unless its value is 0 or empty."""
 
 
 def encoded(value: Any) -> Any:

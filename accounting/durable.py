@@ -1,7 +1,7 @@
 """Writes that survive a crash: append and fsync, replace atomically.
 
-A synced file may still be lost if its name is not durable, so every new name is synced in its
-folder.
+A synced file may still be lost if its name is not durable, so the folder of every new name is
+synced, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def create(path: Path, content: bytes) -> None:
 
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Creates the folder `path`, of `mode`, and missing parent folders, durably.
+    """Creates the folder `path` with `mode`, and missing parent folders, durably.
 
     Raises `Misplaced` for a dangling link.
     """
@@ -63,7 +63,7 @@ def refuse_lost_link(path: Path) -> None:
 def recover_folder(folder: Path) -> None:
     """Removes files that a crash left incomplete, and makes all other names durable.
 
-    Call it only for folders to which no other process writes.
+    Call this function only for folders to which no other process writes.
     """
     for path in folder.glob(_temporary("*")):
         if path.is_file():

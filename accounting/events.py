@@ -40,7 +40,7 @@ CHANGE = {ADD_REMOVE: 1, ZERO_OUT: 1, REPLACE_ONE: 2}
 """L2 sensitivity of a sum of clipped rows, in clipping norms, by adjacency relation."""
 
 _ROUNDING = 1e-9
-"""Relative difference allowed between sums of precisions added in a different order."""
+"""Relative difference allowed between two sums of the same precisions in different orders."""
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ def apart(spending: Spending) -> Spending:
 
 
 def _at_least_noise(spending: Spending) -> Spending:
-    """Gives rounds that are counted together the smallest noise and the largest slack among them.
+    """Returns the spending with the least noise and largest slack in rounds counted together.
 
-    Dependent rounds of one run with varying noise are post-processing of the same number of rounds
-    with the least noise.
+    Rounds of a run that are counted together and whose noise varies are post-processing of the same
+    number of rounds with the least noise.
     """
     together: dict[Event, list[tuple[Event, int]]] = {}
     for event, count in ((event, count) for event, count in spending.items() if count > 0):
@@ -154,7 +154,7 @@ def _at_least_noise(spending: Spending) -> Spending:
 
 
 def _without_noise(event: Event) -> Event:
-    """Returns a key that is equal for events that are counted together; for others, the event."""
+    """Returns a key that is the same for events counted together; for others, the event."""
     match event.release:
         case RandomAllocation() | BufferedToeplitz() | Separated(of=Gaussian()) as release:
             return replace(event, release=replace(release, of=Gaussian(1.0)), slack=0.0)
@@ -178,7 +178,7 @@ def best_of(spending: Spending, repetitions: Repetitions) -> Event:
     if len(meanings) != 1:
         raise Unaccountable(
             f"events have several units, relations or samplers, {sorted(meanings)}, but only "
-            "events of one meaning can be composed; compose each meaning by itself"
+            "events that agree in all three can be composed; compose each group by itself"
         )
     (unit, relation) = meanings.pop()
     each = apart(spending)

@@ -1,4 +1,4 @@
-"""The guarantee of a list of events, and the check whether another event fits a budget."""
+"""The guarantee of a list of events, and the check whether a further event fits a budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDS = {
     ("client", ZERO_OUT): ("any one client", "whether it contributes, or sends zero each time,"),
     ("example", ADD_REMOVE): ("any one example of a silo", "whether the silo holds it"),
 }
-"""Words by unit and relation: the protected unit, and the change that makes no difference."""
+"""Words by unit and relation: the protected unit, and the change that is hidden."""
 _VIEWS = {
     "server": "the server's view",
     "sites": "the joint view of the server, all readers and colluding sites",
@@ -43,14 +43,15 @@ class Guarantee:
       relation: adjacency relation.
       sampler: name of the sampler.
       rounds: number of charged events.
-      accountant: the accountant that `epsilon` is taken from.
-      by_accountant: epsilon of every accountant; None if it has no bound.
+      accountant: the accountant that bounds `epsilon`.
+      by_accountant: epsilon of every accountant; None if the accountant has no bound.
       against: the adversary whose view is bounded, if there are several.
       uncovered: origin of the starting model, if the guarantee does not cover what that model
         reveals about the same clients; otherwise empty.
       missing: the reason why there is no bound; empty if there is one.
       clients: declared number of clients; 0 if unknown.
-      caveat: what epsilon counts besides the charges, or why it is an odometer; else empty.
+      caveat: what epsilon covers in addition to the charges, or why it is an odometer (the epsilon
+        of adaptively many charges, which is no proved guarantee); otherwise empty.
     """
 
     epsilon: float
@@ -129,7 +130,6 @@ class Spent(Protocol):
     @property
     def spending(self) -> Spending:
         """Number of charges of each distinct event."""
-        ...
 
 
 def spent(ledger: Spent, delta: float, accountant: str = TIGHTEST) -> Guarantee:
@@ -149,8 +149,8 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
       The guarantee; its epsilon is infinite if the accountant has no bound.
 
     Raises:
-      Unaccountable: for events of different unit or relation, which no single epsilon covers, and
-        for a delta outside (0, 1).
+      Unaccountable: if events differ in unit or relation, which no single epsilon covers, or if
+        `delta` is outside (0, 1).
     """
     if accountant not in CHOICES:
         raise Unaccountable(f"accountant is {accountant!r}; expected one of {', '.join(CHOICES)}")
@@ -158,7 +158,7 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
     if len(meanings) > 1:
         raise Unaccountable(
             f"events have several units, relations or samplers, {sorted(meanings)}, but only "
-            "events of one meaning can be composed; compose each meaning by itself"
+            "events that agree in all three can be composed; compose each group by itself"
         )
     unit, relation = meanings.pop() if meanings else ("client", "")
     sampler = ", ".join(sorted({event.sampler for event in spending}))
@@ -178,7 +178,7 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
 
 
 def unbounded(spending: Spending, delta: float, why: str) -> Guarantee:
-    """Returns a guarantee of infinite epsilon for `spending`; `why` is the reason."""
+    """Returns a guarantee of infinite epsilon for `spending`; `why` is stated as the reason."""
     units, relations, samplers = (
         ", ".join(sorted({getattr(event, name) for event in spending}))
         for name in ("unit", "relation", "sampler")
@@ -230,7 +230,7 @@ def refuse_unaccountable(event: Event, accountant: str) -> None:
 
 
 class Gate:
-    """Decides whether another event fits a budget, before it happens.
+    """Decides whether a further event fits a budget, before the event happens.
 
     Epsilon never decreases with more events, so any part of an affordable spending is affordable.
     The gate therefore accounts for several events ahead and caches the result, so that a run of T

@@ -1,15 +1,15 @@
-"""A ledger's heads in a separate file, which reveals whether charges were cut off its end.
+"""A ledger's heads in a separate file, which reveals whether charges were removed from its end.
 
-The last lines of a ledger can be removed without a trace in it, and a run's checkpoint keeps only
-the head of its own round. The file of heads has one text line per line of the ledger: the hash of
-the ledger's first line (as several ledgers may share the file), 16 digits for the ledger's folder
-(if another ledger appears there, it was replaced), the line's number from 1, the round that it
-charges ("-" for none), and the head after it.
+The last lines of a ledger can be removed without a trace in the ledger, and a run's checkpoint has
+only the head of its own round. The file of heads has one text line per line of the ledger: the hash
+of the ledger's first line (as several ledgers may share the file), 16 digits that identify the
+ledger's folder (if another ledger appears there, the earlier one was replaced), the line's number
+from 1, the round that the line charges ("-" for none), and the head after the line.
 
 Order: a line is first durable in the ledger, then its head in the file, and only then does `charge`
 return and sampling begin. A crash between the two leaves the file without the last head. Cost: one
-append and one sync per line of the ledger, that is, per round. The file holds nothing that the
-ledger does not. It is useful only if those who can write to the ledger cannot rewrite it: place it
+append and one sync per line of the ledger, that is, per round. The file holds no information beyond
+the ledger. It is useful only if those who can write to the ledger cannot rewrite the file: place it
 on another machine's disk, or where lines can only be appended.
 """
 
@@ -36,7 +36,7 @@ _TORN = re.compile(
 
 
 class Head(NamedTuple):
-    """A ledger's head after its line `line`, which charged `round` (None: it charged none).
+    """A ledger's head after its line `line`, which charged `round` (None: no round).
 
     `ledger` is the hash of the first line, and `place` identifies the ledger's folder.
     """
@@ -55,9 +55,9 @@ class HeadsFile:
         self.path = path
 
     def read(self) -> list[Head]:
-        """Returns every head, in order, without an incomplete last one.
+        """Returns every head, in order; ignores an incomplete last line.
 
-        Raises `OSError`, and `LedgerBroken` if the file holds anything else.
+        Raises `OSError`, and `LedgerBroken` if the file holds a line that is no head.
         """
         lines = regular.read_bytes(self.path).decode("ascii", "replace").split("\n")
         return [
@@ -148,7 +148,7 @@ def place_of(ledger: Path) -> str:
 
 
 def _without_place(head: Head) -> tuple[str, int, int | None, str]:
-    """Returns `head` without its place, which changes if a run directory is moved."""
+    """Returns `head` without the folder's digits, which change if a run directory is moved."""
     return head.ledger, head.line, head.round, head.hash
 
 

@@ -34,7 +34,7 @@ def least_noise(
     delta: float,
     spending_at: Callable[[float], Spending],
 ) -> float | None:
-    """Returns nearly the least z in [1e-3, 1e6] with epsilon at most `target`; None if none has.
+    """Returns nearly the least z in [1e-3, 1e6] with epsilon at most `target`; None without one.
 
     No z is returned unless its epsilon was computed and is within the target.
 
@@ -104,7 +104,7 @@ def _precision_told(epsilon: float, spending: Spending, delta: float) -> float |
 
 
 def bracketed(spent: Callable[[float], float], target: float, start: float = 1.0) -> float | None:
-    """Returns nearly the least z in [1e-3, 1e6] with `spent(z)` at most `target`, or None.
+    """Returns nearly the least z in [1e-3, 1e6] with `spent(z)` at most `target`; None without one.
 
     `spent` is any decreasing function; the search starts at `start`.
     """

@@ -5,13 +5,13 @@ guarantee (and the spending of earlier runs over the same population), one `defi
 distinct event, one `charge` line per round. A change of the budget during a run is stated by a
 further `define` line, of the run's own event, with a `budget`: older versions read it as an event
 that is never charged. The ledger holds only rules (the sampling rate, never the cohort), so
-publishing it reveals nothing further. It holds everything an accountant needs, so epsilon can be
-recomputed from it years later.
+publishing the ledger reveals nothing about clients. It holds everything that an accountant needs,
+so epsilon can be recomputed from it years later.
 
-Its head may be kept in a separate file (`accounting.heads`); otherwise truncation is not detected.
+The head may be stored in a separate file (`accounting.heads`), by which truncation is detected.
 
 Guarantee: a charge is durable before `charge` returns, and a charged round is spent whether or not
-it was ever released. A crash can therefore only overcount.
+it was ever released. A crash can therefore only overstate the spending.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Ledger:
     def create(cls, path: Path, terms: Mapping[str, Any]) -> Ledger:
         """Creates a ledger whose first line states `terms` (delta, unit, arithmetic, …).
 
-        Raises `FileExistsError` if there is a file: a ledger is never started twice.
+        Raises `FileExistsError` if the file exists: a ledger is never started twice.
         """
         line, link = chain.sealed(
             chain.START, {"type": "open", "format": FORMAT, "terms": written(terms)}
@@ -98,8 +98,8 @@ class Ledger:
     def load(cls, path: Path) -> Ledger:
         """Reads and verifies a ledger without changing it. Raises `LedgerBroken`.
 
-        An incomplete last line counts as a charge of the most expensive event defined. In seeded
-        simulations it is ignored, since they charge its round again.
+        An incomplete last line counts as a charge of the most expensive event defined. Seeded
+        simulations ignore such a line, since they charge its round again.
         """
         links, torn = chain.read(path)
         ledger = cls(path, links)
@@ -154,7 +154,7 @@ class Ledger:
 
     @property
     def chosen(self) -> Event | None:
-        """Event of choosing this run among others, or None (`accounting.choosing`)."""
+        """Event of choosing this run among several candidates; None without other candidates."""
         return self._choice.event
 
     @property
@@ -197,8 +197,8 @@ class Ledger:
     def charge(self, round: int, event: Event) -> Charge:
         """Charges `round` for `event` before its cohort is sampled; durable when this returns.
 
-        A round that was charged before, or that precedes a charged round, is refused, since
-        sampling it again would condition the sample. Only a ledger that `reexecutes` (a seeded
+        A round that was charged before, or that precedes a charged round, is refused, since a
+        second sample would depend on the first. Only a ledger that `reexecutes` (a seeded
         simulation, which repeats the same draws) returns the earlier charge of the same event.
 
         Raises:
@@ -250,7 +250,7 @@ class Ledger:
 
     @property
     def _counts_torn(self) -> bool:
-        """Whether an incomplete line counts as a charge; seeded simulations repeat its charge."""
+        """Whether an incomplete line counts as a charge; seeded simulations repeat that charge."""
         return bool(self._events) and self._terms.get("randomness") != "seeded"
 
     def _charge_of_a_torn_line(self) -> tuple[bytes, chain.Link]:
@@ -315,9 +315,9 @@ class Ledger:
 
 
 def terms_at(path: Path) -> Mapping[str, Any]:
-    """Returns the terms in the first line of the ledger at `path`, the only line that is read.
+    """Returns the terms in the first line of the ledger at `path`; reads no other line.
 
-    They are empty if there is no ledger.
+    The terms are empty if there is no ledger.
     """
     try:
         terms = chain.first(path).get("terms")

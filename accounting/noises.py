@@ -61,10 +61,10 @@ class Skellam(Kinded):
 
 @dataclass(frozen=True)
 class DiscreteGaussians(Kinded):
-    """As `Skellam`, with a sum of `clients` discrete Gaussians in `length` dimensions.
+    """As `Skellam`, but with a sum of `clients` discrete Gaussians in `length` dimensions.
 
-    Each discrete Gaussian has the standard deviation `std`. From three steps on, privfed charges
-    such noise as `Gaussian`; it refuses smaller shares.
+    Each discrete Gaussian has the standard deviation `std`. If `std` is at least three steps,
+    privfed charges the noise as `Gaussian`; it refuses smaller shares.
     """
 
     std: float
@@ -93,7 +93,7 @@ Noise = Gaussian | IntegerNoise
 
 
 def same_cohort(noise_multiplier: float, exchanges: int) -> Gaussian:
-    """Combines `exchanges` Gaussian releases over one cohort, each at multiplier z, into one.
+    """Returns one release for `exchanges` Gaussian releases over one cohort, each at multiplier z.
 
     Gaussian mechanisms compose exactly (adaptively too: Dong, Roth & Su 2022, Corollary 3.3):
     k of them at z are one at z / sqrt(k).

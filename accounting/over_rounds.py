@@ -27,9 +27,9 @@ _OUTWARD = 1 - 1e-9
 class Separated(Kinded):
     """The release `of`, if no client takes part twice within any `separation` consecutive rounds.
 
-    Participation is not secret. The release is charged once per round. T consecutive rounds of a
-    run include a client at most ceil(T / separation) times, and are accounted for as that many
-    releases `of`. Runs are counted separately (`apart`).
+    Participation is not secret. The release is charged once per round. A client takes part in T
+    consecutive rounds of a run at most ceil(T / separation) times, so T rounds are accounted for as
+    that many releases `of`. Runs are counted separately (`apart`).
     """
 
     separation: int
@@ -60,10 +60,10 @@ class AllocatedEpoch(Kinded):
 class RandomAllocation(Kinded):
     """The release `of`, if each client takes part in one secret round per epoch of `slots` rounds.
 
-    Clients are in `groups`, which are public and take turns; a client's slot is one of the slots /
-    groups rounds of its group. The release is charged once per round. T rounds, from the first
-    round of a run on, are ceil(T / slots) times `AllocatedEpoch`: an incomplete epoch is
-    post-processing of a complete one and counts as such.
+    Clients are in `groups`, which are public and take turns; a client's slot is one of the
+    slots / groups rounds of its group. The release is charged once per round. The first T rounds of
+    a run are ceil(T / slots) times `AllocatedEpoch`: an incomplete epoch is post-processing of a
+    complete one and is charged as complete.
 
     All releases by a round's cohort share its slots: they are combined into one Gaussian first
     (`accounting.noises.same_cohort`) and then allocated.
@@ -96,8 +96,8 @@ class BufferedToeplitz(Kinded):
     No client takes part twice within any `separation` consecutive rounds, and participation is not
     secret. The noise multiplier of `of` is the standard deviation of Z over the product of the
     clipping norm and the norm of C's column over infinitely many rounds. The release is charged
-    once per round. T rounds, from the first round of a run on, are one Gaussian (`over`), since the
-    columns of C in which a client takes part overlap (`accounting.bounds.toeplitz_sensitivity`).
+    once per round. The first T rounds of a run are one Gaussian (`over`), since the columns of C in
+    which a client takes part overlap (`accounting.bounds.toeplitz_sensitivity`).
     """
 
     decays: tuple[float, ...]
@@ -118,7 +118,7 @@ class BufferedToeplitz(Kinded):
         return Gaussian(self.of.noise_multiplier / self.growth(rounds) * _OUTWARD)
 
     def growth(self, rounds: int) -> float:
-        """Returns the sensitivity of `rounds` rounds over the norm of one column."""
+        """Returns the sensitivity of `rounds` rounds divided by the norm of one column."""
         return _growth(self.decays, self.outputs, self.separation, rounds)
 
 

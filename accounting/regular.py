@@ -1,4 +1,4 @@
-"""Reading of regular files; anything else at their path is refused without waiting.
+"""Reads regular files; refuses anything else at their path without waiting.
 
 Opening a FIFO without a writer blocks for ever, and a device may have no end.
 """

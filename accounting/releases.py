@@ -26,8 +26,8 @@ MOST_ROWS = 1024
 class PoissonSampled(Kinded):
     """`of`, run on a cohort in which each client is included independently with probability `rate`.
 
-    Several exchanges over *one* cohort are not several such events: combine them first into one
-    `Gaussian` (see `same_cohort`), or integer noise with its `exchanges`, then sample.
+    Several exchanges over *one* cohort are not several such releases: combine them first into one
+    `Gaussian` (see `same_cohort`), or into integer noise with its `exchanges`.
     """
 
     rate: float

@@ -11,17 +11,17 @@ import math
 from collections.abc import Callable
 
 _NEGLIGIBLE = 1e-9
-"""Fraction of delta that is set aside at once: it settles most cases with one accounting."""
+"""Fraction of delta that is first reserved for slack; for most cases, one accounting suffices."""
 _TRIES = 60
 
 
 def with_slack(
     epsilon: Callable[[float], float | None], delta: float, slack: float
 ) -> float | None:
-    """Returns a bound e with epsilon(delta - (1 + exp(e)) slack) <= e; infinity if none was found.
+    """Returns a bound e with epsilon(delta - (1 + exp(e)) slack) <= e; infinity without one.
 
-    Each try starts from the requirement of the last one, so the search approaches the least such e
-    from below, and only verified bounds are returned.
+    Each step of the search starts from the epsilon that the previous step required, so the search
+    approaches the least such e from below; only verified bounds are returned.
 
     Args:
       epsilon: the accountant's epsilon as a decreasing function of delta; None if it has no bound.

@@ -1,4 +1,4 @@
-"""The contract of attacks as checks that an attack of your own has to pass.
+"""Checks that every attack passes, for attacks that you write.
 
 Each check is a function of the attack, and raises `AssertionError`.
 """
@@ -103,7 +103,7 @@ def poisons_what_it_declares(attack: Attack) -> None:
     """Checks that `poison` changes examples, and keeps their form, exactly if `poisons` is set."""
     shape = tuple(_IMAGES.shape[1:])
     unfit = attack.unfit(shape, True)
-    assert unfit is None, f"it refuses images {shape}: {unfit}"
+    assert unfit is None, f"the attack refuses images {shape}: {unfit}"
     named = f"`labels` names {list(attack.labels())}; expected labels below {_CLASSES}"
     assert all(0 <= label < _CLASSES for label in attack.labels()), named
     before = _IMAGES.clone(), _LABELS.clone()
@@ -134,8 +134,8 @@ def steers_where_it_declares(attack: Attack) -> None:
     steered = attack.steer(direction.clone(), away.clone(), 0.1, state)
     shape = tuple(steered.shape)
     assert steered.shape == direction.shape, f"directions are {shape}; expected (2, 9)"
-    assert attack.steers or torch.equal(steered, direction), "it changes directions; declare steers"
-    assert not attack.steers or attack.poisons, "it declares steers without poisons; declare both"
+    assert attack.steers or torch.equal(steered, direction), "directions change; declare steers"
+    assert not attack.steers or attack.poisons, "steers is declared without poisons; declare both"
 
 
 def aims_at_labels_that_exist(attack: Attack) -> None:

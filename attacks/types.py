@@ -1,4 +1,4 @@
-"""Contract of attacks and of the attacker's knowledge."""
+"""Interface of attacks, and the attacker's knowledge."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def by_column(
 
     Args:
       rows: client updates, shape [n, d].
-      keep: places of the rows used, shape [k]; None for all.
+      keep: indices of the rows used, shape [k]; None for all.
       weights: mixing weights, float64, shape [m, k]; None to use the rows as they are.
       reduce: maps ascending values, shape [c, m], to one value per coordinate, shape [c].
 

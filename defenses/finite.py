@@ -17,6 +17,6 @@ def usable(rows: Tensor) -> Tensor:
 
 
 def usable_places(rows: Tensor) -> Tensor | None:
-    """Returns the places `[m]` of the usable rows of `rows` `[n, d]`; None if all are usable."""
+    """Returns the indices `[m]` of the usable rows of `rows` `[n, d]`; None if all are usable."""
     good = usable(rows)
     return None if bool(good.all()) else good.nonzero().squeeze(1)

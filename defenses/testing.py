@@ -1,4 +1,4 @@
-"""The contracts of rules and of pre-aggregators as checks that one of your own has to pass.
+"""Checks that every rule and every pre-aggregator passes, for those that you write.
 
 Each check is a function of the part, and raises `AssertionError`.
 """
@@ -181,7 +181,7 @@ def refuses_more_byzantine_rows_than_it_tolerates(part: Any) -> None:
 
 
 def _refuses(part: Any, call: partial[Tensor], error: Exception) -> None:
-    """Raises `AssertionError` unless `call` raises such an `error`, with its text."""
+    """Raises `AssertionError` unless `call` raises the type and the text of `error`."""
     try:
         call()
     except type(error) as raised:

@@ -34,8 +34,8 @@ def upper_group(values: Tensor, references: int, generator: torch.Generator) -> 
 def _dispersions(ordered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns sums of squares within one group and within the best two groups, and their boundary.
 
-    Each result is `[b]`, for `ordered` `[b, m]`. The last one is the place of the lower group's
-    last value.
+    `ordered` is `[b, m]`, each result `[b]`. The last result is the index of the lower group's last
+    value.
     """
     m = ordered.shape[1]
     sizes = torch.arange(1, m, dtype=ordered.dtype, device=ordered.device)

@@ -1,4 +1,4 @@
-"""Contracts of aggregation rules, by what a rule needs to see."""
+"""Interfaces of aggregation rules, by what a rule needs to see."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Rule(BaseModel):
     declare a `tolerance` in words guarantee that instead."""
 
     follows_clip: ClassVar[Mapping[str, float | None]] = {}
-    """Keys that follow from the clipping norm under privacy. Without privacy they must be set (the
-    value given here is an example), or have a default of their own (None)."""
+    """Keys that follow from the clipping norm under privacy. Without privacy a key must be set (its
+    value here is an example), or has a default (its value here is None)."""
 
     extra: ClassVar[int] = 0
     """Number of extra values a client sends in addition to its update."""
@@ -222,6 +222,6 @@ def require_floats(rows: Tensor) -> None:
     """Raises `TypeError` unless `rows` are 2-dimensional float32 or float64."""
     if rows.dtype not in (torch.float32, torch.float64) or rows.dim() != 2:
         raise TypeError(
-            f"found rows of {rows.dtype} in {rows.dim()} dimensions; expected [n, d] of float32 "
-            "or float64"
+            f"rows are {rows.dtype} in {rows.dim()} dimensions; expected [n, d] of float32 or "
+            "float64"
         )

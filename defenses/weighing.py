@@ -76,7 +76,7 @@ class WeightRule(RowRule):
 
 
 class DrawnWeights(RowRule):
-    """A rule that weights rows by their geometry and by randomness of its own."""
+    """A rule that weights rows by their geometry and by random numbers."""
 
     @abstractmethod
     def weigh(
@@ -104,9 +104,9 @@ class DrawnWeights(RowRule):
 class Composed(RowRule):
     """`rule` applied to the rows transformed by the pre-aggregation steps `before`, in order.
 
-    A `WeightRule` is composed with the steps in n x n, with one final product; for any other rule
-    the mixtures are computed. A `SumRule` is evaluated over rows, with all its passes. A mixture
-    belongs to no client: a rule with client state treats each mixture as a new client.
+    A `WeightRule` is composed with the steps on n x n matrices, with one final product; for any
+    other rule the mixtures are computed. A `SumRule` is evaluated over rows, with all its passes. A
+    mixture belongs to no client: a rule with client state treats each mixture as a new client.
     """
 
     before: tuple[PreAggregator, ...]
@@ -256,7 +256,7 @@ class Admitted:
     rows: Tensor
     """All rows `[n, d]`, detached from autograd."""
     keep: Tensor | None
-    """Places `[n - m]` of the usable rows; None if all are usable."""
+    """Indices `[n - m]` of the usable rows; None if all are usable."""
     count: int
     """Number of usable rows n - m."""
     byzantine: int
@@ -304,7 +304,12 @@ def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
 
 
 def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
-    """Returns the number of Byzantine rows among `n` that `before` tolerates, and of mixtures."""
+    """Returns the largest number of Byzantine rows that `before` tolerates, and that of rows left.
+
+    Args:
+      n: number of rows before it.
+      before: pre-aggregation steps, in order.
+    """
     most = n
     for part in before:
         most, n = min(most, part.most(n)), part.left(n)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from privfed.api.commands import export as export
     from privfed.api.commands import predict as predict
     from privfed.api.commands import runs as runs
+    from privfed.api.estimators import FederatedClassifier as FederatedClassifier
+    from privfed.api.estimators import FederatedRegressor as FederatedRegressor
     from privfed.api.guarantee import RunGuarantee as RunGuarantee
     from privfed.api.guarantee import audit_function as audit_function
     from privfed.api.population import Arrays as Arrays
@@ -53,6 +55,8 @@ _PLACES = {
     "Broken": "privfed.core.errors:Broken",
     "Config": "privfed.config.config:Config",
     "Declaration": "privfed.api.population:Declaration",
+    "FederatedClassifier": "privfed.api.estimators:FederatedClassifier",
+    "FederatedRegressor": "privfed.api.estimators:FederatedRegressor",
     "Mechanism": "privfed.privacy.mechanism:NoisedMechanism",
     "Objective": "privfed.client.objective:Objective",
     "Observer": "privfed.run.outcome:Observer",

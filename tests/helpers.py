@@ -22,8 +22,7 @@ from privfed.client.byzantine import Attackers
 from privfed.client.client_states import ClientStates
 from privfed.client.exchange import Exchange
 from privfed.client.executor import LocalExecutor
-from privfed.client.objective import Objective
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Objective, Sgd
 from privfed.client.trainer import LocalTrainer
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation

@@ -3,7 +3,7 @@
 The setting is that of `accounting.bounds.random_allocation`.
 
 R_t = (1/t) sum_i exp(L_i), with L_i independent N(-1/(2 z^2), 1/z^2), is the likelihood ratio of
-the dominating pair of an epoch of t slots. Powers of it are convex, so that for every client:
+the dominating pair of an epoch of t slots. Powers of R_t are convex, so that for every client:
 
 *Remove*: (a - 1) D_a(P || Q) <= log E[R_t^a], with equality for unit rows. At integer a the moment
 follows by a recursion: R_{m+n} = (m R_m + n R_n) / (m + n) with independent R_m and R_n, so by the
@@ -38,7 +38,7 @@ from scipy.special import gammaln, logsumexp
 from accounting.bounds.spread import Numbers
 
 _BATCH_SIZE = 64
-"""Number of orders summed at once: all orders at once would take 1e6 terms of memory."""
+"""Number of orders summed at once; all orders together would take memory for 1e6 terms."""
 
 
 def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:

@@ -1,8 +1,8 @@
 """Tail sums of a privacy loss distribution, computed once for all values of delta.
 
 dp-accounting sums the tail again for each delta, one term at a time. Here the same sums are
-computed once, as far as needed, and looked up. They are added in the same order, so they are equal
-to the last bit.
+computed once, as far as needed, and looked up. Terms are added in the same order, so the sums equal
+the library's to the last bit.
 """
 
 from __future__ import annotations

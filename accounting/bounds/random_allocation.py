@@ -72,8 +72,8 @@ from dp_accounting.pld import privacy_loss_distribution as library
 from accounting.bounds.spread import Numbers, Spread, added, lognormal, regridded
 
 _FINENESS = 40
-"""Grid steps per standard deviation of the number on the grid: compared with 80 steps, epsilon was
-at most 0.001 larger (t = 10 to 50, z = 0.3 to 5, delta 1e-5)."""
+"""Grid steps per standard deviation of a spread on the grid. Compared with 80 steps, epsilon was at
+most 0.001 larger (t = 10 to 50, z = 0.3 to 5, delta 1e-5)."""
 _MOST_POINTS = 1 << 14
 _LARGEST_LOSS = 600.0
 """Largest loss for which exp(loss) and its inverse are well within double precision."""
@@ -142,9 +142,9 @@ def _ratio(slots: int, z: float, grid: float) -> Spread:
 def _step(count: int, z: float, grid: float) -> float:
     """Returns the step of the logarithmic grid for a sum of `count` terms exp(L_i) / t.
 
-    It is `grid` times a power of two, and a small fraction of the sum's relative standard
+    The step is `grid` times a power of two, and a small fraction of the sum's relative standard
     deviation, unless the grid would have too many points. A sum of more terms never has a coarser
-    grid, so its grid contains those of its terms.
+    grid, so the sum's grid contains the grids of its terms.
     """
     fine = max(loss_std(count, z) / _FINENESS, 2 * _far_out(z) / _MOST_POINTS)
     return math.ldexp(grid, math.floor(math.log2(fine / grid)))

@@ -45,7 +45,7 @@ _FEW = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
 
 
 def rdp_epsilon(counts: Mapping[Known, int], delta: float) -> float:
-    """Returns epsilon of all of `counts` at `delta`, by the best order."""
+    """Returns epsilon of `counts` at `delta`, by the best order."""
     orders = _curve(next(iter(counts)))[0]
     total = sum(count * _curve(release)[1] for release, count in counts.items())
     return float(library.compute_epsilon(orders, total, delta)[0])
@@ -123,8 +123,8 @@ def _between(release: Any, order: float) -> float:
 def integer_divergence(release: Any, order: float) -> float:
     """Returns a bound on the Rényi divergence of integer noise, Poisson-sampled or not.
 
-    The order is an integer from 2; for discrete Gaussians without sampling any order above 1.
-    Raises `ValueError` for a fractional order otherwise.
+    The order must be an integer of at least 2, except for discrete Gaussians without sampling (any
+    order above 1). Raises `ValueError` for other fractional orders.
     """
     if order != int(order) and not isinstance(release, DiscreteGaussians):
         raise ValueError(f"order {order} is fractional, but {release!r} needs an integer order")
@@ -140,7 +140,7 @@ def integer_divergence(release: Any, order: float) -> float:
 
 @contextmanager
 def _quiet_library() -> Iterator[None]:
-    """Silences the library's warnings about orders that did not converge; omitting them is safe."""
+    """Silences the library's warnings about orders that did not converge, which are ignored."""
     set_level: Callable[[int], None] = absl_logging.set_verbosity
     before = absl_logging.get_verbosity()
     set_level(absl_logging.ERROR)

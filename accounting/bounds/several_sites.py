@@ -114,7 +114,7 @@ def split(release: SeveralSites) -> PoissonSampled:
 
 
 def losses(release: SeveralSites, grid: float) -> Any:
-    """The privacy loss distribution of both directions, at multiples of `grid`, pessimistic."""
+    """Returns a pessimistic privacy loss distribution, both directions, at multiples of `grid`."""
     if release.rate == 0.0:
         return library.identity(value_discretization_interval=grid)
     pair = _Pair(release)
@@ -216,8 +216,8 @@ class _Pair:
         """Returns the x at which the loss is `losses`; -inf if the loss is larger everywhere.
 
         With log p_0 subtracted, the loss is convex in x and no slope is below 1 / z^2. The least x
-        at which one term alone reaches the target is at or right of the solution, and Newton's
-        steps descend from there.
+        at which a single term reaches the target is at or right of the solution, and Newton's steps
+        descend from there.
         """
         x = np.full_like(losses, -np.inf)
         inside = losses > self.log_none

@@ -24,7 +24,7 @@ from scipy.special import ndtr, ndtri
 Numbers = NDArray[np.float64]
 
 _TAIL = 1e-20
-"""Amount cut off a tail at a time: probability mass at the bottom, part of the mean at the top."""
+"""Amount that a cut removes: probability mass at the bottom, a fraction of the mean at the top."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _refined(law: Spread, step: float) -> Spread:
 
 
 def _raised(law: Spread, first: int) -> Spread:
-    """Returns `law` with all mass below place `first` moved to place `first` and to 0."""
+    """Returns `law` with all mass below `first` moved to `first` and to zero; keeps its mean."""
     below = max(first - law.first, 0)
     if below == 0:
         return law
@@ -155,13 +155,13 @@ def _trimmed(law: Spread) -> Spread:
 
 
 def _of_pairs(x: Spread, y: Spread, least: int) -> tuple[int, Numbers]:
-    """Returns the masses of sums of a point of `x` and one of `y` at least `least` places below it.
+    """Returns masses of sums of a point of `x` and a point of `y` at least `least` steps below it.
 
-    Returns the place of the first mass, and the masses `[m]` from there on. The sum of point s and
-    the point d places below is s (1 + exp(-step d)), which is between k and k + 1 places above s.
-    All d with the same k are added at once, by running sums of masses and of means. The running
-    sums start from below: the rounding error of a difference of two is small relative to the sum of
-    all terms with the same s.
+    Returns the index of the first mass, and the masses `[m]` from there on. The sum of point s and
+    the point d steps below is s (1 + exp(-step d)), which is between k and k + 1 steps above s. All
+    d with the same k are added at once, by running sums of masses and of means. The running sums
+    start from below, so that the rounding error of the difference of two running sums is small
+    relative to the sum of all terms with the same s.
     """
     step, length, ahead = x.step, len(x.masses), x.first - y.first
     distances = np.arange(max(least, ahead - len(y.masses) + 1), ahead + length)

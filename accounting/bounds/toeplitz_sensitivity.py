@@ -50,8 +50,8 @@ Column = NDArray[np.float64]
 def refuse_unproven(decays: Sequence[float], outputs: Sequence[float]) -> None:
     """Raises `Unaccountable` unless the buffered column is nonnegative and never increases.
 
-    This holds for as many outputs as decays, at least one, all of them finite, if the outputs are
-    nonnegative and sum to at most 1 (exactly, as floats), and the decays are in [0, 1).
+    The condition holds if there are as many outputs as decays, at least one, all are finite, the
+    outputs are nonnegative and sum to at most 1 (exactly, as floats), and decays are in [0, 1).
     """
     if len(decays) != len(outputs) or not len(decays):
         raise Unaccountable(
@@ -62,18 +62,20 @@ def refuse_unproven(decays: Sequence[float], outputs: Sequence[float]) -> None:
         if not 0.0 <= decay < 1.0:
             raise Unaccountable(
                 f"the decay of a buffer is {decay!r}; expected a number in [0, 1), since otherwise "
-                "the sensitivity has no proof; solve for the buffers anew"
+                "the sensitivity has no proof; remove decays and outputs: privfed solves for them"
             )
     for output in outputs:
         if not 0.0 <= output <= 1.0:
             raise Unaccountable(
                 f"the output of a buffer is {output!r}; expected a number in [0, 1], since "
-                "otherwise the sensitivity has no proof; solve for the buffers anew"
+                "otherwise the sensitivity has no proof; remove decays and outputs: privfed solves "
+                "for them"
             )
     if sum(map(Fraction, map(float, outputs))) > 1:
         raise Unaccountable(
             f"the outputs of the buffers sum to {math.fsum(outputs)!r}, but a sum above 1 makes "
-            "the column of the Toeplitz matrix increase; solve for the buffers anew"
+            "the column of the Toeplitz matrix increase; remove decays and outputs: privfed solves "
+            "for them"
         )
 
 

@@ -1,1 +1,1 @@
-"""Private selection: the cost of choosing among several runs by a released score."""
+"""Private selection: the privacy cost of choosing among several runs by a released score."""

@@ -1,4 +1,4 @@
-"""Privacy spending of a run that is the only released one of several candidates."""
+"""Privacy spending of a run that was chosen among several candidates; only that run is released."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accounting.events import Event, Spending, within
 class Choice:
     """The `event` of choosing a run among candidates; None for a run without other candidates.
 
-    The first charge spends the event; further charges are covered by it and spend nothing.
+    The run's first charge spends the event, which covers all further charges; these spend nothing.
     """
 
     event: Event | None = None
@@ -42,7 +42,7 @@ class Choice:
         return charged if self.event is None else Counter([self.event] * bool(charged))
 
     def added(self, event: Event, charged: Spending) -> Event | None:
-        """Returns the event that charging `event` after `charged` spends, or None if none.
+        """Returns the event that is spent if `event` is charged after `charged`; None if none is.
 
         Raises `LedgerBroken` if all charges together exceed what the choice covers.
         """

@@ -31,8 +31,8 @@ def selected_divergences(
 ) -> np.ndarray:
     """Bounds the Rényi divergences of the selection A at `orders` `[n]` > 1, from those of Q.
 
-    Papernot & Steinke 2022, Theorem 2: for all orders λ > 1 and λ' >= 1, with the divergences ε
-    and ε' of Q there, that of A at λ is at most
+    Papernot & Steinke 2022, Theorem 2: for all orders λ > 1 and λ' >= 1, at which the divergences
+    of Q are at most ε and ε', the divergence of A of order λ is at most
 
         ε + (1 + η) (1 - 1/λ') ε' + (1 + η) log(1/γ) / λ' + log E[K] / (λ - 1).
 
@@ -52,7 +52,7 @@ def selected_divergences(
 def selected_epsilon(
     epsilon: Callable[[float], float | None], repetitions: Repetitions, delta: float
 ) -> float | None:
-    """Bounds epsilon of the selection A at `delta`, from a run's `epsilon`; None if unbounded.
+    """Bounds epsilon of the selection A at `delta`, from a run's `epsilon`; None without a bound.
 
     For every e' with δ_Q(e') (1 - γ) <= γ (exp(e') - 1), and every e,
 
@@ -61,7 +61,7 @@ def selected_epsilon(
     where δ_Q and δ_A bound the hockey-stick divergences in both directions. (The same condition and
     bound as Koskela, Redberg & Wang 2024, *Privacy profiles for private selection*.)
 
-    *Proof.* Let q and q' be q(y) on the two neighbours. By the definition of δ_Q,
+    *Proof.* Let q and q' be the values of q(y) on the two neighbours. By the definition of δ_Q,
     1 - q' <= exp(e') (1 - q) + δ_Q(e'), so that
 
         1 - (1 - γ) q' = γ + (1 - γ)(1 - q')
@@ -72,10 +72,10 @@ def selected_epsilon(
 
         ∫ [Q φ'(q) - exp(c) Q' φ'(q')]_+  <=  ∫ φ'(q) [Q - exp(e) Q']_+  <=  E[K] δ_Q(e),
 
-    since φ' is at most φ'(1) = E[K]. The other direction is the same with both exchanged. ∎
+    since φ' is at most φ'(1) = E[K]. The other direction follows with the neighbours exchanged. ∎
 
-    Any e' that meets the condition is valid, so an imperfect search costs tightness
-    only: each δ' gives one e', the larger of `epsilon(δ')` and log(1 + δ' (1 - γ) / γ).
+    Any e' that meets the condition is valid, so an imperfect search only makes the bound less
+    tight: each δ' gives one e', the larger of `epsilon(δ')` and log(1 + δ' (1 - γ) / γ).
     """
     once = epsilon(delta / repetitions.mean)
     ratio = (1 - repetitions.gamma) / repetitions.gamma

@@ -1,4 +1,4 @@
-"""The best of a random number of runs as one release, stated and accounted for by a ledger."""
+"""The best of a random number of runs as one release, which a ledger states and charges."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class RepeatAndSelect:
     def __post_init__(self) -> None:
         if not self.of or any(type(count) is not int or count < 1 for _, count in self.of):
             raise Unaccountable(
-                f"a run's releases are {self.of!r}; expected at least one, with counts"
+                f"a run's releases are {self.of!r}; expected at least one release, with its count"
             )
         for release, _ in self.of:
             if isinstance(release, _UNCOUNTED):
                 raise Unaccountable(
-                    f"a run's releases contain a {release.kind} release, which depends on the "
+                    f"a run's releases contain a {release.kind} release, whose cost depends on the "
                     "number of rounds; expected its composition over the rounds"
                 )
 

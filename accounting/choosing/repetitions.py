@@ -1,4 +1,4 @@
-"""Random number of repetitions of a mechanism that releases its best answer only.
+"""The random number of repetitions of a mechanism of which only the best answer is released.
 
 The number of repetitions must be secret and random (Papernot & Steinke 2022): the best of a fixed,
 known number of answers reveals far more than a single answer.
@@ -73,7 +73,7 @@ class Repetitions(Encoded):
         return mean * _ROUNDED_UP
 
     def generating(self, x: float) -> float:
-        """Returns E[x^K] for 0 <= x <= 1: P[no repetition has a property of probability 1 - x]."""
+        """Returns E[x^K]: P[no repetition has a property of probability 1 - x], 0 <= x <= 1."""
         if self.gamma == 1.0:
             return x
         if self.shape == 0.0:
@@ -84,8 +84,8 @@ class Repetitions(Encoded):
     def number(self, bits: int) -> int:
         """Returns K from `BITS` uniform bits, by inverting its distribution function.
 
-        It is computed to 80 digits: the total variation distance of K from its law is below 1e-50,
-        and delta increases by (1 + e^ε) times that distance.
+        K is computed to 80 digits: its total variation distance from the law is below 1e-50, and
+        delta increases by (1 + e^ε) times that distance.
         """
         with decimal.localcontext() as context:
             context.prec = _DIGITS

@@ -17,8 +17,8 @@ def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
     """Yields points (epsilon, delta) of the claimed profile of `rounds`; one point is at `delta`.
 
     If clients are sampled by independent Bernoulli draws, the first point is epsilon 0 at the
-    probability that the client is sampled at all (plus slack), since otherwise it changes nothing.
-    For integer noise this claims more than the accountants do.
+    probability that the client is sampled at least once (plus slack), since a client that is never
+    sampled changes nothing. For integer noise this point is stronger than the accountants' bounds.
     """
     if isinstance(event.release, PoissonSampled | SeveralSites | Repeated):
         rate, draws = _draws(event.release)

@@ -14,7 +14,7 @@ f only, it holds for any interaction between canaries. Applied to the curve of a
 refutes the ledger's claim. Applied to a *family* of curves it gives a conditional bound: "if the
 run's curve is Gaussian, then epsilon is at least ...".
 
-The refuted p are all values above a threshold, and the same holds for the curves. Let h_j =
+All values of p above a threshold are refuted, and likewise all curves above one. Let h_j =
 max(h_(j-1), f(1 - r_(j-1))) and c_j = i/(k - i), which decreases from step to step. Summation by
 parts gives
 
@@ -67,10 +67,10 @@ def curve_refuted(guesses: Guesses, curve: TradeoffCurve, level: float) -> bool:
 
 
 def gaussian_lower(guesses: Guesses, confidence: float) -> GaussianCurve:
-    """Returns the least private Gaussian curve that is refuted at `confidence`.
+    """Returns the least private of the Gaussian curves that are refuted at `confidence`.
 
     All more private Gaussian curves are refuted as well: if the run's trade-off function is
-    Gaussian, neighbours are more distinguishable than under this curve.
+    Gaussian, neighbours are more distinguishable than under the returned curve.
     """
     low, high, miss = 0.0, _LARGEST_MU, 1 - confidence
     for _ in range(_PASSES):

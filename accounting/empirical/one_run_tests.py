@@ -1,4 +1,4 @@
-"""All tests of a claim by the guesses that one run's statistics make of its canaries' inclusion."""
+"""All tests of a claim by guesses of canaries' inclusion, from the statistics of one run."""
 
 from __future__ import annotations
 

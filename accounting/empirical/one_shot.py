@@ -1,8 +1,8 @@
 """An estimate of epsilon from canaries of one run; it is not a bound.
 
 A canary's statistic is modelled as Gaussian, with one mean and standard deviation if the canary is
-excluded from the population and another if it is included; epsilon is that between these two
-Gaussians. Source: Andrew, Kairouz, Oh, Oprea, McMahan & Suriyakumar 2024, "One-shot empirical
+excluded from the population and others if it is included. The estimate is the epsilon between these
+two Gaussians. Source: Andrew, Kairouz, Oh, Oprea, McMahan & Suriyakumar 2024, "One-shot empirical
 privacy estimation for federated learning", sections 3 and 4. The estimate may err in either
 direction and is biased upward: use it for monitoring.
 """

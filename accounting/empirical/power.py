@@ -1,7 +1,7 @@
 """Power of a one-run test: the probability that its guesses refute a false claim.
 
-It is computed before the run, for canaries that do not interact and are as distinguishable as a
-trade-off function allows. The canaries of a real run do no better, and most do worse.
+The power is computed before the run, for canaries that do not interact and are as distinguishable
+as a trade-off function allows. The canaries of a real run are at most as distinguishable.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def refuting_guesses(
 
 
 def fewest_refuting(curve: TradeoffCurve, level: float, statistics: int) -> int | None:
-    """Returns the least number of canaries that can refute `curve`, all guesses being right.
+    """Returns the least number of canaries that can refute `curve` if all guesses are right.
 
-    None if more than 100,000 are needed.
+    Returns None if more than 100,000 are needed.
     """
     low, high = 0, 1
     while not refuting_guesses(high, curve, level, statistics):

@@ -1,9 +1,9 @@
 """Scores that distinguish the releases on two neighbouring inputs, fitted on one half of them.
 
-Releases `[n, ..., k]` of either neighbour are mapped to one number each `[n]`, which
+Each release of either neighbour (`[n, ..., k]`) is mapped to one number (`[n]`), which
 `accounting.empirical.two_sample` tests: it chooses among sets of scores on the same first half, and
-counts on the second, which is not used here. A test is therefore valid whatever is fitted; the fit
-determines its power.
+counts on the second half, which is not used here. A test is therefore valid whatever is fitted; the
+fit determines its power.
 
 - `linear_scores`: differences of means, and of combinations of numbers with small variance.
 - `quadratic_scores`: differences of variances and correlations.
@@ -37,8 +37,8 @@ def linear_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numb
     """Returns a score `[n]` of each release on either neighbour, by Fisher's linear discriminant.
 
     The discriminant is fitted on the first half of the releases `[n, ..., k]`, in the span of
-    dimensions that vary. A combination that differs and has (almost) no variance has the most
-    weight.
+    dimensions that vary. Combinations whose means differ and that have (almost) no variance get the
+    largest weights.
     """
     flat0, flat1 = _in_units(_flat(observed0), _flat(observed1))
     half0, half1 = _first_half(flat0), _first_half(flat1)
@@ -58,8 +58,8 @@ def linear_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numb
 def quadratic_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, Numbers]:
     """Returns a score `[n]` of each release: the log-likelihood ratio of two fitted Gaussians.
 
-    The Gaussians are fitted to the first half of the releases `[n, ..., k]`; with few releases for
-    the number of dimensions, as if dimensions were independent.
+    The Gaussians are fitted to the first half of the releases `[n, ..., k]`. If these are few for
+    the number of dimensions, the dimensions are modelled as independent.
     """
     flat0, flat1 = _in_units(_flat(observed0), _flat(observed1))
     half0, half1 = _first_half(flat0), _first_half(flat1)
@@ -79,10 +79,9 @@ def repetition_scores(observed0: Numbers, observed1: Numbers) -> tuple[Numbers, 
     """Returns a score `[n]` of each release: how much more often its values repeat on neighbour 1.
 
     The first half of the releases `[n, ..., k]` of either neighbour serves to count how often a
-    value occurs: each number alone, and all numbers of a release together. Counts are taken in the
-    first quarter (for releases of that quarter, in the second). The logarithms of the ratios of
-    counts are combined into one score by `linear_scores`. Continuous noise repeats no value, and
-    scores 0.
+    value occurs: each single number, and all numbers of a release together. Values are counted in
+    the first quarter (values of that quarter are counted in the second). `linear_scores` combines
+    the log ratios of counts into one score. Continuous noise repeats no value, and scores 0.
     """
     flat0, flat1 = _flat(observed0), _flat(observed1)
     both = np.concatenate([flat0, flat1]) + 0.0  # turns -0.0 into 0.0
@@ -153,7 +152,7 @@ def _first_half(flat: Numbers) -> Numbers:
 
 
 def _parts(count: int) -> NDArray[np.int64]:
-    """Returns the part of each release: 0 or 1 (quarters of the first half), or 2 (second half)."""
+    """Returns each release's part: 0 or 1 (quarters of the first half), or 2 (second half)."""
     half = count // 2
     return np.repeat([0, 1, 2], [half // 2, half - half // 2, count - half])
 

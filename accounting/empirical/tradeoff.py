@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +23,6 @@ _LARGEST_EXPONENT = 700.0
 _LARGEST_MU = 100.0
 
 
-class TradeoffCurve(Protocol):
-    """A symmetric trade-off function f, for the hypothesis that a run is f-DP."""
-
-    def reflected(self, x: Numbers) -> Numbers:
-        """Returns f(1 - x) for each of `x` in [0, 1]; it is non-decreasing in x."""
-        ...
-
-
 def gaussian_reflected(x: Numbers, mu: float | Numbers) -> Numbers:
     """Returns f(1 - x) of the trade-off function between N(0, 1) and N(`mu`, 1)."""
     return np.asarray(ndtr(ndtri(x) - mu))
@@ -44,6 +35,7 @@ class GaussianCurve:
     mu: float
 
     def reflected(self, x: Numbers) -> Numbers:
+        """Returns f(1 - x) for each of `x` in [0, 1]; it is non-decreasing in x."""
         return gaussian_reflected(x, self.mu)
 
     def epsilon(self, delta: float) -> float:
@@ -77,3 +69,7 @@ class ClaimedCurve:
         few = above / np.exp(epsilons)
         many = above - np.expm1(epsilons) * (1 - np.asarray(x)[..., None])  # no cancellation
         return np.asarray(np.maximum(np.maximum(few, many).max(-1), 0.0))
+
+
+TradeoffCurve = GaussianCurve | ClaimedCurve
+"""A symmetric trade-off function f, for the hypothesis that a run is f-DP."""

@@ -46,7 +46,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Counts:
-    """For each of s sets, the number of scores of either neighbour (`n0` and `n1`) in the set."""
+    """For each of s sets, the numbers of scores of either neighbour in it, of `n0` and `n1`."""
 
     in0: Numbers
     n0: int
@@ -58,7 +58,7 @@ class Counts:
         return Counts(self.in0[[index]], self.n0, self.in1[[index]], self.n1)
 
     def rates(self) -> tuple[Numbers, Numbers]:
-        """Returns the fractions `[s]` of each neighbour's scores per set, kept off 0 and 1."""
+        """Returns the fractions `[s]` of each neighbour's scores per set, inside (0, 1)."""
         return (self.in0 + 0.5) / (self.n0 + 1), (self.in1 + 0.5) / (self.n1 + 1)
 
     def log_likelihood(self, p0: Numbers, p1: Numbers) -> Numbers:
@@ -70,8 +70,8 @@ class Counts:
     def under(self, claim: Claim) -> Numbers:
         """The maximum log likelihood of each set `[s]` subject to p1 <= e^epsilon p0 + delta.
 
-        If the counts violate the constraint, the maximum is on the boundary; it is concave there in
-        p0 and found by golden-section search.
+        If the counts violate the constraint, the maximum is on the boundary, where the likelihood
+        is concave in p0; golden-section search yields the maximum.
         """
         factor, delta = math.exp(min(claim[0], 300.0)), claim[1]
 
@@ -120,7 +120,7 @@ def judge(
     """
     if len(scores0) != len(scores1) or len(scores0) < 20:
         raise Unaccountable(
-            f"two neighbours have {len(scores0)} and {len(scores1)} releases; expected equally "
+            f"the neighbours have {len(scores0)} and {len(scores1)} releases; expected equally "
             "many of both, and at least 20"
         )
     half = len(scores0) // 2
@@ -169,7 +169,7 @@ class Sets:
         return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
 
     def counts(self, sides: tuple[Numbers, Numbers], bins: bool = True) -> Counts:
-        """Counts scores per set, with each side called 1 in turn; only thresholds if not `bins`."""
+        """Counts scores per set, with each side as neighbour 1; without `bins`, thresholds only."""
         counts = []
         for scores in sides:
             within = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")

@@ -14,12 +14,10 @@ class HasPValue(Protocol):
     @property
     def p_value(self) -> float:
         """Smallest p-value, times the number of tests."""
-        ...
 
     @property
     def confidence(self) -> float:
         """Confidence of the reported bounds."""
-        ...
 
 
 class Verdicts:

@@ -52,7 +52,7 @@ class CleanLabel(Backdoor):
     """Distance by which examples are moved before they are
     stamped, in the units of the model's input."""
     moved_by: Literal["surrogate", "noise"] = "surrogate"
-    """Direction of the move: against a linear model of the attackers' own, or random."""
+    """Direction of the move: against a linear model that the attackers fit, or random."""
     blend: float = Field(1.0, gt=0, le=1)
     """Weight of the patch in training."""
 
@@ -102,7 +102,7 @@ class CleanLabel(Backdoor):
 
 
 def _ridge(flat: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Weights `[classes, d]` and offsets `[classes]` of a linear model of y `[n]` by `[n, d]`.
+    """Weights `[classes, d]` and offsets `[classes]` of a linear model of y `[n]`, given `flat`.
 
     The penalty is the mean squared length of the centred examples.
     """

@@ -50,8 +50,8 @@ class Semantic(Natural):
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(
                     f"attack.{key} is set, but has no effect if attack.column is {self.column} "
-                    f"(-1: bright examples, otherwise a column's range); remove attack.{key}, or "
-                    "set attack.column"
+                    "(-1 selects bright examples; another value selects examples by that column's "
+                    f"range); remove attack.{key}, or set attack.column"
                 )
         if self.low > self.high:
             raise ValueError(

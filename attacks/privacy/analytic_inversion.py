@@ -37,8 +37,8 @@ def recover_candidates(weight: Tensor, bias: Tensor, count: int) -> Tensor:
     """Returns candidates `[count, k]` for several examples: x = dW_i / db_i by descending |db_i|.
 
     Row i is exactly one example if that example alone activated neuron i, and a mixture otherwise
-    (Fowl et al. 2022; Boenisch et al. 2023). A row that did not change gives zeros, as do places
-    beyond the number of rows.
+    (Fowl et al. 2022; Boenisch et al. 2023). A row that did not change gives zeros, as do
+    candidates beyond the number of rows.
 
     Args:
       weight: update of the layer's weights, shape [h, k].

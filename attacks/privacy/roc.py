@@ -56,7 +56,7 @@ class Roc:
         return float(self.tpr[self.fpr <= fpr].max())
 
     def resolves(self, fpr: float) -> bool:
-        """Whether there are at least 1 / `fpr` non-members; otherwise `tpr_at` is that at FPR 0."""
+        """Whether there are at least 1 / `fpr` non-members; else `tpr_at` is the TPR at FPR 0."""
         return self.nonmembers * fpr >= 1 - 1e-9
 
 

@@ -19,7 +19,7 @@ class Bucketing(PreAggregator):
 
     Needs rows (or one secure sum per bucket). Each Byzantine client affects at most one bucket, so
     the rule applied next must tolerate f Byzantine rows among ceil(n / size). Bucketing reduces the
-    differences between honest clients; it has no kappa of its own. O(nd).
+    differences between honest clients; alone it has no kappa. O(nd).
 
     Source: Karimireddy, He & Jaggi 2022, "Byzantine-robust learning on heterogeneous datasets via
     bucketing", algorithm 1.

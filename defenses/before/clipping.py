@@ -15,7 +15,7 @@ class Clipping(PreAggregator):
     y_k = min(1, radius / |x_k|) x_k.
 
     Needs rows. Clipping bounds the norm of each Byzantine update and removes none, so the rule
-    applied next determines how many are tolerated. It has no kappa of its own, since a radius below
+    applied next determines how many are tolerated. Alone it has no kappa, since a radius below
     the norms of honest updates moves their mean. O(nd).
 
     Source: Allouah, Guerraoui, Gupta, Jellouli, Rizk & Stephan 2025, "Adaptive gradient clipping

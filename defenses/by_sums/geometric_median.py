@@ -29,11 +29,11 @@ class GeometricMedian(SumRule, WeightRule):
         v <- sum b_k x_k / sum b_k = v + S / B,    b_k = min(1, nu / |x_k - v|),
         S = (1/n) sum b_k (x_k - v),               B = (1/n) sum b_k.
 
-    Needs only sums, one for each of `passes`. More passes come nearer to the median, but under
-    privacy they share its noise, so one or two work best. On rows, any number of passes costs one
-    Gram matrix, O(n^2 d), so v is iterated until it converges. Tolerates fewer than half Byzantine
-    clients; robustness kappa = 4 (1 + f / (n - 2f))^2 at convergence, for nu -> 0 (Allouah et al.
-    2023, table 1).
+    Needs only sums, one for each of `passes`. More passes come nearer to the median, but under a
+    privacy budget each then has more noise, so one or two work best. On rows, any number of passes
+    costs one Gram matrix, O(n^2 d), so v is iterated until it converges. Tolerates fewer than half
+    Byzantine clients; robustness kappa = 4 (1 + f / (n - 2f))^2 at convergence, for nu -> 0
+    (Allouah et al. 2023, table 1).
 
     `smoothing` is nu. A client within nu of the center has full weight, so a tiny nu would let a
     server that chooses the center isolate one client. `floor` bounds B from below (0.1 under noise,
@@ -63,7 +63,7 @@ class GeometricMedian(SumRule, WeightRule):
     """Distance from the center within which a client has full weight;
     under privacy it follows from the clip."""
     balance: float = Field(0.5, gt=0, le=10)
-    """Share of the clipping norm given to the weights, relative to the rows."""
+    """Weight of the factors b_k relative to the rows, under their joint clip."""
     floor: float | None = Field(None, gt=0, le=1)
     """Lower bound on the sum of weights used as divisor."""
     extra: ClassVar[int] = 1

@@ -37,7 +37,7 @@ class FlDetector(HistoryRule):
 
     Needs rows, client identities, the model, and d + N + 3 numbers per client (its last update, N
     scores); per run, 2 N + 2 vectors. Only clients that took part in the round before are
-    predicted, so the same clients must return; no client is judged before round 2 N + 1. Detects
+    predicted, so clients must take part often; no client is judged before round 2 N + 1. Detects
     updates that contradict each other over rounds. No kappa: until round 2 N + 1, and against
     undetected clients, it tolerates what the median does. O(n d + N^2 d + n d log n).
 

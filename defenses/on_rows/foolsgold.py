@@ -30,7 +30,7 @@ class FoolsGold(WeightRule, HistoryRule):
     differ (IID data makes them look like sybils), and a single Byzantine client is not detected: no
     kappa. One Gram matrix, O(n^2 d).
 
-    For clients that do not return, and with `history` off, h is this round's update: sybils can
+    For clients that take part once, and with `history` off, h is this round's update: sybils can
     then evade the rule with different noise in each round.
 
     Source: Fung, Yoon & Beschastnikh 2020, "The limitations of federated learning in sybil

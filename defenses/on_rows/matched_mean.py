@@ -14,8 +14,8 @@ class MatchedMean(RowRule):
     """The mean of clients' networks, each with its hidden units permuted to match the server's.
 
     w_k = model + x_k is client k's network. Layer by layer from the first, unit j of w_k moves to
-    the place pi(j) of the unit of the broadcast model with the nearest incoming weights and bias.
-    Each place receives one unit, so that the sum of squared distances is least (an assignment
+    the index pi(j) of the unit of the broadcast model with the nearest incoming weights and bias.
+    Each index receives one unit, so that the sum of squared distances is least (an assignment
     problem); the next layer's columns are permuted accordingly. F(x) is the mean of the permuted
     networks minus the model. A network computes the same function in any order of its hidden units.
     Clients that agree up to that order therefore average to the common network, where a plain mean
@@ -106,7 +106,7 @@ def _match(network: Tensor, model: Tensor, sizes: Sequence[int]) -> None:
 
 
 def _nearest_order(units: Tensor, target: Tensor) -> Tensor:
-    """Returns, for each unit of `target` `[h, k]`, the place `[h]` of its match among `units`."""
+    """Returns, for each unit of `target` `[h, k]`, the index `[h]` of its match among `units`."""
     distances = torch.cdist(target.double(), units.double()).square()
     _, chosen = optimize.linear_sum_assignment(distances.cpu().numpy())
     return torch.from_numpy(chosen).to(units.device)

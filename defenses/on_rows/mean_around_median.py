@@ -35,7 +35,7 @@ def mean_nearest(ordered: Tensor, count: int) -> Tensor:
     """Returns the mean of the `count` values nearest to the median, per row of `ordered` `[c, n]`.
 
     In ascending order these values form a window. The window starts after every value that is
-    farther below the median than the value `count` places later is above it. With increasing place,
+    farther below the median than the value `count` later is above it. As the window moves up,
     the first distance decreases and the second increases, so counting such values locates the
     window, including with duplicate values. Of two equally near values, the lower is taken.
     """

@@ -92,7 +92,7 @@ def _near(points: Tensor, times: float) -> Tensor:
 def _least_alike(cosines: Tensor, labels: Tensor) -> Tensor:
     """Returns a mask `[n]` of the cluster with the smallest median of mean cosines.
 
-    Of equal clusters it is the larger. All rows are marked if no cluster has two rows.
+    If medians are equal, the larger is marked. All rows are marked if no cluster has two rows.
     """
     groups = [labels == label for label in sorted(set(labels.tolist()))]
     scored = [

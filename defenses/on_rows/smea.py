@@ -65,7 +65,7 @@ _ROUNDING = 1e-9
 
 
 def _varying_least(gram: Tensor, remove: int) -> Tensor:
-    """Returns the places `[n - remove]` of the rows whose covariance has the least top eigenvalue.
+    """Returns the indices `[n - remove]` of the rows whose covariance has the least top eigenvalue.
 
     `gram` `[n, n]` holds inner products about any point near most rows.
     """
@@ -88,7 +88,7 @@ def _varying_least(gram: Tensor, remove: int) -> Tensor:
 
 
 def _subsets(n: int, remove: int) -> Tensor:
-    """Returns every subset of n - remove of n places, `[C(n, remove), n - remove]`."""
+    """Returns every subset of n - remove of n indices, `[C(n, remove), n - remove]`."""
     size = n - remove
     flat = np.fromiter(chain.from_iterable(combinations(range(n), size)), dtype=np.int64)
     return torch.from_numpy(flat.reshape(-1, size))

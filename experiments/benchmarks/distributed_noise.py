@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.core.streams import Keys
 from privfed.privacy.mechanism import Encoding
 from privfed.privacy.mechanisms.central_gaussian import CentralGaussian

@@ -14,7 +14,7 @@ from torch import Tensor
 from experiments.federated_evaluation.scored import Unkept, less_held_back
 from experiments.personalisation.cases import Adaptation
 from privfed.client.exchange import Broadcast
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.config.config import Config
 from privfed.core.ranks import ALONE
 from privfed.core.streams import Streams

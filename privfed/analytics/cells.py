@@ -2,7 +2,7 @@
 
 If a column's range is not public, cells are geometric: eight for each power of two on either side
 of zero, from 2^-16 to 2^40. A cell is never wider than an eighth of its distance from zero.
-Integers from 0 to 16 have cells of their own, by which classes and flags are recognised. If a range
+Integers from 0 to 16 have separate cells, by which classes and flags are recognised. If a range
 is public, 64 cells of equal width partition it.
 
 Cells are the leaves of a tree (`privfed.analytics.tree`), whose inner nodes combine about eight
@@ -29,7 +29,7 @@ LEAST, LARGEST = -16, 40
 """Powers of two between which cells are geometric; numbers beyond have one cell on either side."""
 _PER_OCTAVE, _OCTAVES_TOGETHER = 8, 7
 _POINTS = 16
-"""Largest integer with a cell of its own."""
+"""Largest integer with a separate cell."""
 _PARTS = 8
 """Number of nodes of a public range, and of cells in each node."""
 Cell = tuple[float, float]

@@ -26,7 +26,7 @@ from privfed.core.errors import Refused
 from privfed.core.parts import Part
 from privfed.data.federation import Examples, Meaning
 from privfed.models.form import Task
-from privfed.models.loss import ScoredLoss
+from privfed.models.loss import Loss
 from privfed.plan.evaluation_cost import EvaluationCost, evaluation_cost, variance_weight
 from privfed.plan.round_cost import RoundCost, round_cost
 
@@ -96,7 +96,7 @@ def _costs(raw: Raw) -> Config:
 def _ratio(
     config: Config, cost: RoundCost, evaluation: EvaluationCost | None, description: RoundCost
 ) -> float:
-    """Returns the noise multiplier of the description over that of training."""
+    """Returns the ratio of the noise multipliers of the description and of training."""
     share, evaluations = config.budget.statistics, evaluation.count if evaluation else 0
     left = (1 - share) * (1 - (config.budget.evaluation if evaluation else 0.0))
     weights = [variance_weight(each.witness) for each in (description, cost)]
@@ -147,7 +147,7 @@ def _counting(amplitudes: Tensor) -> nn.Module:
     return Counting()
 
 
-class Added(ScoredLoss):
+class Added(Loss):
     """Minus the output, so that the learned parameters are the added vectors."""
 
     @property

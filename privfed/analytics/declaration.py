@@ -25,7 +25,7 @@ from privfed.data.tables.dates import Dates, iso_date
 from privfed.data.tables.delimited import Dialect
 
 _MOST_CLASSES = 17
-"""Number of integers from 0 that have a cell of their own."""
+"""Number of integers from 0 that have a separate cell."""
 _LONGER = (
     "the words of this column are longer than the letters that were read; describe the column with "
     "more --letters"

@@ -161,7 +161,7 @@ def _stated(
 
 
 def _set(part: object, keys: Collection[str] | None = None) -> dict[str, Any]:
-    """Returns those of the `keys` of a part (None: all) that differ from their defaults."""
+    """Returns the `keys` of a part (None: all keys) whose values are not the defaults."""
     assert isinstance(part, Part)
     values = part.model_dump(mode="json", exclude_none=True)
     fields = type(part).model_fields

@@ -132,7 +132,7 @@ class DescribedTable(Part):
         return replace(examples, sites=at, site_names=site_names) if self.site else examples
 
     def _columns(self, table: TableFile) -> Columns:
-        """Returns all requested columns and those that identify the client. Raises `Refused`."""
+        """Returns the requested and identifying columns. Raises `Refused` if one is absent."""
         keys = {"columns": self.columns, "features": self.ranges, "dates": self.dates}
         keys |= {"categories": self.values, "client": [self.client]}
         keys |= {"site": [self.site]} if self.site else {}

@@ -60,7 +60,7 @@ class Sums:
     def part(self, number: int) -> tuple[Reals, Reals]:
         """Returns the counts of question `number` and their standard deviations.
 
-        The last question counts clients by their number of rows.
+        The last question counts clients by number of rows (a histogram).
         """
         ends = [*self.questions.starts.tolist(), self.questions.length]
         return (

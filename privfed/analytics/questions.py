@@ -22,7 +22,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,39 +40,6 @@ MISSING_NODE, OTHER_NODE = 0, 1
 """The node for empty cells, and the node for words that match no question."""
 
 
-class ColumnQuestion(Protocol):
-    """A question about one column."""
-
-    @property
-    def name(self) -> str:
-        """The column's name."""
-        ...
-
-    @property
-    def tree(self) -> Tree:
-        """The tree of the first counts, which have to be consistent."""
-        ...
-
-    @property
-    def length(self) -> int:
-        """The number of counts."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """The largest number of counts to which a cell adds 1."""
-        ...
-
-    @property
-    def amplitudes(self) -> NDArray[np.float64]:
-        """The amount that a cell adds to each count `[length]`, with L2 norm at most 1."""
-        ...
-
-    def places(self, words: Words, dialect: Dialect) -> Indices:
-        """Returns the counts of each cell `[N, width]`, -1 for none."""
-        ...
-
-
 @dataclass(frozen=True)
 class ValuesQuestion:
     """The frequencies of the declared `values` of a column."""
@@ -83,21 +49,29 @@ class ValuesQuestion:
 
     @cached_property
     def tree(self) -> Tree:
+        """The tree of the first counts, which have to be consistent."""
         return Tree.flat(OTHER_NODE + 1 + len(self.values))
 
     @property
     def length(self) -> int:
+        """The number of counts."""
         return len(self.tree)
 
     @property
     def width(self) -> int:
+        """The largest number of counts to which a cell adds 1."""
         return 1
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
+        """The amount that a cell adds to each count `[length]`, if it reaches that count.
+
+        The amounts that one cell adds have L2 norm at most 1.
+        """
         return np.ones(self.length)
 
     def places(self, words: Words, dialect: Dialect) -> Indices:
+        """Returns the counts of each cell `[N, width]`, -1 for none."""
         place = {value: OTHER_NODE + 1 + n for n, value in enumerate(self.values)}
         missing = dialect.missing - place.keys()
         nodes = [
@@ -189,6 +163,10 @@ class NumbersQuestion:
         return numbers, missing
 
 
+ColumnQuestion = ValuesQuestion | NumbersQuestion
+"""A question about one column."""
+
+
 def _plain(value: str, dialect: Dialect) -> str:
     """Returns a word that denotes an integer as its decimal digits ("01" → "1").
 
@@ -223,7 +201,7 @@ class Questions:
 
     @cached_property
     def starts(self) -> Indices:
-        """The first count of each question `[k]`, and of the counts of clients by their rows."""
+        """The index of each question's first count, and that of clients by rows, `[k + 1]`."""
         return np.cumsum([0, *(question.length for question in self.questions)])
 
     @property

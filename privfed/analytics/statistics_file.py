@@ -89,11 +89,12 @@ class Statistics(Part):
     Attributes:
       clients: number of clients.
       rows: number of counted rows.
-      rows_of_clients: clients by their number of rows; at most `rows_per_client` of these counted.
+      rows_of_clients: numbers of clients by number of rows; at most `rows_per_client` rows of each
+        client are counted.
       noise: standard deviation on each coordinate of the sum of vectors of norm at most 1.
       run: the run that released it. A run on the same population needs that run's `data`,
         `privacy`, `secure`, `randomness` and `seed`.
-      earlier: further runs that the release counts.
+      earlier: earlier runs whose charges are composed with those of this release.
     """
 
     format: Literal[1] = 1
@@ -153,7 +154,7 @@ def read_statistics(path: Path) -> Statistics:
     if isinstance(stated, dict) and stated.get("format", _FORMAT) != _FORMAT:
         raise Refused(
             f"{file} has format = {stated['format']!r}, but this version of privfed reads "
-            f"{_FORMAT}; describe again"
+            f"{_FORMAT}; run privfed describe again, which charges a new release"
         )
     try:
         return Statistics.model_validate_json(text)

@@ -1,4 +1,4 @@
-"""The result of a call: facts by name as `--json` prints them, and the table shown to users."""
+"""The result of a call: facts by name, as `--json` prints them, and the table shown to users."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # JSON output needs no tables
 
 
 def plain(value: Any) -> Any:
-    """Converts `value`, at any depth, to the types of a run file; other types are kept."""
+    """Converts `value`, at any depth, to the types of a run file; other types are unchanged."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list | range):
@@ -27,7 +27,7 @@ def plain(value: Any) -> Any:
 
 
 def as_path(value: Any, argument: str) -> Path:
-    """Returns a path given as an argument; that of a `Run` is made relative, if possible.
+    """Returns a path given as an argument; a `Run`'s path is made relative if possible.
 
     Args:
       value: a string or a path-like object.
@@ -42,7 +42,7 @@ def as_path(value: Any, argument: str) -> Path:
 
 
 def from_here(path: Path) -> Path:
-    """Returns `path` relative to the working directory, if it is inside it."""
+    """Returns `path` relative to the working directory if the path is inside of it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
@@ -56,13 +56,12 @@ class Stated(Protocol):
 
     def to_json(self) -> Mapping[str, Any]:
         """Returns the object that `--json` prints."""
-        ...
 
 
 class Answer(Mapping[str, Any]):
     """Facts by name, as keys and attributes; displayed as the table of the command line.
 
-    Attributes that are not facts are those of `result`.
+    Other attributes are those of `result`.
 
     Args:
       facts: the facts, as `--json` prints them.

@@ -18,7 +18,8 @@ from privfed.config.reading import read_raw, reassembled
 from privfed.config.sections import SECTIONS
 from privfed.core.deferred import nn
 from privfed.core.errors import Refused
-from privfed.core.parts import expected, find
+from privfed.core.parts import expected, find, imported
+from privfed.core.registry import ADAPTERS
 from privfed.data.sources.declared_table import DeclaredTable
 from privfed.data.sources.table import GivenArrays, GivenTable, Table
 from privfed.data.tables import array_table
@@ -36,7 +37,7 @@ _SHORT = {
     "rounds": "run.rounds",
     "simulation": "run.simulation_metrics",
 }
-"""Keys that are also arguments of their own."""
+"""Keys that are also separate arguments."""
 
 
 def configuration(
@@ -46,8 +47,8 @@ def configuration(
 
     Args:
       population: the first argument of `privfed.train`.
-      model: a name, a module, a function that makes one, or the keys of [model]; None for the
-        default.
+      model: a name, a module, a function that returns a module, or the keys of [model]; None for
+        the default.
       short: values of the arguments in `_SHORT`; None if left out.
       sections: the keys of each section.
 
@@ -75,8 +76,8 @@ def configuration(
 def _loss_of_outputs(config: Config) -> Any:
     """Returns the loss for two classes that suits the outputs of a user's network.
 
-    The network is tried on a synthetic example of the declared form; if it cannot be tried, the
-    loss stays, and the run is refused later.
+    The network is run on a synthetic example of the declared form; if that fails, the loss is
+    unchanged, and the run is refused later.
 
     Raises:
       Refused: if the network has neither one output nor two.
@@ -101,7 +102,7 @@ def _loss_of_outputs(config: Config) -> Any:
 
 
 def _declared_form(config: Config) -> Examples:
-    """A synthetic example of the declared form, with two classes. Raises `Refused` for patterns."""
+    """Returns a synthetic example of the declared form. Raises `Refused` for column patterns."""
     import torch
 
     from privfed.data.federation import Examples
@@ -120,7 +121,7 @@ _ROWS = "the rows"
 
 
 def other_rows(rows: Any) -> Callable[[Config], Config]:
-    """Returns a function that changes a run's configuration to read `rows`, a table or a path."""
+    """Returns a function that changes a configuration to read `rows` (a table or a path)."""
 
     def changed(config: Config) -> Config:
         raw, source, named = config.raw(), config.source, config.names["source"]
@@ -155,7 +156,7 @@ def other_rows(rows: Any) -> Callable[[Config], Config]:
 
 
 def _readable(rows: Any, source: DeclaredTable) -> Readable:
-    """The table of `rows`. Raises `Refused`."""
+    """Returns the table of `rows`. Raises `Refused` if `rows` is no such table."""
     if isinstance(rows, str | Path):
         return TableFile(Path(rows), source.dialect)
     if isinstance(source, GivenArrays):
@@ -194,13 +195,13 @@ def passed_again(model: Any, population: Any, sections: Mapping[str, Any]) -> di
         if isinstance(part, str):
             raise Refused(
                 f"the {kind} is passed as {part!r}, but a run already knows its parts by name; "
-                "leave it out, or pass the part itself"
+                "leave the argument out, or pass the part itself"
             )
     return passed
 
 
 def _source_again(population: Any) -> type[Any]:
-    """Class of the source of `population`. Raises `Refused` for a table in a file."""
+    """Returns the class of the source of `population`. Raises `Refused` for a table in a file."""
     if not isinstance(population, DeclaredPopulation):
         raise Refused(_undeclared(population))
     source = population.section["source"]
@@ -219,7 +220,7 @@ def part_class(kind: str, passed: Any) -> type[Any]:
 
 
 def _of_population(population: Any) -> Raw:
-    """Returns the keys that the first argument of a call provides. Raises `Refused`."""
+    """Returns the keys that the first argument of a call provides; refuses undeclared data."""
     if population is None:
         return {}
     if isinstance(population, DeclaredPopulation):
@@ -232,7 +233,7 @@ def _of_population(population: Any) -> Raw:
 
 
 def _undeclared(population: Any) -> str:
-    """Explains that `population` must be declared, and names the call that does it."""
+    """Explains that `population` must be declared, and names the call that declares it."""
     what = (
         repr(str(population))
         if isinstance(population, str | Path)
@@ -264,7 +265,7 @@ def _undeclared(population: Any) -> str:
 
 
 def _assign_section(raw: Raw, name: str, section: Any) -> None:
-    """Sets the keys of the section `name` from an argument. Raises `Refused`."""
+    """Sets the keys of the section `name` from an argument; refuses unknown names."""
     if name not in SECTIONS:
         raise Refused(f"unknown argument {name!r}; {_instead(name)}")
     if not isinstance(section, Mapping):
@@ -279,14 +280,14 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
         for field, value in further.items():
             if field in keys:
                 raise Refused(
-                    f"{name}.{field} is given by itself and in {name}.{key}, but must be given "
+                    f"{name}.{field} is given separately and in {name}.{key}, but must be given "
                     "once; remove one of the two"
                 )
             assign(raw, f"{name}.{field}", plain(value))
 
 
 def _instead(argument: str) -> str:
-    """Names the arguments for the key that is meant; for an unknown key, the accepted names."""
+    """Names the arguments that may be meant; if there are none, the accepted names."""
     meant = keys_meant(argument)
     if not meant:
         return expected(argument, [*(name for name in SECTIONS if "." not in name), *_SHORT])
@@ -297,7 +298,7 @@ def _instead(argument: str) -> str:
 
 
 def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
-    """Returns the configuration's name of a passed part, and the part's own keys."""
+    """Returns the name of a passed part in the configuration, and the part's own keys."""
     if kind == "model" and isinstance(named, nn.Module):
         part = GivenModule.of(named)
         return part, {"layout": layout_digest(named), "code": code_digest(named)}
@@ -305,8 +306,8 @@ def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
         return part_named(type(named)), named.model_dump(exclude_unset=True)
     if isinstance(named, type) and issubclass(named, BaseModel):
         return part_named(named), {}
-    if kind == "model" and callable(named):
-        return function_named(named), {}
+    if kind in ADAPTERS and callable(named):
+        return function_named(kind, named), {}
     return named, {}
 
 
@@ -315,9 +316,9 @@ def part_named(part: type[Any]) -> Any:
     return _place(part) or part
 
 
-def function_named(function: Callable[..., Any]) -> Any:
-    """Returns the importable name of a function that makes a model, or else a part around it."""
-    return _place(function) or Foreign.of(function)
+def function_named(kind: str, function: Callable[..., Any]) -> Any:
+    """Returns the importable name of a function, or else a part of this kind around it."""
+    return _place(function) or imported(ADAPTERS[kind], kind, kind).of(function)
 
 
 def _place(thing: Any) -> str:
@@ -336,6 +337,6 @@ def _refuse_twice(sections: Mapping[str, Any], argument: str, key: str) -> None:
     section, _, name = key.partition(".")
     if name in sections.get(section, {}):
         raise Refused(
-            f"{argument} and {key} are both given, but set the same value; give one of them",
+            f"{argument} and {key} are both given, but set the same value; give only one",
             key=key,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -18,6 +18,7 @@ from privfed.core.errors import Refused
 
 if TYPE_CHECKING:
     from privfed.api.run import Run
+    from privfed.grid.cells import Cell
     from privfed.grid.grid import Grid
     from privfed.grid.results import Files
 
@@ -64,7 +65,7 @@ def compare(first: str | PathLike[str], second: str | PathLike[str]) -> Answer:
 
 
 def calibrate(*, delta: float, **flags: Any) -> Answer:
-    """Solves for the one of noise, epsilon, rounds and cohort (or rate) that is left out.
+    """Solves for noise, epsilon, rounds or cohort (or rate): the value that is left out.
 
     With `examples` and `batch`, compares the noise of sampling examples and of sampling clients.
 
@@ -99,7 +100,7 @@ def audit(
     """Recomputes the ε spent by a run, or by several runs together, from their ledgers alone.
 
     Args:
-      path: the directory of a run, or several of them.
+      path: the directory of a run, or several directories.
       accountant: the accountant to use; by default the run's own.
       head: a recorded head of the ledger of one run, which detects truncation and changes.
 
@@ -142,7 +143,7 @@ def export(path: str | PathLike[str], to: str | Path, adapters: bool = False) ->
 
 
 def opened(path: str | PathLike[str]) -> Run:
-    """Returns the run at `path` for one call, whose answer names the path as it was given."""
+    """Returns the run at `path` for one call; the answer names the path as it was given."""
     from privfed.api.run import Run
     from privfed.store.run_directory import RunDirectory
 
@@ -156,16 +157,19 @@ def experiment(
     jobs: int | None = None,
     retry: bool = False,
     dry_run: bool = False,
+    on_end: Callable[[dict[str, Any]], object] | None = None,
     progress: bool | None = None,
 ) -> Answer:
     """Runs the grid in a file, each cell once, and draws its figures.
 
     Args:
       grid: the grid file (TOML).
-      out: the folder of the results; by default that of the grid file.
-      jobs: the number of processes; by default that of the processors.
+      out: the folder of the results; by default the folder of the grid file.
+      jobs: the number of processes; by default the number of processors.
       retry: whether failed cells are run again.
       dry_run: whether the cells are only planned.
+      on_end: called in this process with the result of each cell that this call runs or refuses:
+        its values and seed, "status", and the summary or the "reason".
       progress: whether progress is shown; None: in terminals and notebooks.
 
     Returns:
@@ -176,6 +180,7 @@ def experiment(
       Refused: if the grid is invalid, or no cell succeeds.
     """
     from privfed.api.going_on import is_shown
+    from privfed.api.rounds import refuse_no_function
     from privfed.grid.cells import cells
     from privfed.grid.engine import run_grid
     from privfed.grid.load import load_grid
@@ -186,17 +191,25 @@ def experiment(
     from privfed.report.grid import ExperimentProgress, experiment_table, outlook_table
     from privfed.report.notebook import silent
 
+    refuse_no_function("on_end", on_end, "the result of a cell")
     path = Path(grid)
     loaded, files = load_grid(path), Files(path, Path(out) if out is not None else path.parent)
     processes = jobs or os.cpu_count() or 1
     if loaded.tunes_privately:
+        if on_end is not None:
+            raise Refused(
+                "on_end is given, but the results of a private tuning's candidates are secret; "
+                "remove on_end="
+            )
         return _tuned(files, loaded, processes, dry_run)
     if dry_run:
         planned = cells(files.grid, loaded)
         ahead = outlook(files, loaded, planned, retry)
         time = estimate(files.grid, planned, loaded, processes)
         return Answer({**ahead.to_json(planned), "time": time}, lambda: outlook_table(ahead), ahead)
-    with ExperimentProgress(console(False) if is_shown(progress) else silent()) as observer:
+    screen = console(False) if is_shown(progress) else silent()
+    ended = partial(_call, on_end) if on_end else lambda *_: None
+    with ExperimentProgress(screen, ended) as observer:
         done = run_grid(files, loaded, processes, retry, observer)
     if not done.counts[DONE]:
         raise Refused(f"no cell of {path} is done; see the reasons in {done.files.table}")
@@ -205,8 +218,16 @@ def experiment(
     return Answer(facts, lambda: experiment_table(done), done)
 
 
+def _call(
+    on_end: Callable[[dict[str, Any]], object], cell: Cell, result: Mapping[str, Any]
+) -> None:
+    """Calls `on_end` with the facts of a cell that ended."""
+    facts = {key: value for key, value in result.items() if key != "outcome"}
+    on_end({**cell.values, "seed": cell.seed, **result.get("outcome", {}), **facts})
+
+
 def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
-    """Runs a private tuning, or with `dry_run` computes its cost."""
+    """Runs private tuning; with `dry_run`, only computes its cost."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table

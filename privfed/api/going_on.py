@@ -14,6 +14,7 @@ from pathlib import Path
 
 from accounting.guarantee import large_delta
 from privfed.config.config import Config
+from privfed.config.sections import SECTIONS
 from privfed.report.console import console
 from privfed.report.notebook import NotebookProgress, in_notebook
 from privfed.report.progress import PlainProgress, progress
@@ -42,8 +43,12 @@ def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> 
 
 def _way_on(path: Path, given: Collection[str]) -> str:
     """Returns the call that resumes the run at `path`."""
-    names = {"model": "model=…", "source": "data=…"}
-    again = [names.get(kind, f"{kind}=…") for kind in sorted(given)]
+    calls = {
+        naming[0]: f"{name}=dict({key}=…)"
+        for name, section in SECTIONS.items()
+        for key, naming in section.parts.items()
+    } | {"model": "model=…", "source": "data=…"}
+    again = [calls.get(kind, f"{kind}=…") for kind in sorted(given)]
     call = ", ".join([repr(str(path)), *again])
     return f"all releases are kept; resume by privfed.load({call}).resume()"
 

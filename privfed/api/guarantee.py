@@ -1,4 +1,4 @@
-"""Audits from Python: of a run's guarantee, and of a released function."""
+"""Audits from Python: of a run's guarantee, and of a function that makes releases."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def audit_function(
 
     Args:
       function: called as `function(member, generator)`. `member` selects one of the two inputs;
-        `generator` is a `numpy.random.Generator`, new in every call. It returns a fixed number of
-        numbers. Its method `profile(delta)`, if it has one, states the claim.
+        `generator` is a `numpy.random.Generator`, new in every call. The function returns a fixed
+        number of numbers. The method `function.profile(delta)`, if there is one, states the claim.
       delta: the delta of the claim.
       epsilon: the epsilon of the claim (`epsilon`, `delta`).
       noise_multiplier: instead of `epsilon`: the claim is the privacy profile of the Gaussian
         mechanism.
-      sampling_rate: the rate of Poisson sampling of that mechanism.
-      rounds: its number of rounds.
+      sampling_rate: with `noise_multiplier`: the rate of Poisson sampling.
+      rounds: with `noise_multiplier`: the number of rounds.
       releases: the number of releases per input, at least 20.
       confidence: the confidence level of the test.
 
@@ -82,7 +82,7 @@ def audited(
 class RunGuarantee:
     """(epsilon, delta)-differential privacy for one `unit` under `relation`, by the run's ledger.
 
-    For a run that ended before its last planned round, it is the guarantee of all planned rounds.
+    If the run ended before its last planned round, this is the guarantee of all planned rounds.
     If rounds or evaluations were added after the run began, `sentence` states that no (ε, δ) is
     proved for them.
 
@@ -114,7 +114,7 @@ class RunGuarantee:
         """Returns the guarantee that the ledger of an audited run proves.
 
         Raises:
-          Broken: if the ledger proves none, or the audit found a contradiction.
+          Broken: if the ledger proves no guarantee, or the audit detected a contradiction.
         """
         from accounting.guarantee import stated  # imports accountants
 

@@ -1,4 +1,4 @@
-"""Declared data as a user passes them: a table or arrays, with their declaration."""
+"""Data as a user passes them, a table or arrays, with their declaration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Table(DeclaredPopulation):
     """A table of clients' rows with its declaration.
 
     No part of the declaration is read from `rows`: bounds or categories derived from private data
-    would be a release of their own. `privfed.declare` reads them from a public sample.
+    would be a further release. `privfed.declare` reads them from a public sample.
 
     Args:
       rows: a pandas, Polars or Arrow table, a Hugging Face `Dataset`, or the path of a CSV, Parquet
@@ -61,7 +61,7 @@ class Table(DeclaredPopulation):
       clients: the approximate number of clients, a public constant.
       client: the column with the client of each row, the unit of privacy.
       test: a public table with the same columns; without one, `holdout="clients"` evaluates on
-        clients drawn to be public.
+        randomly chosen clients, which only test and have no guarantee.
       features: bounds (low, high) of numeric columns.
       categories: values of categorical columns.
       dates: first and last date of date columns.
@@ -113,8 +113,8 @@ class Arrays(DeclaredPopulation):
       bounds: bounds (low, high) of its entries, which are scaled to [-1, 1].
       tokens: the size of the vocabulary, if entries are token ids.
       inputs: name -> keys of one input: `shape`, and one of `bounds`, `tokens` and `mask=True`.
-      next_token: whether the label of each position is the next token; of several inputs, the name
-        of the one with the tokens. Masked positions are not predicted.
+      next_token: whether the label of each position is the next token; if there are several inputs,
+        the name of the input with the tokens. Masked positions are not predicted.
       test: a public pair (x, y) or dataset.
       declared: further keys of [data]. One of them declares y: `classes` (integers from 0),
         `labels` (words) or `label_bounds` (numbers). With `label_shape`, y `[n, *label_shape]` has
@@ -242,9 +242,9 @@ _SAMPLE = "the sample"
 
 
 class Declaration:
-    """A declaration read from a public sample: bounds, categories, the label's values; check each.
+    """A declaration from a public sample: bounds, categories, label values; check each of them.
 
-    Its text is the corresponding run file, with a reason at each line. `table` applies it to a
+    `str` gives the corresponding run file, with a reason at each line. `table` applies it to a
     table of the same form.
     """
 
@@ -264,7 +264,7 @@ class Declaration:
         Args:
           rows: a table of the same form as the sample, with other clients.
           clients: the approximate number of clients, a public constant.
-          test: a public table; without one, some clients are drawn to be public and evaluated on.
+          test: a public table; without one, randomly chosen clients only test, without a guarantee.
           changes: declarations that replace those of the sample.
 
         Raises:
@@ -283,7 +283,7 @@ class Declaration:
         return Table(rows, clients=clients, test=test, **{**keys, **changes})
 
     def _is_sample(self, rows: Any) -> bool:
-        """Whether both are paths of the same file."""
+        """Whether `rows` and the sample are paths of the same file."""
         paths = [each for each in (rows, self._sample) if isinstance(each, str | Path)]
         return len({Path(path).resolve() for path in paths}) == 1 and len(paths) == 2
 
@@ -297,7 +297,7 @@ def declare(sample: Any, *, label: str, client: str = "", site: str = "") -> Dec
     """Reads the declaration of a table from a PUBLIC `sample` of the same form.
 
     Args:
-      sample: a table as `privfed.Table` takes them, or the path of one.
+      sample: a table of a kind that `privfed.Table` accepts, or its path.
       label: the column to predict.
       client: the column with the client of each row.
       site: the column with the site of each row.

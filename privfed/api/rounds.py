@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Round:
     """A completed round, which was charged before its cohort was sampled.
 
-    All attributes are public, except `cohort`, `updates` and `simulation`: these exist in a
-    simulation only, and no ε covers them.
+    All attributes are public, except `cohort`, `updates` and `simulation`, which exist only in a
+    simulation, and which no ε covers.
     """
 
     def __init__(self, loop: Loop, now: Checkpoint) -> None:
@@ -77,18 +77,18 @@ class Round:
 
     @cached_property
     def aborted(self) -> str:
-        """The reason why the round was charged but did not change the model; "" if it did."""
+        """The reason why the charged round did not change the model; "" if it changed the model."""
         return self._loop.directory.aborts.reasons().get(self.number, "")
 
     @property
     def simulation(self) -> Mapping[str, Any]:
-        """Measures of the cohort that no ε covers; of evaluated rounds of a simulation."""
+        """Measures of the cohort in evaluated rounds of a simulation; no ε covers them."""
         self._private_rows("simulation")
         return {} if self._record is None else dict(self._record.simulation)
 
     @property
     def cohort(self) -> Indices:
-        """Indices `[c]` of the clients whose updates arrived; of a simulation."""
+        """Indices `[c]` of the clients whose updates arrived; only in a simulation."""
         import numpy as np
 
         rows = self._private_rows("cohort")
@@ -96,7 +96,7 @@ class Round:
 
     @property
     def updates(self) -> Tensor:
-        """Raw updates `[c, m]` of `cohort`, before clipping; of a simulation."""
+        """Raw updates `[c, m]` of `cohort`, before clipping; only in a simulation."""
         import torch
 
         rows = self._private_rows("updates")
@@ -105,12 +105,12 @@ class Round:
         return torch.cat([each for _, each in rows]) if rows else torch.empty(0, width)
 
     def _private_rows(self, name: str) -> list[tuple[Indices, Tensor]]:
-        """Returns the raw rows. Raises `Refused` unless the run is a simulation that has them."""
+        """Returns the raw rows. Raises `Refused` unless the run is a simulation that has rows."""
         if self._rows is None:
             raise Refused(
                 f"round.{name} is private, and no epsilon covers its value; to read it, use "
                 "start(…, simulation=True), which marks the run as a simulation: its epsilon is "
-                "nominal, and no guarantee"
+                "nominal, not a guarantee"
             )
         return self._rows
 
@@ -139,9 +139,9 @@ Opened = Callable[[], AbstractContextManager["Loop"]]
 class InProgress:
     """A run that can be executed: a context manager, and an iterable of its completed rounds.
 
-    Entering it prepares the run; nothing is charged until the first round is asked for. Leaving
-    the context, also after a `break`, saves the run and writes its summary. After an exception
-    the run stays as a crash leaves it: `privfed.load(path).start()` continues it.
+    Entering the context prepares the run; the first round of the iteration is the first charge.
+    Leaving the context, also after a `break`, saves the run and writes its summary. After an
+    exception the run stays as a crash leaves it: `privfed.load(path).start()` continues the run.
 
     Args:
       opened: opens the loop of the run; None if it was not started.
@@ -200,15 +200,18 @@ class InProgress:
             self._loop.save(self._loop.ending.now)
 
     def _run_to_end(
-        self, on_round: Callback | None = None, on_evaluation: Callback | None = None
+        self,
+        on_round: Callback | None,
+        on_evaluation: Callback | None,
+        on_end: Callable[[Any], object] | None,
     ) -> Self:
         """Runs all rounds, with these callbacks; returns the ended run.
 
         Raises `Refused` before the first charge for a callback that is no function.
         """
         for name, callback in (("on_round", on_round), ("on_evaluation", on_evaluation)):
-            if callback is not None and not callable(callback):
-                raise Refused(f"{name} is {callback!r}; expected a function of a privfed.Round")
+            refuse_no_function(name, callback, "a privfed.Round")
+        refuse_no_function("on_end", on_end, "the privfed.Run")
         self._frames = 4  # those of this method, and of `train` or `resume`
         with self:
             for round in self:
@@ -216,12 +219,20 @@ class InProgress:
                     on_round(round)
                 if on_evaluation is not None and round.evaluated:
                     on_evaluation(round)
+        if on_end is not None:
+            on_end(self)
         return self
+
+
+def refuse_no_function(name: str, callback: object, of: str) -> None:
+    """Raises `Refused` if the argument `name` is neither None nor a function of `of`."""
+    if callback is not None and not callable(callback):
+        raise Refused(f"{name} is {callback!r}; expected a function of {of}")
 
 
 @contextlib.contextmanager
 def _to_end(opened: AbstractContextManager[Loop]) -> Iterator[Loop]:
-    """A context that saves the loop and writes its outcome, unless an exception leaves it."""
+    """Returns a context that saves the loop and writes its outcome, except on an exception."""
     with opened as loop:
         yield loop
         loop.end()
@@ -234,7 +245,7 @@ def new_rounds(
     observers: Sequence[Observer],
     progress: bool | None,
 ) -> Opened:
-    """Returns a function that opens the run of `config`; nothing is written before.
+    """Returns a function that opens the run of `config`; before its call nothing is written.
 
     Args:
       config: the configuration.
@@ -304,7 +315,7 @@ def _opened(
     progress: bool | None,
     loop_of: Callable[[Sequence[Observer], Ranks], AbstractContextManager[Loop]],
 ) -> Iterator[Loop]:
-    """A context with the loop of a run, in its processes and with its observers."""
+    """Returns a context with the loop of a run, in the run's processes and with its observers."""
     from privfed.run.process_group import joined
 
     with (

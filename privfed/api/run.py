@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ class Run(InProgress):
 
     @property
     def _near(self) -> RunDirectory:
-        """The directory after the last round, with the path that tables show."""
+        """The run directory, saved after the last round, with the path that tables show."""
         self._save()
         if self._keeps_name:
             return self._directory
@@ -84,12 +84,22 @@ class Run(InProgress):
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """A row for each evaluated round, in the form that `pandas.DataFrame` takes."""
-        return [with_numbers(from_json(text)) for text in self._directory.metrics.texts()]
+        """One mapping for each evaluated round, in a list that `pandas.DataFrame` accepts.
+
+        As in `Round.metrics`, the spent ε of a simulation or a run without a guarantee is
+        "nominal_epsilon".
+        """
+        from privfed.run.outcome import RoundRecord
+
+        terms = self._chain().terms
+        nominal = terms.get("note") or terms.get("guarantee")
+        rows = [with_numbers(from_json(text)) for text in self._directory.metrics.texts()]
+        records = (RoundRecord(row["round"], row) for row in rows)
+        return [dict(each.nominally().public) for each in records] if nominal else rows
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
-        """A row for each charge: its round, the event and its parameters, and the chain's hash."""
+        """One mapping for each charge: its round, its event with parameters, and its hash."""
         return [
             {"round": charge.round, **charge.event.to_json(), "hash": charge.hash}
             for charge in self._chain().charges
@@ -110,8 +120,9 @@ class Run(InProgress):
     def model(self) -> nn.Module:
         """The trained network, on the CPU and in evaluation mode, with trainable weights.
 
-        Its input is the preprocessed form of raw rows (`predict` and `export` preprocess), or its
-        own named inputs. A run that starts from these weights counts this run's spending.
+        The network's input is the preprocessed form of raw rows (`predict` and `export`
+        preprocess), or the network's own named inputs. A run that starts from these weights counts
+        this run's spending.
         """
         from privfed.models.adapters import merge_model
         from privfed.models.calling import with_own_calls
@@ -181,7 +192,7 @@ class Run(InProgress):
         `rows` is a table, arrays, or the path of a file.
 
         Returns:
-          A table of the library of `rows`, in the same order; an Arrow table for paths and arrays.
+          A table of the same library and order as `rows`; an Arrow table for paths and arrays.
         """
         from privfed.trained.predict import predict
 
@@ -223,6 +234,7 @@ class Run(InProgress):
         observers: Sequence[Observer] = (),
         on_round: Callback | None = None,
         on_evaluation: Callback | None = None,
+        on_end: Callable[[Run], object] | None = None,
         progress: bool | None = None,
     ) -> Run:
         """Resumes this run; returns it.
@@ -233,6 +245,7 @@ class Run(InProgress):
           observers: receive each round.
           on_round: called with each completed `privfed.Round`.
           on_evaluation: called with each round that the run evaluated.
+          on_end: called with the run once it has ended.
           progress: whether progress is shown; None: in terminals and notebooks.
 
         Raises:
@@ -240,7 +253,7 @@ class Run(InProgress):
         """
         warn_of_delta(self._directory.config.read())
         further = self._further(rounds, epsilon, observers, progress)
-        return further._run_to_end(on_round, on_evaluation)
+        return further._run_to_end(on_round, on_evaluation, on_end)
 
     def start(
         self,
@@ -255,7 +268,7 @@ class Run(InProgress):
         return self._further(rounds, epsilon, observers, progress)
 
     def _further(self, *arguments: Any) -> Run:
-        """This run, to be entered; arguments of `start`."""
+        """Returns this run, to be entered by `with`; the arguments are those of `start`."""
         self._refuse_in_progress()
         opened = further_rounds(self._directory, self._folder is None, *arguments)
         return Run(self._directory, self._folder, opened=opened)
@@ -272,7 +285,7 @@ class Run(InProgress):
         return str(self.path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles a run as its path, without objects that were passed."""
+        """Pickles a run as its path, without the objects that were passed."""
         return _opened, (str(self.path),)
 
     def __repr__(self) -> str:
@@ -281,15 +294,17 @@ class Run(InProgress):
             facts = self.summary
         if not facts:
             return f"<privfed run {from_here(self.path)}, not ended>"
-        measure, spent = next(iter(facts)), epsilon_at(float(facts["epsilon"]), facts["delta"])
+        nominal, measure = facts["simulation"] or facts["guarantee"], next(iter(facts))
+        spent = epsilon_at(float(facts["epsilon"]), facts["delta"], bool(nominal))
+        scored = f"{measure} {facts[measure]:.4g}, " if facts["test_examples"] else ""
         stopped = ", stopped at its budget" if facts["stopped_at_budget"] else ""
         stopped += ", no better than the baseline" if facts.get("not_learned") else ""
         return (
-            f"<privfed run {from_here(self.path)}: {measure} {facts[measure]:.4g}, ε {spent}, "
+            f"<privfed run {from_here(self.path)}: {scored}ε {spent}, "
             f"{facts['charges']} rounds{stopped}>"
         )
 
 
 def _opened(path: str) -> Run:
-    """Opens the run at `path`, without objects."""
+    """Opens the run at `path`, without objects that were passed."""
     return Run(RunDirectory.open(Path(path)))

@@ -1,4 +1,4 @@
-"""Clients' texts as token ids: the tokenizer is given, lengths and budgets are declared."""
+"""Clients' texts as token ids, by a given tokenizer, with declared lengths and budgets."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Texts(Arrays):
     Without labels, the model predicts each next token: a text becomes windows, which overlap by one
     token so that each token is predicted once. With labels, a text is one example, cut to its first
     tokens. Shorter examples are padded at their end; padding is masked, and never predicted.
-    Nothing about the texts is measured: the tokenizer, too, must not be made from private texts.
+    Nothing about the texts is measured; so the tokenizer must not be made from private texts.
 
     Args:
       population: the name of each client -> a list of texts, or a pair (texts, labels); or a table
         with the columns `text`, `client` and `label`: pandas, Polars, Arrow, or a
         `datasets.Dataset`.
-      tokenizer: of transformers or tokenizers, or a function from a text to its token ids.
+      tokenizer: one of transformers or tokenizers, or a function from a text to its token ids.
       window: number of tokens of an example.
       clients: the approximate number of clients, a public constant.
-      vocabulary: size of the model's vocabulary (`model.config.vocab_size`); by default that of the
-        tokenizer, which may be smaller, never larger.
+      vocabulary: size of the model's vocabulary (`model.config.vocab_size`), at least that of the
+        tokenizer, which is the default.
       tokens_per_client: the largest number of tokens of a client; further examples are left out.
       text: the column of texts in a table.
       client: the column of clients.
       label: the column of labels.
-      test: public texts, likewise: a list, a pair (texts, labels), or a table.
+      test: public texts: a list, a pair (texts, labels), or a table.
       declared: further keys of [data]; `classes` or `labels` declares the labels.
 
     Raises:
@@ -119,7 +119,7 @@ class Texts(Arrays):
         texts, y = passed if isinstance(passed, tuple) and len(passed) == 2 else (passed, None)
         texts = None if isinstance(texts, str) or not isinstance(texts, Iterable) else [*texts]
         if texts is None or not all(isinstance(each, str) for each in texts):
-            raise Refused(f"data: {called} holds other objects than texts; expected a list of str")
+            raise Refused(f"data: {called} holds objects other than texts; expected a list of str")
         if self._labelled != (y is not None):
             expected = "a pair (texts, labels)" if self._labelled else "a list of texts"
             raise Refused(
@@ -133,13 +133,13 @@ class Texts(Arrays):
         labels = np.asarray(y)
         if labels.shape[:1] != (len(texts),):
             raise Refused(
-                f"data: {called} has another number of labels than of texts; expected one label "
+                f"data: the numbers of labels and texts in {called} differ; expected one label "
                 "for each text"
             )
         return inputs, labels[rows]
 
     def _inputs(self, texts: list[str], called: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The inputs `[n, window]`, and the text `[n]` of each."""
+        """Returns the inputs `[n, window]`, and the number `[n]` of each input's text."""
         windows, rows = [], []
         for row, tokens in enumerate(self._tokens(texts, called)):
             for window in self._windows(tokens):
@@ -190,7 +190,7 @@ class Texts(Arrays):
 
 
 def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dict[str, Labelled]:
-    """The texts and labels of each client in a table; of all rows under "", without `client`."""
+    """Returns the texts and labels of each client in a table; without `client`, all under ""."""
     table = TableObject(settled(rows), TABLE, ())
     named = {text, *filter(None, [client, label if words else ""])}
     names = table.names()

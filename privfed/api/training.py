@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from privfed.api.going_on import TemporaryFolder, own_threads, warn_of_delta
 from privfed.api.rounds import Callback, new_rounds
 from privfed.api.run import Run
 from privfed.config.config import Config
-from privfed.config.passed_code import refuse_other_code
 from privfed.core.errors import Refused
 from privfed.store.folders import new_folder
 from privfed.store.run_directory import RunDirectory
@@ -38,6 +37,7 @@ def train(
     observers: Sequence[Observer] = (),
     on_round: Callback | None = None,
     on_evaluation: Callback | None = None,
+    on_end: Callable[[Run], object] | None = None,
     progress: bool | None = None,
     **sections: Any,
 ) -> Run:
@@ -46,13 +46,13 @@ def train(
     Every key of a run file is an argument by its section: `privacy=dict(clip=0.5)`,
     `client=dict(lr=0.1)`. If a key names a part, an instance of the part is accepted:
     `server=dict(optimizer=Mine(beta=0.9))`. After an interruption, `privfed.load(out).resume()`
-    continues the run. Warns of a `delta` that is not below 1 / clients.
+    continues the run. `train` warns of a `delta` that is not below 1 / clients.
 
     Args:
       population: a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or None
         for the default run.
-      model: a name ("mlp"), a `torch.nn.Module` whose weights are a public start, a function that
-        makes one, or the keys of [model].
+      model: a name ("mlp"), a `torch.nn.Module` whose weights are public initial values, a function
+        that returns a module, or the keys of [model].
       epsilon: the privacy budget, `privacy.epsilon`.
       delta: `privacy.delta`.
       rounds: `run.rounds`.
@@ -61,6 +61,7 @@ def train(
       observers: receive each round.
       on_round: called with each completed `privfed.Round`.
       on_evaluation: called with each round that the run evaluated.
+      on_end: called with the run once it has ended.
       progress: whether progress, and in a terminal the plan, is shown; None: in terminals and
         notebooks.
       sections: the keys of each section.
@@ -75,7 +76,7 @@ def train(
     config = configuration(population, model, short, sections)
     warn_of_delta(config)
     run = _new_run(config, out, temporary, observers, progress)
-    return run._run_to_end(on_round, on_evaluation)
+    return run._run_to_end(on_round, on_evaluation, on_end)
 
 
 def start(
@@ -96,7 +97,7 @@ def start(
 
     `with privfed.start(…) as run` refuses what `train` refuses, and charges nothing; `for round in
     run` runs each round, by the same code as `train` and with the same results. A `break` ends the
-    run there: it has spent what its completed rounds were charged.
+    run there, and its spending is what the completed rounds were charged.
 
     Args:
       population: as for `train`.
@@ -114,7 +115,7 @@ def start(
       sections: the keys of each section.
 
     Returns:
-      The run, to be entered.
+      The run, to be entered by `with`.
 
     Raises:
       Refused: if the configuration is invalid.
@@ -132,10 +133,10 @@ def _new_run(
     observers: Sequence[Observer],
     progress: bool | None,
 ) -> Run:
-    """Returns the run of `config`, to be entered; nothing is written before."""
+    """Returns the run of `config`, to be entered by `with`; before that nothing is written."""
     _refuse_other_processes(config)
     if temporary and out is not None:
-        raise Refused("out and temporary are both given, but exclude each other; give one of them")
+        raise Refused("out and temporary are both given, but exclude each other; give only one")
     folder = TemporaryFolder() if temporary else None
     given_path = new_folder() if out is None else as_path(out, "out")
     path = (folder.path / "run" if folder else given_path).absolute()
@@ -235,6 +236,7 @@ def resume(
 def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str, Any]) -> None:
     """Raises `Refused` if an object differs from the one with which the run began."""
     from privfed.data.source import KeptByUser
+    from privfed.run.ledger_terms import refuse_other_code
     from privfed.run.population import load_population
     from privfed.run.prepare import streams_of
 

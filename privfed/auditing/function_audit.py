@@ -137,7 +137,7 @@ def claim_of(
     sampling_rate: float | None = None,
     rounds: int | None = None,
 ) -> FunctionClaim:
-    """Returns the claim that the arguments state, or else that of `function.profile` at `delta`.
+    """Returns the claim of the arguments, or else the claim of `function.profile` at `delta`.
 
     Args:
       function: the function under test.
@@ -217,8 +217,8 @@ class ScoreVerdict:
 class FunctionAudit(Verdicts):
     """The result of testing the function `name` against its `claim`, by each of several scores.
 
-    `releases` of `numbers` each were made for either neighbour. `aborted` is the fraction of them
-    with a non-finite number, without the member and with it.
+    For each neighbour, `releases` releases of `numbers` numbers were made. `aborted` is the
+    fraction of releases with a non-finite number, first without the member and then with it.
     """
 
     name: str

@@ -35,7 +35,7 @@ class JointAudit:
 
     Attributes:
       runs: the audits of the runs.
-      earlier: names of further runs that these count as earlier.
+      earlier: names of further runs that `runs` count as earlier runs.
       bound: the guarantee for a client over all `runs` and `earlier` runs; None if a run is broken.
       problems: contradictions that the audits found.
       examples: the joint guarantee for one example of a silo.
@@ -187,13 +187,13 @@ def _differ(first: RunAudit, other: RunAudit, what: str) -> Refused:
 def _refuse_different_public_clients(directories: Sequence[RunDirectory]) -> None:
     """Raises `Refused` if the runs declared different clients public.
 
-    A client that one run published is covered by no epsilon over all of them.
+    No epsilon over all runs covers a client that one of the runs declared public.
     """
     lists = {frozenset(directory.public_clients.of_all_runs()) for directory in directories}
     if len(lists) > 1:
         raise Refused(
-            "these runs declared different clients public, so one may have published a client "
-            "that another covers; audit the runs one by one"
+            "these runs declared different clients public, so the guarantee of one may cover a "
+            "client whose data another does not protect; audit the runs one by one"
         )
 
 

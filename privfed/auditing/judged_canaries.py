@@ -113,7 +113,7 @@ class Judgement(Verdicts, Encoded):
       canaries: number of canaries.
       heads: number of canaries whose bit is heads.
       epsilon_refutable: the largest claim at `delta` that all right guesses would refute; None if
-        none.
+        they would refute no claim.
       canaries_needed: the smallest number of canaries that could refute this claim if all guesses
         were right; None for more than 100,000.
       p_value: the smallest p-value of all tests of the claim, multiplied by their number.

@@ -37,7 +37,7 @@ class ReleasedFunction:
 
     @classmethod
     def named(cls, name: str, key: str) -> ReleasedFunction:
-        """Imports the function at `name` ("module:name") for option `key`. Raises `Refused`."""
+        """Imports the function `name` ("module:name") of option `key`. Raises `Refused` if none."""
         if not all(name.partition(":")):
             raise Refused(f"{key} is {name!r}; expected module:name, a function in a module")
         return cls.of(imported(name, name, key), name)

@@ -106,7 +106,7 @@ def audit_silos(
     """Returns the guarantee for an example of the silo that spent most, and problems of ledgers.
 
     The silos' own ledgers are used if all of them are available and participation is not secret.
-    Otherwise the bound is that of a silo that took part in every round.
+    Otherwise it is the bound for a silo that took part in every round.
 
     Args:
       directory: the run.

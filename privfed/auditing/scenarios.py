@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from privfed.plan.plan import Plan, plan
 from privfed.plan.rule import message_length
 from privfed.privacy.codec import Codec
 from privfed.privacy.integers import Integers
-from privfed.privacy.mechanism import Encoding
+from privfed.privacy.mechanism import Encoding, Mechanism
 from privfed.privacy.noise.pairwise import PairwiseNoise
 from privfed.privacy.noise.shares import Layers
 from privfed.privacy.shared_noise import JointNoise, noised_jointly
@@ -271,14 +271,14 @@ def _of_messages(planned: Plan) -> Algorithm:
 def _seen_jointly(planned: Plan, mechanism: JointNoise) -> tuple[Algorithm, list[Scenario]]:
     """Returns the algorithm as the server and colluders see it, and the scenarios to run.
 
-    Only honest clients and the noise that they share remain. The observed average of rows is the
-    one that reveals most of the target's row.
+    Only honest clients remain, and the noise that they add together. The observed average of rows
+    is the one that reveals most of the target's row.
     """
     algorithm, honest = planned.algorithm(), mechanism.among_honest()
     sampler = algorithm.sampler
     algorithm = replace(
         algorithm,
-        mechanism=honest,
+        mechanism=cast("Mechanism", honest),
         rule=SeenWithOthers.of(honest.noise(), sampler.size),
         sampler=TakesAll(sampler, sampler.size),
         byzantine=0,
@@ -315,10 +315,10 @@ def _of_slots(
 def _seen_of_sites(algorithm: Algorithm, planned: Plan) -> tuple[Algorithm, int]:
     """Returns the algorithm as its adversary sees it, and the number of observed sites.
 
-    With noise that sites share, the server and colluding sites see the messages of the smallest
-    number of honest sites. With noise that each site adds, the sums of the target's sites are
-    visible, here as their sum; with central noise, the sum over all sites. Dropouts only hide
-    information, so none are simulated.
+    With noise that sites add together, the server and colluding sites see the messages of the
+    smallest number of honest sites. With noise that each site adds alone, the sums of the target's
+    sites are visible, here as their sum; with central noise, the sum over all sites. Dropouts only
+    hide information, so none are simulated.
     """
     algorithm = replace(algorithm, dropout=0.0)
     if planned.mechanism.trust == "client":

@@ -52,7 +52,7 @@ def _sizes(parameters: Any) -> list[int]:
 
 
 def _leaves(parameters: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields every array of `parameters` with its place, in the order of the vector."""
+    """Yields every array of `parameters` with its key or index, in the order of the vector."""
     if isinstance(parameters, Mapping):
         places = sorted(parameters)
     elif isinstance(parameters, list | tuple):
@@ -65,7 +65,7 @@ def _leaves(parameters: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _rebuilt(parameters: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns `parameters` with `change` applied to every array, in the order of the vector."""
+    """Returns `parameters` with `change` applied to each array, in the order of the flat vector."""
     changed = {place: change(leaf) for place, leaf in _leaves(parameters)}
     if isinstance(parameters, Mapping):
         if not isinstance(parameters, MutableMapping):  # such as an archive of numpy.load

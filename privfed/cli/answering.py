@@ -37,6 +37,16 @@ JSON_AT_THE_END = click.option(
     "--json", "as_json", is_flag=True, help="End with one JSON object on stdout."
 )
 
+SAMPLING_RATE = click.option(
+    "--sampling-rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="With --noise-multiplier: sampling rate of Poisson cohorts; default: 1.",
+)
+ROUNDS = click.option(
+    "--rounds",
+    type=click.IntRange(1, 10**6),
+    help="With --noise-multiplier: number of rounds; default: 1.",
+)
 PROMISES = click.option(
     "--promises",
     help="With --advise: the assumptions that hold in your deployment: a comma-separated list of "
@@ -77,7 +87,7 @@ def print_answer(answer: Answer, as_json: bool, code: int = 0) -> int:
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
     """Decorates a command that reads no private data.
 
-    An exception becomes a message and an exit code; the message may quote what it concerns.
+    An exception becomes a message, which may quote data, and an exit code.
     """
     return _answering(command, lambda arguments: True)
 
@@ -102,7 +112,7 @@ def _answering(
 ) -> Callable[..., None]:
     """Returns `command` so that it ends the process with an exit code.
 
-    `quotes` decides from the keyword arguments whether messages quote data (None: never).
+    `quotes` returns, for the keyword arguments, whether messages quote data (None: never).
     """
 
     @functools.wraps(command)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from privfed.cli.answering import ANYTHING, JSON, OVERRIDES, print_json, quotes_on_request
+from privfed.cli.answering import (
+    ANYTHING,
+    JSON,
+    OVERRIDES,
+    print_answer,
+    print_json,
+    quotes_on_request,
+)
 from privfed.core.errors import Refused
 from privfed.core.text import dump
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from privfed.privacy_attacks.inversion import Inverted
     from privfed.privacy_attacks.membership import Exposure, Level
     from privfed.privacy_attacks.properties import Properties
-    from privfed.privacy_attacks.reconstruct import Method
 
 TARGET = click.argument("target", metavar="RUN_OR_TOML", type=ANYTHING)
 OUT = click.option("--out", type=ANYTHING, help="Default: a new folder in runs/.")
@@ -32,7 +40,7 @@ EPSILONS = click.option(
 
 @click.group()
 def attack() -> None:
-    """Attack clients' privacy through updates and models: inversion, membership, property."""
+    """Attack clients' privacy by updates and models: inversion, membership, property."""
 
 
 @attack.command("inversion")
@@ -80,14 +88,10 @@ def inversion_command(
     target: Path,
     overrides: tuple[str, ...],
     clients: tuple[int, ...],
-    columns: int,
-    examples: int,
-    steps: int,
     epsilons: tuple[float, ...],
-    method: str | None,
-    iterations: int | None,
     out: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Reconstruct clients' examples from updates."""
     from privfed.privacy_attacks.inversion import InversionOptions, invert
@@ -96,16 +100,9 @@ def inversion_command(
 
     folder = _new_folder(out, "inversion")
     attacked = subject(target, overrides)
-    options = InversionOptions(
-        tuple(dict.fromkeys(clients)),
-        columns,
-        examples,
-        steps,
-        epsilons or default_epsilons(attacked.setup.plan),
-        cast("Method | None", method),
-        iterations,
-    )
-    inverted = invert(attacked, options)
+    budgets = epsilons or default_epsilons(attacked.setup.plan)
+    each = tuple(dict.fromkeys(clients))
+    inverted = invert(attacked, InversionOptions(clients=each, epsilons=budgets, **options))
     sheet = contact_sheet(inverted)
     files = _json_file("inversion.json", inverted)
     if sheet is not None:
@@ -154,7 +151,7 @@ def property_command(
     type=click.Choice(["user", "example"]),
     default="user",
     show_default=True,
-    help="Membership of all of a client's examples, or of one of them.",
+    help="Attack the membership of a client (all its examples) or of one example.",
 )
 @click.option(
     "--shadows",
@@ -241,15 +238,12 @@ def _report(
     answer: Inverted | Properties,
     folder: Path,
     files: Mapping[str, bytes],
-    table: Callable[[], object],
+    table: Callable[[], RenderableType],
     as_json: bool,
 ) -> int:
     """Writes the result of an attack on updates into `folder`, and prints it."""
-    from privfed.report.console import console
+    from privfed.api.answer import Answer
     from privfed.store.folders import write_private
 
     write_private(folder, files)
-    if as_json:
-        return print_json({**answer.to_json(), "out": str(folder)})
-    console(False).print(table())
-    return 0
+    return print_answer(Answer({**answer.to_json(), "out": str(folder)}, table), as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from privfed.cli.answering import (
     FILE,
     JSON,
     OVERRIDES,
+    ROUNDS,
+    SAMPLING_RATE,
     answers_errors,
     print_answer,
     print_json,
@@ -23,47 +25,9 @@ from privfed.cli.answering import (
 from privfed.core.errors import Refused
 from privfed.core.failures import BROKEN, REFUTED, report_failure
 
-_POSITIVE = click.FloatRange(0, min_open=True)
-_OPTIONS = (
-    click.option(
-        "--function",
-        metavar="MODULE:NAME",
-        help="Test a function of your own, release(member, generator), on neighbouring inputs.",
-    ),
-    click.option("--claimed-epsilon", type=click.FloatRange(0), help="The claimed ε at --delta."),
-    click.option("--delta", type=click.FloatRange(0, 1, max_open=True), help="δ of the claim."),
-    click.option(
-        "--noise-multiplier",
-        type=_POSITIVE,
-        help="Claim Gaussian noise: its standard deviation over the sensitivity.",
-    ),
-    click.option(
-        "--sampling-rate",
-        type=click.FloatRange(0, 1, min_open=True),
-        help="With --noise-multiplier: sampling rate of Poisson cohorts; default: 1.",
-    ),
-    click.option(
-        "--rounds",
-        type=click.IntRange(1, 10**6),
-        help="With --noise-multiplier: number of rounds; default: 1.",
-    ),
-    click.option(
-        "--confidence",
-        type=click.FloatRange(0, 1, True, True),
-        help="Confidence of lower bounds; default: 0.95.",
-    ),
-)
 
-
-def function_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `command` with the options of an audit of a function."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def refuse_claim_alone(claim: Mapping[str, Any]) -> None:
-    """Raises `Refused` if an option of a claim is given (not None in `claim`)."""
+def _refuse_claim_alone(claim: Mapping[str, Any]) -> None:
+    """Raises `Refused` if an option of a claim is given (not None), but no --function."""
     given = [f"--{name.replace('_', '-')}" for name, value in claim.items() if value is not None]
     if given:
         raise Refused(
@@ -72,7 +36,7 @@ def refuse_claim_alone(claim: Mapping[str, Any]) -> None:
         )
 
 
-def audit_named_function(
+def _audit_function(
     name: str, claim: Mapping[str, Any], releases: int | None, as_json: bool
 ) -> int:
     """Audits a function against a claim.
@@ -113,7 +77,25 @@ def audit_named_function(
     help="Test the mechanism that this file configures, without training.",
 )
 @OVERRIDES
-@function_options
+@click.option(
+    "--function",
+    metavar="MODULE:NAME",
+    help="Test a function of your own, release(member, generator), on neighbouring inputs.",
+)
+@click.option("--claimed-epsilon", type=click.FloatRange(0), help="The claimed ε at --delta.")
+@click.option("--delta", type=click.FloatRange(0, 1, max_open=True), help="δ of the claim.")
+@click.option(
+    "--noise-multiplier",
+    type=click.FloatRange(0, min_open=True),
+    help="Claim Gaussian noise: its standard deviation over the sensitivity.",
+)
+@SAMPLING_RATE
+@ROUNDS
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0, 1, True, True),
+    help="Confidence of lower bounds; default: 0.95.",
+)
 @click.option("--releases", type=click.IntRange(20, 10**7), help="Number of releases.")
 @click.option(
     "--accountant",
@@ -141,7 +123,7 @@ def audit_command(
     function: str | None,
     **claim: Any,
 ) -> int:
-    """Recompute the ε that one run, or several runs together, spent, from their ledgers alone.
+    """Recompute the ε of one run, or of several runs together, from their ledgers alone.
 
     The ε is also compared with the evidence of the run's canaries. With --mechanism or --function,
     a mechanism is tested against its claim instead.
@@ -149,8 +131,8 @@ def audit_command(
     of_a_run = (*directories, accountant, plot, head)
     if function is not None:
         _refuse_combination("--function is", *of_a_run, mechanism, *overrides)
-        return audit_named_function(function, claim, releases, as_json)
-    refuse_claim_alone(claim)
+        return _audit_function(function, claim, releases, as_json)
+    _refuse_claim_alone(claim)
     if mechanism is not None:
         _refuse_combination("--mechanism, a run file, is", *of_a_run)
         return _audit_mechanism(mechanism, overrides, releases, as_json)
@@ -174,7 +156,7 @@ def audit_command(
 
 
 def _refuse_combination(tested: str, *others: object) -> None:
-    """Raises `Refused` if any of `others` is given; `tested` is the option, with its verb."""
+    """Raises `Refused` if any of `others` is given; `tested` names the option and its verb."""
     if any(others):
         raise Refused(f"{tested} tested without a run directory; leave out the other arguments")
 

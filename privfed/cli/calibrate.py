@@ -13,13 +13,12 @@ from privfed.cli.answering import (
     Command,
     answers_errors,
     print_answer,
-    print_json,
 )
 from privfed.plan.calibration.question import CalibrationQuestion
 
 
 class _Calibrate(click.Command):
-    """A command that suggests a flag if a run file's key of the same meaning is given as one."""
+    """A command that suggests a flag if the run file's key of the same meaning is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -85,12 +84,9 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
 
 def _advise(flags: dict[str, Any], promises: str | None, as_json: bool) -> int:
     """Prints the noise that each sampler and mechanism needs, the smallest first."""
+    from privfed.api.answer import Answer
     from privfed.plan.calibration.advice_question import advice_question, advise
     from privfed.report.calibration import advice_report
-    from privfed.report.console import console
 
     advice = advise(advice_question(flags, promises))
-    if as_json:
-        return print_json(advice.to_json())
-    console(False).print(advice_report(advice))
-    return 0
+    return print_answer(Answer.of(advice, advice_report), as_json)

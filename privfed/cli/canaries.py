@@ -13,8 +13,10 @@ from privfed.cli.answering import (
     ANYTHING,
     DIRECTORY,
     JSON,
+    ROUNDS,
+    SAMPLING_RATE,
     answers_errors,
-    print_json,
+    print_answer,
 )
 from privfed.core.errors import Refused
 from privfed.core.failures import REFUTED
@@ -92,14 +94,14 @@ def new_canaries_command(
     type=ANYTHING,
     required=True,
     metavar="MODELS",
-    help="A folder of models (.npy, .npz, .pt or .safetensors), numbered from the initial one on.",
+    help="A folder of numbered models (.npy, .npz, .pt or .safetensors), the initial one first.",
 )
 @click.option(
     "--claimed-epsilon",
     "epsilons",
     type=float,
     multiple=True,
-    help="The claimed ε; repeat it with a --delta each for several points of one claim.",
+    help="The claimed ε; for several points of one claim repeat it, with a --delta for each.",
 )
 @click.option(
     "--delta", "deltas", type=float, required=True, multiple=True, help=("δ of the claim.")
@@ -107,23 +109,15 @@ def new_canaries_command(
 @click.option(
     "--gaussian",
     is_flag=True,
-    help="The claim is that of Gaussian noise, with every client in each round.",
+    help="The claim is one of Gaussian noise, with every client in each round.",
 )
 @click.option(
     "--noise-multiplier",
     type=click.FloatRange(0, min_open=True),
     help="Instead of ε: standard deviation of Gaussian noise over the sensitivity.",
 )
-@click.option(
-    "--sampling-rate",
-    type=click.FloatRange(0, 1, min_open=True),
-    help="With --noise-multiplier: sampling rate of Poisson cohorts; default: 1.",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(1, 10**6),
-    help="With --noise-multiplier: number of rounds; default: 1.",
-)
+@SAMPLING_RATE
+@ROUNDS
 @click.option(
     "--confidence", type=float, default=0.95, show_default=True, help=("Confidence of the bounds.")
 )
@@ -158,17 +152,14 @@ def judge_command(
         claim = _claim_of_rounds(noise_multiplier, sampling_rate or 1.0, rounds or 1, deltas[0])
     if not 0 < confidence < 1:
         raise Refused(f"--confidence is {confidence}; expected a number above 0 and below 1")
+    from privfed.api.answer import Answer
     from privfed.auditing.judged_canaries import judge_releases, judgement_rows
     from privfed.canary.folder import Folder
-    from privfed.report.console import console
     from privfed.report.tables import rows
 
     judgement = judge_releases(Folder(directory), releases, claim, confidence)
-    code = REFUTED if judgement.refuted else 0
-    if as_json:
-        return print_json(judgement.to_json(), code)
-    console(False).print(rows(judgement_rows(judgement)))
-    return code
+    answer = Answer.of(judgement, lambda judged: rows(judgement_rows(judged)))
+    return print_answer(answer, as_json, REFUTED if judgement.refuted else 0)
 
 
 def _stated_claim(

@@ -14,7 +14,6 @@ from privfed.cli.answering import (
     OVERRIDES,
     PROMISES,
     print_answer,
-    print_json,
     quotes_on_request,
 )
 
@@ -83,12 +82,9 @@ def _advised(checked: Check, promises: str | None) -> Answer:
 
 def _print_matrix(run_file: Path | None, overrides: tuple[str, ...], as_json: bool) -> int:
     """Prints the combinations of parts that have a proof; all other parts are as configured."""
+    from privfed.api.answer import Answer
     from privfed.config.reading import as_written
-    from privfed.report.console import console
     from privfed.report.matrix import matrix_tables
 
     table, cells = matrix_tables(as_written(run_file, overrides))
-    if as_json:
-        return print_json({"cells": cells})
-    console(False).print(table)
-    return 0
+    return print_answer(Answer({"cells": cells}, lambda: table), as_json)

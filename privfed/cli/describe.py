@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -61,7 +62,7 @@ def declare_command(
 
 
 def _of_statistics(described: Path, label: str) -> str:
-    """Returns the run file that follows from released statistics, in a file or a run's folder."""
+    """Returns the run file for the statistics that the file or run folder `described` holds."""
     from privfed.analytics.declaration import declare_described
     from privfed.analytics.statistics_file import read_statistics
 
@@ -100,7 +101,7 @@ def _of_statistics(described: Path, label: str) -> str:
     type=click.IntRange(1, 64),
     default=12,
     show_default=True,
-    help="Number of leading bytes of these words that are recovered.",
+    help="Number of leading bytes to recover of these words.",
 )
 @click.option("--out", type=ANYTHING, help="New folder X; X.json also writes the statistics there.")
 @JSON
@@ -108,14 +109,9 @@ def _of_statistics(described: Path, label: str) -> str:
 def describe_command(
     run_file: Path,
     overrides: tuple[str, ...],
-    epsilon: float | None,
-    delta: float | None,
-    columns: tuple[str, ...],
-    rows_per_client: int,
-    buckets: int,
-    letters: int,
     out: Path | None,
     as_json: bool,
+    **asked: Any,
 ) -> int:
     """Release statistics of the columns of all clients, charged once.
 
@@ -130,10 +126,9 @@ def describe_command(
         _refuse_more()
         statistics = statistics_of(run_file)
     else:
-        asking = Asking(epsilon, delta, columns, rows_per_client, buckets, letters)
         folder, file = _places(out)
         try:
-            statistics = describe(run_file, overrides, asking, folder)
+            statistics = describe(run_file, overrides, Asking(**asked), folder)
         except (KeyboardInterrupt, OSError) as error:
             return report_error(error, how_to_go_on(folder))
         if file is not None:
@@ -147,7 +142,7 @@ def describe_command(
 
 
 def _places(out: Path | None) -> tuple[Path, Path | None]:
-    """Returns the run's folder, and the JSON file if `out` names one. Raises `Refused`."""
+    """Returns the run's folder, and the JSON file if `out` names one. Refuses an existing path."""
     if out is None:
         from privfed.store.folders import new_folder
 
@@ -163,7 +158,7 @@ def _places(out: Path | None) -> tuple[Path, Path | None]:
 
 
 def _refuse_more() -> None:
-    """Raises `Refused` if options of a new release are given, although a folder is read again."""
+    """Raises `Refused` if options of a new release are given with a folder to read again."""
     context = click.get_current_context()
     given = {
         name

@@ -163,7 +163,7 @@ def _run(
 
 
 def _redraw(screen: Console, files: Files, grid: Grid) -> int:
-    """Draws the figures from the tables, as an earlier call wrote them."""
+    """Draws the figures from the tables that an earlier call wrote."""
     if not grid.figure:
         screen.print(f"{files.grid} has no [[figure]] to draw")
     _draw(screen, files, grid)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("run_file", metavar="RUN.toml", type=ANYTHING)
 @click.option("--federation", required=True, type=FILE, help="The federation file.")
 @click.option("--key", required=True, type=FILE, help="The coordinator's secret key.")
-@click.option("--out", required=True, type=DIRECTORY, help="The run's directory, new or begun.")
+@click.option("--out", required=True, type=DIRECTORY, help="The directory of a new or begun run.")
 @click.option(
     "--site", "sockets", nargs=2, multiple=True, metavar="NAME SOCKET", help="A site's socket."
 )
@@ -177,8 +177,8 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
 def _shares(agreed_on: FederationFile, colluders: int) -> dict[str, int | None]:
     """Returns the number of shares that reconstruct a secret, by threat model.
 
-    It is None if the federation's threshold is too low for malicious members. Raises `Refused` if
-    it is also too low for semi-honest ones.
+    The number is None for malicious members if the federation's threshold is too low for them.
+    Raises `Refused` if the threshold is too low even for semi-honest members.
     """
     from privfed.core.errors import Refused
 

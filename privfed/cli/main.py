@@ -36,7 +36,7 @@ from privfed.core.version import __version__
 
 
 class CommandLine(click.Group):
-    """The group of all commands; it reports wrong usage of the command line."""
+    """The group of all commands, which reports wrong usage of the command line."""
 
     def main(
         self,
@@ -131,7 +131,7 @@ def _placed(key: str) -> str:
 
 @click.group("new")
 def new() -> None:
-    """Write files to begin with: a part of your own and its test."""
+    """Write the first files of your own part: the part and its test."""
 
 
 @new.command("part")

@@ -71,7 +71,7 @@ def key_command(directory: Path) -> int:
 @JSON
 @quotes_on_request
 def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
-    """Print whether the site would take part in a run, and the cost for its clients.
+    """Print whether the site would take part in a run, and the ε that its clients would spend.
 
     The site's table is read as the run declares it, and training on the largest possible cohort is
     rehearsed. Nothing leaves the site, and nothing is charged. The output may reveal data of the
@@ -95,7 +95,7 @@ def check_site_command(directory: Path, run_file: Path, as_json: bool) -> int:
 def serve_command(directory: Path) -> int:
     """Answer at the site's socket until Ctrl-C, or until a service manager ends it.
 
-    Refused requests and the reasons are written only to `log` in the site's folder.
+    Refused requests, with reasons, are written only to `log` in the site's folder.
     """
     from privfed.deploy.files.site_folder import SiteFolder
     from privfed.deploy.site.agent import logging_to, serving
@@ -171,7 +171,7 @@ def _lines(receipts: Receipts, limit: SpendingLimit) -> Iterator[str]:
     if receipts.runs:
         yield f"    {bound.sentence()}"
     if alone:
-        yield f"ε = {ceiling(alone.epsilon)}, δ = {alone.delta:g}, trusting this site alone"
+        yield f"ε = {ceiling(alone.epsilon)}, δ = {alone.delta:g}, if only this site is trusted"
     yield f"head {receipts.head}"
     if receipts.torn:
         yield (

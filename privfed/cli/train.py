@@ -103,7 +103,7 @@ def _outcome(
 
 
 def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) -> Config:
-    """Returns the configuration of a resumed run: the stored one, or an edited run file."""
+    """Returns the configuration of a resumed run: the stored one, or that of a given run file."""
     from privfed.config.reading import overridden, restated
 
     if run_file is None:
@@ -114,17 +114,17 @@ def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) 
 def _refuse_taken(out: Path) -> None:
     """Raises `Refused` if `out` holds another run.
 
-    This is checked before training, so later messages on how to resume never name that run.
+    This is checked before training, so that no later message proposes to resume that run.
     """
     if (out / "ledger.jsonl").exists():
         raise Refused(
-            f"--out is {out}, but that holds another run; nothing was changed; name a new "
+            f"--out is {out}, but that contains another run; nothing was changed; name a new "
             f"directory, or resume that run: {resume_command(out)}"
         )
 
 
 def how_to_go_on(directory: Path) -> str:
-    """Returns a message that states what is kept of an interrupted run, and how to resume it."""
+    """Returns a message on the files of an interrupted run, and the command to resume it."""
     if (directory / "ledger.jsonl").exists():
         command = resume_command(directory).strip("`")
         return f"all releases are kept{_ledger_head(directory)}. Resume by: {command}"

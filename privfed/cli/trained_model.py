@@ -81,8 +81,8 @@ def evaluate_command(
         others = (data, epsilon, overrides, predictions, federated, out, group)
         if any(other not in (None, (), False, "") for other in others):
             raise Refused(
-                "--personalise is given with options other than --json, but takes none of them; "
-                "leave the other options out"
+                "--personalise is given with options other than --json, which then have no "
+                "effect; leave the other options out"
             )
         return print_answer(_personal(directory, personalise), as_json)
     if not federated and (out or epsilon is not None):
@@ -103,7 +103,7 @@ def evaluate_command(
 
 
 def _personal(directory: Path, epochs: int) -> Answer:
-    """Evaluates clients' personal models: fine-tuned for `epochs`, or those that clients keep."""
+    """Evaluates personal models: fine-tuned for `epochs`, or (0) those that clients keep."""
     from privfed.api.answer import Answer
     from privfed.report.trained_model import personal_table
     from privfed.trained.kept_models import score_kept_models
@@ -121,7 +121,7 @@ def _by_clients(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Lets clients evaluate the model: the run's own, or those of other data in a new run."""
+    """Lets clients evaluate the model: clients of the run, or of other data in a new run."""
     from privfed.api.answer import Answer
     from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys
@@ -133,9 +133,9 @@ def _by_clients(
         of_data.insert(0, f"data.path={quoted(data)}")
     if bool(of_data) != (out is not None):
         raise Refused(
-            "--data (or --set data.KEY=VALUE) and --out are the data and the new run of other "
-            "clients, but only one of them is given; give both, or neither to evaluate the run's "
-            "own clients"
+            "--data (or --set data.KEY=VALUE) and --out name the data and the new run of other "
+            "clients, but only one of the two is given; give both, or neither, to evaluate by the "
+            "run's own clients"
         )
     try:
         if out is None:

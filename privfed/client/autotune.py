@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from privfed.client.batches import steps
-from privfed.client.device_memory import MARGIN, DeviceMemory, need_of
+from privfed.client.device_memory import MARGIN, CudaMemory, need_of
 from privfed.client.exchange import Broadcast
 from privfed.client.trainer import LocalTrainer, Way
 from privfed.core.errors import Refused
@@ -30,7 +30,7 @@ from privfed.models.calling import failed_layer
 _CHUNKS = {"cpu": (8, 32, 128), "cuda": (32, 128, 512, 1024)}
 """Chunk sizes tried on a device of each type."""
 _CACHED = 1 << 20
-"""Numbers that fit in a processor's cache: looped rows are kept there until they are summed."""
+"""Number of values that fit in a processor's cache: looped rows stay there until summed."""
 _MOST = 1 << 25
 """Upper bound on chunk size times model length if the chunk size is chosen automatically.
 
@@ -86,7 +86,7 @@ def fastest(
     cohort: int,
     way: Way | Literal["auto"],
     chunk: int,
-    memory: DeviceMemory | None = None,
+    memory: CudaMemory | None = None,
     held: int = 0,
 ) -> Speed:
     """Returns the fastest training mode and chunk size that the configuration permits.
@@ -126,7 +126,7 @@ def fastest(
 
 
 def _ways(
-    trainer: LocalTrainer, way: Way | Literal["auto"], memory: DeviceMemory | None
+    trainer: LocalTrainer, way: Way | Literal["auto"], memory: CudaMemory | None
 ) -> tuple[tuple[Way, ...], str | None]:
     """Modes to try, and the reason why models cannot be stacked, if any.
 
@@ -168,7 +168,7 @@ def _is_known(trainer: LocalTrainer) -> bool:
     return small and trainer.plain and network.linear
 
 
-def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: DeviceMemory, held: int) -> int:
+def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: CudaMemory, held: int) -> int:
     """Returns the number of clients that fit into memory in all of these `ways` of training.
 
     Raises `Refused` if none fits.

@@ -41,7 +41,7 @@ class FalseClaims:
       everything: whether the attack replaces all messages of training, not only model updates.
       weight: factor by which attackers overstate their number of examples.
       most: largest number of examples that the server admits as a weight.
-      within: bit about their norms that attackers report for adaptive clipping; None is the truth.
+      within: bit about their norms that attackers report for adaptive clipping; None: the true bit.
     """
 
     everything: bool = True
@@ -276,12 +276,12 @@ class Attackers:
 
 
 def _memory_of(task: str) -> str:
-    """Returns the prefix of the attackers' memory names for exchanges with this `task`."""
+    """Returns the prefix of names in the attackers' memory for exchanges with this `task`."""
     return "" if task == "train" else f"{task}/"
 
 
 def _parted(state: State, task: str) -> tuple[State, State]:
-    """Splits the attackers' memory into that of other tasks and that of `task`."""
+    """Splits the attackers' memory into the entries of other tasks and those of `task`."""
     start = _memory_of(task)
     others: dict[str, Tensor] = {}
     remembered: dict[str, Tensor] = {}

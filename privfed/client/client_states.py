@@ -3,7 +3,7 @@
 A simulation keeps every client's state; in a deployment each client keeps its own. The state is
 secret: it is stored under private/ (mode 0700) and is never published.
 
-Why it costs no privacy beyond the clipped message (unit: one client; add/remove; Poisson): a
+Why states cost no privacy beyond the clipped message (unit: one client; add/remove; Poisson): a
 client's state is a function of its own data, its own random numbers, public random numbers
 (availability and dropouts) and released values, so removing a client changes no other client's
 state. Fix the other clients' random numbers, and let h be the removed client's history. Given the
@@ -55,8 +55,8 @@ class ClientStates:
     """`[k]` float32 values per client in a memory-mapped file, and a journal of later rounds.
 
     The file `settled.f32` `[clients, 1 + k]` holds the states at the last checkpoint; the first
-    column is 1 if the client has a state. The states of each later round are in a file of their
-    own, which is durable before the round's release: after a resume, no release is without its
+    column is 1 if the client has a state. The states of each later round are in a separate
+    file, which is durable before the round's release: after a resume, no release is without its
     states. Memory does not grow with the number of clients or the cohort.
 
     `folded.txt` holds the last round that was merged into `settled.f32`. After a power cut, files
@@ -119,7 +119,7 @@ class ClientStates:
         self._where = self._earlier
 
     def gather(self, ids: Indices, unseen: Tensor) -> tuple[Tensor, Tensor]:
-        """States `[c, k]` of clients `ids` `[c]`, and a mask `[c]` of those that have one.
+        """States `[c, k]` of clients `ids` `[c]`, and a mask `[c]` of clients with a state.
 
         All other clients have the state `unseen` `[k]`.
         """
@@ -207,8 +207,8 @@ class ClientStates:
             return np.empty(0, self._record)
         if size < 0 or size % self._record.itemsize:
             raise Broken(
-                f"{path} is missing or incomplete, but holds the clients' states after that round; "
-                "restore private/ as it was when the run stopped, or start a new run"
+                f"{path}, which holds the clients' states after that round, is missing or "
+                "incomplete; restore private/ as it was when the run stopped, or start a new run"
             )
         records: NDArray[Any] = np.memmap(path, self._record, "r")
         if not np.isin(records["client"], np.arange(self._clients)).all():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -23,18 +22,6 @@ and two copies of eight bytes (encoded, summed).
 """
 
 
-class DeviceMemory(Protocol):
-    """The memory of a device with a limit."""
-
-    def free(self) -> int:
-        """Bytes that this process can still allocate."""
-        ...
-
-    def peak(self, act: Callable[[], object]) -> int:
-        """Runs `act` and returns the peak increase of allocated bytes."""
-        ...
-
-
 @dataclass(frozen=True)
 class CudaMemory:
     """The memory of a GPU, divided evenly among `sharing` processes."""
@@ -43,10 +30,12 @@ class CudaMemory:
     sharing: int = 1
 
     def free(self) -> int:
+        """Bytes that this process can still allocate."""
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return int(torch.cuda.mem_get_info(self.device)[0] + unused) // self.sharing
 
     def peak(self, act: Callable[[], object]) -> int:
+        """Runs `act` and returns the peak increase of allocated bytes."""
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
@@ -55,7 +44,7 @@ class CudaMemory:
         return int(torch.cuda.max_memory_allocated(self.device) - before)
 
 
-def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> DeviceMemory | None:
+def memory_of(device: torch.device, processes: int = 1, named: bool = False) -> CudaMemory | None:
     """Returns the memory of `device`; None for a CPU, whose memory the system manages.
 
     Args:
@@ -88,7 +77,7 @@ class Need:
         return max(0, room // max(self.each, 1))
 
 
-def need_of(train: Callable[[int], object], memory: DeviceMemory, length: int) -> Need | None:
+def need_of(train: Callable[[int], object], memory: CudaMemory, length: int) -> Need | None:
     """Measures the memory that training takes, as a function of the number of clients.
 
     Args:

@@ -37,11 +37,9 @@ class ExamplePrivacy(ClientMechanism, Protocol):
 
     def steps(self, epochs: int) -> int:
         """Returns the number of local steps per round."""
-        ...
 
     def event(self, epochs: int) -> Event:
         """Returns the privacy event of a silo's round."""
-        ...
 
     def gradient(
         self, w: Tensor, examples: int, batch_size: int, gradients: Gradients, keys: Keys
@@ -55,7 +53,6 @@ class ExamplePrivacy(ClientMechanism, Protocol):
           gradients: computes per-example gradients.
           keys: random streams of this silo and this step.
         """
-        ...
 
 
 def protects_examples(mechanism: ClientMechanism) -> TypeGuard[ExamplePrivacy]:

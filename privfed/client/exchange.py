@@ -70,17 +70,14 @@ class ClientState(Protocol):
           ids: client indices, shape [c].
           unseen: state returned for clients without one, shape [k].
         """
-        ...
 
     def scatter(self, ids: NDArray[np.int64], values: Tensor) -> None: ...
 
     def keep(self) -> None:
         """Makes the round's states durable; called before the release is stored."""
-        ...
 
     def discard(self) -> None:
         """Discards the states scattered since `begin`, if the round was aborted."""
-        ...
 
     def replay(self, round: int, released: bool) -> None: ...
 
@@ -92,7 +89,6 @@ class Executor(Protocol):
 
     def answering(self, cohort: Cohort) -> Cohort:
         """The available clients of `cohort`, by random numbers independent of the data."""
-        ...
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         """Yields the cohort's answers in chunks; nothing for an empty cohort.
@@ -101,8 +97,6 @@ class Executor(Protocol):
           exchange: the request, with broadcast and layout.
           cohort: the clients that answer.
         """
-        ...
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
         """The answer `[m]` to `exchange` that the server computes on its root set."""
-        ...

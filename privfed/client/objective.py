@@ -1,4 +1,4 @@
-"""The contract of local objectives: loss, descent direction and message of a client.
+"""The interface of local objectives: a client's loss, descent direction and message.
 
 A client's training begins at `origin` with the vectors of `carry`. Each step moves against the
 direction of `along`, which also updates the carried vectors. `message` computes a row from the
@@ -255,3 +255,10 @@ class Objective(LocalLoss, Correction, Message):
         kind = type(self)
         steps = kind.direction is Correction.direction and kind.along is Correction.along
         return steps and not self.changes_loss
+
+
+class Sgd(Objective):
+    """Plain local SGD, the local objective of FedAvg (McMahan et al. 2017, Algorithm 1).
+
+    A client steps along its gradient, and sends local model - broadcast model: d numbers.
+    """

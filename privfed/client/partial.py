@@ -1,7 +1,7 @@
-"""Partial models, whose shared part alone is sent by clients; and averaged batch statistics.
+"""Partial models, of which clients send only the shared part; and averaged batch statistics.
 
-The objective wraps that of a run, which trains only the shared part `[d]`: row, server and event
-are those of a smaller model. The local part `[p]` takes plain gradient steps:
+The objective wraps the run's objective, which trains only the shared part `[d]`: row, server and
+event are those of a smaller model. The local part `[p]` takes plain gradient steps:
 
 - *simultaneously*: FedPer (Arivazhagan, Aggarwal, Singh & Choudhary 2019) if the head is local,
   LG-FedAvg (Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov & Morency 2020, Algorithm 1)

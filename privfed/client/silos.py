@@ -190,8 +190,8 @@ def _opened(path: Path, terms: Mapping[str, Any], fresh: bool) -> Ledger:
     if ledger is None or not ledger.opened:
         if not fresh:
             raise Broken(
-                f"{path} is missing or empty, but it states the privacy spent on this silo's "
-                "examples; restore the file, or start a new run"
+                f"{path}, which states the privacy spent on this silo's examples, is missing or "
+                "empty; restore the file, or start a new run"
             )
         path.unlink(missing_ok=True)  # left by an interrupted creation
         return Ledger.create(path, terms)

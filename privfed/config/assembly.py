@@ -93,7 +93,7 @@ def known_keys(name: str, section: Mapping[str, Any]) -> set[str]:
 
 
 def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
-    """Parts that `section` names, or holds as classes: kind -> (name, class)."""
+    """Returns the parts that `section` names, or holds as classes: kind -> (name, class)."""
     chosen: dict[str, tuple[str, type[Any]]] = {}
     for key, (kind, default) in SECTIONS[name].parts.items():
         part, place = section.get(key, default), f"{name}.{key}"
@@ -115,7 +115,7 @@ def _passed(name: str, section: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _models(name: str, section: Mapping[str, Any]) -> list[type[Part]]:
-    """Classes that define keys of `section`: the section's own and its parts."""
+    """Returns the classes that define keys of `section`: the section itself and its parts."""
     return [SECTIONS[name].keys, *(model for _, model in _chosen(name, section).values())]
 
 
@@ -129,7 +129,7 @@ def keys_meant(written: str, section: str = "") -> list[str]:
 
     Args:
       written: a name that is no key where it was written.
-      section: the section in which it was written; if it has such a key, others are left out.
+      section: the section in which `written` stands; if it has such a key, others are left out.
     """
     name = written.replace("-", "_").casefold()
     owners = [each for each in SECTIONS if "." not in each and name in default_keys(each)]
@@ -138,7 +138,7 @@ def keys_meant(written: str, section: str = "") -> list[str]:
 
 
 def _with_loss(raw: Raw) -> Raw:
-    """Returns `raw` with the only loss for its declared labels, if it names none.
+    """Returns `raw`, with the loss for its declared labels if `raw` names none.
 
     Several label columns and a number to predict have one loss; classes have the default one.
     """
@@ -150,10 +150,10 @@ def _with_loss(raw: Raw) -> Raw:
 
 
 def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
-    """Returns `raw` without the keys that are "auto", and these keys.
+    """Returns `raw` without the keys that are "auto", and the names of these keys.
 
-    They are the default for models to which no recommendation of the loss applies, unless clients
-    are at sites on machines of their own.
+    "auto" is the default for models to which no recommendation of the loss applies, unless clients
+    are at sites on their own machines.
     """
     others = {name: dict(section) for name, section in raw.items()}
     linear = isinstance(_chosen("model", raw.get("model", {}))["model"][1], LinearModel)
@@ -176,8 +176,9 @@ def _without_open(raw: Raw) -> tuple[Raw, tuple[str, ...]]:
 def _suited(raw: Raw) -> Raw:
     """Returns `raw` with the defaults that the loss recommends for keys that are left out.
 
-    A part with its own default for a key keeps it if that differs from the default part's. Returns
-    `raw` unchanged if a section is invalid; `assembled` then reports the reason.
+    If the chosen part's own default for a key differs from that of the section's default part, the
+    chosen part's default has precedence. Returns `raw` unchanged if a section is invalid;
+    `assembled` then reports the reason.
     """
     data = _validate(Data, "data", raw.get("data", {}), [])
     source, sampler = _built(raw, "data", "source"), _built(raw, "cohort", "sampler")
@@ -202,7 +203,7 @@ def _built(raw: Raw, name: str, kind: str) -> Any:
 
 
 def _default(name: str, section: Mapping[str, Any], key: str) -> Any:
-    """Default of `key` in `section`, given the parts named there; None for an unknown key."""
+    """Returns the default of `key` in `section`, given its named parts; None if unknown."""
     models = _models(name, section)
     fields = [model.model_fields[key] for model in models if key in model.model_fields]
     return fields[0].default if fields else None
@@ -243,7 +244,7 @@ def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
 def _validate(
     model: type[Part], name: str, given: Mapping[str, Any], problems: list[Mistake]
 ) -> Any:
-    """Builds `model` from the keys of `given` that it defines; None if it refuses them."""
+    """Builds `model` from the keys in `given` that `model` defines; None if they are invalid."""
     values = {key: given[key] for key in given if key in model.model_fields}
     try:
         return model.model_validate(values)
@@ -274,7 +275,7 @@ def _one_budget(privacy: Privacy) -> Privacy:
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise Refused(
             "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "
-            "epsilon is a budget that noise is solved for, noise_multiplier fixes the noise",
+            "epsilon is a budget, for which noise is solved; noise_multiplier fixes the noise",
             key="privacy.epsilon",
         )
     if privacy.epsilon is None and privacy.noise_multiplier is None:

@@ -14,7 +14,7 @@ class AttackKeys(Part):
     fraction: float = Field(0.0, ge=0, lt=1)
     """The fraction of all clients that is Byzantine, rounded to an integer number of clients."""
     selection: Literal["once", "round"] = "once"
-    """Whether the same clients attack in every round ("once"), or others are drawn each round."""
+    """Whether attackers are drawn "once" for all rounds, or again in each "round"."""
     stage: Literal["auto", "before_bound", "after_bound"] = "auto"
     """Whether attackers' rows are bounded like others' ("before_bound") or not ("after_bound");
     "auto" bounds them unless clients take part in a secure sum themselves."""

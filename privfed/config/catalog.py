@@ -49,7 +49,7 @@ def class_of(module: str, name: str) -> ast.ClassDef | None:
 
 
 def _documented(module: str, name: str) -> dict[str, str]:
-    """Docstrings of the keys that a class itself defines; none for a class created at run time."""
+    """Returns the docstrings of a class's own keys; none for a class created at run time."""
     try:
         node = class_of(module, name)
     except (ImportError, OSError, SyntaxError, ValueError):
@@ -89,7 +89,7 @@ def catalog() -> dict[str, dict[str, str]]:
 
 
 def _described(kind: str, name: str) -> str:
-    """Describes a part without importing it, where possible: some imports are slow."""
+    """Describes a part, without importing the part where possible: some imports are slow."""
     target = BUILT_IN[kind].get(name)
     if target and kind != "objective":
         return _line(_documentation(target))
@@ -157,7 +157,7 @@ def schema() -> _Schema:
 def _section(name: str, definitions: _Schema) -> _Schema:
     """Builds the schema of a section: its keys, naming keys, and each named part's keys.
 
-    A part from outside has keys of its own, so unknown keys are allowed next to one.
+    An external part (`module:name`) has its own keys, so unknown keys are allowed in addition.
     """
     section = SECTIONS[name]
     properties = _properties(section.keys, definitions)
@@ -240,7 +240,7 @@ def written_part(kind: str, name: str, like: str = "") -> tuple[str, str]:
 
 
 def _usual(kind: str) -> str:
-    """The built-in part that a new one extends: the default of its key, or the first that acts."""
+    """Returns the built-in part that a new part extends: the default, or the first that acts."""
     named = [section.parts.values() for section in SECTIONS.values()]
     defaults = {of: default for parts in named for of, default in parts}
     usual = defaults.get(kind, "")
@@ -255,7 +255,7 @@ def example_keys(part: type[BaseModel]) -> dict[str, Any]:
 
 
 def _overridden(kind: str, base: type[BaseModel]) -> list[str]:
-    """The hooks that `base` defines, or at least half of the built-in parts of its form."""
+    """Returns the hooks that `base`, or at least half of the built-in parts of its form, define."""
     hooks = [name for name in hooks_of(kind, base) if inspect.isfunction(getattr(base, name, None))]
     parts = [find(kind, name, kind) for name in BUILT_IN[kind]]
     form = base.__mro__[1]
@@ -266,7 +266,7 @@ def _overridden(kind: str, base: type[BaseModel]) -> list[str]:
 
 
 def _overriding(kind: str, base: type[BaseModel], hook: str) -> str:
-    """The definition of a hook that calls the one of `base`, with the contract's docstring."""
+    """Returns the definition of a hook that calls that of `base`, with the contract's docstring."""
     signature = inspect.signature(getattr(base, hook))
     plain = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
     forms: dict[Any, str] = {

@@ -1,9 +1,9 @@
 """The typed configuration of a run: sections and keys, assembled from the parts' own files.
 
 A TOML file (or nothing: the default run) and `--set section.key=value` become frozen, strict
-models. A written value takes precedence over the loss's recommendation, and that over a field's own
-default. Unknown keys, wrong types and values out of range are refused here, all of them in one
-message. `privfed.plan.plan` refuses invalid combinations.
+models. A written value takes precedence over the loss's recommendation, and a recommendation over a
+field's own default. Unknown keys, wrong types and values out of range are refused here, all of them
+in one message. `privfed.plan.plan` refuses invalid combinations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import tomli_w
 
@@ -55,7 +55,8 @@ from privfed.privacy.shared_noise import JointNoise, SharedNoise, noised_jointly
 from privfed.sampling.availability import Availability, Devices
 from privfed.sampling.cohort import Sampler
 from privfed.sampling.evaluation_rounds import EvaluationRounds
-from privfed.secure.summation import RowHiding, SumProtocol, shows_no_row
+from privfed.secure.encoded_sum import SecureProtocol
+from privfed.secure.summation import SumProtocol
 from privfed.server.optimizer import ServerOptimizer
 
 Raw = dict[str, dict[str, Any]]
@@ -71,10 +72,10 @@ class Config:
     Attributes:
       names: the name of each part, by kind.
       given: the classes of parts that were passed as classes instead of names, by kind.
-      noise_multiplier: the result of calibration; None before it.
+      noise_multiplier: the result of calibration; None before calibration.
       admitted: the smallest cohort with which a secure sum begins in a training round, if it was
         solved for; a resume keeps it.
-      evaluation_admitted: the same for rounds that evaluate.
+      evaluation_admitted: the smallest such cohort in a round that evaluates.
       open: keys that are "auto": their values are chosen when the run starts.
       auto: the keys that were "auto", and the examples from which their values were chosen.
       chosen: set if the run is one of several candidates to choose from.
@@ -204,18 +205,18 @@ class Config:
         return self.attacked and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
-    def row_hiding(self) -> RowHiding | None:
-        """The protocol that sums rows without showing them; None if the server sees the rows."""
-        return self.protocol if shows_no_row(self.protocol) else None
+    def row_hiding(self) -> SecureProtocol | None:
+        """The protocol that sums rows without revealing them; None if the server sees rows."""
+        return cast("SecureProtocol", self.protocol) if self.secured else None
 
     @property
     def shared_noise(self) -> SharedNoise | None:
-        """The mechanism, if clients contribute shares of its noise; otherwise None."""
+        """The mechanism if clients add shares of its noise to secure sums; otherwise None."""
         return self.mechanism if shares_noise(self.mechanism) else None
 
     @property
     def joint_noise(self) -> JointNoise | None:
-        """The mechanism, if clients share noise of rows that the server sees; otherwise None."""
+        """The mechanism if pairs of clients share noise on rows for the server; otherwise None."""
         return self.mechanism if noised_jointly(self.mechanism) else None
 
     @property
@@ -225,7 +226,7 @@ class Config:
 
     @property
     def against(self) -> str:
-        """The party against which the budget holds, for shared noise; otherwise empty."""
+        """The party against which the budget holds, for distributed noise; otherwise empty."""
         if self.joint_noise:
             return "clients"
         if self.shared_noise is None:
@@ -248,12 +249,12 @@ class Config:
 
     @property
     def secured(self) -> bool:
-        """Whether a protocol sums the rows without showing any single one."""
+        """Whether a protocol sums rows without revealing any single row."""
         return bool(self.protocol.hides_rows)
 
     @property
     def real_clients(self) -> bool:
-        """Whether clients are the source's own, each with its own examples, and not simulated."""
+        """Whether clients are those of the source, with their own examples, and not simulated."""
         return bool(self.source.holds_real_clients and not self.partition.assigns)
 
     @property

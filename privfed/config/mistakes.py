@@ -32,8 +32,8 @@ _KINDS = {
     "less_than": "a number below {lt}",
     "less_than_equal": "a number of at most {le}",
     "literal_error": "{expected}",
-    "too_short": "at least {min_length} of them",
-    "too_long": "at most {max_length} of them",
+    "too_short": "at least {min_length} entries",
+    "too_long": "at most {max_length} entries",
     "string_too_short": "at least {min_length} letters",
 }
 """The expected value, by the library's kind of error."""
@@ -111,7 +111,7 @@ def named_elsewhere(name: str) -> list[str]:
 
 
 def listed_mistakes(wrong: Sequence[Mistake], where: str = "") -> str:
-    """Lists the texts of `wrong`, one per line: at most ten, and the number of the others.
+    """Lists the texts of `wrong`, one per line: at most ten, then the number of further ones.
 
     Args:
       wrong: the mistakes.
@@ -126,7 +126,7 @@ def listed_mistakes(wrong: Sequence[Mistake], where: str = "") -> str:
 def mistakes(
     error: ValidationError, section: str, given: Mapping[str, Any], model: type[BaseModel]
 ) -> list[Mistake]:
-    """Returns one mistake for each place that the validation error concerns.
+    """Returns one mistake for each key that the validation error concerns.
 
     Args:
       error: the error of the library.
@@ -164,7 +164,7 @@ def _holds(value: Any, step: str | int) -> bool:
 
 
 def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel]) -> Mistake:
-    """Builds a mistake from the branches of a union that matched the value deepest."""
+    """Builds a mistake from the branches of a union that match the value most deeply."""
     deepest = max(len(problem.path) for problem in problems)
     problems = [problem for problem in problems if len(problem.path) == deepest]
     first = problems[0]

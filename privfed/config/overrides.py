@@ -79,7 +79,7 @@ def assign(raw: Raw, target: str, value: Any) -> None:
 
 
 def is_key(target: str) -> bool:
-    """Whether `target` is a key of some section, or of a table within one."""
+    """Whether `target` is a key of a section, or of a table within a section."""
     name, dot, _ = target.rpartition(".")
     return bool(dot) and (name in SECTIONS or _is_table(name))
 
@@ -101,7 +101,7 @@ def _is_table(target: str) -> bool:
 
 
 def _value(text: str) -> Any:
-    """A TOML value, or else the text itself: `server.optimizer=fedavg` needs no quotes."""
+    """Returns `text` parsed as a TOML value, or else unchanged: `=fedavg` needs no quotes."""
     try:
         document = from_toml(f"value = {text}")
         return document["value"] if len(document) == 1 else text

@@ -49,7 +49,7 @@ def same_name(config: Config, theirs: Population) -> bool:
 def perhaps_same(config: Config, theirs: Population) -> bool:
     """Whether a model trained on `theirs` may reveal data of this run's clients.
 
-    An older ledger that does not state the sources of simulated clients may concern any population.
+    True for any older ledger that does not state the sources of simulated clients.
     """
     sources = theirs.get("sources")
     known = bool(sources) or _is_file(theirs.get("unit"))

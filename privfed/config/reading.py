@@ -86,7 +86,7 @@ def keys_of_outside_parts(text: str, of: str) -> list[str]:
 
 
 def overridden(config: Config, overrides: Iterable[str]) -> Config:
-    """Returns `config` with `section.key=value` overrides. Raises `Refused`."""
+    """Returns `config` with `section.key=value` overrides. Raises `Refused` if one is invalid."""
     raw = config.raw()
     for assignment in overrides:
         override(raw, assignment)
@@ -94,7 +94,7 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
 
 
 def reassembled(raw: Raw, config: Config) -> Config:
-    """Builds a configuration from `raw`; solved values (the noise) are those of `config`."""
+    """Builds a configuration from `raw`, with the solved values (such as the noise) of `config`."""
     return assembled(raw, config.resolved)
 
 
@@ -119,7 +119,7 @@ def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Reads a TOML file of privfed and removes its "format", which is checked.
+    """Reads a TOML file of privfed, and checks and removes its "format".
 
     Args:
       path: the file.

@@ -17,7 +17,7 @@ class Chosen:
     A grid that tunes privately (`privfed.grid.private_tuning`) writes this record into each
     candidate's configuration.
 
-    `charge` is the hash of the line that charges the choice in its ledger; empty before the charge.
+    `charge` is the hash of the line in the tuning's ledger that charges the choice; empty before.
     """
 
     repetitions: Repetitions
@@ -39,7 +39,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Resolved:
-    """The values that a plan solved for, as stored in the file: see `privfed.config.config`."""
+    """The values that a plan solved for, as stored in a resolved run file (`Config`)."""
 
     noise_multiplier: float | None = None
     admitted: int = 0

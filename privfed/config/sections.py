@@ -91,16 +91,16 @@ class Data(Part):
     holdout_fraction: float = Field(0.2, gt=0, lt=1)
     """The held-out fraction, if the source has no test set of its own."""
     setting: Literal["cross_device", "cross_silo"] = "cross_device"
-    """"cross_device": clients need not return. "cross_silo": they do, and may keep state."""
+    """"cross_device": clients need not return. "cross_silo": they return, and may keep state."""
     sites: int = Field(0, ge=0, le=10_000)
     """The number of sites that hold the clients, as hospitals hold patients: a declared public
     constant, never counted. 0: there are no sites. A site may have no clients."""
     sites_per_client: int = Field(1, ge=1, le=64)
-    """The largest number of sites at which one client has rows: declared, and refused beyond it."""
+    """The declared largest number of sites at which one client has rows; more are refused."""
     site_partition: Literal["even", "size", "label", "elsewhere"] = "even"
     """The assignment of clients to sites if no column states it. "even": equally many clients at
-    each. "size": shares proportional to 1, 1/2, 1/3, …. "label": by their most frequent label, so
-    that label distributions differ between sites. "elsewhere": sites run on machines of their own
+    each. "size": numbers proportional to 1, 1/2, 1/3, ….  "label": by their most frequent label, so
+    that label distributions differ between sites. "elsewhere": sites run on their own machines
     (`privfed federation run`)."""
     whereabouts: ClassVar[frozenset[str]] = frozenset(
         {"sites", "sites_per_client", "site_partition"}
@@ -161,7 +161,7 @@ class Privacy(Part):
     delta: float = Field(1e-4, gt=0, lt=1)
     """The delta of (epsilon, delta)-differential privacy."""
     accountant: Literal["tightest", "rdp", "pld"] = "tightest"
-    """The accountant whose upper bound counts; "tightest" is the smallest of the proved bounds."""
+    """The accountant whose upper bound is stated; "tightest": the smallest proved bound."""
     against: Literal["server", "readers"] = "server"
     """The party against which the budget holds, if noise is distributed and there are two
     guarantees."""
@@ -187,7 +187,7 @@ class Aggregation(Part):
     """Weights of clients in a sum. "auto": uniform under privacy and for robust rules, otherwise by
     their numbers of examples."""
     most_examples: int = Field(0, ge=0)
-    """The largest number of examples that counts for one client's weight; 0: no bound."""
+    """The largest number of examples that enters one client's weight; 0: no bound."""
     silo_weights: list[Annotated[float, Field(ge=0)]] = []
     """One declared weight for each silo, instead of `weights`."""
     byzantine: int = Field(0, ge=0)
@@ -201,14 +201,14 @@ class Secure(Part):
     capacity: int = Field(0, ge=0, le=100_000_000)
     """The largest cohort that a sum can hold; 0: the largest that can be sampled."""
     minimum: int = Field(0, ge=0)
-    """The smallest number of clients whose rows arrived, below which the sum aborts; of sites, if
-    they are the parties."""
+    """The smallest number of survivors (clients, or sites if these are the parties); with fewer the
+    sum aborts."""
     simulate: Literal["messages", "arithmetic"] = "messages"
     """"messages": every party executes the protocol. "arithmetic": the same sums without
     cryptography."""
     deadline: float = Field(0.0, ge=0, le=86_400)
-    """Seconds that a site on a machine of its own has to train, for any sampled clients; it sends
-    its row when they are over. 0: as soon as it can, which is a simulation."""
+    """The time in seconds after which a site on its own machine sends its row, whichever clients
+    were sampled. 0: the site sends as soon as it can, which is a simulation."""
 
 
 class Audit(Part):
@@ -222,7 +222,7 @@ class Audit(Part):
     examples: int = Field(8, ge=1, le=10_000)
     """The number of examples of an input canary."""
     craft_steps: int = Field(20, ge=0, le=10_000)
-    """The number of steps that optimise its examples at public models; 0: they are random."""
+    """The number of steps that optimise a canary's examples at public models; 0: random ones."""
     confidence: float = Field(0.95, ge=0.5, lt=1)
     """The confidence level of the lower bounds on epsilon."""
 
@@ -256,10 +256,10 @@ class EvaluationKeys(Part):
     """A declared column of categories, or "label": every metric is also measured for each of its
     groups. On the public test set, the first metric and the differences between groups."""
     holdout: float = Field(0.2, ge=0, lt=1)
-    """The fraction of its examples that each client holds out for evaluation, spread evenly; 0: it
+    """The fraction of a client's examples held out for evaluation, spread evenly; 0: the client
     evaluates on all its training examples."""
     size: int = Field(0, ge=0)
-    """The expected cohort size of an evaluation; 0: the training cohort's."""
+    """The expected cohort size of an evaluation; 0: that of training."""
     personal: bool = False
     """Whether clients evaluate their personal models, if they have any."""
     confidence: float = Field(0.95, ge=0.5, lt=1)
@@ -277,7 +277,7 @@ class Stop(Part):
     patience: int = Field(0, ge=0)
     """The number of successive evaluations without improvement that ends the run; 0: no limit."""
     by: str = ""
-    """The metric that has to improve; "": the first one."""
+    """The metric that has to improve; "": the first metric."""
 
 
 class Budget(Part):

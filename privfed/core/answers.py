@@ -1,4 +1,4 @@
-"""Checks parts from outside privfed against the contract of their kind.
+"""Checks external parts against the contract of their kind.
 
 The hooks of a part must return values of the type and shape that the contract states, and every
 public name that the part defines must be a hook or a declaration.
@@ -61,7 +61,7 @@ def contract_of(kind: str) -> type[Any]:
 def declared(contract: type[Any]) -> set[str]:
     """Returns the public names that a contract annotates, defines or lists in `_declares`.
 
-    For a protocol that extends other protocols, the names of all of them.
+    For a protocol that extends other protocols, the names of all these protocols.
     """
     protocols = [each for each in contract.__mro__ if getattr(each, "_is_protocol", False)]
     names = {
@@ -79,7 +79,7 @@ def is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
 
 
 def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[BaseModel]) -> None:
-    """Refuses a part from outside that overrides no hook, or defines an unread public name.
+    """Refuses an external part that overrides no hook, or has a public name that nothing reads.
 
     A part that extends `scratch` alone is accepted: it implements its protocol in full.
 
@@ -121,7 +121,7 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
 
 
 def refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
-    """Refuses a declaration that is written as a key, and a hook that a declaration switches off.
+    """Refuses a declaration that is written as a key, and a hook that a declaration disables.
 
     A class lists such hooks in `_called_if`, each with its declaration.
 
@@ -146,7 +146,7 @@ def refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
         if not getattr(part, switch) and getattr(part, hook) is not getattr(base, hook):
             raise Refused(
                 f"{named}, whose method {hook} is never called, since {switch} is "
-                f"{getattr(part, switch)!r}; declare another {switch}, or remove {hook}"
+                f"{getattr(part, switch)!r}; set {switch} to another value, or remove {hook}"
             )
 
 
@@ -204,12 +204,12 @@ def hooks_of(kind: str, part: type[BaseModel]) -> set[str]:
 
 
 def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
-    """Wraps the hooks of a part from outside, so they refuse results that violate the contract.
+    """Wraps the hooks of an external part so that results which violate the contract are refused.
 
     Args:
       kind: the kind of part, a key of `CONTRACTS`.
       part: the class whose hooks are replaced in place.
-      ours: whether to wrap those of a built-in part, too, as tests do.
+      ours: whether to wrap the hooks of built-in parts too, as tests do.
     """
     for each in part.__mro__:
         for name, hook in [*vars(each).items()]:
@@ -229,7 +229,7 @@ def _is_ours(made: Any) -> bool:
 
 
 def _promised(kind: str, part: type[BaseModel], name: str) -> Any:
-    """The function of the contract, or of a class of privfed, that states what a hook returns."""
+    """Returns the function, of the contract or of a class of privfed, whose result a hook has."""
     if name.startswith(("_", "model_")) and name != "__call__":
         return None
     for each in (*contract_of(kind).__mro__, *reversed(part.__mro__)):
@@ -276,7 +276,7 @@ def refuse_shape(tensor: Any, shape: tuple[Any, ...], part: object, hook: Any) -
 
     Args:
       tensor: the tensor that the hook returned.
-      shape: the expected shape; one that begins with `...` is that of the last axes.
+      shape: the expected shape; after `...` at its beginning, that of the last axes.
       part: the part that owns the hook, named in the message.
       hook: the contract's function, whose first sentence is quoted.
     """
@@ -312,7 +312,7 @@ def _fits(value: Any, expected: Any) -> bool:
 
 
 def _is_a(value: Any, of: Any) -> bool:
-    """Whether `value` is an instance of `of`, or supports the conversion to it."""
+    """Whether `value` is an instance of `of`, or supports conversion to `of`."""
     if of is Any or of is Self:
         return of is Any or is_part(type(value))
     if dunder := {bool: "__bool__", int: "__index__", float: "__float__"}.get(of):

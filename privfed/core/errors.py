@@ -34,7 +34,7 @@ def for_interface(text: str) -> str:
     """Returns `text`, which names flags and commands, in the terms of the user's interface.
 
     In Python, a flag becomes the argument of the same name, and a command in backquotes becomes a
-    call. A command without a counterpart in Python is kept.
+    call. A command without a counterpart in Python is unchanged.
     """
     if ON_COMMAND_LINE.get() or ("--" not in text and "privfed " not in text):
         return text
@@ -47,7 +47,7 @@ def resume_command(run: Path) -> str:
 
 
 def _as_call(command: re.Match[str]) -> str:
-    """The call for a command; the command itself if there is none."""
+    """Returns the Python call for a command; the command itself if there is none."""
     for pattern, call in _CALLS.items():
         if given := re.fullmatch(pattern, command[1] or command[2]):
             words = [repr(word) for words in given.groups() for word in shlex.split(words)]
@@ -63,8 +63,8 @@ class PrivfedError(Exception):
     of `str(error)`, and commands print it only with --show-values. If the causing exception may
     quote data, raise this error `from None`.
 
-    The message names flags, and commands in backquotes; `str(error)` gives it in the terms of the
-    interface that is used (`for_interface`).
+    The message names flags, and commands in backquotes; `str(error)` is the message in the terms of
+    the interface in use (`for_interface`).
 
     Args:
       message: the public text.
@@ -96,7 +96,7 @@ class Busy(Refused):
 
 
 class ByzantineProved(Refused):
-    """Secure sums identified more Byzantine parties than the guarantee of a next round allows."""
+    """Secure sums identified more Byzantine parties than the next round's guarantee allows."""
 
 
 class RankLost(PrivfedError):
@@ -115,7 +115,7 @@ class Broken(PrivfedError):
 def public_text(error: BaseException) -> str:
     """Returns the text of `error` without private data: for a library's error, only its type.
 
-    An error of the operating system is given in the system's words, which never quote a file.
+    For an error of the operating system, the system's message, which never quotes file contents.
     """
     if isinstance(error, PrivfedError | AccountingError):
         return str(error)
@@ -137,7 +137,7 @@ def private_text(error: BaseException) -> str:
 
 
 def _system_words(error: BaseException) -> str:
-    """The operating system's message for its own errors; "" for any other error."""
+    """Returns the operating system's message for its own errors; "" for any other error."""
     number = error.errno if isinstance(error, OSError) else None
     return os.strerror(number) if number is not None and number in errno.errorcode else ""
 
@@ -162,7 +162,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def unreadable(what: object, error: BaseException) -> PrivfedError:
-    """Builds the error for a file of a run that cannot be read; it quotes nothing of the content.
+    """Builds the error for a file of a run that cannot be read; it quotes no content of the file.
 
     Args:
       what: names the file.

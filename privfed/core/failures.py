@@ -57,14 +57,14 @@ KINDS = {
 SHOW_VALUES = "--show-values"
 """The flag with which commands quote private data in their messages."""
 _QUOTES: ContextVar[bool | None] = ContextVar("_QUOTES", default=None)
-"""Whether messages quote private data; None: they do not, and no flag changes it."""
+"""Whether messages quote private data; None: they do not, and no flag changes that."""
 _AS_JSON: ContextVar[bool] = ContextVar("_AS_JSON", default=False)
 """Whether standard output is for one JSON object."""
 
 
 @contextlib.contextmanager
 def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
-    """A context of a command: sets whether messages quote private data, and failures are also JSON.
+    """A context that sets whether a command's messages quote private data, and it prints JSON.
 
     Args:
       quotes: whether messages quote private data. None: they do not, and no message names a flag
@@ -124,7 +124,7 @@ def _with_advice(error: BaseException, advice: str) -> str:
 
 
 def _with_private_text(public: str, error: BaseException) -> str:
-    """Appends to `public` the private text of `error`, or the flag that shows it, if any."""
+    """Appends to `public` the private text of `error`, if any, or the flag that shows it."""
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public
@@ -154,7 +154,7 @@ def ends_silently(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """A context in which Python's own reports name only the type and place of a problem.
+    """Returns a context in which Python's own reports name only a problem's type and place.
 
     This applies to warnings, uncaught exceptions of threads and unraisable exceptions. Their texts
     may come from libraries and quote data; they are printed only if messages quote data.
@@ -231,7 +231,7 @@ def print_failure(message: str, code: int, kind: str, key: str | None = None, **
 
 
 def say(message: str) -> None:
-    """Prints lines on standard error, with all characters escaped that control a terminal."""
+    """Prints lines on standard error; characters that control a terminal are escaped."""
     lines = visible(message).splitlines() or [""]
     click.echo(f"privfed: {lines[0]}", err=True)
     for line in lines[1:]:

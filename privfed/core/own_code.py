@@ -1,4 +1,4 @@
-"""Code from outside privfed: a digest of its sources, and its frames in a traceback."""
+"""External code (not privfed's): a digest of its sources, and its frames in a traceback."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _OTHERS = (
 
 
 def sources_digest(classes: Iterable[Any]) -> str:
-    """SHA-256 of the sources of those `classes` or functions that a user wrote; "" if none.
+    """Returns SHA-256 of the sources of the user-written ones of `classes`; "" if there are none.
 
     Comments and blank lines do not count. If a source cannot be read, as for code typed at a
-    prompt, only the name enters.
+    prompt, only the name is hashed.
     """
     theirs = {each for each in classes if _package(each) not in _OTHERS}
     if not theirs:
@@ -41,13 +41,33 @@ def _sources(theirs: set[Any]) -> Iterator[str]:
     for each in sorted(theirs, key=lambda part: (_name(part), _package(part))):
         yield _name(each)
         try:
-            yield ast.dump(ast.parse(textwrap.dedent(inspect.getsource(each))))
+            if _name(each) == _LAMBDA:
+                yield from _lambdas(each)
+            else:
+                yield ast.dump(ast.parse(textwrap.dedent(inspect.getsource(each))))
         except (OSError, TypeError, SyntaxError):
             continue
 
 
+def _lambdas(function: Any) -> Iterator[str]:
+    """The lambdas in the line of `function` with its arguments, whose source is no statement."""
+    code = function.__code__
+    nodes = ast.walk(ast.parse("".join(inspect.findsource(function)[0])))
+    lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]
+    for node in lambdas:
+        arguments = tuple(each.arg for each in node.args.args)
+        same = arguments == code.co_varnames[: code.co_argcount]
+        if same and node.lineno == code.co_firstlineno:
+            yield ast.dump(node)
+
+
+_LAMBDA = "<lambda>"
+
+
 def _name(thing: object) -> str:
-    return str(getattr(thing, "__qualname__", thing))
+    """The qualified name; of a lambda, which has none, not that of the function around it."""
+    name = str(getattr(thing, "__qualname__", thing))
+    return _LAMBDA if name.endswith(_LAMBDA) else name
 
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +79,7 @@ _INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in _PLACES)
 def own_frames(error: BaseException) -> str:
     """The frames of `error` in a user's own code, with their source lines; "" if there are none.
 
-    They are formatted as Python formats them, without the exception's text and without values.
+    Frames are formatted as Python formats them, without the exception's text and without values.
     """
     frames = traceback.extract_tb(error.__traceback__)
     return "".join(traceback.format_list([f for f in frames if _is_own(f.filename)])).rstrip()

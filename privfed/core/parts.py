@@ -1,9 +1,9 @@
 """The parts of a run: each is a frozen, strict configuration that also does its work.
 
 A part's file owns its keys. The first key of its section names the part (`[server] optimizer =
-"fedavgm"`), and the part's fields are further keys there. A new part is one file and one line in
-`privfed.core.registry`. A part from outside is `module:name`, or an entry point in the group
-`privfed.<kind>`.
+"fedavgm"`), and the part's fields are further keys there. To add a part, write one file and add one
+line in `privfed.core.registry`. An external part is named as `module:name`, or by an entry point in
+the group `privfed.<kind>`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Part(BaseModel):
 
 
 def part_around(base: type[P], like: Any, **facts: Any) -> type[P]:
-    """Returns a subclass of the part `base` that carries objects which are not keys.
+    """Returns a subclass of the part `base` with class attributes that are objects, not keys.
 
     Args:
       base: the part to extend.
@@ -119,7 +119,7 @@ def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
       key: the configuration key that it was passed for.
 
     Raises:
-      Refused: if it is not a part, or violates the contract of its kind.
+      Refused: if the class is not a part, or violates the contract of its kind.
     """
     name = catalogued(kind, part)
     if not is_part(part):
@@ -134,7 +134,7 @@ def passed(kind: str, part: type[Any], key: str) -> tuple[str, type[Any]]:
 def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
     """Raises `Refused` if a part omits declarations that its kind requires.
 
-    Parts from outside are checked at every use, built-in parts only in tests.
+    External parts are checked at every use, built-in parts only in tests.
 
     Args:
       kind: the kind of part.
@@ -146,7 +146,8 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
     contract, base = contract_of(kind), CONTRACTS[kind].replace(":", ".")
     if issubclass(contract, BaseModel) and not issubclass(part, contract):
         raise Refused(f"{named}, which is no {kind}; expected a subclass of {base}")
-    missing = sorted(declared(contract) - {*dir(part), *part.model_fields})
+    stated = {*dir(part), *part.model_fields} - part.__abstractmethods__
+    missing = sorted((declared(contract) | part.__abstractmethods__) - stated)
     if missing:
         raise Refused(
             f"{named}, which does not declare {', '.join(missing)}; expected all attributes that "
@@ -182,7 +183,7 @@ def imported(target: str, name: str, key: str) -> Any:
     Args:
       target: `module:attribute`.
       name: the part's name as the user wrote it.
-      key: the configuration key that names it, for messages.
+      key: the configuration key that names the part, for messages.
 
     Raises:
       Refused: if the import fails.
@@ -204,12 +205,12 @@ def imported(target: str, name: str, key: str) -> Any:
 
 
 def expected(name: str, known: list[str], *meant: str) -> str:
-    """Describes the accepted names and those `meant`; by default, the one that is close to `name`.
+    """Describes the accepted names, and those `meant`; by default the one closest to `name`.
 
     Args:
       name: the name that was written.
       known: the accepted names.
-      meant: the names that are known to be meant by it.
+      meant: the accepted names that `name` is known to mean.
     """
     likely = meant or [close for close in [nearest(name, known)] if close]
     hint = f" (did you mean {' or '.join(map(repr, likely))}?)" if likely else ""

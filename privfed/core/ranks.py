@@ -1,8 +1,8 @@
-"""Several processes that execute one run: every rank trains its share, and rank 0 decides.
+"""Several processes that execute one run: every rank trains some clients, and rank 0 decides.
 
 All ranks go through the same rounds. Only rank 0 has the ledger and the run directory; it samples
-cohorts and broadcasts them. Each rank trains a part of the cohort and adds the noise of some
-coordinates to its sum; the sums are all-reduced.
+cohorts and broadcasts them. Each rank trains some clients of the cohort, and adds the noise of some
+coordinates to the sum of their updates; the ranks' sums are all-reduced.
 
 Messages between ranks are not encrypted: the ranks are one party on one trusted network.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,45 +32,6 @@ _SPIN = 0.001
 """Seconds of busy waiting for an exchange, and afterwards the interval between two checks."""
 
 
-class Ranks(Protocol):
-    """This process as one of the `count` ranks of its run, with number `rank` counted from 0."""
-
-    @property
-    def rank(self) -> int:
-        """The number of this process; rank 0 decides."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """The number of processes that execute the run."""
-        ...
-
-    def first(self, act: Callable[[], T]) -> T:
-        """Calls `act` on rank 0 only; returns its result, or raises its exception, on all ranks."""
-        ...
-
-    def reduce(self, total: Tensor) -> Tensor:
-        """Returns the sum of `total`, of any shape, over all ranks; may overwrite `total`."""
-        ...
-
-    def on(self, device: torch.device) -> Ranks:
-        """Returns the ranks, with this one training on `device`. All ranks call it, or none."""
-        ...
-
-    def part(self, length: int) -> slice:
-        """Returns this rank's part of a vector `[length]` that the ranks divide among them."""
-        ...
-
-    def claimed(self, task: str, count: int) -> Iterator[int]:
-        """Yields the numbers 0 … count - 1 in this order, each on one rank, to the next idle rank.
-
-        Args:
-          task: a name; all ranks use the same names, equally often.
-          count: number of pieces of work.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class Alone:
     """A run in one process."""
@@ -79,18 +40,28 @@ class Alone:
     count: int = 1
 
     def first(self, act: Callable[[], T]) -> T:
+        """Calls `act` on rank 0 only; returns its result, or raises its exception, on all ranks."""
         return act()
 
     def reduce(self, total: Tensor) -> Tensor:
+        """Returns the sum of `total`, of any shape, over all ranks; may overwrite `total`."""
         return total
 
     def on(self, device: torch.device) -> Alone:
+        """Returns the ranks, with this one training on `device`. All ranks call it, or none."""
         return self
 
     def part(self, length: int) -> slice:
+        """Returns this rank's part of a vector `[length]` that the ranks divide among them."""
         return slice(0, length)
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
+        """Yields the numbers 0 … count - 1 in this order, each on one rank, to the next idle rank.
+
+        Args:
+          task: a name; all ranks use the same names, equally often.
+          count: number of pieces of work.
+        """
         return iter(range(count))
 
 
@@ -101,10 +72,10 @@ ALONE = Alone()
 class Together:
     """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
 
-    The numbers that `claimed` hands out are counted at `store`. The store may outlive a failed
+    The numbers that `claimed` yields are counted at `store`. The store may outlive a failed
     process group, so the counters' names begin with `group`, which is drawn anew for each process
     group. `alive` reports whether the processes that this one monitors still
-    run. `cards` is the process group for sums among GPUs, if each rank has a GPU of its own.
+    run. `cards` is the process group for sums among GPUs, if each rank has its own GPU.
     """
 
     rank: int
@@ -176,7 +147,7 @@ class Together:
         """Begins an exchange and waits until it is complete.
 
         A message to a process that died may never complete, so the ranks are checked meanwhile.
-        Raises `RankLost` if one has died.
+        Raises `RankLost` if a rank has died.
         """
         with rank_lost_on_failure():
             work, began = begin(), time.monotonic()
@@ -188,9 +159,13 @@ class Together:
             work.wait()
 
 
+Ranks = Alone | Together
+"""This process as one of the `count` ranks of its run, with number `rank` counted from 0."""
+
+
 @contextmanager
 def rank_lost_on_failure() -> Iterator[None]:
-    """A context that raises `RankLost` for torch's error about a lost rank."""
+    """Returns a context that turns torch's error about a lost rank into `RankLost`."""
     try:
         yield
     except RuntimeError as error:
@@ -205,7 +180,7 @@ def card_of(device: torch.device) -> str:
 
 
 def backend_of(cards: Sequence[str]) -> Literal["nccl", "gloo"]:
-    """Returns the backend by which ranks with these `cards` compute sums, the same for all.
+    """Returns the backend with which all ranks, with these `cards`, compute sums.
 
     NCCL requires a separate GPU for every rank.
 
@@ -216,10 +191,10 @@ def backend_of(cards: Sequence[str]) -> Literal["nccl", "gloo"]:
 
 
 def refuse_miscounted(ranks: Ranks, times: Tensor, expected: int = 1) -> None:
-    """Raises `RankLost` unless the ranks did each piece of shared work `expected` times in total.
+    """Raises `RankLost` unless the ranks together did each piece of work `expected` times.
 
-    A client counted on two ranks changes a sum by twice its bound, and noise that no rank draws is
-    missing.
+    A client counted on two ranks would change a sum by twice its bound, and noise that no rank
+    draws would be missing.
 
     Args:
       ranks: the ranks of the run.

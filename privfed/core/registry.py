@@ -1,6 +1,6 @@
 """Every built-in part by kind and name, and the contract of each kind.
 
-A new part is its file and a line here.
+To add a part, write its file and add a line here.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "squared_error": "privfed.models.losses.squared_error:SquaredError",
     },
     "objective": {
-        "sgd": "privfed.client.objectives.sgd:Sgd",
+        "sgd": "privfed.client.objective:Sgd",
         "fedprox": "privfed.client.objectives.fedprox:FedProx",
         "fedprox_adaptive": "privfed.client.objectives.fedprox:AdaptiveFedProx",
         "fedfor": "privfed.client.objectives.fedfor:FedFor",
@@ -308,8 +308,15 @@ CONTRACTS = {
 ADAPTERS = {
     "model": "privfed.models.recipes:Foreign",
     "watcher": "privfed.run.watch.watcher:OwnWatcher",
+    "client_schedule": "privfed.core.schedules:OwnSchedule",
+    "server_schedule": "privfed.core.schedules:OwnSchedule",
 }
-"""Kinds whose parts from outside may be plain functions, and the class that adapts them."""
+"""Kinds whose external parts may be plain functions, and the class that adapts a function."""
 
-RETURNED = {"model": "a torch.nn.Module", "watcher": "an observer"}
+RETURNED = {
+    "model": "a torch.nn.Module",
+    "watcher": "an observer",
+    "client_schedule": "a factor for each round",
+    "server_schedule": "a factor for each round",
+}
 """The return value of such a function."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+import numbers
+from collections.abc import Callable
+from typing import ClassVar, Protocol
 
 from pydantic import Field
 
-from privfed.core.parts import Part
+from privfed.core.errors import Refused
+from privfed.core.own_code import in_own_code
+from privfed.core.parts import Part, part_around
 
 
 class Schedule(Protocol):
@@ -15,7 +19,6 @@ class Schedule(Protocol):
 
     def factor(self, round: int) -> float:
         """The factor of the learning rate in `round`, counted from 1."""
-        ...
 
 
 class Constant(Part):
@@ -29,7 +32,7 @@ CONSTANT = Constant()
 
 
 class Staircase(Part):
-    """Multiplied by `decay` after every `every` rounds (Reddi et al. 2021: 0.1, 500)."""
+    """Multiplies the rate by `decay` after every `every` rounds (Reddi et al. 2021: 0.1, 500)."""
 
     decay: float = Field(0.1, gt=0, le=1)
     """The factor of a step."""
@@ -41,7 +44,7 @@ class Staircase(Part):
 
 
 class WarmUp(Part):
-    """Linear from `1 / warmup` up to the rate in round `warmup`, then constant."""
+    """Raises the rate linearly over rounds 1 to `warmup`, then leaves it constant."""
 
     warmup: int = Field(10, ge=1)
     """The number of rounds over which the rate rises."""
@@ -51,7 +54,7 @@ class WarmUp(Part):
 
 
 class Cosine(Part):
-    """Half a cosine from the rate down to zero after `over` rounds (Loshchilov & Hutter 2017)."""
+    """Lowers the rate to zero over `over` rounds, as half a cosine (Loshchilov & Hutter 2017)."""
 
     over: int = Field(ge=1, examples=[10])
     """The number of rounds over which the rate falls."""
@@ -59,3 +62,32 @@ class Cosine(Part):
     def factor(self, round: int) -> float:
         progress = min((round - 1) / self.over, 1.0)
         return (1 + math.cos(math.pi * progress)) / 2
+
+
+class OwnSchedule(Part):
+    """A user's function of the round, counted from 1, which returns the factor of that round."""
+
+    function: ClassVar[Callable[[int], float]]
+
+    @classmethod
+    def of(cls, function: Callable[[int], float]) -> type[OwnSchedule]:
+        """The part whose factors `function` returns."""
+        return part_around(cls, function, function=staticmethod(function))
+
+    def factor(self, round: int) -> float:
+        """The function's result. Raises `Refused` unless that is a number of at least 0."""
+        name = f"the schedule {type(self).__qualname__}"
+        try:
+            factor = type(self).function(round)
+        except (Exception, SystemExit) as error:  # it is the user's own code
+            reason = " ".join(str(error).split())
+            raise Refused(
+                f"{name} failed in round {round}: {type(error).__name__}: {reason}; correct the "
+                f"function, which is called with the round, from 1{in_own_code(error)}"
+            ) from error
+        if not isinstance(factor, numbers.Real) or not 0 <= factor < math.inf:
+            raise Refused(
+                f"{name} returns {factor!r} in round {round}; expected a factor of the learning "
+                "rate, a number of at least 0"
+            )
+        return float(factor)

@@ -5,7 +5,7 @@ chunk size, the rank or a resume, and two methods can be compared on the same co
 
 Streams in `PRIVATE` support the privacy proof, or must be unpredictable to attackers. Unless the
 run is a seeded simulation, they read the operating system's CSPRNG or, since it is slow, expand a
-new key from it by AES-256 for each call, and nothing of them is persisted. Streams in `KEPT` are
+new key from it by AES-256 for each call; their numbers are never stored. Streams in `KEPT` are
 drawn again after a resume: they derive by SHAKE-256 from a secret key of 32 bytes from the
 operating system, stored under private/. Streams in `PUBLIC` (initialisation, splits, shuffling)
 derive from the run's seed by BLAKE2b (keys) and Philox or a 64-bit mixer (draws). An unlisted
@@ -49,8 +49,8 @@ _FEW = 256
 def bernoulli(words: Words, rate: float | Reals) -> NDArray[np.bool_]:
     """Returns Bernoulli(`rate`) draws, computed from the first 53 bits of each of `words`.
 
-    A word below floor(rate 2^53) 2^11 (an exact product) is True, so the probability of True is at
-    most the rate as a float, and lower by less than 2^-53.
+    A word below floor(rate 2^53) 2^11 (an exact product) gives True, so the probability of True is
+    at most the rate as a float, and lower by less than 2^-53.
 
     Args:
       words: independent uniform 64-bit words, shape [n].
@@ -74,9 +74,9 @@ def expanded(key: bytes, size: int) -> bytes:
 
 @dataclass(frozen=True)
 class Keys:
-    """Draws of one (stream, round), or of one stream per client if `clients` is given.
+    """The random numbers of one (stream, round), or of one stream per client if `clients` is given.
 
-    With `seed` None, every call draws afresh: from the operating system's CSPRNG or, for many
+    With `seed` None, every call draws new numbers: from the operating system's CSPRNG or, for many
     words, by AES-256-CTR under a new key from it, in an eighth of the time. With a seed, every call
     repeats the same numbers: take each kind of draw once. A `secret` seed is expanded by SHAKE-256.
     """
@@ -109,9 +109,9 @@ class Keys:
         return self.derived(b"further").bits(count)
 
     def further_at(self, places: NDArray[np.int64]) -> Words:
-        """Returns two words `[n, 2]` for each of `places` `[n]`, independent of `bits`.
+        """Returns two words for each index in `places` `[n]`, as `[n, 2]`, independent of `bits`.
 
-        If seeded, they depend on the place alone.
+        If the keys are seeded, the words depend on the index alone.
         """
         if self.seed is None:
             return self.bits(2 * len(places)).reshape(-1, 2)
@@ -126,20 +126,20 @@ class Keys:
             yield self.derived(client.tobytes())
 
     def derived(self, what: bytes) -> Keys:
-        """Returns independent keys for `what`; without a seed, the operating system's."""
+        """Returns independent keys for `what`; without a seed, keys of the operating system."""
         if self.seed is None:
             return Keys(None)
         seed = hashlib.blake2b(what, key=self.seed, digest_size=16).digest()
         return Keys(seed, None, self.secret)
 
     def bernoulli(self, rate: float | Reals, count: int) -> NDArray[np.bool_]:
-        """Returns `count` independent `bernoulli` with this `rate`, a number or one per draw."""
+        """Returns `count` independent Bernoulli(`rate`) draws, with one rate for all or each."""
         return bernoulli(self.bits(count), rate)
 
     def normal(self, count: int) -> NDArray[np.float64]:
         """Returns `count` standard normals in float64.
 
-        Each is a random sign, and the inverse CDF of 63 bits.
+        Each is a random sign times the inverse CDF of 63 random bits.
         """
         bits = self.bits(count)
         tail = ((bits >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-64
@@ -149,7 +149,7 @@ class Keys:
         return np.asarray(signs * ndtri(np.minimum(tail, 0.5)), dtype=np.float64)
 
     def unforeseeable(self, count: int) -> Words:
-        """Returns `[n, count]` words, row k by AES-256 of client k's number under these keys alone.
+        """Returns words `[n, count]`; row k is AES-256 of client k's number under these keys.
 
         A client's words are indistinguishable from uniform ones even given the words of all other
         clients, which `per_client` does not guarantee. Requires seeded keys.
@@ -168,7 +168,7 @@ class Keys:
         return words.reshape(len(self.clients), 2 * blocks.shape[1])[:, :count]
 
     def generator(self) -> np.random.Generator:
-        """Returns a NumPy generator, for neither noise nor cohorts. Requires a seed."""
+        """Returns a seeded NumPy generator, not to be used for noise or cohorts."""
         if self.seed is None:
             raise ValueError("a private stream has no seeded generator; use bits or normal")
         return np.random.Generator(np.random.Philox(key=np.frombuffer(self.seed, np.uint64)))

@@ -98,7 +98,7 @@ def _unseen(letter: str) -> bool:
 
 
 def nearest(written: str, known: Iterable[str]) -> str | None:
-    """The name of `known` closest to `written` by edit distance; None if all are too far.
+    """Returns the name in `known` closest to `written` by edit distance; None if all are too far.
 
     A distance above a third of the longer name's length is too far. Ties are broken by length and
     alphabet.
@@ -130,7 +130,7 @@ def _words(name: str) -> list[str]:
 
 
 def _apart(name: str, other: str) -> int:
-    """Lower bound on the distance from the lengths alone."""
+    """Lower bound on the edit distance, computed from the lengths alone."""
     return abs(len(" ".join(_words(name))) - len(" ".join(_words(other))))
 
 

@@ -39,7 +39,7 @@ class Layout:
         return sum(size for _, size in self.parts)
 
     def view(self, flat: Tensor, name: str) -> Tensor:
-        """Returns the part `name` of `flat` `[..., m]` as a view. Raises `KeyError`."""
+        """Returns the part `name` of `flat` `[..., m]` as a view. Raises `KeyError` if unknown."""
         start = 0
         for part, size in self.parts:
             if part == name:
@@ -54,7 +54,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Shapes:
-    """The place of each trainable parameter of a module in its flat vector `[d]`."""
+    """The position of each trainable parameter of a module in the flat vector `[d]`."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]

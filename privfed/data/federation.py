@@ -74,7 +74,7 @@ class Examples:
         return len(self.y)
 
     def take(self, index: Indices) -> Examples:
-        """The examples at `index` `[n]`; those of a mapped store stay mapped."""
+        """The examples at `index` `[n]`; features of a mapped store stay mapped."""
         chosen = torch.from_numpy(index)
         owners = None if self.owners is None else self.owners[index]
         sites = None if self.sites is None else self.sites[index]
@@ -120,7 +120,7 @@ class Federation:
         examples of class c have the label at index c.
       root: Public examples that the server trains on.
       shared: Whether the test set belongs to clients that also train.
-      stands_for: Total number of clients, if these are only some of them (else 0).
+      stands_for: Number of clients of the complete population, if this is a part of it (else 0).
       test_scale: Ratio of the complete test set's size to this one's.
       sites: The site `[entries]` of each entry, a number below `data.sites`.
       persons: The client `[entries]` of each entry, ascending from 0 (None: entry k is client k).
@@ -142,7 +142,7 @@ class Federation:
     _stages: dict[int, Federation] = field(default_factory=dict, repr=False, compare=False)
 
     def at(self, round: int) -> Federation:
-        """Returns the population in `round`, with its labels of that round."""
+        """Returns the population with the labels of `round`."""
         passed = sum(1 for start, _ in self.relabelled if start <= round)
         if not passed:
             return self

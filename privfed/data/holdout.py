@@ -166,7 +166,7 @@ def _refuse_overlap(overlap: list[str]) -> None:
     if overlap:
         raise Refused(
             f"{len(overlap)} clients of the test set also train, but its scores are released "
-            "without noise; split the files by client, declare some clients public with "
+            "without noise; split the files by client, hold some clients out without guarantee by "
             'data.holdout = "clients", or, for a simulation, use "examples"',
             private=f"the first of them is {overlap[0]!r}",
         )
@@ -178,8 +178,8 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
         raise Refused(
             'data.holdout is "test", but this source states the owners of examples and has no '
             "public test examples; name some (data.test_path, if the source has this key; in "
-            'Python test=…), or set data.holdout = "clients", which makes some clients public, or '
-            '"examples", which makes the run a simulation'
+            'Python test=…), or set data.holdout = "clients", which exempts some clients from '
+            'the guarantee, or "examples", which makes the run a simulation'
         )
     order = streams.at("holdout").generator().permutation(len(pool))
     test = round(fraction * len(pool))
@@ -197,7 +197,7 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
 
 
 def _split_clients(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Declares each client public by an independent draw, which its name and the seed determine."""
+    """Holds out each client by an independent draw, which its name and the seed determine."""
     if pool.owners is None or not pool.clients:
         raise Refused(
             'data.holdout is "clients", but this source does not state the owner of each '
@@ -208,15 +208,15 @@ def _split_clients(pool: Examples, fraction: float, streams: Streams) -> Holdout
     public = draws < fraction
     if public.all() or not public.any():
         raise Refused(
-            f"data.holdout_fraction is {fraction}, which declares {int(public.sum())} of "
-            f"{len(pool.clients)} clients public, but one has to be public and one to train; "
+            f"data.holdout_fraction is {fraction}, which holds out {int(public.sum())} of "
+            f"{len(pool.clients)} clients, but one has to be held out and one to train; "
             "change data.holdout_fraction or run.seed"
         )
     test, train = _of_clients(pool, public), _of_clients(pool, ~public)
     if not len(test) or not len(train):
         raise Refused(
-            f"data.holdout_fraction is {fraction}, but the {int(public.sum())} clients declared "
-            f"public hold {len(test)} examples, and the others {len(train)}; change "
+            f"data.holdout_fraction is {fraction}, but the {int(public.sum())} clients held "
+            f"out have {len(test)} examples, and the others {len(train)}; change "
             "data.holdout_fraction or run.seed until both have at least one"
         )
     return HoldoutSplit(train, test, public=test.clients, typical=_mean_size(test))

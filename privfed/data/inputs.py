@@ -151,7 +151,7 @@ def by_position(inputs: Inputs) -> bool:
 
 
 def side_by_side(values: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
-    """The values `[N, *shape]` of all inputs in one tensor: `[N, entries]`, or those of `X`."""
+    """Joins inputs `[N, *shape]` to one tensor `[N, entries]`; a single `X` is unchanged."""
     if by_position(inputs):
         return values[X]
     kind = torch.int64 if all(each.integral for each in inputs.values()) else torch.float32

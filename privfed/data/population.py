@@ -43,8 +43,8 @@ def populate(
 
     The test set is the source's declared one, or, by `holdout`, a random fraction of the examples
     ("test", if owners are simulated), of the clients ("clients"), or of each client's examples
-    ("examples", a simulation). It contains examples of clients that train only with "examples", or
-    if no client is `protected`.
+    ("examples", a simulation). Clients of the test set may also train only with "examples", or if
+    no client is `protected`.
 
     If `sites` are declared, each client is at one or several of them, which the source states or
     which are simulated. The clients of the result are then entries: one for each client at each of
@@ -53,7 +53,7 @@ def populate(
     Args:
       source: the source of examples.
       partition: the rule that assigns examples to clients.
-      clients: declared number of clients; a natural population may differ.
+      clients: declared number of clients; a natural population may have another.
       holdout_fraction: fraction to hold out.
       streams: random streams of the run.
       holdout: the rule of the test set: "test", "clients", "examples" or "none".
@@ -66,7 +66,7 @@ def populate(
 
     Raises:
       Refused: if no example would be left to train or to test, the test set would not be public,
-        the partition contradicts its declaration, or sites differ from theirs.
+        or the partition or the sites contradict their declaration.
     """
     built = min(few or clients, clients)
     made_up = source.natural_partition and not source.holds_real_clients
@@ -105,7 +105,7 @@ def _refuse_undeclared_partition(
 
 
 def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
-    """Number of clients of a natural population, which may exceed the clients with examples."""
+    """Number of clients of a natural population, including clients without examples."""
     return len(split.pool.clients) or max(built, int(owners.max(initial=-1)) + 1)
 
 

@@ -1,8 +1,8 @@
 """The sites that hold clients' rows: stated by the source, or simulated before training.
 
 A site holds clients, as a hospital holds patients. The number of sites, and the largest number of
-sites per client, are declared. Simulated sites are determined by the run's seed. They depend on
-their own client only, except with "even", which assigns all clients in turn.
+sites per client, are declared. Simulated sites are determined by the run's seed. Those of a client
+do not depend on other clients, except with "even", which assigns all clients in turn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sites:
       partition: assignment of clients to sites that the source does not state: "even" (clients in
         random order, sites in turn), "size" (sites drawn with probabilities proportional to 1, 1/2,
         1/3, …), "label" (drawn by a Dirichlet distribution of the client's most frequent label), or
-        "elsewhere" (sites on machines of their own).
+        "elsewhere" (sites on their own machines).
     """
 
     count: int

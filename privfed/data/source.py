@@ -1,4 +1,4 @@
-"""The contract of sources of examples: they load them, and declare their origin."""
+"""The interface of sources of examples, which load examples and declare their origin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privfed.data.preprocessing import Preprocessing
 class Source(Protocol):
     """A source of examples.
 
-    A refusal names file, row and declared values; contents of the file belong into the `private`
+    A refusal names file, row and declared values; contents of the file belong in the `private`
     part of `Refused`, never into its message.
     """
 
@@ -31,16 +31,14 @@ class Source(Protocol):
 
         None if the configuration determines no bound.
         """
-        ...
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns the origins of its examples: sources that share one may share clients.
+        """Returns the origins of the examples: two sources with a common origin may share clients.
 
         An origin that ends in "*" stands for all names with that prefix. If the source states
         owners, the first origin identifies its clients. Origins do not depend on the assignment of
         examples to clients, and a copy of the data has the same origins.
         """
-        ...
 
     def load(self, clients: int, streams: Streams) -> Examples:
         """Returns all examples. Owners, if the source knows them, are numbers from 0.
@@ -49,7 +47,6 @@ class Source(Protocol):
           clients: number of clients, for sources that synthesise them.
           streams: random streams of the run.
         """
-        ...
 
     def load_test(self, clients: int, streams: Streams) -> Examples | None:
         """Returns public test examples, none of which `load` returns; None if there are none.
@@ -58,7 +55,6 @@ class Source(Protocol):
           clients: number of test clients, for sources that synthesise them.
           streams: random streams of the run.
         """
-        ...
 
 
 @runtime_checkable
@@ -67,7 +63,6 @@ class LabelFree(Protocol):
 
     def load_inputs(self) -> Examples:
         """Returns all examples in the order of the file, with or without labels (`labelled`)."""
-        ...
 
 
 @runtime_checkable
@@ -96,4 +91,3 @@ class Prepares(Protocol):
         declares their preprocessing. Nothing is refused: numbers beyond their bounds are clipped,
         and other codes count as no category.
         """
-        ...

@@ -38,10 +38,10 @@ class CellCharges:
       run: the charges.
       terms: the terms of the charges (unit, delta, ...), as the first line of a ledger states them.
       prior: the earlier runs that this run counts.
-      public: the public clients, which the guarantee does not cover; None if not known yet.
+      public: the clients declared public, which no guarantee covers; None if not known yet.
       ledger: the run's ledger; None for planned or unknown charges.
-      unread: the reason why the charges are not known; None if they are known.
-      sources: identities of the data; entries that share one may concern the same population.
+      unread: the reason why the charges are unknown; None if they are known.
+      sources: identities of the data; entries with a common source may be of the same population.
     """
 
     cell: str
@@ -93,7 +93,7 @@ def _lacks_noise(spending: Spending) -> bool:
 
 
 def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
-    """Yields the charges of a cell's run, and of its broken runs, which were set aside.
+    """Yields the charges of a cell's run, and of the cell's broken runs, which were set aside.
 
     A seeded run that is trained again repeats its releases, so both count as one run.
 

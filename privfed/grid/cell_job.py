@@ -1,4 +1,4 @@
-"""One cell of a grid, run in a process of its own: trained or resumed, and its result stored."""
+"""One cell of a grid, run in a separate process: trained or resumed, with a stored result."""
 
 from __future__ import annotations
 

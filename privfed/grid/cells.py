@@ -1,4 +1,4 @@
-"""The cells of a grid: the product of its lists, without excluded combinations, for each seed.
+"""The cells of a grid: all combinations of its lists that are not excluded, for each seed.
 
 A hash of its resolved configuration identifies a cell. After the run file or the grid was edited,
 the cells with unchanged configurations are therefore found again. The content of files (data, an
@@ -68,7 +68,7 @@ def grid_points(path: Path, grid: Grid) -> list[dict[str, Any]]:
 
 
 def cells(path: Path, grid: Grid) -> list[Cell]:
-    """Returns the cells of a grid; if the grid tunes, the cells among which tuning chooses.
+    """Returns the cells of a grid; if the grid tunes, the cells from which tuning chooses.
 
     Args:
       path: the grid file.
@@ -169,7 +169,7 @@ def _at_edge(value: Any, options: list[Any]) -> bool:
 
 
 def _distinct(path: Path, planned: list[Cell]) -> list[Cell]:
-    """Returns `planned`. Raises `Refused` if no cell is runnable, or a cell occurs twice."""
+    """Returns `planned`. Raises `Refused` if no cell can run, or if a cell occurs twice."""
     if all(cell.config is None for cell in planned):
         raise Refused(
             f"{path}: every cell is refused; correct the keys; the first cell: {planned[0].refusal}"

@@ -42,15 +42,12 @@ class CellObserver(Protocol):
 
     def begin(self, total: int, done: int, processes: int) -> None:
         """Called before cells run: `done` of `total` cells have already ended."""
-        ...
 
     def started(self, cell: Cell) -> None:
         """Called when `cell` starts."""
-        ...
 
     def ended(self, cell: Cell, result: Result) -> None:
         """Called when `cell` ended with `result`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Experiment:
 
     Attributes:
       files: the tables of the grid, or those of its tuning if the tuning is incomplete.
-      counts: number of cells by status, and of all "cells"; "waiting" counts those without result.
+      counts: number of cells by status, and of all "cells"; "waiting" cells have no result yet.
       joint: the joint guarantee for each population, from the ledgers, cells of the tuning
         included.
     """

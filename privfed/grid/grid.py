@@ -21,15 +21,15 @@ class Method(Part):
     """A named set of keys of the run file, to be compared with other methods."""
 
     name: str = Field(min_length=1)
-    """Its name in tables and figures."""
+    """The method's name in tables and figures."""
     set: dict[str, Any] = {}
-    """Its keys of the run file."""
+    """The method's keys of the run file."""
     tune: dict[str, list[Any]] = {}
     """Options of keys to tune for this method only; they replace those of `tune.over` by key."""
 
 
 class Tuning(Part):
-    """The choice of keys before the grid's seeds are run, by the best mean metric over other seeds.
+    """The choice of keys before the grid's seeds are run: by the best mean metric on other seeds.
 
     Without `by`, the metric is the first measure of the cell's loss, in the loss's direction.
     """

@@ -29,7 +29,7 @@ def composition(charges: Sequence[CellCharges]) -> Priors:
     """Returns the runs to compose: those of `charges` and the earlier runs, each once.
 
     The actual charges of every run count, whether or not tuning chooses it. Of the planned charges
-    of a cell, the maximum over the runs that tuning may choose counts.
+    of a cell, the largest ones of the runs that tuning may choose count.
     """
     ahead = [reduce(_either, left.values()) for left in still_to_charge(charges).values()]
     earlier = {
@@ -62,7 +62,7 @@ def still_to_charge(charges: Sequence[CellCharges]) -> dict[str, dict[str, Prior
 
 
 def _rest(end: Prior, spent: Prior | None) -> Prior:
-    """Returns the charges of `end` beyond those of `spent`."""
+    """Returns the charges of `end` that exceed those of `spent`."""
     if spent is None:
         return end
     rest = Counter(end.spending) - Counter(spent.spending)
@@ -87,7 +87,7 @@ def _most(left: Spending, right: Spending) -> Spending:
 
 
 def _most_examples(left: Spending | None, right: Spending | None) -> Spending | None:
-    """Returns `_most` for charges on examples; None if either run bounds no example."""
+    """Returns `_most` for charges on examples; None if a run has no guarantee for examples."""
     return None if left is None or right is None else _most(left, right)
 
 
@@ -112,7 +112,7 @@ _MEANING = {
 class Group:
     """One guarantee, `bound`, that covers all runs of `cells`.
 
-    It covers them together with the earlier runs that these count.
+    The guarantee covers these runs together with the earlier runs that they count.
     """
 
     cells: frozenset[str]
@@ -134,8 +134,8 @@ class Joint:
       cells: names of the cells.
       groups: the guarantees of cells with equal terms; no epsilon covers two groups.
       differ: names of the terms in which groups differ.
-      void: reasons why some cells have no guarantee. All cells together then have none either, and
-        `groups` are those of the other cells.
+      void: reasons why some cells have no guarantee. Then all cells together have no guarantee, and
+        `groups` covers only the other cells.
       examples: the guarantee for one example of a silo, if all cells use DP-SGD.
       nominal: whether some of the cells are simulations.
       at_most: whether the choice of a tuning is still open, so epsilon is an upper bound.
@@ -155,7 +155,7 @@ class Joint:
 
     @property
     def epsilon(self) -> float | None:
-        """The epsilon over all cells: infinite if some have none, None if there are two groups."""
+        """The epsilon over all cells: infinite if a cell has none, None if there are two groups."""
         if self.void:
             return math.inf
         return self.groups[0].bound.epsilon if len(self.groups) == 1 else None

@@ -76,7 +76,7 @@ def _refuse_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
 
 
 def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
-    """Raises `Refused` if a grid with a private choice asks for more than one released run."""
+    """Raises `Refused` if a grid with a private choice would release more than one run."""
     other_keys = {
         "[grid]": grid.grid, "[[method]]": grid.method, "[[exclude]]": grid.exclude,
         "[[figure]]": grid.figure,
@@ -89,7 +89,7 @@ def _refuse_private_tuning(path: Path, grid: Grid, tuning: Tuning) -> None:
         )
     if len(grid.seeds) != 1 or "seeds" in tuning.model_fields_set:
         raise Refused(
-            f"{path}: tune.private is true, but the choice is over the population of a single "
+            f"{path}: tune.private is true, but the choice is made over the population of one "
             "seed; name one seed in seeds = [...], and leave tune.seeds out"
         )
     if 0.0 < tuning.candidates < 1.0:
@@ -120,7 +120,7 @@ def _refuse_lists(path: Path, where: str, lists: Mapping[str, list[Any]]) -> Non
             )
         if key == "run.seed":
             raise Refused(
-                f"{path}: {where} varies 'run.seed', but seeds have a key of their own; use seeds "
+                f"{path}: {where} varies 'run.seed', but seeds have a separate key; use seeds "
                 "= [...] instead"
             )
         if not values:

@@ -53,7 +53,7 @@ def cells_after_tuning(
 def best_options(
     grid: Grid, tried: Sequence[Cell], results: Mapping[str, Result | None], values: Values
 ) -> Values | str:
-    """Returns the values of tuned keys with the best mean metric, or the reason why none is.
+    """Returns the values of tuned keys with the best mean metric, or why there are none.
 
     The mean is over seeds; a run without the metric counts as infinitely bad.
 
@@ -158,7 +158,7 @@ class Outlook:
 
 
 def outlook(files: Files, grid: Grid, cells: Sequence[Cell], retry: bool) -> Outlook:
-    """Computes the joint guarantees of `cells` and, for a tuning, of the cells measured afterwards.
+    """Computes the joint guarantees of `cells` and, if the grid tunes, of the cells run afterwards.
 
     A planned cell counts with all its rounds, and a completed cell with its actual charges. Before
     tuning has chosen the values of a cell, all its options count with their actual charges, and
@@ -167,7 +167,7 @@ def outlook(files: Files, grid: Grid, cells: Sequence[Cell], retry: bool) -> Out
     Args:
       files: the tables of the grid.
       grid: the grid.
-      cells: its cells; for a tuning, the cells among which tuning chooses.
+      cells: its cells; if the grid tunes, the cells from which tuning chooses.
       retry: whether cells that failed or were refused are repeated.
     """
     excluded: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""A private tuning, from its proposal and its charge to the release of the best run.
+"""Private tuning, from its proposal and its charge to the release of the best run.
 
 ```text
 charge     one line in GRID/tuning.jsonl, durable, before anything is drawn
@@ -17,7 +17,8 @@ interrupted tuning resumes with the same candidates. In a seeded simulation they
 seed; a combination that is drawn twice would repeat the same run, and is therefore trained once.
 
 The release is the directory of the best run, which reveals nothing about the other candidates. It
-is a new copy, so its files are dated after the end of all candidates, and its path names none.
+is a new copy, so its files are dated after the end of all candidates, and its path names no
+candidate.
 """
 
 from __future__ import annotations
@@ -216,7 +217,7 @@ def tune(files: Files, proposal: Proposal, processes: int) -> Tuned:
 def _trained(
     drawn: Sequence[Candidate], places: Places, chosen: Chosen, processes: int
 ) -> list[Result]:
-    """Returns the result of each candidate. Raises `Refused` if the machine interrupted one."""
+    """Returns each candidate's result. Raises `Refused` if the machine interrupted a candidate."""
     results = {each.folder: _result(places.candidates / each.folder) for each in drawn}
     jobs = [
         Job(
@@ -245,7 +246,7 @@ def _result(folder: Path) -> Result | None:
 def _ended(event: Ended[Job], log: Path) -> Result:
     """Returns the result of a candidate that was not interrupted.
 
-    Raises `Refused` for an interrupted one. The reason, which may reveal the candidate, is only
+    Raises `Refused` for an interrupted candidate. The reason, which may reveal it, is only
     written to `log`.
     """
     result = event.result

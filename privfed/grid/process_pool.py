@@ -66,7 +66,7 @@ def _without_main() -> Iterator[None]:
 
 
 class _Worker(Generic[Job]):
-    """One process, started when it is first needed and again after it died."""
+    """One worker process, started at its first job, and again after it died."""
 
     def __init__(self, do: Callable[[Job], Any]) -> None:
         self._do = do

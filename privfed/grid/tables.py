@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 
 Losses = Sequence[tuple[Mapping[str, Any], Loss]]
-"""Pairs of a cell's values, in the form that tables have, and its loss."""
+"""Pairs of a cell's values, in the form that tables have, and the cell's loss."""
 
 
 def less_is_better(loss: Loss, measure: str) -> bool:
     """Whether lower values of `measure` are better.
 
-    The loss declares it for its own metric, and for columns derived from that metric.
+    The loss declares this for its own metric, and for columns derived from that metric.
     """
     return loss.lower_is_better if measure.startswith(loss.measure) else measure.endswith("loss")
 
@@ -116,7 +116,7 @@ def _only(losses: Sequence[Loss], key: str, instead: str) -> str:
 
 
 def summary(keys: Sequence[str], rows: Sequence[Row]) -> list[Row]:
-    """Returns a row per cell over its completed seeds: mean, standard deviation and range."""
+    """Returns a row per cell, over the cell's completed seeds: mean, standard deviation, range."""
     cells: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         cells.setdefault(tuple(row.get(key) for key in keys), []).append(row)
@@ -276,7 +276,7 @@ def write_cells(
     results: Mapping[str, Result | None],
     joint_guarantees: Sequence[Joint],
 ) -> None:
-    """Writes the tables of the cells that ended; writes nothing if none has.
+    """Writes the tables of the cells that ended; writes nothing if no cell has ended.
 
     Args:
       files: the tables.
@@ -325,7 +325,7 @@ def _with_measures_over_rounds(cell: Cell, rounds: Sequence[Row], result: Result
     """Returns `result` with the best value and the late average of its first metric.
 
     The best value on a test set is optimistic; it is reported in addition to the final value, in a
-    column of its own. The late average is over the last 100 rounds, if there were that many. Other
+    separate column. The late average is over the last 100 rounds, if there were that many. Other
     values of the last round are also added.
     """
     if not rounds or cell.config is None:

@@ -1,4 +1,4 @@
-"""The single charge of a tuning, made before its first candidate, for any number of candidates.
+"""The single charge of private tuning, made before the first candidate, however many follow.
 
 The ledger contains a commitment to the secret from which all draws derive. The secret is durable
 before the charge and is never drawn again, so one charge can release the best of only one set of
@@ -37,7 +37,7 @@ class Places:
 
     @property
     def ledger(self) -> Path:
-        """The ledger with the single charge; it has another name than the ledger of a run."""
+        """The ledger with the single charge; its file name differs from that of a run's ledger."""
         return self.grid / "tuning.jsonl"
 
     @property
@@ -73,7 +73,7 @@ def charge_tuning(proposal: Proposal, places: Places) -> Ledger:
       places: its files.
 
     Raises:
-      Refused: if runs that this ledger did not charge, or a ledger of another tuning, exist there.
+      Refused: if the folder has runs that this ledger did not charge, or another tuning's ledger.
       BudgetExceeded: if earlier runs left too little of the budget.
     """
     ledger = Ledger.recover(places.ledger) if places.ledger.exists() else None
@@ -159,7 +159,7 @@ def _commitment(key: bytes) -> str:
 
 
 def _refuse_another(proposal: Proposal, ledger: Ledger) -> None:
-    """Raises `Refused` if `ledger` is not that of this tuning."""
+    """Raises `Refused` if `ledger` is the ledger of another tuning."""
     if ledger.terms.get("config") != proposal.digest:
         differs = "the combinations, the expected number of candidates, or the score"
     elif Priors.stated(ledger.terms).runs != proposal.before.runs:

@@ -1,4 +1,4 @@
-"""The plan and cost of a private tuning, computed before any candidate is drawn.
+"""The plan and cost of private tuning, computed before any candidate is drawn.
 
 *Releases*: the directory of the best run by a score that is fixed here, and one line in a ledger.
 *Mechanism*: K runs, where the secret K has a public distribution; each run trains one combination

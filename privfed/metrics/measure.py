@@ -1,4 +1,4 @@
-"""The contract of a measure of federated evaluation: vectors per example, estimates from the sum.
+"""The interface of measures of federated evaluation: vectors of examples, estimates from sums.
 
 Clients score a released model on their own examples and each sends one bounded row
 (`privfed.metrics.measure_row`). The server learns only the noised sum of rows.
@@ -145,7 +145,7 @@ class Count(Enum):
     """The count of examples that divides the estimate of a measure."""
 
     SHARED = "all examples: one count for all measures of a row"
-    APART = "only the examples that the measure can score: a count of its own"
+    APART = "only the examples that the measure can score: a separate count"
     NONE = "none: the vectors of the measure contain the counts"
 
 

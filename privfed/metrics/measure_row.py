@@ -6,7 +6,7 @@ counts. Let m be the mean of j's vectors over these examples. The row contains, 
 
     s of all its examples in g, times the weight of the count, and
     s phi_j(m) times the weight w of a measure, phi_j = `Measure.parts` (and s times w, for a
-    measure that counts examples apart)
+    measure that counts examples separately)
 
 over all g and j. A client without examples sends zeros.
 
@@ -87,7 +87,7 @@ def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, coun
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a measure's part of a row and of the count that measures share."""
+    """The weight of a measure's part of a row, and the weight of the count that measures share."""
 
     measure: float
     count: float
@@ -144,8 +144,8 @@ class MeasureRow:
     def of_examples(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Returns one vector per example, from which `of_clients` computes rows.
 
-        It has a 1 and then, for each measure, whether the measure counts the example (0 or 1) and
-        the example's vector times this number.
+        A vector has a 1 and then, for each measure, whether the measure counts the example (0 or
+        1) and the example's vector times this number.
 
         Args:
           outputs: the model's outputs, shape `[n, *positions, width]`.

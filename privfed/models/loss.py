@@ -1,4 +1,4 @@
-"""The contract of losses: the loss that clients minimise, and the measures of a model.
+"""The interface of losses: the loss that clients minimise, and the measures of a model.
 
 Outputs are `[B, *positions, width]` and labels `[B, *positions]` or `[B, width]`; every loss gives
 one number per example. Examples are scored in pieces: `scores` computes the terms of each example,
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from privfed.core.deferred import Tensor, torch
 from privfed.core.errors import Refused
@@ -25,20 +25,28 @@ _CLIP, _COHORT = 0.4, 150
 _LEAST_CLIP = 0.01
 
 
-class ScoredLoss(Part):
-    """Defaults for losses that score each example separately.
+class Loss(Part):
+    """A task: the loss that clients minimise, the measures of a model, and its predictions.
 
-    Losses of stacked models are computed as those of one long batch; the constant outputs with the
-    least loss are taken as those with the best measure; and a client's measure is the first of
-    `measures`.
+    By default, losses of stacked models are computed as those of one long batch; the constant
+    outputs with the least loss are taken as those with the best measure; and a client's measure is
+    the first of `measures`.
     """
 
     lower_is_better: ClassVar[bool] = False
+    """Whether lower values of the first measure are better."""
     softmax: ClassVar[bool] = False
+    """Whether the loss is that of a softmax over classes, whose gradients reveal labels."""
+
+    @property
+    @abstractmethod
+    def measure(self) -> str:
+        """The name of the first of `measures`."""
 
     def defaults(self, task: Task) -> Mapping[str, Any]:
-        """A clipping norm proportional to the cohort, from 0.01 to that of the default run.
+        """Defaults for `task`, for keys that a run file leaves out: "section.key" -> value.
 
+        By default a clipping norm proportional to the cohort, from 0.01 to that of the default run.
         The noise on the average update has standard deviation z * clip / cohort. It is then about
         the same for cohorts of 4 to 150 clients, and lower for larger ones. `experiments/first_run`
         compares other norms.
@@ -47,22 +55,81 @@ class ScoredLoss(Part):
         return {"privacy.clip": max(float(f"{clip:.2g}"), _LEAST_CLIP)}
 
     @abstractmethod
-    def losses(self, outputs: Tensor, y: Tensor) -> Tensor: ...
+    def width(self, examples: Examples) -> int:
+        """Number of model outputs for the labels of `examples`.
+
+        Raises `Refused` if the loss does not support labels of this kind.
+        """
 
     @abstractmethod
-    def minimiser(self, y: Tensor, width: int) -> Tensor: ...
+    def minimiser(self, y: Tensor, width: int) -> Tensor:
+        """The outputs `[width]` with the least mean loss on labels y `[N, *]`, for any x."""
 
     def best_guess(self, y: Tensor, width: int) -> Tensor:
+        """The outputs `[width]` with the best first measure on labels y `[N, *]`, for any x."""
         return self.minimiser(y, width)
 
+    @abstractmethod
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Returns the loss of each example `[B]`.
+
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          y: labels, shape [B, *positions] or [B, width].
+        """
+
     def stacked(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Returns the losses `[c, B]` of c models with stacked outputs.
+
+        Outputs are `[c, B, *positions, width]` and labels `[c, B, *]`.
+
+        A model's losses do not depend on the other models.
+        """
         return self.losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
 
     @abstractmethod
-    def measures(self, scores: Tensor) -> dict[str, float]: ...
+    def scores(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
+        """Returns the scores `[B, j]` of each example, from which `measures` are computed.
+
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          y: labels, shape [B, *positions] or [B, width].
+          meaning: meaning of the labels.
+        """
+
+    @abstractmethod
+    def measures(self, scores: Tensor) -> dict[str, float]:
+        """Returns measures by name from scores `[N, j]` of all examples; the main one is first."""
 
     def client_measure(self, scores: Tensor) -> tuple[str, float]:
+        """Returns the name and value of one client's measure, from its scores `[n, j]`.
+
+        It must be defined also if all examples of the client have one class.
+        """
         return next(iter(self.measures(scores).items()))
+
+    @abstractmethod
+    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
+        """Returns the expected label, given the outputs.
+
+        The result contains probabilities of classes `[B, *positions, classes]` or of label columns
+        `[B, classes]`, or numbers in the labels' own units `[B]`.
+
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          meaning: meaning of the labels.
+        """
+
+    @abstractmethod
+    def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
+        """Returns columns of predictions `[B, *]` by name, "prediction" first.
+
+        Classes are int64, sets of labels bool `[B, classes]`, numbers in the labels' own units.
+
+        Args:
+          outputs: model outputs, shape [B, *positions, width].
+          meaning: meaning of the labels, whose names label the probabilities.
+        """
 
 
 def class_probabilities(probabilities: Tensor, meaning: Meaning) -> dict[str, Tensor]:
@@ -77,7 +144,7 @@ def log_odds(shares: Tensor) -> Tensor:
 
 
 def refuse_labels_unless(fit: bool, loss: str, needed: str, examples: Examples) -> None:
-    """Raises `Refused` unless `fit`, with a loss that suits the labels.
+    """Raises `Refused`, which names a loss that suits the labels, unless `fit`.
 
     Args:
       fit: whether the labels suit the loss.
@@ -97,98 +164,3 @@ def refuse_labels_unless(fit: bool, loss: str, needed: str, examples: Examples) 
         f"model.loss is {loss!r}, which needs {needed}, but the data have {present}; use "
         f"model.loss = {instead!r}"
     )
-
-
-class Loss(Protocol):
-    """A task: the loss that clients minimise, the measures of a model, and its predictions."""
-
-    @property
-    def measure(self) -> str:
-        """The name of the first of `measures`."""
-        ...
-
-    lower_is_better: ClassVar[bool]
-    """Whether lower values of the first measure are better."""
-    softmax: ClassVar[bool]
-    """Whether the loss is that of a softmax over classes, whose gradients reveal labels."""
-
-    def defaults(self, task: Task) -> Mapping[str, Any]:
-        """Defaults for `task`, for keys that a run file leaves out: "section.key" -> value."""
-        ...
-
-    def width(self, examples: Examples) -> int:
-        """Number of model outputs for the labels of `examples`.
-
-        Raises `Refused` if the loss does not support labels of this kind.
-        """
-        ...
-
-    def minimiser(self, y: Tensor, width: int) -> Tensor:
-        """The outputs `[width]` with the least mean loss on labels y `[N, *]`, for any x."""
-        ...
-
-    def best_guess(self, y: Tensor, width: int) -> Tensor:
-        """The outputs `[width]` with the best first measure on labels y `[N, *]`, for any x."""
-        ...
-
-    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Returns the loss of each example `[B]`.
-
-        Args:
-          outputs: model outputs, shape [B, *positions, width].
-          y: labels, shape [B, *positions] or [B, width].
-        """
-        ...
-
-    def stacked(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Returns the losses `[c, B]` of c models with stacked outputs.
-
-        Outputs are `[c, B, *positions, width]` and labels `[c, B, *]`.
-
-        A model's losses do not depend on the other models.
-        """
-        ...
-
-    def scores(self, outputs: Tensor, y: Tensor, meaning: Meaning) -> Tensor:
-        """Returns the scores `[B, j]` of each example, from which `measures` are computed.
-
-        Args:
-          outputs: model outputs, shape [B, *positions, width].
-          y: labels, shape [B, *positions] or [B, width].
-          meaning: meaning of the labels.
-        """
-        ...
-
-    def measures(self, scores: Tensor) -> dict[str, float]:
-        """Returns measures by name from scores `[N, j]` of all examples; the main one is first."""
-        ...
-
-    def client_measure(self, scores: Tensor) -> tuple[str, float]:
-        """Returns the name and value of one client's measure, from its scores `[n, j]`.
-
-        It must be defined also if all examples of the client have one class.
-        """
-        ...
-
-    def expectation(self, outputs: Tensor, meaning: Meaning) -> Tensor:
-        """Returns the expected label, given the outputs.
-
-        The result contains probabilities of classes `[B, *positions, classes]` or of label columns
-        `[B, classes]`, or numbers in the labels' own units `[B]`.
-
-        Args:
-          outputs: model outputs, shape [B, *positions, width].
-          meaning: meaning of the labels.
-        """
-        ...
-
-    def predict(self, outputs: Tensor, meaning: Meaning) -> dict[str, Tensor]:
-        """Returns columns of predictions `[B, *]` by name, "prediction" first.
-
-        Classes are int64, sets of labels bool `[B, classes]`, numbers in the labels' own units.
-
-        Args:
-          outputs: model outputs, shape [B, *positions, width].
-          meaning: meaning of the labels, whose names label the probabilities.
-        """
-        ...

@@ -242,7 +242,7 @@ class Network:
     def features(self, rows: Tensor, x: Tensor, stacked: bool = True) -> Tensor:
         """The representations `[c, B, h]` of x under c models `[c, d]`.
 
-        A representation is the flattened input of the last layer that has parameters of its own.
+        A representation is the flattened input of the last layer that itself has parameters.
         """
         inputs = self._with_features(self.shapes.views(rows), x, stacked, True)[1]
         if inputs is None:

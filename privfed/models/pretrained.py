@@ -81,7 +81,7 @@ def is_lazy(tensor: Tensor) -> bool:
 
 
 def _digest(tensor: Tensor) -> str | None:
-    """SHA-256 of a tensor's values; None if all are equal, as in many newly created tensors."""
+    """SHA-256 of a tensor's values; None if these are all equal, as in many new tensors."""
     values = tensor.detach().cpu().contiguous()
     if values.is_meta or not values.numel() or bool((values == values.reshape(-1)[0]).all()):
         return None

@@ -1,4 +1,4 @@
-"""Recipes of models: the contract, linear and fully connected models, and users' own functions."""
+"""Recipes of models: their interface, linear and fully connected models, and users' functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Model(Protocol):
           features: shape of one example's x.
           width: number of outputs that the loss needs.
         """
-        ...
 
 
 @runtime_checkable
@@ -46,15 +45,12 @@ class Weighted(Protocol):
 
     def weights(self) -> str:
         """SHA-256 of the weights that training starts from."""
-        ...
 
     def origins(self) -> tuple[Origins, ...]:
         """The runs of privfed that are known to have trained these weights."""
-        ...
 
     def known(self) -> bool:
         """Whether `origins` accounts for all of these weights."""
-        ...
 
 
 class Logistic(Part):
@@ -87,8 +83,8 @@ class Mlp(Part):
 class Foreign(Part):
     """A user's `module:function` that returns a `torch.nn.Module`, or a class of modules.
 
-    The function is called with `arguments`, and with those of these that are its parameters:
-    `features` (the shape of one example), and `width` or `classes` (both the number of outputs).
+    The function is called with `arguments`. It also gets `features` (the shape of one example), and
+    `width` or `classes` (both the number of outputs), if it has parameters of these names.
     """
 
     arguments: dict[str, Any] = {}

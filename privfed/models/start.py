@@ -70,7 +70,7 @@ def factors(weight: str) -> Factors:
 
 
 def is_factor(name: str) -> bool:
-    """Whether `name` is that of a factor or scale."""
+    """Whether `name` names a factor or a scale."""
     return name.endswith((_A, _B, _SCALE))
 
 

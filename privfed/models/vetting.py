@@ -232,7 +232,7 @@ def _refuse_changes(module: nn.Module, before: dict[str, Tensor]) -> None:
 def _refuse_parameters_held_twice(
     candidate: _Candidate, start: Tensor, x: Tensor, seed: int, outputs: Tensor
 ) -> None:
-    """Raises `Refused` if the module reads a parameter from another place than its name."""
+    """Raises `Refused` if the module reads a parameter other than by its name."""
     candidate.hold(candidate.ordinary)
     try:
         own_outputs = candidate.own_outputs(x, seed)

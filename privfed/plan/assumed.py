@@ -49,7 +49,7 @@ _COUNTS = {"colluders", "byzantine", "byzantine_share", "sites_per_client"}
 
 
 def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, object]) -> None:
-    """Raises `TypeError` unless `lists` hold texts, and `counts` finite numbers from 0 or None."""
+    """Raises `TypeError` unless `lists` hold texts, and `counts` None or finite numbers >= 0."""
     for words in lists:
         if not all(isinstance(word, str) for word in words):
             raise TypeError("expected words")
@@ -60,11 +60,12 @@ def _refuse_other_types(lists: Iterable[Iterable[object]], counts: Mapping[str, 
 
 @contextlib.contextmanager
 def terms_are_whole() -> Iterator[None]:
-    """Returns a context that raises `LedgerBroken` if the terms of a ledger are malformed."""
+    """Returns a context that turns errors of reading a ledger's terms into `LedgerBroken`."""
     try:
         yield
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        why = f"a line of the ledger states terms of another form ({public_text(error)})"
+        form = f"in a form that this version does not read ({public_text(error)})"
+        why = f"a line of the ledger states terms {form}"
         raise LedgerBroken(f"{why}; restore the file") from None
 
 
@@ -84,7 +85,7 @@ class Assumed:
       sites_per_client: largest number of sites at which one client has rows. None: no sites are
         declared, so a client has all rows of one person.
       noise: how the noise on which the guarantee depends is divided among parties, for each kind of
-        round (training, evaluation); empty if it does not depend on noise of other parties.
+        round (training, evaluation); empty if the guarantee depends on no other party's noise.
     """
 
     trusts: tuple[str, ...] = ()
@@ -111,7 +112,7 @@ class Assumed:
     def from_json(cls, stated: Mapping[str, Any] | None) -> Self | None:
         """Parses the result of `to_json`; returns None for None.
 
-        Raises `KeyError`, `TypeError` or `ValueError` for an object of another form.
+        Raises `KeyError`, `TypeError` or `ValueError` for any other object.
         """
         if stated is None:
             return None
@@ -126,8 +127,8 @@ class Assumed:
         """Returns the assumptions in a ledger's `terms`.
 
         Older ledgers have no "assumes", but state the trusted server and the sites under other
-        keys. This is enough unless noise is distributed: then the number of colluders is not known,
-        and None is returned. Raises `LedgerBroken` for assumptions of another form.
+        keys, from which the assumptions follow unless noise is distributed: then the number of
+        colluders is not known, and None is returned. Raises `LedgerBroken` for malformed terms.
         """
         if "assumes" in terms:
             return cls.from_json(terms["assumes"])
@@ -190,7 +191,7 @@ class Assumed:
     def under(self, now: Assumed) -> Self:
         """Returns the assumptions that hold after charges were recomputed for the adversary `now`.
 
-        Numbers become the larger one of both. None, which allows any number, remains None.
+        Each number becomes the larger one of the two. None, which allows any number, remains None.
         """
         size = max((noise.size for noise in self.noise), default=1)
         byzantine, share = None, 0.0
@@ -209,8 +210,8 @@ class Assumed:
     def __or__(self, other: Assumed) -> Assumed:
         """Returns the assumptions of a guarantee over two runs.
 
-        It trusts and relies on every party that either run trusts or relies on, and has the larger
-        number of colluders, of Byzantine clients and of sites per client.
+        The guarantee trusts and relies on every party that either run trusts or relies on, and
+        assumes the larger number of colluders, of Byzantine clients and of sites per client.
         """
         return Assumed(
             tuple(sorted({*self.trusts, *other.trusts})),
@@ -236,7 +237,7 @@ def _trusted(config: Config) -> tuple[str, ...]:
 
 
 def _relied_on(config: Config) -> tuple[str, ...]:
-    """Returns the required behaviour of parties of secure sums, if clients or sites add noise."""
+    """Returns the behaviour that epsilon requires of parties of sums, if these add the noise."""
     protocol = config.row_hiding
     return protocol.relies_on if protocol and config.mechanism.trust == "sum" else ()
 

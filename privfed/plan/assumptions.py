@@ -34,7 +34,7 @@ def charged_against(
 
     Args:
       spending: events of an earlier run, as `accounting.events.apart` leaves them.
-      against: the party that they are charged against; None: all parties that it does not trust.
+      against: the party that the events are charged against; None: all untrusted parties.
       assumed: the assumptions of the earlier run.
       now: the assumptions of the run that counts it.
 
@@ -92,7 +92,7 @@ def _against_as_many(
 def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) -> float:
     """Returns the fraction of the counted variance that remains with the adversary of `now`.
 
-    It is 1 if `now` has no more colluders and Byzantine clients than `assumed`. Raises
+    The fraction is 1 if `now` has no more colluders and Byzantine clients than `assumed`. Raises
     `Incomposable` if nothing remains.
     """
     before = (assumed.colluders or 0, assumed.byzantine or 0)
@@ -249,7 +249,7 @@ ASSUMPTIONS = (
     Assumption(
         "public clients",
         'data.holdout = "clients"',
-        "refused if a client that one run declared public is covered by the other",
+        "refused if the guarantee of one run covers a client that the other declared public",
     ),
     Assumption(
         "party",
@@ -282,7 +282,7 @@ ASSUMPTIONS = (
     Assumption(
         "simulation",
         "note (by run.randomness, secure.simulate, attack.fraction, …)",
-        "a simulation is refused as an earlier run of a run that is none; a joint audit is marked",
+        "a simulation is refused as an earlier run of a real run; a joint audit is marked",
     ),
     Assumption("void guarantee", "guarantee (by attack.name)", "refused"),
     Assumption(

@@ -24,7 +24,7 @@ _LESS = 0.99
 
 @dataclass(frozen=True)
 class Unspent(Encoded):
-    """The unspent budget: its `epsilon`, the reason `why`, and advice `instead` to use it."""
+    """The unspent budget: its `epsilon`, the reason (`why`), and how to use it (`instead`)."""
 
     epsilon: float
     why: str
@@ -94,9 +94,9 @@ def _more_rounds(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class BudgetShare(Encoded):
-    """A part of a run: `rounds` rounds, each charged as `event`, and their `epsilon` alone.
+    """The training or the evaluation rounds of a run, each charged as `event`, and their epsilon.
 
-    `noise_multiplier` is None for a mechanism without noise.
+    `epsilon` counts only these rounds. `noise_multiplier` is None for a mechanism without noise.
     """
 
     part: str = field(metadata=UNSTATED)

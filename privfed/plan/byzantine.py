@@ -112,9 +112,9 @@ def _raised(limit: ByzantineLimit, culprits: int) -> str:
 
 
 def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
-    """Returns a sentence for each guarantee of the plan that does not hold with these `culprits`.
+    """Returns one sentence for each guarantee that does not hold with these `culprits`.
 
-    There is none if the guarantees hold.
+    The tuple is empty if all guarantees of the plan hold.
     """
     limit = byzantine_limit(plan)
     if limit is None or len(culprits) <= limit.most:
@@ -170,7 +170,7 @@ def exclusion_text(plan: Plan) -> str:
 
 
 def rests_on_a_secret_draw(plan: Plan) -> bool:
-    """Whether an ε of the plan needs a secret cohort, about which dropouts reveal something."""
+    """Whether an ε of the plan needs a secret cohort, and dropouts reveal who was sampled."""
     plans = filter(None, (plan, plan.evaluation))
     return _telling(plan, (event for each in plans for event in (each.event, each.other)))
 

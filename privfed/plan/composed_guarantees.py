@@ -1,7 +1,7 @@
 """The guarantees of a run composed over the earlier runs that it counts.
 
-There is one against the party of the budget (`ledger_guarantee`), one against the other party of
-distributed noise, one for the examples of silos, and one for all planned rounds.
+These are the guarantee that the budget limits (`ledger_guarantee`), the one against the other party
+of distributed noise, the one for examples of silos, and the one for all planned rounds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def counted_priors(terms: Mapping[str, Any]) -> tuple[Priors, str]:
       terms: the terms of the ledger.
 
     Raises:
-      LedgerBroken: for terms of another form.
+      LedgerBroken: for malformed terms.
     """
     before, now = Priors.stated(terms), Assumed.stated(terms) or Assumed()
     why, runs = "", []
@@ -81,8 +81,8 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
 
     A run that ends before its last round because of a released value, or by hand, states the
     epsilon of the completed rounds. That is an odometer, for which (epsilon, delta)-DP is not known
-    to hold. It does hold for the planned rounds, which were fixed in advance, and for the budget if
-    that was fixed as well (`_budget_bounds`). It holds for neither of them if rounds or
+    to hold. (epsilon, delta)-DP does hold for the planned rounds, which were fixed in advance, and
+    for the budget if that was fixed as well (`_budget_bounds`). It holds for neither if rounds or
     evaluations were added after releases were seen: the `caveat` of the guarantee states this.
 
     Args:
@@ -91,8 +91,8 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
       accountant: the accountant to use.
 
     Returns:
-      None if all planned rounds were completed, and no others, in earlier runs too; or if there is
-      no guarantee.
+      The guarantee; None if there is none, or if this run and all earlier runs completed exactly
+      their planned rounds.
     """
     before, why = counted_priors(ledger.terms)
     caveat = _caveat(rounds, ledger, before)
@@ -113,9 +113,9 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
 
 
 def planned_others(rounds: int, ledger: Ledger) -> tuple[Guarantee, ...]:
-    """Returns the other guarantees for all planned `rounds`: for examples, and another party.
+    """Returns the other guarantees for all planned `rounds`: for examples, against another party.
 
-    No budget bounds them, and earlier runs state no planned charges for them.
+    No budget limits these guarantees, and earlier runs state no planned charges for them.
     """
     terms, (before, _) = ledger.terms, counted_priors(ledger.terms)
     caveat = _caveat(rounds, ledger, before, headline=False)
@@ -137,7 +137,7 @@ _ODOMETER = "is an odometer without a proved (ε, δ)"
 
 
 def _caveat(rounds: int, ledger: Ledger, before: Priors, headline: bool = True) -> str:
-    """States what was not fixed in advance, and what epsilon counts for it; empty if all was."""
+    """States what was not fixed in advance, and what epsilon counts; empty if all was fixed."""
     says, bounded = [], headline and _budget_bounds(rounds, ledger)
     if not _completed(rounds, ledger):
         says.append(
@@ -186,15 +186,16 @@ def added_later(rounds: int, ledger: Ledger) -> str:
 
 
 def if_stopped(rounds: int, ledger: Ledger) -> Spending | None:
-    """Returns the planned charges, as other runs count them, of a run that ended early.
+    """Returns the planned charges of a run that ended early, as other runs count them.
 
-    None if it did not, or if it ended at its budget: that round follows from public constants.
+    None if all rounds were completed, or if the run ended at its budget: the number of rounds then
+    follows from public constants.
     """
     return None if _completed(rounds, ledger) else apart(planned_by(rounds, ledger))
 
 
 def _completed(rounds: int, ledger: Ledger) -> bool:
-    """Whether no planned charge is left, or the last round follows from the budget."""
+    """Whether all planned charges were made, or one more round would exceed the run's budget."""
     done = sum(planned_by(rounds, ledger).values()) == len(ledger.charges)
     return done or _at_budget(rounds, ledger)
 
@@ -212,9 +213,9 @@ def _raised(rounds: int, ledger: Ledger) -> bool:
 def _budget_bounds(rounds: int, ledger: Ledger) -> bool:
     """Whether the budget bounds the run, however many rounds it has.
 
-    Everything that the gate composes has to be fixed in advance: the budget, all events, and the
-    charges of earlier runs. An evaluation afterwards is charged an event of its own, and may raise
-    the budget.
+    Everything that the check of the budget composes has to be fixed in advance: the budget, all
+    events, and the charges of earlier runs. A later evaluation is charged as a separate event, and
+    may raise the budget.
     """
     runs = Priors.stated(ledger.terms).runs
     fixed = all(prior.planned is None and not prior.odometer for prior in runs)
@@ -240,7 +241,7 @@ def other_guarantee(
     uncovered: str = "",
     clients: int = 0,
 ) -> Guarantee:
-    """Returns the guarantee of distributed noise against the party that the budget does not limit.
+    """Returns the guarantee of distributed noise against the party other than `privacy.against`.
 
     If an earlier run's ledger does not state its charges against that party, or has another
     adjacency relation, epsilon is infinite, and the guarantee states the reason.
@@ -282,9 +283,9 @@ def examples_guarantee(
 
 
 def _joint_bound(together: Spending, delta: float, missing: str) -> Guarantee:
-    """Returns the joint guarantee.
+    """Returns the guarantee of all the charges `together`.
 
-    Epsilon is infinite if there is a reason `missing`, or parts have different adjacency relations.
+    Epsilon is infinite for a reason `missing`, or if the charges differ in adjacency relation.
     """
     if missing:
         return unbounded(together, delta, missing)

@@ -1,4 +1,4 @@
-"""The cost of rounds in which clients evaluate: like a round of a run whose rows are metrics."""
+"""The cost of rounds in which clients evaluate: that of a round whose rows are metrics."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class EvaluationCost:
       config: the configuration of an evaluation round.
       cost: the cost of an evaluation round, as a function of its noise.
       count: the number of evaluation rounds.
-      ratio: their noise multiplier, divided by that of training rounds. At this ratio they take the
-        share of the variance budget that `budget.evaluation` states.
+      ratio: the noise multiplier of evaluation rounds, divided by that of training rounds. At this
+        ratio evaluations take the fraction `budget.evaluation` of the variance budget.
     """
 
     config: Config
@@ -44,15 +44,15 @@ class EvaluationCost:
     ratio: float
 
     def event(self, noise: float | None) -> Event:
-        """Returns the charge of such a round if training has the noise multiplier `noise`."""
+        """Returns the charge of an evaluation round if training has noise multiplier `noise`."""
         return self.cost.event(self.noise(noise))
 
     def noise(self, noise: float | None) -> float | None:
-        """Returns the noise multiplier of such a round if that of training is `noise`."""
+        """Returns the noise multiplier of evaluation rounds if that of training is `noise`."""
         return None if noise is None else noise * self.ratio
 
     def spending(self, noise: float) -> Spending:
-        """Returns the charges of all of these rounds."""
+        """Returns the charges of all evaluation rounds if training has noise multiplier `noise`."""
         return {self.event(noise): self.count} if self.count else {}
 
 

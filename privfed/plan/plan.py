@@ -34,7 +34,7 @@ from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import Algorithm
 from privfed.sampling.cohort import draws_of
 from privfed.secure.aborts import refuse_aborts, refuse_sites_that_stop
-from privfed.secure.summation import RowHiding
+from privfed.secure.encoded_sum import SecureProtocol
 
 _UNCOVERED = "measures that epsilon does not cover were written"
 ON_TRAINED = "simulation: scored on examples of clients that train"
@@ -57,11 +57,11 @@ class Plan:
     noise_multiplier: float | None
     by_examples: bool
     other: Event | None = None
-    """Charge of a round against the party that the budget does not limit; None if none."""
+    """Charge of a round against the party other than `privacy.against`; None if there is none."""
     evaluation: Plan | None = None
     """The plan of the rounds in which clients evaluate; None if clients do not evaluate."""
     evaluation_cost: EvaluationCost | None = None
-    """The cost of these rounds as a function of the noise of training."""
+    """The cost of evaluation rounds as a function of the noise of training."""
     before: Priors = field(default_factory=Priors, hash=False)
     budgets: tuple[BudgetChange, ...] = ()
     """The changes of the budget since the run began."""
@@ -124,7 +124,7 @@ class Plan:
         return self._of_kind(round).event
 
     def other_in(self, round: int) -> Event | None:
-        """Returns the charge of `round` against the party that the budget does not limit."""
+        """Returns the charge of `round` against the party other than `privacy.against`."""
         return self._of_kind(round).other
 
     def _of_kind(self, round: int) -> Plan:
@@ -134,7 +134,7 @@ class Plan:
         return self
 
     def examples(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee of `rounds` for one example of a silo; None without DP-SGD."""
+        """Returns the guarantee of `rounds` rounds for examples of silos; None without DP-SGD."""
         dp = self.config.example_privacy
         if dp is None:
             return None
@@ -142,7 +142,7 @@ class Plan:
         return examples_guarantee(spending, before.runs, dp.delta, before.uncovered)
 
     def other_party(self, rounds: int) -> Guarantee | None:
-        """Returns the guarantee against the party that the budget does not limit; None if none."""
+        """Returns the guarantee of `rounds` against the party other than `privacy.against`."""
         if self.other is None:
             return None
         against, delta = OTHER_PARTY[self.config.against], self.config.privacy.delta
@@ -153,7 +153,7 @@ class Plan:
         return other_guarantee(spending, against, before.runs, delta, before.uncovered, clients)
 
     def further_guarantees(self, rounds: int) -> tuple[Guarantee | None, Guarantee | None]:
-        """Returns the results of `examples` and `other_party`, the guarantees other than ε's."""
+        """Returns the results of `examples` and `other_party`, which the budget does not limit."""
         return self.examples(rounds), self.other_party(rounds)
 
     @property
@@ -169,7 +169,7 @@ class Plan:
 
     @property
     def simulation(self) -> str | None:
-        """The reason why this run is a simulation, so epsilon is nominal; None if it is none."""
+        """The reason why this run is a simulation, so epsilon is nominal; None for a real run."""
         attack, name = self.config.attackers, self.config.names["attack"]
         if not self.config.attacked:
             return self._simulated
@@ -180,7 +180,7 @@ class Plan:
 
     @property
     def _simulated(self) -> str | None:
-        """The reason other than simulated attackers; None if there is none."""
+        """The reason other than attackers why this run is a simulation; None if there is none."""
         config, run = self.config, self.config.run
         measured = run.simulation_metrics or run.client_measures
         if run.randomness == "seeded":
@@ -201,7 +201,7 @@ class Plan:
 
 
 def refuse(config: Config) -> None:
-    """Raises `Refused`, with every reason, if a run has no proof or is impossible."""
+    """Raises `Refused`, with all reasons, if a run has no proof or is impossible."""
     reasons = list(refusals(config))
     if not reasons and config.evaluation_rounds.every:
         reasons = [f"rounds that evaluate: {reason}" for reason in refusals(as_evaluation(config))]
@@ -218,7 +218,7 @@ def plan(config: Config, before: Priors = NOTHING, length: int = 0, measures: in
 def solve_plan(
     config: Config, before: Priors = NOTHING, length: int = 0, measures: int = 0
 ) -> Plan:
-    """Solves for the noise, and computes all costs of a configuration that `refuse` accepted.
+    """Solves for the noise of a configuration that `refuse` accepted, and computes all costs.
 
     Args:
       config: the run.
@@ -259,7 +259,7 @@ def solve_plan(
 
 
 def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Priors) -> Plan:
-    """Returns the plan of rounds at multiplier `noise`, with a placeholder as its guarantee."""
+    """Returns the plan of rounds with noise multiplier `noise`; its guarantee is a placeholder."""
     mechanism, event = cost.mechanism.at(noise), cost.event(noise)
     _refuse_unsound(config, mechanism, event)
     refuse_unaccountable(event, config.privacy.accountant)
@@ -277,14 +277,14 @@ def _of_cost(config: Config, cost: RoundCost, noise: float | None, before: Prior
 
 
 def _goes_on(config: Config) -> bool:
-    """Whether a run with a budget was planned before; it keeps its noise, and that budget."""
+    """Whether a run with a budget was planned before, so that its noise and budget are known."""
     return config.noise_multiplier is not None and config.privacy.epsilon is not None
 
 
 def _noise(
     config: Config, cost: RoundCost, evaluations: EvaluationCost | None, earlier: Spending
 ) -> float | None:
-    """Returns the noise multiplier: the configured one, a known one, or the budget's."""
+    """Returns the noise multiplier: as configured, as first planned, or solved for the budget."""
     privacy, rounds = config.privacy, config.run.rounds
     if not _goes_on(config):
         if cost.limits.sites:
@@ -313,7 +313,7 @@ def _accounted(cost: RoundCost) -> Iterator[None]:
 
 
 def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
-    """Raises `Refused` if parties cannot add their shares of noise, or the event contradicts it."""
+    """Raises `Refused` if noise cannot be split, or the event contradicts the mechanism."""
     if mechanism.private:
         mechanism.noise_on_update(config.sampler.size)  # raises if noise cannot be split
     elif not isinstance(event.release, Unprotected):
@@ -325,13 +325,13 @@ def _refuse_unsound(config: Config, mechanism: Mechanism, event: Event) -> None:
         _refuse_range(config.row_hiding, mechanism)
 
 
-def _refuse_range(protocol: RowHiding, mechanism: Mechanism) -> None:
-    """Raises `Refused` if clients' own noise would exceed the range of a secure sum."""
+def _refuse_range(protocol: SecureProtocol, mechanism: Mechanism) -> None:
+    """Raises `Refused` if a client's noise would exceed the range of a secure sum."""
     std = mechanism.noise_on_update(1) * mechanism.clip
     if std and mechanism.clip + 40 * std > protocol.range:
         raise Refused(
             f"secure.range is {protocol.range:g}, but each client adds noise with a standard "
-            f"deviation of {std:g}; expected at least the clip plus 40 times that: raise "
+            f"deviation of {std:g}; expected at least clip + 40 standard deviations: raise "
             "secure.range and secure.bits, or lower privacy.clip"
         )
 

@@ -62,7 +62,7 @@ class Prior:
     """Whether no planned number of rounds bounds its charges: some were added after releases."""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the entry in the ledger of a run that counts this one."""
+        """Returns the entry for this run in the ledger of a run that counts it."""
         charges = _listed(self.spending)
         facts: dict[str, Any] = {"run": self.path, "id": self.run, "head": self.head}
         facts["charges"] = charges
@@ -132,16 +132,16 @@ class Prior:
 
     @property
     def heads(self) -> frozenset[str]:
-        """The known heads that its ledger had, up to and including the counted one."""
+        """The known heads of its ledger, up to and including `head`."""
         return self.passed | {self.head}
 
     def went_through(self, heads: Iterable[str], folder: Path | None = None) -> Prior:
-        """Returns this run with more `passed` heads: those of its ledger before it was counted.
+        """Returns this run with those `heads` in `passed` that its ledger had before `head`.
 
         Args:
           heads: the heads to look for.
-          folder: a further folder with a copy of the run's ledger, which is also read at `path`. A
-            ledger without the head at which the run was counted is not that of the run.
+          folder: a folder with a copy of the run's ledger, which is read in addition to `path`. A
+            ledger without the counted head is ignored.
         """
         unknown = {*heads} - self.heads
         ledgers = self.ledgers(folder) if unknown else []
@@ -162,7 +162,7 @@ class Prior:
         return [ledger for ledger in ledgers if ledger.holds(bytes.fromhex(self.head))]
 
     def toward(self, against: str | None) -> Prior | None:
-        """Returns this run with charges against `against` as `spending`; None if not stated."""
+        """Returns this run with its charges against `against` as `spending`; None if unknown."""
         if against == self.against:
             return self
         if self.other is None or OTHER_PARTY.get(str(self.against)) != against:
@@ -203,7 +203,7 @@ class Priors:
 
     Attributes:
       runs: the earlier runs, each once.
-      public: the clients that they declared public.
+      public: the clients that these runs declared public.
       lineage: the runs that trained the new run's initial model.
       disjoint: id by path of runs that are declared to share no client with the new run.
     """
@@ -240,7 +240,7 @@ class Priors:
         return reduce(or_, (prior.lineage for prior in self.runs), self.lineage)
 
     def traced(self, folder: Path | None = None) -> Priors:
-        """Returns the same runs, with the heads of known initial models among their `passed`."""
+        """Returns the same runs, with the heads of known initial models added to `passed`."""
         heads: dict[str, set[str]] = {}
         for origin in self._starts.runs:
             heads.setdefault(origin.id, set()).add(origin.head)
@@ -256,7 +256,7 @@ class Priors:
     def stated(cls, terms: Mapping[str, Any]) -> Priors:
         """Reads the earlier runs that a ledger with these `terms` counts.
 
-        Raises `LedgerBroken` for terms of another form.
+        Raises `LedgerBroken` for malformed terms.
         """
         against, runs = terms.get("against"), terms.get("prior", [])
         disjoint = {run["run"]: run["id"] for run in terms.get("disjoint", [])}
@@ -282,7 +282,7 @@ def charged_under(
       ledger: the run's ledger.
       key: the key of the terms.
       charges: the number of first charges; None: all.
-      rounds: counts this number of planned rounds instead of charges; 0: no.
+      rounds: if not 0, the number of planned rounds to count instead of charges.
 
     Raises:
       LedgerBroken: if the terms do not state an event for every charge.
@@ -320,7 +320,7 @@ def _charged(ledger: Ledger) -> list[Event]:
 
 
 def _planned(rounds: int, ledger: Ledger) -> Counter[Event]:
-    """Charges of the planned `rounds`; those that were made if the ledger states no plan."""
+    """Charges of the planned `rounds`; the charges made if the ledger states no plan."""
     stated = ledger.terms.get("planned")
     if stated is None or ledger.chosen is not None:
         return Counter(_charged(ledger))

@@ -41,10 +41,10 @@ def proof_text(plan: Plan) -> str:
         )
     assert isinstance(rule, SumRule)
     bounded = rule.sensitivity(CHANGE[plan.event.relation]) < math.inf
-    what = "its terms are bounded" if bounded else "rows are clipped"
+    what = "terms have norms up to" if bounded else "rows are clipped to"
     first = " at first" if mechanism.adaptive else ""
-    clip = f"{what} to {mechanism.clip:g}{first}"
-    proof = f"{name} needs only sums, to which noise can be added: {clip}"
+    clip = f"{what} {mechanism.clip:g}{first}"
+    proof = f"rule {name} needs only sums, and each client's term is bounded: {clip}"
     releases = releases_per_round(config.messages(), rule)
     if releases > 1:
         proof += (
@@ -62,7 +62,7 @@ def proof_text(plan: Plan) -> str:
 
 
 def _of_sites(plan: Plan) -> str:
-    """Returns the part of the proof on sites: their sampling, and whose noise protects sums."""
+    """Describes what sites contribute to the proof: sampling, and the noise of honest sites."""
     limits, protocol = plan.cost.limits, plan.config.names["protocol"]
     sampling = (
         f"; each of {limits.sites} sites samples its own clients in secret, and adds up their "

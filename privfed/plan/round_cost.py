@@ -25,9 +25,10 @@ from privfed.privacy.shared_noise import OTHER_PARTY, shares_noise
 from privfed.round.algorithm import releases_per_round
 from privfed.sampling.cohort import Witness, over_larger_population, over_several_sites
 from privfed.secure.aborts import probability, reveals_cohort, round_event, with_aborts
+from privfed.secure.encoded_sum import SecureProtocol
 from privfed.secure.limits import UNLIMITED, Limits
 from privfed.secure.plain_sum import PlainSum
-from privfed.secure.summation import RowHiding, Summation
+from privfed.secure.summation import Summation
 
 _NO_LENGTH = "distributed noise depends on the length of a message, but no length is given"
 
@@ -65,9 +66,9 @@ class RoundCost:
         return round_event(self.mechanism.at(noise), self.witness, self.exchanges, aborts)
 
     def other(self, noise: float | None) -> Event | None:
-        """Returns the charge of a round against the party that the budget does not limit.
+        """Returns the charge of a round against the party other than `privacy.against`.
 
-        None unless noise is distributed, which has two guarantees.
+        None unless noise is distributed: only then are there two guarantees.
         """
         mechanism = self.mechanism.at(noise)
         if not shares_noise(mechanism):
@@ -84,7 +85,7 @@ class RoundCost:
         prior: Spending | None = None,
         extra_spending: Callable[[float], Spending] | None = None,
     ) -> float:
-        """Returns the smallest noise multiplier at which all rounds together keep a budget.
+        """Returns the smallest noise multiplier at which all rounds together stay in the budget.
 
         Args:
           rounds: the number of rounds.
@@ -220,7 +221,7 @@ def _setting_of_sites(setting: Setting, config: Config, limits: Limits) -> Setti
     return replace(setting, cohort=rows, noise=noise, bits=protocol.bits if protocol else 0)
 
 
-def _refuse_no_honest_noise(protocol: RowHiding, limits: Limits) -> None:
+def _refuse_no_honest_noise(protocol: SecureProtocol, limits: Limits) -> None:
     """Raises `Refused` if Byzantine clients and colluders may leave out or know all the noise."""
     if protocol.honest(limits) <= 0.0:
         raise Refused(

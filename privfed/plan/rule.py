@@ -43,7 +43,7 @@ _ANSWERS_FOR_SUMS = ("uploads", "extra", "remembers", "center_after")
 
 
 def _refuse_answers_for_sums(rule: SumRule | RowRule, name: str) -> None:
-    """Raises `Refused` if a rule on rows defines an attribute that only rules by sums have."""
+    """Raises `Refused` if a rule on rows defines an attribute reserved for rules by sums."""
     if isinstance(rule, SumRule):
         return
     kind = type(rule)
@@ -67,9 +67,9 @@ def _sums_only(config: Config) -> bool:
 
 
 def _bounded(rule: SumRule | RowRule, clip: float | None) -> SumRule | RowRule:
-    """Returns `rule`; if it is by sums, with terms bounded by `clip`.
+    """Returns `rule`, with terms bounded by `clip` if it is a rule by sums.
 
-    Raises `ValueError` if the rule cannot have this bound.
+    Raises `ValueError` if the rule does not allow this bound.
     """
     return rule.within(clip) if isinstance(rule, SumRule) else rule
 
@@ -118,7 +118,7 @@ def rule_text(config: Config) -> str:
 
 
 def numbers_per_history(config: Config, parameters: int) -> int:
-    """Returns the number of entries that the rule stores for each client; 0 if it stores none.
+    """Returns the number of values that the rule stores for each client; 0 if it stores none.
 
     Args:
       config: the run.
@@ -135,6 +135,6 @@ def message_length(config: Config, parameters: int, shapes: ShapesByName | None 
     Args:
       config: the run.
       parameters: the number of parameters of the model.
-      shapes: their shapes by name, on which some compressions depend.
+      shapes: the shapes of parameters by name, on which some compressions depend.
     """
     return config.messages(shapes).layout(parameters).length + rule_of(config).extra

@@ -1,4 +1,4 @@
-"""The values that the first plan of a run solves for: the noise, and constants of parts."""
+"""The values that a run's first plan solves for: the noise, and constants of parts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from privfed.sampling.cohort import InGroups, Sampler
 
 
 def spending_of(config: Config, alone: Spending) -> Spending:
-    """Returns the spending of a run whose rounds have the charges `alone`.
+    """Returns the spending of a run whose own rounds have the charges `alone`.
 
-    For a candidate of a private tuning, it is one event: the choice among all candidates.
+    For a candidate of private tuning, this is one event: the choice among all candidates.
     """
     return {best_of(alone, config.chosen.repetitions): 1} if config.chosen else alone
 
@@ -89,7 +89,7 @@ def _solved(config: Config) -> Config:
 def _grouped(config: Config, sampler: InGroups, earlier: Spending) -> Config:
     """Returns `config` with the number of groups and, if the mechanism has bands, of bands.
 
-    If both numbers are left open, they minimise the noise on the model.
+    If neither number is configured, the returned ones minimise the noise on the model.
     """
     mechanism, possible = config.mechanism, sampler.possible_groups()
     if not isinstance(mechanism, InBands):
@@ -141,7 +141,7 @@ def _in_groups(config: Config, sampler: InGroups, groups: int) -> Config:
 
 
 def _noise_on_model(config: Config, earlier: Spending) -> float:
-    """Returns the noise on the model, in clipping norms, at which the budget is spent."""
+    """Returns the noise on the model, in clipping norms, that the budget needs."""
     solved = _solved(config)
     try:
         noise = solved_noise(solved, round_cost(solved), evaluation_cost(solved), earlier)

@@ -10,8 +10,8 @@ from scipy import stats
 from privfed.config.config import Config
 from privfed.sampling.cohort import Witness
 from privfed.secure.aborts import FEWEST_OF_DECLARED
+from privfed.secure.encoded_sum import SecureProtocol
 from privfed.secure.limits import Limits
-from privfed.secure.summation import RowHiding
 
 _NEXT_TO_NOTHING = 1e-3
 """The fraction of delta that aborts may cost, if the protocol permits such a limit."""
@@ -23,9 +23,8 @@ def configured_limits(config: Config) -> Limits:
     """Returns the configured limits of a run's sums.
 
     By default, the capacity of a sum is the largest possible cohort, canaries included. Distributed
-    noise needs a minimum number of survivors. If noise is added in layers, all except a fraction
-    `privacy.tolerance` of the clients that began the sum must survive. Otherwise, all except this
-    fraction of the expected cohort must survive.
+    noise needs a minimum number of survivors: all except a fraction `privacy.tolerance` of the
+    clients that began the sum if noise is added in layers, otherwise of the expected cohort.
     """
     secure, sampler, shared = config.secure, config.sampler, config.shared_noise
     if config.by_sites:
@@ -45,7 +44,7 @@ def configured_limits(config: Config) -> Limits:
 
 
 def _limits_of_sites(config: Config) -> Limits:
-    """Returns the limits if sites are the parties, all of which take part in each sum.
+    """Returns the limits if sites are the parties: all sites take part in each sum.
 
     The default of the minimum number of surviving sites is the number of shares that reconstruct a
     secret; for distributed noise it is at least all sites except a fraction `privacy.tolerance`.
@@ -69,7 +68,7 @@ def _limits_of_sites(config: Config) -> Limits:
 
 def limits_of_rare_aborts(
     config: Config,
-    protocol: RowHiding,
+    protocol: SecureProtocol,
     limits: Limits,
     witness: Witness,
     exchanges: int,
@@ -78,11 +77,11 @@ def limits_of_rare_aborts(
     """Returns `limits` whose smallest admitted cohort makes the cost of aborts negligible.
 
     A cohort that is too small aborts visibly, and so reveals something about the secret sampling.
-    In every exchange, this adds (1 + e^epsilon) times its probability to delta (rules of proof,
-    section 4), with the `epsilon` of all rounds. The smallest admitted cohort is the largest size
-    for which the total over all rounds is at most a thousandth of delta. It is at least the size
-    that the protocol's guarantee needs, and at most the size that its own threshold requires. A
-    configured size is kept.
+    In every exchange, (1 + e^epsilon) times the probability of such an abort is added to delta,
+    with the `epsilon` of all rounds (rules of proof, section 4). The smallest admitted cohort is
+    the largest size for which the total over all rounds is at most a thousandth of delta. It is at
+    least the size that the protocol's guarantee needs, and at most the size that the protocol's
+    threshold requires. A configured size is kept.
 
     Args:
       config: the run.

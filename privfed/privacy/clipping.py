@@ -16,7 +16,7 @@ same noise standard deviation. The joint sensitivity is S:
 
     S = sqrt(C^2 + weight^2 / 4),   weight = z_delta C / sigma_b,   z S = z_delta C.
 
-C follows from earlier releases, and z does not depend on C, so every round is the same event.
+C is computed from earlier releases, and z does not depend on C, so every round is the same event.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class FollowsQuantile(Protocol):
     @property
     def clip_quantile(self) -> float:
         """Quantile that the clip follows, between 0 and 1."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Split:
     def of(cls, noise_multiplier: float, count: float) -> Split:
         """Returns the split of the noise multiplier z, given `count` = sigma_b.
 
-        Raises `Refused` if the noise on the count alone gives less privacy than z.
+        Raises `Refused` if the release of the count alone would be less private than z allows.
         """
         if noise_multiplier == 0.0:
             return cls(0.0, count)
@@ -75,7 +74,7 @@ class Split:
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """The factor on the count's coordinate that gives both parts the same noise."""
+        """The factor on the count's coordinate with which update and count have the same noise."""
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:
@@ -84,7 +83,7 @@ class Split:
 
 
 class AdaptiveClip(NoisedMechanism):
-    """Keys and public state of mechanisms whose clip may follow a quantile of clients' norms."""
+    """Keys and public state of mechanisms whose clip may adapt to a quantile of clients' norms."""
 
     adaptive_clip: bool = False
     """Whether the clip follows clients' norms, within the same epsilon."""
@@ -113,7 +112,7 @@ class AdaptiveClip(NoisedMechanism):
         return {**state, "clip": torch.tensor(self.clip, dtype=torch.float64)}
 
     def _refuse_exchanges(self, exchanges: int) -> None:
-        """Raises `Refused` for rounds of several exchanges if the clip is adaptive."""
+        """Refuses rounds of several exchanges if the clip is adaptive."""
         if self.adaptive_clip and exchanges > 1:
             raise Refused(
                 "privacy.adaptive_clip is true, but the clip adapts to the norms of one exchange "
@@ -126,7 +125,7 @@ class AdaptiveClip(NoisedMechanism):
         return self._split().bound(float(state["clip"])) if self.adaptive_clip else self.clip
 
     def _adapted(self, noised_count: float, divisor: float, state: PublicState) -> PublicState:
-        """Returns the state with the clip that follows a noised count."""
+        """Returns the state with the next clip, computed from a noised count."""
         clip = float(state["clip"])
         share = share_within(noised_count, self._split().weight(clip), divisor)
         after = next_clip(clip, share, self.clip_quantile, self.clip_rate)
@@ -140,7 +139,7 @@ class AdaptiveClip(NoisedMechanism):
 
 
 def next_clip(clip: float, share: float, quantile: float, rate: float) -> float:
-    """Returns the clip that follows `clip`, which a fraction `share` of the cohort was within."""
+    """Returns the next clip if a fraction `share` of the cohort's norms was within `clip`."""
     step = rate * (share - quantile)
     return min(max(clip * math.exp(-step), 1e-6), 1e20)
 
@@ -169,7 +168,7 @@ def blocks(rows: Tensor) -> Iterator[slice]:
 
 
 def averaged(total: Tensor, divisor: float) -> Tensor:
-    """`total` `[m]` over `divisor`, in float32, using float64 for a block of numbers at a time."""
+    """Returns `total` `[m]` over `divisor`, in float32; each block is divided in float64."""
     average = total.new_empty(len(total), dtype=torch.float32)
     for block in blocks(total[None]):
         average[block] = total[block] / divisor
@@ -302,9 +301,9 @@ def clip_rows_and_report(rows: Tensor, clip: float, weight: float) -> BoundedRow
 
 
 def count_turned(bounded: BoundedRows, who: Tensor, within: bool) -> BoundedRows:
-    """Sets the last column of rows of `clip_rows_and_report` to one answer, for `who` `[c]`.
+    """Sets the last column of `clip_rows_and_report` to `within`, in rows of the mask `who` `[c]`.
 
-    It simulates attackers that report a false answer. Guarantee: the magnitude of the last column
+    This simulates attackers that report a false answer. Guarantee: the magnitude of the last column
     is unchanged, so no norm changes and the bound remains valid.
     """
     rows = bounded.rows.clone()

@@ -1,4 +1,4 @@
-"""Encoding of real rows as integers modulo 2^b, with a proven norm bound on the encoded rows.
+"""Encodes real rows as integers modulo 2^b, with a proven norm bound on the encoded rows.
 
 A row x of L2 norm at most C is divided by a public `step`, a power of two. Each number is then
 rounded to an integer at random: up with a probability equal to its fractional part, so rounding is
@@ -6,15 +6,15 @@ unbiased. Rounding may lengthen a row, so it is repeated until the norm is withi
 follows from public constants alone, and noise is calibrated to it, never to C / step (Kairouz, Liu
 & Steinke 2021, Proposition 22: a try succeeds with probability at least 1 - beta).
 
-A row without a proven norm (no privacy, or noise that its client added) has a largest coordinate
-instead, `reach`, and no bound.
+A row without a proven norm (no privacy, or noise that its client added) has no bound, but its
+coordinates are at most `reach` in magnitude.
 
 The mean of n rows has a rounding error of standard deviation at most step / (2 sqrt(n)) per
 coordinate (step / sqrt(6 n) on average), and a smaller bias due to retries: a try fails with a
 probability below 0.4 at worst, which is negligible if C is many steps.
 
-Sums of up to `capacity` rows, noise included, stay within a signed half of the modulus, which is
-checked when a run is configured: a wrapped sum would be wrong without detection.
+Sums of up to `capacity` rows, noise included, are below half of the modulus in magnitude. This is
+checked when a run is configured, since a wrapped sum would be wrong without detection.
 
 *Rounding.* A number in units of 2^-16 is floor(x) + rest. The sum of floor(x) and 16 random bits is
 the number rounded down, or up with the probability of the first 16 bits of its fraction. If the
@@ -54,8 +54,8 @@ bits of their fractions, fit 32 bits."""
 def fits_single(clip: float, step: float) -> bool:
     """Whether rows of norm `clip` can be encoded in single precision.
 
-    They can if `step` is a power of two, so that division is exact, and quotients with 16 bits of
-    fraction fit 32 bits.
+    Single precision suffices if `step` is a power of two, so that division is exact, and quotients
+    with 16 bits of fraction fit 32 bits.
     """
     return math.frexp(step)[0] == 0.5 and clip / step <= MOST_IN_SINGLE
 
@@ -85,7 +85,7 @@ def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
 
 
 def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
-    """Does the work of `rounded_double` several times faster, for a row that `fits_single`."""
+    """As `rounded_double`, but several times faster, for a row that `fits_single`."""
     drawn, whole_steps = sixteen_bits(keys, len(row)), np.empty(len(row), np.int64)
     scaled, floored = np.empty((2, _SINGLES), np.float32)
     numbers, real = np.empty(_SINGLES, np.int32), np.empty(_SINGLES)
@@ -163,8 +163,8 @@ class Codec:
             used, far below the precision of a float32 row.
 
         Raises:
-          Refused: if even steps as large as a row leave sums that could wrap, or a bound above
-            `resolution` steps.
+          Refused: if sums could wrap, or the bound would exceed `resolution` steps, even with steps
+            as large as a row.
         """
         most = min(resolution, 2.0**30)
         size = clip if clip < math.inf else reach
@@ -202,26 +202,26 @@ class Codec:
 
     @property
     def single(self) -> bool:
-        """Whether float32 rows are accepted too; they are rounded faster."""
+        """Whether float32 rows are also accepted; they are rounded faster."""
         return fits_single(self.clip, self.step)
 
     def encode(self, row: Row, keys: Keys) -> Integers:
         """Returns integers `[d]` of norm at most `bound`, rounded with randomness from `keys`.
 
-        Raises `ValueError` for a row that is not finite, not of shape `[d]`, or of a norm above
-        `clip` (above `reach` in a coordinate if `clip` is infinite), and if every rounding exceeds
-        the bound, which has negligible probability.
+        Raises `ValueError` if the row is not finite, not of shape `[d]`, or exceeds `clip` (or in a
+        coordinate `reach`, if `clip` is infinite), and if every rounding exceeds the bound, which
+        has negligible probability.
         """
         if row.shape != (self.length,):
-            raise ValueError(f"a row of shape {row.shape}; expected ({self.length},)")
+            raise ValueError(f"the row has shape {row.shape}; expected ({self.length},)")
         single = self.single and row.dtype == np.float32
         row = row if single else row.astype(np.float64, copy=False)
         norm = math.sqrt(squared_norm(row))
         if not norm <= self.clip * (1 + (1e-3 if single else 1e-12)):
-            raise ValueError(f"a row of norm {norm}; expected at most the clip, {self.clip}")
+            raise ValueError(f"the row has norm {norm}; expected at most the clip, {self.clip}")
         reach = min(self.reach, self.step * _MOST_STEPS)
         if not norm <= reach and not float(np.abs(row).max(initial=0.0)) <= reach:
-            raise ValueError(f"a row of numbers not within {reach:g}")
+            raise ValueError(f"the row has numbers that are not within {reach:g}")
         round_row = rounded_single if single else rounded_double
         for attempt in range(_TRIES):
             encoded, squared = round_row(row, self.step, keys.derived(bytes([attempt])))
@@ -237,8 +237,8 @@ class Codec:
 
         Args:
           row: the real row, shape [d]; any values.
-          byzantine: number of such clients, which share half of the range of a sum, so that they do
-            not wrap and cancel each other.
+          byzantine: number of such clients; the range of each is half of the sum's range, divided
+            by this number, so that their rows do not wrap and cancel each other.
           most: largest magnitude that the protocol accepts.
         """
         most = min(most, self.reach / self.step, (2.0 ** (self.bits - 1) - 1) // (2 * byzantine))

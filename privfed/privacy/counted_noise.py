@@ -1,8 +1,8 @@
 """Lower bounds on the noise variance that honest parties add and keep secret.
 
-Noise that several parties add protects a client by the shares of honest parties only. A ledger
-states how the noise of a run is divided, so that a later run with more colluding or Byzantine
-parties can recompute what the earlier one guarantees against them.
+If several parties add noise, only the shares of honest parties protect a client. A ledger states
+how the noise of a run is divided among parties, so that a later run with more colluding or
+Byzantine parties can recompute the earlier run's guarantee against these.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class NoiseOfClients:
 
     Attributes:
       size: expected cohort size, a public constant.
-      survivors: minimum number of clients that share the counted noise; each adds at most 1 /
-        survivors of its variance.
+      survivors: least number of clients that add the counted noise; each adds at most
+        1 / survivors of its variance.
       colluders: fraction of a cohort that the run itself assumes to collude.
       known_at_least: upper bound on the fraction of the noise known to the run's own colluders; it
-        is also charged against fewer colluders.
+        is also charged if a later run assumes fewer colluders.
       known: upper bound on the fraction of the noise known to colluders, divided by their fraction
         of a cohort.
       withstood: largest `secure.colluders` for which the executed protocol hides rows.
@@ -43,11 +43,11 @@ class NoiseOfClients:
     kind: ClassVar[str] = "clients"
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """A lower bound on the fraction of the noise's variance that counts against `against`.
+        """Returns a lower bound on the fraction of the noise's variance that counts.
 
-        Byzantine clients add no noise; the server also knows colluders' shares. Readers take no
-        part in the sum, so they know no share. For the run's own parameters the result is the
-        fraction that the run was charged for.
+        The adversary is `against`. Byzantine clients add no noise; the server also knows colluders'
+        shares. Readers take no part in the sum, so they know no share. For the run's own parameters
+        the result is the fraction with which the run was charged.
         """
         added = 1.0 - byzantine / self.survivors
         if against == "readers":
@@ -59,11 +59,11 @@ class NoiseOfClients:
 
 @dataclass(frozen=True)
 class NoiseOfSites:
-    """Noise whose shares sites add: of at least `minimum` survivors, in equal parts.
+    """Noise that sites add in equal shares; at least `minimum` sites survive.
 
     Colluding and Byzantine sites are counted together, as integers. With layers of noise each of m
-    survivors keeps at least 1 / (m - k) of (z C)^2, k the number of colluders that it was sized for
-    (`privfed.privacy.setting`), so m = `minimum` is the worst case there as well.
+    survivors keeps at least 1 / (m - k) of (z C)^2, k the number of colluders for which the noise
+    was sized (`privfed.privacy.setting`), so m = `minimum` is the worst case there as well.
 
     Attributes:
       size: number of sites.
@@ -78,7 +78,7 @@ class NoiseOfSites:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """A lower bound on the fraction of the noise's variance that counts against `against`."""
+        """Returns a lower bound on the fraction of the variance that counts against `against`."""
         return 1.0 if against == "others" else 1.0 - colluders / self.minimum
 
 
@@ -100,7 +100,7 @@ class NoiseOfPairs:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Precision of the equivalent independent noise on a row, over that of unshared noise."""
+        """Returns the variance of equivalent noise on a row, over that of a client's own noise."""
         honest = self.size - math.ceil(colluders)
         return part_alone(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
 

@@ -16,23 +16,20 @@ Integers = NDArray[np.int64]
 class Share(Protocol):
     """One client's noise in one sum: a frozen dataclass, or a `Part`.
 
-    The parties of a secure sum compare shares by class and fields (`privfed.secure.identities`),
-    which are numbers, texts, None, tuples, or again such values; others are refused.
+    The parties of a secure sum compare shares by class and fields (`privfed.secure.identities`).
+    Fields must be numbers, texts, None, tuples of these, or objects with such fields.
     """
 
     layered: ClassVar[bool]
-    """Whether the noise comes in layers, which the secure sum itself adds and removes."""
+    """Whether the noise consists of layers, which the secure sum itself adds and removes."""
 
     @property
     def total_variation(self) -> float:
-        """Total variation distance of one number from the distribution that is accounted for."""
-        ...
+        """Total variation distance between one number's distribution and the accounted one."""
 
     @property
     def most(self) -> int:
         """Largest absolute value that can be drawn."""
-        ...
 
     def draw(self, keys: Keys, count: int) -> Integers:
         """Returns one client's noise `[count]`."""
-        ...

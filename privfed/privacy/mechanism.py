@@ -1,11 +1,12 @@
-"""Contract of user-level privacy mechanisms, and the bounded types that noise requires."""
+"""Interface of user-level privacy mechanisms, and the bounded types that noise requires."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +44,9 @@ class BoundedSum:
     """`total` `[m]` float64: a sum of rows, one per surviving client, each of norm at most `bound`.
 
     Adding or removing one client changes the sum by at most `bound`, to which noise is calibrated.
-    It is the bound of the rows that were summed (encoded rows may be longer than clipped ones).
-    `survivors` is the number of rows; under privacy it is simulation-only and never used as a
-    divisor.
+    `bound` refers to the rows that were summed (encoded rows may be longer than clipped ones).
+    `survivors` is the number of rows; under privacy only simulations may read it, and no divisor
+    depends on it.
     """
 
     total: Tensor
@@ -57,9 +58,9 @@ class BoundedSum:
 class Encoding:
     """Parameters of a sum: rows of L2 norm at most `bound` (infinite: none is proved).
 
-    A codec may divide that bound into at most `resolution` steps: sums must be on the grid of
-    central noise. Distributed noise instead fixes the `step`, and `noise` is the noise that each
-    party adds in integer steps: a client, or a site for all of its clients.
+    A codec may divide `bound` into at most `resolution` steps: sums must be on the grid of central
+    noise. Distributed noise instead fixes the `step`, and `noise` is the noise that each party (a
+    client, or a site for all of its clients) adds in integer steps.
     """
 
     bound: float = math.inf
@@ -79,10 +80,10 @@ class SumWithNoise(BoundedSum):
 def draws_in_parts(mechanism: Mechanism) -> bool:
     """Whether several processes may each draw a part of the noise of `release`.
 
-    This requires that one class defines both methods. A class that redefines only `release`
-    receives the sum before its noise, as in one process: the noise that its base class adds by
-    `noised` may differ from its own. A class that redefines only `noised` is not used by its base
-    class's `release`.
+    This requires that one class defines both `noised` and `release`. A class that redefines only
+    `release` receives the sum without noise, as in one process, since the noise that its base class
+    adds by `noised` may differ from its own. If a class redefines only `noised`, its base class's
+    `release` does not use that.
     """
     for each in type(mechanism).__mro__:
         if "noised" in vars(each) or "release" in vars(each):
@@ -93,50 +94,15 @@ def draws_in_parts(mechanism: Mechanism) -> bool:
 def require_bounded(total: BoundedSum, norm: float) -> None:
     """Raises `TypeError` unless `total` has a proven, finite bound of at least `norm`."""
     if not isinstance(total, BoundedSum) or not norm <= total.bound < math.inf:
-        raise TypeError("noise needs a BoundedSum of rows with a norm: nothing else is private")
+        raise TypeError("noise needs a BoundedSum of rows with a norm bound, for any guarantee")
 
 
-class MechanismPart(Part):
-    """Defaults of most mechanisms: no constants, no state, independent noise per round."""
+class Mechanism(Part):
+    """A user-level privacy mechanism: clip, encoding, noise and divisor of a round's sums.
 
-    remembers: ClassVar[bool] = False
-    joint: ClassVar[bool] = False
-
-    @property
-    def layered(self) -> bool:
-        return False
-
-    @property
-    def adaptive(self) -> bool:
-        return False
-
-    def coefficients(self) -> NDArray[np.float64]:
-        return np.ones(1)
-
-    def memory(self, streams: Streams, length: int) -> Correlated | None:
-        return None
-
-    def resolved(self, setting: Setting) -> Self:
-        return self
-
-    def in_parts(self, parts: int) -> Self:
-        return self
-
-    def with_clip(self, clip: float) -> Mechanism:
-        return cast("Mechanism", self)
-
-    def init(self) -> PublicState:
-        return {}
-
-    def width(self, layout: Layout) -> int:
-        return layout.length
-
-    def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        return total
-
-
-class NoiseKind(Protocol):
-    """Declarations of a mechanism: the origin and the kind of its noise."""
+    It alone emits the round's event, so the charged mechanism is the executed one. By default it
+    has no constants and no state, and the noise of a round is independent of other rounds.
+    """
 
     trust: ClassVar[Literal["server", "sum", "client", "nobody"]]
     """Trust model: the party that sees un-noised data ("server": clipped updates; "sum": only the
@@ -146,53 +112,52 @@ class NoiseKind(Protocol):
     private: ClassVar[bool]
     """Whether the mechanism gives a privacy guarantee; if so, weights are uniform and the divisor
     is a constant of the configuration."""
-    remembers: ClassVar[bool]
+    remembers: ClassVar[bool] = False
     """Whether its noise is correlated over rounds (`privfed.privacy.noise.correlated`)."""
-    joint: ClassVar[bool]
+    joint: ClassVar[bool] = False
     """Whether clients share noise (`privfed.privacy.shared_noise`). Then `bound` receives all rows
     of a cohort at once, and a rule on rows sees the noised rows."""
+    _declares: ClassVar[frozenset[str]] = frozenset({"clip"})
 
-    @property
-    def clip(self) -> float:
-        """Initial clipping norm; infinite without a guarantee."""
-        ...
+    if TYPE_CHECKING:
+
+        @property
+        def clip(self) -> float:
+            """Initial clipping norm; infinite without a guarantee."""
 
     @property
     def layered(self) -> bool:
         """Whether clients add noise in layers, and a sum removes the layers in excess."""
-        ...
+        return False
 
     @property
     def adaptive(self) -> bool:
         """Whether the mechanism's clip adapts to the norms of clients' rows."""
-        ...
-
-
-class ChargedNoise(NoiseKind, Protocol):
-    """The planned side of a mechanism: constants of the run, and the event that a round charges."""
+        return False
 
     def resolved(self, setting: Setting) -> Self:
         """Returns the mechanism with the values that follow from the run's public constants."""
-        ...
+        return self
 
     def in_parts(self, parts: int) -> Self:
         """Returns the mechanism for clients with `parts` rows, each clipped to clip / `parts`.
 
         The noise multiplier is then relative to clip / `parts`.
         """
-        ...
+        return self
 
     def with_clip(self, clip: float) -> Mechanism:
         """Returns the mechanism for other rows, clipped to `clip`.
 
         The returned mechanism's clip is fixed, and its noise is independent of other rounds.
         """
-        ...
+        return self
 
+    @abstractmethod
     def at(self, noise_multiplier: float | None) -> Self:
-        """Returns the mechanism with this noise multiplier, which is None before calibration."""
-        ...
+        """Returns the mechanism with this noise multiplier; None means not yet calibrated."""
 
+    @abstractmethod
     def event(self, witness: Witness, exchanges: int) -> Event:
         """Returns the complete round as one event.
 
@@ -203,38 +168,34 @@ class ChargedNoise(NoiseKind, Protocol):
         Raises:
           Refused: if there is no proof for the sampler or the number of exchanges.
         """
-        ...
 
+    @abstractmethod
     def noise_on_update(self, size: int) -> float:
         """Noise standard deviation per coordinate of the sum of `size` updates, in clips."""
-        ...
-
-
-class ReleasedNoise(NoiseKind, Protocol):
-    """The executed side of a mechanism: bounded rows, the noise of their sum, and the release."""
 
     def init(self) -> PublicState:
         """Returns the public state before the first round."""
-        ...
+        return {}
 
+    @abstractmethod
     def encoding(self, state: PublicState) -> Encoding:
         """Returns the parameters of a sum of this mechanism's rows."""
-        ...
 
     def width(self, layout: Layout) -> int:
         """Returns the length of the bounded row of a message with `layout`."""
-        ...
+        return layout.length
 
     def coefficients(self) -> NDArray[np.float64]:
-        """Returns the coefficients `[bands]` that correlate noise over rounds; 1 for none."""
-        ...
+        """Returns the coefficients `[bands]` that correlate noise over rounds; [1] if none do."""
+        return np.ones(1)
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
         """Returns the stored noise of earlier rounds; None if rounds are independent."""
-        ...
+        return None
 
+    @abstractmethod
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns the clipped (and rotated or noised) rows, as each client computes its own.
+        """Returns the clipped (and rotated or noised) rows, as each client would compute its row.
 
         Args:
           rows: client updates, shape [c, m].
@@ -242,17 +203,17 @@ class ReleasedNoise(NoiseKind, Protocol):
           keys: sources of randomness of the clients.
           state: public state of the mechanism.
         """
-        ...
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        """Returns the sum with the noise of its numbers in `part`, if noise can be drawn in parts.
+        """Returns the sum with noise on its numbers in `part`, if noise can be drawn in parts.
 
         If several processes add up their sums, each first adds the noise of a different part. The
         total then contains all noise once, and is a `SumWithNoise`. Otherwise `release` adds the
-        noise, as in classes that redefine only one of the two methods (`draws_in_parts`).
+        noise, for example in classes that redefine only one of the two (`draws_in_parts`).
         """
-        ...
+        return total
 
+    @abstractmethod
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
@@ -266,14 +227,6 @@ class ReleasedNoise(NoiseKind, Protocol):
           keys: source of the noise.
           state: public state of the mechanism.
         """
-        ...
-
-
-class Mechanism(ChargedNoise, ReleasedNoise, Protocol):
-    """A user-level privacy mechanism: clip, encoding, noise and divisor of a round's sums.
-
-    It alone emits the round's event, so the charged mechanism is the executed one.
-    """
 
 
 class _Calibrated(Protocol):
@@ -281,10 +234,11 @@ class _Calibrated(Protocol):
     def noise_multiplier(self) -> float | None: ...
 
 
-class NoisedMechanism(MechanismPart):
+class NoisedMechanism(Mechanism):
     """A mechanism with a clip, and with noise of `noise_multiplier` clipping norms.
 
-    Each such mechanism declares that key itself, since its meaning depends on the kind of noise.
+    Each such mechanism declares `noise_multiplier` itself, since the key's meaning depends on the
+    kind of noise.
     """
 
     clip: float = Field(
@@ -305,10 +259,10 @@ class NoisedMechanism(MechanismPart):
         return self.model_copy(update={"clip": self.clip / parts}) if parts > 1 else self
 
     def with_clip(self, clip: float) -> Mechanism:
-        return cast("Mechanism", self.model_copy(update={"clip": clip, "noise_multiplier": None}))
+        return self.model_copy(update={"clip": clip, "noise_multiplier": None})
 
     def _noise(self: _Calibrated) -> float:
         """Returns the noise multiplier. Raises `ValueError` before calibration."""
         if self.noise_multiplier is None:
-            raise ValueError("this mechanism has no noise multiplier yet; calibrate it first")
+            raise ValueError("this mechanism has no noise multiplier; calibrate it first")
         return self.noise_multiplier

@@ -1,4 +1,4 @@
-"""The noise that a complete run leaves on its model, for comparing samplers and mechanisms."""
+"""The noise on a run's final model, for comparing samplers and mechanisms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class CorrelatedOverRounds(Protocol):
         t runs from 1 to `rounds`. The value is relative to independent noise with a standard
         deviation of one clipping norm.
         """
-        ...
 
 
 def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None:
@@ -45,10 +44,10 @@ def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None
 
 
 def stays_on_model(mechanism: Mechanism, rounds: int, size: int) -> float:
-    """Returns the fraction of each round's noise that remains on the final model; 1 if independent.
+    """Returns the fraction of each round's noise that remains on the final model.
 
-    The fraction is a root mean square over the rounds. It is also 1 if a mechanism does not state
-    how its noise is correlated.
+    The fraction is a root mean square over the rounds. It is 1 for independent noise, and if a
+    mechanism does not state how its noise is correlated.
     """
     if not isinstance(mechanism, CorrelatedOverRounds):
         return 1.0
@@ -66,8 +65,8 @@ def remembered_rows(mechanism: Mechanism) -> int:
 class SolvedForRun(Protocol):
     """A mechanism that optimises constants of its noise when a run starts.
 
-    The constants are keys of its own, so that the run's file and its ledger state them, and a
-    resume uses the same ones, for any number of rounds. They follow from public constants.
+    The constants are keys of the mechanism, so that the run's file and its ledger state them, and a
+    resume uses the same constants, for any number of rounds. They depend on public constants only.
     """
 
     def solved_for_run(self, rounds: int, separation: int) -> Self:
@@ -77,15 +76,12 @@ class SolvedForRun(Protocol):
           rounds: number of training rounds.
           separation: number of consecutive rounds in which a client takes part at most once.
         """
-        ...
 
     def solution(self) -> Mapping[str, Any]:
         """Returns the optimised constants and the number of rounds, as the ledger states them."""
-        ...
 
     def span(self) -> str:
         """Returns the rounds over which noise is correlated, in words."""
-        ...
 
 
 @runtime_checkable
@@ -97,4 +93,3 @@ class InBands(CorrelatedOverRounds, Protocol):
 
     def in_bands(self, bands: int) -> Self:
         """Returns the mechanism with `bands` bands."""
-        ...

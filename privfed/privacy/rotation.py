@@ -19,14 +19,14 @@ from privfed.privacy.mechanism import BoundedRows
 _FACTOR = 16
 """H is applied as a product of matrices of this size; the last one may be twice as large."""
 _ROTATION_BLOCK = 1 << 17
-"""Numbers that are rotated together, to fit the cache; rows are processed a few at a time."""
+"""Numbers that are rotated at once, which fit the cache; a few rows are rotated at a time."""
 _SHRINK = 1 - 2.0**-40
 """Factor that exceeds the float64 rounding of a norm by far:
 fewer than 40 consecutive additions."""
 
 
 def padded(length: int) -> int:
-    """Returns the power of two that rows of `length` are padded to."""
+    """Returns the power of two to which rows of `length` are padded."""
     return 1 << max(length - 1, 0).bit_length()
 
 

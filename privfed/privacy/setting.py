@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from privfed.privacy.noise.shares import WASTE, Layers
 
 _EXACT = 1e-9
-"""Tolerance that protects ceil from the rounding of a product."""
+"""A tolerance that compensates the rounding of a product before ceil."""
 
 
 def whole_sites(part: float, sites: int) -> int:
@@ -22,11 +22,11 @@ def whole_sites(part: float, sites: int) -> int:
 
 @dataclass(frozen=True)
 class SiteNoise:
-    """Noise of `sites`, at least `minimum` of them surviving, not counting `colluders`.
+    """Noise of `sites`, of which at least `minimum` survive; that of `colluders` does not count.
 
     Colluders are Byzantine, or collude with the server. The theorem (rules of proof, section 9.1)
     counts only the noise of H, the survivors without colluders, at least `counted` sites. The
-    variance of their noise is (z C)^2 or more, so z refers to the noise that the proof counts:
+    variance of the noise of H is at least (z C)^2, so z refers to the noise that the proof counts:
 
     *Minimum*: each site adds (z C)^2 / counted. *Layers*: a base of (z C)^2 / (sites - colluders),
     and layers sized for the same number of sites. So m survivors together keep m / (m - colluders)
@@ -48,7 +48,7 @@ class SiteNoise:
         return self.sites - self.minimum
 
     def shares(self, layered: bool) -> int:
-        """The number of shares, or bases of layers, that add up to a variance of (z C)^2."""
+        """Returns the number of shares, or of bases of layers, whose variances sum to (z C)^2."""
         return self.sites - self.colluders if layered else self.counted
 
     def layers(self, variance: float, kind: str) -> Layers:
@@ -62,12 +62,12 @@ class SiteNoise:
 
 @dataclass(frozen=True)
 class CohortSize:
-    """Bounds on the number of clients whose rows one sum may have.
+    """Bounds on the number of clients whose rows may be in one sum.
 
     Attributes:
       expected: expected cohort size over the declared population.
       largest: largest cohort that the sampler draws.
-      canaries: upper bound on the expected number of canary clients in addition.
+      canaries: upper bound on the expected number of additional canary clients.
       byzantine: largest number of Byzantine clients.
     """
 
@@ -88,8 +88,8 @@ class ClientShares:
     """The shares of noise that the clients of a cohort add.
 
     Attributes:
-      minimum: least number of surviving clients; the sum aborts below.
-      counted: least number of clients that share the counted noise.
+      minimum: least number of surviving clients; with fewer the sum aborts.
+      counted: least number of clients that add the counted noise.
       honest: lower bound on the fraction of the counted noise that honest clients add and no
         colluder knows.
       added: lower bound on the fraction that remains if Byzantine clients add none.
@@ -128,5 +128,5 @@ class Setting:
     def clients(self) -> ClientShares:
         """The noise of clients. Raises `TypeError` if sites add it."""
         if isinstance(self.noise, SiteNoise):
-            raise TypeError("sites add the noise here, clients add none")
+            raise TypeError("sites add the noise; clients add none")
         return self.noise

@@ -1,4 +1,4 @@
-"""Contracts of mechanisms whose noise is shared between clients."""
+"""Interfaces of mechanisms whose noise several clients add together, or share in pairs."""
 
 from __future__ import annotations
 
@@ -11,35 +11,31 @@ from privfed.privacy.noise.pairwise import PairwiseNoise
 from privfed.sampling.cohort import Witness
 
 
-class JointNoise(Mechanism, Protocol):
-    """A mechanism whose clients share noise; the server is assumed to know what colluders know."""
+class JointNoise(Protocol):
+    """A mechanism in which pairs of clients share noise; the server knows what colluders know."""
 
     pair_noise: float
-    """Standard deviation shared by each pair of clients, relative to a client's own."""
+    """Standard deviation of the noise of a pair of clients, relative to a client's own noise."""
     colluders: int
     """Number of clients that may collude with the server, in addition to Byzantine clients."""
 
     @property
     def honest(self) -> int:
         """Number of clients assumed to be honest."""
-        ...
 
     @property
     def alone(self) -> float:
-        """Noise multiplier against all other clients together, from a client's own noise only."""
-        ...
+        """Noise multiplier against all other clients together: only a client's own noise counts."""
 
     def noise(self) -> PairwiseNoise:
         """Returns the noise that clients add. Raises `ValueError` before planning."""
-        ...
 
     def among_honest(self) -> JointNoise:
-        """Returns the noise among honest clients only, which colluders cannot subtract."""
-        ...
+        """Returns the noise between honest clients, which colluders cannot subtract."""
 
 
 def noised_jointly(mechanism: Mechanism) -> TypeGuard[JointNoise]:
-    """Whether clients share noise; then all rows of a cohort are noised at once."""
+    """Whether pairs of clients share noise; then all rows of a cohort are noised at once."""
     return mechanism.joint
 
 
@@ -68,7 +64,7 @@ OTHER_PARTY = {
     "sites": "others",
     "others": "sites",
 }
-"""For each adversary whose guarantee the budget bounds, the second adversary of distributed noise:
+"""The second adversary of distributed noise, by the adversary whose guarantee the budget bounds.
 "sites" are the server with colluding sites, and "others" are all except a client's own site."""
 
 PARTY_WORDS = {
@@ -78,34 +74,38 @@ PARTY_WORDS = {
     "others": "all but a client's own site",
     "clients": "the server and colluding clients",
 }
-"""Adversaries of shared noise, in words."""
+"""Adversaries of distributed noise, in words."""
 
 
-class SharedNoise(Mechanism, Protocol):
-    """A mechanism whose noise is added by clients, in shares that a secure sum adds up."""
+class SharedNoise(Protocol):
+    """A mechanism with distributed noise: clients add shares, which a secure sum adds up."""
 
     tolerance: float
     """Fraction of an expected cohort that may drop out of a sum."""
 
     @property
+    def clip(self) -> float:
+        """Initial clipping norm."""
+
+    @property
+    def layered(self) -> bool:
+        """Whether clients add noise in layers, and a sum removes the layers in excess."""
+
+    @property
     def against(self) -> str:
         """Adversary whose guarantee the budget bounds: "server", "readers", or "sites"."""
-        ...
 
     @property
     def honest(self) -> float:
         """Lower bound on the fraction of the noise added by clients that keep it secret."""
-        ...
 
     def grid(self) -> IntegerGrid:
         """Returns the integer encoding of rows. Raises `Refused` if the bits are too few."""
-        ...
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
         """Returns the round's event for each adversary."""
-        ...
 
 
 def shares_noise(mechanism: Mechanism) -> TypeGuard[SharedNoise]:
-    """Whether clients provide the noise together, in a secure sum."""
+    """Whether the noise is distributed: clients add shares of it in a secure sum."""
     return mechanism.trust == "sum"

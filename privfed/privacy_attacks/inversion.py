@@ -193,7 +193,7 @@ def _updates(
     client: int,
     crowd: int,
 ) -> Tensor:
-    """Returns `crowd` updates `[crowd, d]`: that of `client` and those of the clients after it."""
+    """Returns `crowd` updates `[crowd, d]`: of `client` and of the clients after it."""
     place = int(np.searchsorted(holders, client))
     rows = []
     for other in np.roll(holders, -place)[:crowd]:

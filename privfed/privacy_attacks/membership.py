@@ -341,7 +341,7 @@ def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guara
 
 
 def _roc(scores: Reals, member: Flags) -> Roc:
-    """Returns the ROC curve over all trials. Raises `Refused` if all are on one side."""
+    """Returns the ROC curve over all trials. Raises `Refused` if all or none are of members."""
     if member.all() or not member.any():
         raise Refused(
             f"all {member.size} trials are members, or all are non-members, so that the attack "

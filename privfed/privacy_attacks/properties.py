@@ -115,7 +115,7 @@ def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
 
 
 def _estimate(target: Subject, view: View, rows: Tensor, counts: Tensor, place: int) -> Tensor:
-    """Estimates label fractions `[K]` of the client at `place`, from its and the next updates."""
+    """Estimates label fractions `[K]` of the client at index `place`, from updates from it on."""
     group = (torch.arange(view.clients) + place) % len(rows)
     seed = target.setup.streams.at("property").derived(b"%d" % place).integer()
     observed = view.observed(rows[group], torch.Generator().manual_seed(seed))

@@ -66,7 +66,7 @@ def first_layer(
 
 
 def last_bias(network: Network, update: Tensor, classes: int) -> Tensor:
-    """Returns the last layer's bias `[classes]` in `update`. Raises `Refused` if none."""
+    """Returns the last layer's bias `[classes]` in `update`. Raises `Refused` if there is none."""
     parts = network.shapes.views(update)
     name = network.shapes.names[-1]
     if parts[name].shape != (classes,):

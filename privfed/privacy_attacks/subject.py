@@ -178,7 +178,7 @@ class Subject:
         return executor.trainer.lr * executor.schedule.factor(self.round + 1)
 
     def clients_holding(self, least: int) -> Indices:
-        """Returns clients with at least `least` examples, in order. Raises `Refused` if none."""
+        """Returns clients with at least `least` examples. Raises `Refused` if there are none."""
         ids = np.arange(self.population.clients)
         holders = ids[self.population.sizes(ids) >= least]
         if not len(holders):

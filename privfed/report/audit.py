@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def mechanism_table(audit: MechanismAudit) -> Group:
-    """Returns the claimed ε and its lower bound for each scenario of a test, and the verdict."""
+    """Returns the claimed ε and its lower bound for each scenario of a test, and a verdict."""
     table = _table("scene", "ε claimed", _bound(audit.confidence), "p-value")
     evaluation = audit.evaluation
     for kind, tests in (
@@ -113,7 +113,7 @@ def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> st
 
 
 def _aborted(audit: FunctionAudit) -> str:
-    """Describes the fractions of releases with a number that is not finite."""
+    """Describes the fractions of releases that contain a number that is not finite."""
     without, with_member = (f"{share:.1%}" for share in audit.aborted)
     return f"{without} without the member, {with_member} with it: numbers that are not finite"
 
@@ -173,7 +173,7 @@ def _picture(curves: dict[str, Curve], delta: float, kind: str) -> bytes:
 
 
 def _draw_lines(axes: Axes, curve: Curve) -> None:
-    """Draws one line for each accountant, where its epsilon is finite."""
+    """Draws one line for each accountant, where the accountant's epsilon is finite."""
     for name, colour, dash in zip(ACCOUNTANTS, COLOURS, DASHES, strict=False):
         points = [(at, by[name]) for at, by in curve if _finite(by[name])]
         if points:
@@ -185,7 +185,7 @@ def _finite(epsilon: float | None) -> bool:
 
 
 def audit_table(audit: RunAudit) -> Table:
-    """Returns the ε that a run spent with all its terms, or the problems of its files."""
+    """Returns the ε that a run spent, with all terms of ε, or the problems of the run's files."""
     facts = audit.to_json()
     if audit.problems:
         return _broken(audit.problems)
@@ -232,7 +232,7 @@ def _trust_row(assumed: Assumed | None) -> dict[str, str]:
 
 
 def _colluding(merged: JointAudit) -> int:
-    """Returns how many clients may collude with the server or be Byzantine; 0 if not stated."""
+    """Returns the number of clients that may collude or be Byzantine; 0 if not stated."""
     assumed = merged.assumed
     return int(assumed.colluders or 0) + (assumed.byzantine or 0) if assumed else 0
 
@@ -243,7 +243,7 @@ def _start(facts: Mapping[str, Any]) -> str:
 
 
 def _broken(problems: Sequence[str]) -> Table:
-    """Returns a table of the problems, numbered, without an epsilon."""
+    """Returns a table of numbered problems, without an epsilon."""
     return rows({"ledger": "BROKEN", **{f"{n}": why for n, why in enumerate(problems, 1)}})
 
 
@@ -264,7 +264,7 @@ def _head_rows(audit: RunAudit) -> dict[str, str]:
 
 
 def _canary_rows(audit: RunAudit) -> dict[str, str]:
-    """Returns the evidence of the run's canaries on its claim; empty if it has no canaries."""
+    """Returns the canaries' evidence on the run's claim; empty if the run has no canaries."""
     if audit.canaries:
         return dict(evidence_rows(audit.canaries))
     if not audit.terms.get("canaries"):

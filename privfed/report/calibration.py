@@ -88,7 +88,7 @@ def _promises(advice: Advice) -> list[str]:
 
 
 def _where_buffers_pay(advice: Advice) -> Iterator[str]:
-    """Yields how much memory a mechanism with buffers saves over bands, and its extra noise."""
+    """Yields the memory that buffers save compared with bands, and the additional noise."""
     for buffers in advice.ranked:
         for bands in advice.ranked:
             same = buffers.sampler == bands.sampler and "privacy.bands" in bands.keys
@@ -109,7 +109,7 @@ _HONEST = "added by honest clients"
 
 
 def calibration_table(answer: CalibrationAnswer) -> Table:
-    """Returns noise, ε, rounds and cohort, with the solved one marked, and their terms."""
+    """Returns noise, ε, rounds and cohort, of which the solved one is marked, and their terms."""
     question, bound = answer.question, answer.bound
     numbers = {
         "noise multiplier": ("noise_multiplier", ceiling(question.noise_multiplier)),
@@ -146,7 +146,7 @@ def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _colluders_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns the adversary of ε if pairs of clients share noise; else empty."""
+    """Returns the adversary that ε holds against if pairs of clients share noise; else empty."""
     count = answer.colluders
     return {} if count is None else party_rows("clients", None, count)
 
@@ -214,7 +214,7 @@ def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
 
 def _all_noise(clips: float) -> str:
     """Describes the noise if every site survives."""
-    return f"together they add noise of standard deviation {ceiling(clips)} clips"
+    return f"together they add noise of standard deviation {ceiling(clips)} clipping norms"
 
 
 def alternatives_table(

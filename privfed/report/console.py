@@ -21,8 +21,8 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 def sparkline(values: Sequence[float], width: int) -> str:
     """Draws `values` in at most `width` blocks, scaled to their finite range.
 
-    If there are more values, each block shows the last one of a part of them. A value that is not
-    finite is a space.
+    If there are more values, each block shows the last of several consecutive values. A value that
+    is not finite is shown as a space.
 
     >>> sparkline([0.1, 0.5, 0.9], 8)
     '▁▅█'
@@ -97,7 +97,7 @@ class SteadyConsole(Console):
 
 
 def written(text: str, encoding: str) -> str:
-    """Returns `text` as a stream of `encoding` shows it; missing characters are replaced."""
+    """Returns `text` as a stream of `encoding` shows it; characters it lacks are replaced."""
     return text.encode(encoding, _HANDLER).decode(encoding)
 
 

@@ -6,7 +6,7 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -32,11 +32,11 @@ from privfed.report.tables import counted, rows, start_row
 
 
 def proposal_table(proposal: Proposal, processes: int) -> Table:
-    """Returns the plan of a private tuning: its candidates, its ε next to one run's, its time."""
+    """Returns the plan of private tuning: candidates, ε compared with a single run's, and time."""
     bound, single = proposal.guarantee, proposal.single
     ratio = bound.epsilon / single.epsilon if single.epsilon else math.inf
     seconds = proposal.seconds * proposal.repetitions.mean / processes
-    better = "less" if proposal.lower else "more"
+    better = "lower" if proposal.lower else "higher"
     return rows(
         {
             "chosen among": counted(len(proposal.cells), "combination"),
@@ -60,7 +60,7 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
 
 
 def tuned_table(tuned: Tuned) -> Table:
-    """Returns the released run, and the guarantee of its choice."""
+    """Returns the released run, and the guarantee that covers the choice of this run."""
     bound, name = tuned.guarantee, tuned.proposal.measure
     nominal = NOMINAL * bool(tuned.proposal.plan.simulation)
     combination = tuned.outcome["combination"].items()
@@ -82,8 +82,13 @@ def tuned_table(tuned: Tuned) -> Table:
 class ExperimentProgress:
     """Shows the numbers of completed, running and failed cells, and the time left."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(
+        self,
+        console: Console,
+        on_end: Callable[[Cell, dict[str, Any]], object] = lambda cell, result: None,
+    ) -> None:
         self._console = console
+        self._on_end = on_end
         self._lively = console.is_terminal and not console.is_dumb_terminal
         self._progress = Progress(
             TextColumn("{task.completed}/{task.total} cells"),
@@ -132,6 +137,7 @@ class ExperimentProgress:
         if self._task is not None:
             self._progress.advance(self._task)
         self._show()
+        self._on_end(cell, result)
 
     def _show(self) -> None:
         """Writes the counts next to the bar."""
@@ -169,7 +175,7 @@ _SHOWN = 6
 
 
 def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) -> Table:
-    """Returns a row per combination of values, with the number of the reason if it will not run."""
+    """Returns a row per combination of values; if it will not run, with the reason's number."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     keys = [*grid.keys, *grid.tuned_keys]
     for key in (*keys, ""):
@@ -195,7 +201,7 @@ def _numbered(excluded: Mapping[str, str]) -> dict[str, int]:
 
 
 def outlook_table(ahead: Outlook) -> Table:
-    """Returns the joint ε of all cells for each population, if the planned ones are completed."""
+    """Returns the joint ε of all cells for each population, if all planned cells complete."""
     return rows(_joint_row(ahead.joint))
 
 

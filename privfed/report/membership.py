@@ -35,8 +35,9 @@ def claim(exposure: Exposure) -> tuple[float, float, str]:
     In an attack with shadow runs on a run file, membership of a client is a Bernoulli draw: the
     datasets with and without the client are neighbours. In the attack on one trained run, a member
     is compared with a client that never took part: one client replaces another. If membership of an
-    example is attacked, the data of its client change. A replacement or a change is one step of
-    replace-one, and two steps (removal and addition) of the other relations.
+    example is attacked, the neighbours differ in the data of that example's client. A replacement
+    or a change of data is one step of replace-one, and two steps (removal and addition) of the
+    other relations.
     """
     user = exposure.guarantee
     if exposure.level == "user":
@@ -88,7 +89,7 @@ def _curve_json(curve: Roc, exposure: Exposure) -> dict[str, Any]:
 def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
     """Returns the true-positive rate at `fpr`, its confidence interval, and the bound by ε.
 
-    The bound is that at the upper confidence limit of the false-positive rate.
+    The bound is taken at the upper confidence limit of the false-positive rate.
     """
     epsilon, delta, _ = claim(exposure)
     tpr = curve.tpr_at(fpr)
@@ -105,7 +106,7 @@ def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
 
 
 def exposure_table(exposure: Exposure, folder: Path) -> Group:
-    """Returns the success of each attack, the bound by ε, and the conditions of both."""
+    """Returns the success of each attack, the bound by ε, and the conditions of these numbers."""
     epsilon, delta, about = claim(exposure)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("attack", "AUC", "advantage", *(f"TPR at {rate:.1%} FPR" for rate in RATES)):

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from privfed.plan.plan import Plan
-from privfed.report.progress import PlainProgress, abort_line, measures_line
+from privfed.report.progress import PlainProgress, abort_line, choosing_line, measures_line
 from privfed.run.forecast import Forecast
 from privfed.run.outcome import RoundRecord
 
@@ -41,12 +41,20 @@ class NotebookProgress(PlainProgress):
         self._notebook: Any = None
         self._display: Any = None
         self._done, self._measures, self._notes = 0, "", list[str]()
+        self._choosing = ""
+
+    def choosing(self, key: str, number: int, count: int) -> None:
+        """Shows which of `count` values of `key` is being tried."""
+        self._rounds, self._done = count, number
+        self._choosing = choosing_line(key, count, number)
+        self._begin()
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         """Begins the bar after `done` rounds."""
-        self._notebook = notebook = importlib.import_module("IPython.display")
         self._budget, self._rounds, self._done = plan.budget, plan.config.run.rounds, done
-        self._display = notebook.display(notebook.HTML(self._drawn()), display_id=True)
+        if self._choosing:
+            self._choosing, self._notes = "", [plan.config.auto]
+        self._begin()
 
     def after_round(self, round: int) -> None:
         """Moves the bar, about a hundred times in a run."""
@@ -66,11 +74,19 @@ class NotebookProgress(PlainProgress):
             self._notes.append(f"round {record.round}: WARNING: {record.warning}")
         self._draw()
 
+    def _begin(self) -> None:
+        """Draws the bar, which begins with the first call."""
+        if self._display is None:
+            self._notebook = notebook = importlib.import_module("IPython.display")
+            self._display = notebook.display(notebook.HTML(self._drawn()), display_id=True)
+        self._draw()
+
     def _draw(self) -> None:
         if self._display is not None:
             self._display.update(self._notebook.HTML(self._drawn()))
 
     def _drawn(self) -> str:
         notes = "".join(f"<br>{html.escape(note)}" for note in self._notes)
-        text = f"round {self._done}/{self._rounds} {html.escape(self._measures)}{notes}"
+        state = self._choosing or f"round {self._done}/{self._rounds} {self._measures}"
+        text = f"{html.escape(state)}{notes}"
         return f"<progress max={self._rounds} value={self._done}></progress> {text}"

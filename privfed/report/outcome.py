@@ -26,7 +26,7 @@ from privfed.run.outcome import Outcome
 
 
 def with_baseline(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:
-    """Formats a metric, with that of the baseline (best constant prediction) if it is known.
+    """Formats a metric, with the baseline's (best constant prediction) if that is known.
 
     Args:
       name: the metric.
@@ -40,7 +40,7 @@ def with_baseline(name: str, measures: Mapping[str, float], constant: Mapping[st
 
 
 def outcome_table(outcome: Outcome) -> Table:
-    """Returns the results of a run, and every ε with its terms."""
+    """Returns the table of a run's results, and of every ε with its terms."""
     plan, bound = outcome.plan, outcome.guarantee
     event, config = plan.event, plan.config
     return rows(

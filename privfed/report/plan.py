@@ -79,7 +79,7 @@ def plan_table(
 
 
 def _comparison_row(plan: Plan) -> dict[str, str]:
-    """Returns the command that compares other samplers and mechanisms; empty if it would refuse."""
+    """Returns the command that compares samplers and mechanisms; empty if that is refused."""
     if not comparable(plan):
         return {}
     return {"advice": "privfed check --advise compares other samplers and mechanisms at this ε"}
@@ -109,7 +109,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _auto_row(config: Config) -> dict[str, str]:
-    """States the keys that are "auto", or from what their values were chosen."""
+    """States the keys that are "auto", or the data by which their values were chosen."""
     if config.open:
         keys = " and ".join(config.open)
         return {"auto": f"{keys}: chosen when the run starts; shown as the loss recommends"}
@@ -218,11 +218,11 @@ def _history_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
     """Returns the rows on traffic of a round, time of all rounds, and state between rounds."""
+    parties = "all sites (each site" if plan.config.by_sites else "the expected cohort (each client"
     pairs = {
         "traffic": (
-            f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round (a "
-            f"{'site' if plan.config.by_sites else 'client'} is sent "
-            f"{_per_party(forecast.down, plan, forecast)} and sends "
+            f"{size_of(forecast.down)} down, {size_of(forecast.up)} up per round for {parties} "
+            f"is sent {_per_party(forecast.down, plan, forecast)} and sends "
             f"{_per_party(forecast.up, plan, forecast)}{_vector(plan, forecast)})"
         ),
         "training time": _time(forecast),
@@ -242,8 +242,8 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
     """Formats one party's part of a round's `size` bytes.
 
-    It is in bytes for secure sums and compressed updates, and otherwise a number of vectors `[d]`,
-    without scalars.
+    The result is in bytes for secure sums and compressed updates, otherwise in vectors `[d]`,
+    without the scalars.
     """
     if plan.config.secured or plan.config.compression.compresses:
         return size_of(size / forecast.parties)

@@ -111,11 +111,11 @@ def _tails(relation: str, opposite: bool) -> str:
 
 
 def _louder(plan: Plan, forecast: Forecast) -> float:
-    """Returns the ratio of the noise on an update with canaries to that without.
+    """Returns the noise on an update with canaries, divided by the noise without canaries.
 
     The updates of canaries act as additional noise. If clients add the noise themselves, canaries
     in a cohort also add noise. If canaries take clients' places, the sum has fewer rows of clients,
-    so the same noise is larger relative to them.
+    so the same noise is larger in relation to these rows.
     """
     assert forecast.noise is not None
     assert forecast.signal is not None
@@ -143,7 +143,7 @@ def pairs_row(plan: Plan) -> dict[str, str]:
     left = guarantee({replace(plan.event, release=alone): rounds}, privacy.delta)
     return {
         "pairs": (
-            f"each client adds noise of its own of standard deviation {noise.alone:.3g}, and noise "
+            f"each client adds its own noise of standard deviation {noise.alone:.3g}, and noise "
             f"of {noise.shared:.3g} that it shares with each of {noise.clients - 1} others, which "
             "cancels in the sum and is assumed to be pseudorandom (a computational assumption "
             f"that ε does not include); ε holds against the server with up to {colluding} "
@@ -182,7 +182,7 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
         **_prior_row(plan),
         "protects": f"{protected_unit(plan)}, {bound.relation}{_unamplified(plan)}",
         **_signal_rows(plan, forecast),
-        "sensitivity argument": proof_text(plan),
+        "proof": proof_text(plan),
     }
 
 
@@ -199,13 +199,13 @@ def protected_unit(plan: Plan) -> str:
 
 
 def nominal_rows(plan: Plan) -> dict[str, str]:
-    """Returns the reason why there is no guarantee, or why epsilon is nominal; empty otherwise."""
+    """Returns the reason why there is no guarantee, or why epsilon is nominal; else empty."""
     reasons = {"guarantee": plan.void, "note": plan.simulation}
     return {key: why for key, why in reasons.items() if why}
 
 
 def _sensitivity(plan: Plan, forecast: Forecast) -> str:
-    """Describes the L2 sensitivity of a sum to one client, and its derivation."""
+    """Describes the L2 sensitivity of a sum to one client, and what it follows from."""
     mechanism, follows = plan.config.mechanism, ""
     if mechanism.adaptive:
         quantile = plan.config.values()["privacy"].get("clip_quantile")

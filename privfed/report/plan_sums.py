@@ -10,12 +10,12 @@ from privfed.plan.site_guarantee import SiteGuarantee
 from privfed.privacy.shared_noise import SharedNoise, shares_noise
 from privfed.report.tables import LONGER_THAN_CLIPPED, counted, overflow_text
 from privfed.run.forecast import Forecast
+from privfed.secure.encoded_sum import SecureProtocol
 from privfed.secure.limits import Limits
-from privfed.secure.summation import RowHiding
 
 _MADE_UP = {
     "even": "as many clients at each",
-    "size": "shares 1, 1/2, 1/3, … of the clients",
+    "size": "proportions 1 : 1/2 : 1/3 : … of the clients",
     "label": "by clients' labels",
 }
 """Descriptions of the simulated assignments of clients to sites."""
@@ -28,16 +28,16 @@ def sites_row(config: Config) -> dict[str, str]:
         return {}
     column = config.site_column
     if config.apart:
-        origin = "machines of their own"
+        origin = "each on its own machine"
     else:
         origin = f"column {column!r}" if column else f"simulated: {_MADE_UP[data.site_partition]}"
     several = ""
     if data.sites_per_client > 1:
         several = f", a client at up to {data.sites_per_client}; ε covers its rows at all sites"
         several += " that do not collude" if config.by_sites else ""
-    role = "they hold clients, but are not parties of sums"
+    role = "sites hold clients, but are not parties of sums"
     if config.by_sites:
-        role = "each samples its own clients in secret, bounds their rows and sends their sum"
+        role = "each site samples its own clients in secret, bounds their rows and sends their sum"
     return {"sites": f"{data.sites} declared ({origin}){several}; {role}"}
 
 
@@ -47,7 +47,7 @@ def _steps(share: float) -> str:
 
 
 def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """Returns the noise of each site, the sites that it assumes, and modular overflow."""
+    """Returns the noise of each site, the sites that this noise assumes, and modular overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = limits.minimum - limits.colluders
     sized = f"{limits.minimum} of {limits.sites} have to survive"
@@ -71,7 +71,7 @@ def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
 
 
 def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
-    """Returns the guarantee for a site's own clients if the site limits its answers."""
+    """Returns the guarantee for a site's own clients if the site limits the rounds it answers."""
     alone = ""
     if site.alone:
         alone = f", and ε = {ceiling(site.alone.epsilon)} if all other sites collude"
@@ -115,7 +115,7 @@ def secure_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
     """Describes the view of the parties that see a sum.
 
-    `protocol_sight` is the statement of the protocol.
+    `protocol_sight` is the protocol's description of these views.
     """
     if plan.mechanism.trust == "sum":
         site = " except a client's own site" if plan.cost.limits.sites else ""
@@ -125,7 +125,7 @@ def _who_sees_what(plan: Plan, protocol_sight: str, opener: str) -> str:
     return f"{protocol_sight}{trusted}"
 
 
-def _quantisation(protocol: RowHiding, limits: Limits, forecast: Forecast) -> str:
+def _quantisation(protocol: SecureProtocol, limits: Limits, forecast: Forecast) -> str:
     """Describes the integer encoding of rows, and the increase of their norm."""
     steps = f", step {forecast.step:.2g}" if forecast.step else ""
     modular = protocol.opener == "the server"  # ciphertexts have a modulus of their own
@@ -142,7 +142,7 @@ def _quantisation(protocol: RowHiding, limits: Limits, forecast: Forecast) -> st
 
 
 def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """Returns the noise of each client, the clients that it assumes, and modular overflow."""
+    """Returns the noise of each client, the clients that the noise assumes, and overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = f"{mechanism.honest:.0%} of the noise is from honest clients"
     sized = f"{limits.minimum} clients add enough noise, and a sum of fewer clients aborts"

@@ -28,7 +28,7 @@ def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the rows on evaluation by clients, the ε of each part alone, and early stopping."""
+    """Returns the rows on evaluation by clients, each part's ε alone, and early stopping."""
     config = plan.config
     pairs: dict[str, str] = {}
     if plan.evaluation is not None:
@@ -58,7 +58,7 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def objective_rows(config: Config) -> dict[str, str]:
-    """Returns warnings about an unpublished server step, and about too few steps."""
+    """Returns warnings about an unpublished server step, and about too few local steps."""
     pairs = {}
     name, least = config.names["objective"], config.objective.least_steps
     if config.objective.server_step == "plain" and not adds_updates(config):

@@ -196,6 +196,11 @@ class PlainProgress:
         if self._waiting is not None:
             self._show(self._waiting)
 
+    def choosing(self, key: str, number: int, count: int) -> None:
+        """Shows once that the value of `key` is being chosen."""
+        if number == 1:
+            self._console.print(choosing_line(key, count), highlight=False)
+
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         """Shows the guarantee and cost of the run."""
         self._console.print(plan_table(plan, forecast, path), "")
@@ -234,6 +239,7 @@ class LiveProgress(PlainProgress):
         super().__init__(console)
         self._pace = pace or Pace()
         self._status = Status(0, 0)
+        self._choosing = ""
         self._live = Live(get_renderable=self._line, console=console, refresh_per_second=8)
 
     def __exit__(self, *_: object) -> None:
@@ -241,10 +247,16 @@ class LiveProgress(PlainProgress):
         self._status = replace(self._status, rate=None)
         self._live.stop()
 
+    def choosing(self, key: str, number: int, count: int) -> None:
+        """Shows which of `count` values of `key` is being tried."""
+        self._choosing = choosing_line(key, count, number)
+        self._live.start()
+
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         """Shows the guarantee and cost of the run, and begins the line after `done` rounds."""
         super().before(plan, forecast, path, done)
         self._status = Status(done, self._rounds)
+        self._choosing = ""
         self._pace.at(done)
         self._live.start()
 
@@ -267,6 +279,8 @@ class LiveProgress(PlainProgress):
 
     def _line(self) -> Text:
         """Returns the line for the terminal's current width."""
+        if self._choosing:
+            return Text(self._choosing, no_wrap=True, overflow="crop")
         as_written = partial(written, encoding=self._console.encoding)
         return status_line(self._status, self._console.width - 1, as_written)
 
@@ -277,13 +291,19 @@ def progress(console: Console) -> PlainProgress:
     return LiveProgress(console) if lively else PlainProgress(console)
 
 
+def choosing_line(key: str, count: int, number: int = 0) -> str:
+    """Formats that value `number` of `count` is being tried, or that all of them are."""
+    values = f"simulated run {number} of {count}" if number else f"{count} simulated runs"
+    return f'choosing {key} ("auto"): {values}'
+
+
 def abort_line(round: int, reason: str) -> str:
     """Formats the report of a round whose secure sum was aborted."""
     return f"round {round} aborted; it is charged and not repeated: {reason}"
 
 
 def measures_line(record: RoundRecord, budget: float | None) -> str:
-    """Formats the first metric of an evaluation, that of clients, and the spent ε."""
+    """Formats the first metric of an evaluation, also the clients', and the spent ε."""
     name, value = next(iter(record.public.items()))
     if f"{PREFIX}{name}_low" in record.public:  # without a test set, clients measured `name`
         return f"clients' {name} {measure(name, value)}  {epsilon_of_budget(record, budget)}"

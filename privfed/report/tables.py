@@ -66,7 +66,7 @@ def chosen_row(chosen: bool) -> dict[str, str]:
 
 
 def planned_row(planned: Guarantee | None) -> dict[str, str]:
-    """Returns the epsilon to report in place of the charged rounds'; empty if that is theirs."""
+    """Returns the epsilon to report instead of that of the charged rounds; empty if equal."""
     if planned is None:
         return {}
     return {"planned ε": f"{planned.rows()['ε']}; report this one: {planned.caveat}"}
@@ -78,7 +78,7 @@ def further_guarantee_rows(
     other: Guarantee | None,
     colluders: int | None = None,
 ) -> dict[str, str]:
-    """Returns the adversary of ε, and the further guarantees of a run.
+    """Returns the adversary that ε holds against, and the further guarantees of a run.
 
     Args:
       against: the party of the budget; "" if there is only one guarantee for clients.
@@ -93,7 +93,7 @@ def further_guarantee_rows(
 def party_rows(
     against: str, other: Guarantee | None, colluders: int | None = None
 ) -> dict[str, str]:
-    """Returns the adversary of ε, and the guarantee against the other party.
+    """Returns the adversary that ε holds against, and the guarantee against the other party.
 
     Args:
       against: the party of the budget; "" if there is only one guarantee.
@@ -106,7 +106,7 @@ def party_rows(
 
 
 def two_sided(against: str, other: Guarantee) -> dict[str, str]:
-    """Returns the adversary of ε, and the guarantee against the `other` adversary."""
+    """Returns the adversary that ε holds against, and the guarantee against the `other` one."""
     bound = f"{other.line()} ({other.relation})"
     why = f": {other.missing}" if other.missing else ""
     why += f"; {other.weakness}" if other.weakness else ""
@@ -127,7 +127,7 @@ def example_line(bound: Guarantee) -> str:
 
 
 def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
-    """Returns the initial model, and whether `bound` covers it; empty if it is newly built."""
+    """Returns the initial model, and whether `bound` covers it; empty for a new model."""
     if not init and not bound.uncovered:
         return {}
     start = init or "an earlier run's"

@@ -138,7 +138,7 @@ def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _number(declared: Mapping[str, Any]) -> str:
-    """Formats a numeric column, with the count of a pattern and the unit of dates."""
+    """Formats a numeric column's name, with the count of columns of a pattern, and dates' unit."""
     times = f" x {declared['count']}" if declared["count"] > 1 else ""
     days = " (days since 1970-01-01, UTC)" if declared["days"] else ""
     return f"{declared['column']}{times}{days}"

@@ -30,7 +30,7 @@ from privfed.server.optimizer import State as ServerState
 
 
 def releases_per_round(objective: Objective, rule: SumRule | RowRule) -> int:
-    """Number of releases per round, known before the round: together they form one event."""
+    """Returns the number of releases per round, which together are one event."""
     return objective.exchanges - 1 + rule.uploads
 
 
@@ -75,7 +75,7 @@ class Algorithm:
     def moved(
         self, round: int, params: Tensor, delta: Tensor, state: ServerState
     ) -> tuple[Tensor, ServerState]:
-        """Takes the server's step.
+        """Returns the model and the optimizer's state after the server's step.
 
         Args:
           round: number of the round.
@@ -99,7 +99,7 @@ class Algorithm:
 
     @property
     def cohorts(self) -> Cohorts:
-        """The public constants about cohorts that objectives may use."""
+        """The public constants of cohorts that objectives may use."""
         period = self.sampler.witness(0, self.clients).period
         return Cohorts(self.clients, float(self.sampler.size), period)
 
@@ -113,7 +113,7 @@ class Algorithm:
         """Samples the cohort of `round`.
 
         A sampler whose rounds depend on each other counts training and evaluation rounds
-        separately: a client that participates in every b-th training round does so whatever the
+        separately: a client that participates in every b-th training round does so regardless of
         evaluation rounds in between.
         """
         turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round
@@ -141,13 +141,13 @@ class Algorithm:
         return releases_per_round(self.objective, self.rule)
 
     def wire(self, layout: Layout) -> Layout:
-        """Layout of a message: the row, the rule's terms, and the weight if it is not public."""
+        """Returns the layout of a message: the row, the rule's terms, and a non-public weight."""
         if self.rule.extra:
             layout = layout.plus("terms", self.rule.extra)
         return layout if self.fixed_divisor else layout.plus("weight", 1)
 
     def encoding_factor(self, parameters: int) -> float:
-        """Ratio of an encoded row's norm to the clipping norm; 1 without a secure sum.
+        """Returns the ratio of an encoded row's norm to the clipping norm; 1 without a secure sum.
 
         Raises `Refused` if the secure sum cannot encode the row.
         """
@@ -158,7 +158,7 @@ class Algorithm:
 
     @property
     def noise_share(self) -> Share | None:
-        """The noise share of each party in a sum; None if parties add none."""
+        """The share of noise that each party adds to a sum; None if parties add no noise."""
         return self.mechanism.encoding(self.mechanism.init()).noise
 
     def grid_step(self, parameters: int) -> float | None:
@@ -176,8 +176,8 @@ class TrainingState:
     """The complete state that a round changes, all of it public.
 
     It contains the model `[d]`, and the states of server optimizer, mechanism, objective and rule.
-    It also contains the memory of simulated attackers, which may read raw updates: such a run
-    guarantees nothing.
+    It also contains the memory of simulated attackers, which may read raw updates: a run with
+    attackers has no guarantee.
     """
 
     params: Tensor

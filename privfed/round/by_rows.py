@@ -1,10 +1,10 @@
 """Aggregation by a rule that sees every client's row.
 
 *A rule's memory of clients* (`defenses.history`) is stored under private/, as secret as rows are.
-Why it costs no privacy under local noise (unit: one client; replace-one): all messages, and which
-client sent which, are released and charged in each round, adaptively, without amplification by
-subsampling. Histories are functions of the noised messages only, so aggregates and broadcasts are
-functions of released values. Under central noise and secure sums, rules on rows are refused.
+The memory costs no privacy under local noise (unit: one client; replace-one): each round releases
+and charges all messages with their senders, adaptively, without amplification by subsampling.
+Histories are functions of the noised messages only, so aggregates and broadcasts are functions of
+released values. Under central noise and secure sums, rules on rows are refused.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class ByRows:
     def _by_rule(
         self, rows: Tensor, exchange: Exchange, ids: Indices | None, foreseen: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """The rule's aggregate of `rows` `[n, m]` of clients `ids`, and its new memory of them.
+        """Returns the rule's aggregate of `rows` `[n, m]` of clients `ids`, and its new memory.
 
-        The number of Byzantine clients that the rule assumes is limited by what it tolerates for n
-        rows. `foreseen` states that an attacker tries the rule, with another random stream.
+        The number of Byzantine clients that the rule assumes is at most the number that it
+        tolerates for n rows. `foreseen`: an attacker tries the rule, with another random stream.
         """
         sources: dict[str, Callable[[], Any]] = {
             "generator": lambda: self._generator(foreseen),
@@ -93,30 +93,29 @@ class ByRows:
     def _foreseen(
         self, exchange: Exchange, rows: Tensor, byzantine: int, ids: Indices | None
     ) -> Tensor:
-        """The aggregate without noise, as an attacker that knows the rule computes it.
+        """Returns the aggregate without noise, as an attacker that knows the rule computes it.
 
-        It does not change the rule's memory. Its random numbers differ from those of the release:
-        an attacker that knows a rule does not know its random numbers.
+        The rule's memory is not changed. The random numbers differ from those of the release: an
+        attacker that knows a rule does not know its random numbers.
         """
         clipped = self._updates.clipped(rows, byzantine)
         return self._by_rule(clipped, exchange, ids, foreseen=True)[0]
 
     def _histories(self, exchange: Exchange, ids: Indices | None) -> Histories:
-        """The rule's memory of clients `ids` `[n]`, a subset of the cohort, before this round.
+        """Returns the rule's memory of clients `ids` `[n]` of the cohort, before this round.
 
         Raises:
-          ValueError: if no memory is kept.
+          ValueError: if the run stores no such memory.
           Refused: if an attacker tries rows without stating their clients.
         """
         if ids is None:
             raise Refused(
-                "attack.name is an attack that tries the rule on rows in an unknown order of "
-                "clients, but aggregation.rule has a memory of each client; use another attack or "
-                "rule"
+                "attack.name tries the rule on rows in an unknown order of clients, but "
+                "aggregation.rule has a memory of each client; use another attack or rule"
             )
         updates, cohort = self._updates, np.sort(self._updates.cohort.clients)
         if updates.world.histories is None:
-            raise ValueError("the rule keeps a history of each client, but world.histories is None")
+            raise ValueError("the rule needs a history of each client, but world.histories is None")
         if self._gathered is None:
             unknown = torch.zeros(self._rule.keeps(exchange.layout.length))
             self._gathered, _ = updates.world.histories.gather(cohort, unknown)

@@ -72,10 +72,10 @@ class BySums:
         return released.to(exchange.broadcast["params"].device)
 
     def _over_ranks(self, total: BoundedSum, noise: Keys) -> BoundedSum:
-        """Sums `total` over all ranks; each rank adds its part of the noise first.
+        """Returns `total` summed over all ranks; each rank first adds its part of the noise.
 
         Noise that cannot be drawn in parts is drawn later, by `release` on rank 0. Raises
-        `RankLost` if some ranks have drawn noise and others have not.
+        `RankLost` if only some ranks have drawn noise.
         """
         ranks, mechanism = self._updates.world.ranks, self._updates.algorithm.mechanism
         if draws_in_parts(mechanism):
@@ -122,9 +122,9 @@ class BySums:
         return map(sent, updates.chunks(exchange, present, foreseen))
 
     def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
-        """The terms `[c, m]` that are summed: the rule's terms, weighted if weights are not fixed.
+        """Returns the rule's terms `[c, m]` to be summed, weighted if weights are not fixed.
 
-        With fixed weights, a client that may be at s sites has weight 1 / s at each of them.
+        With fixed weights, a client that may be at s sites has weight 1 / s at each site.
         """
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
         parts = self._parts
@@ -149,7 +149,7 @@ class BySums:
     def _foreseen(
         self, exchange: Exchange, rows: Tensor, byzantine: int, ids: Indices | None
     ) -> Tensor:
-        """The aggregate without noise, as attackers compute it from the weights that they claim."""
+        """Returns the aggregate without noise, as attackers compute it with claimed weights."""
         center, rule = exchange.broadcast.get("center", rows.new_zeros(rows.shape[1])), self._rule
         admitted = self._updates.algorithm.objective.admitted(rows)
         for _ in range(rule.passes):

@@ -32,7 +32,7 @@ Play = Generator[Exchange, Tensor, TrainingState]
 
 
 def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
-    """A round as a generator: yields exchanges, receives releases, returns the next state.
+    """Runs a round as a generator: yields exchanges, receives releases, returns the next state.
 
     Args:
       algorithm: frozen parts and declared constants of the run.
@@ -108,7 +108,7 @@ def replay(
       releases: the release of each exchange, float32, shape [m].
 
     Raises:
-      ValueError: if a release has another length or type, or their number differs.
+      ValueError: if a release has another length or type, or the number of releases differs.
     """
     conversation = Conversation(play(algorithm, round, state))
     for exchange, released in zip(conversation, releases, strict=True):
@@ -162,7 +162,7 @@ def run_round(
 
 
 def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
-    """Charges the round, and only then samples its cohort."""
+    """Charges the round, then samples its cohort."""
     world.writing.settle()
     if world.sites:
         world.sites.gather()
@@ -176,7 +176,7 @@ def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Ch
 
 
 def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
-    """Raises `Refused` if exchange `number`, from 0, was not charged."""
+    """Refuses an exchange `number` (from 0) that was not charged."""
     if number >= algorithm.exchanges:
         raise Refused(
             f"round {round} has an exchange {number + 1}, but only {algorithm.exchanges} were "
@@ -185,7 +185,7 @@ def refuse_uncharged(round: int, number: int, algorithm: Algorithm) -> None:
 
 
 def refuse_not_finite(round: int, released: Tensor) -> None:
-    """Raises `Refused` if the values to be released `[m]` are not finite."""
+    """Refuses to release values `[m]` that are not finite."""
     if not all_finite(released):
         raise Refused(
             f"the release of round {round} is not finite, since training diverged; start a new run "
@@ -196,7 +196,7 @@ def refuse_not_finite(round: int, released: Tensor) -> None:
 def show(
     round: int, exchange: Exchange, released: Tensor, algorithm: Algorithm, world: World
 ) -> None:
-    """Passes the aggregate to the observer of a simulation."""
+    """Passes the aggregate to the simulation's observer."""
     if world.watch and exchange.task in ("train", "terms"):
         aggregate = algorithm.rule.center_after(exchange.broadcast["center"], released)
         world.watch.aggregate(round, aggregate)

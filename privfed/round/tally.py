@@ -17,15 +17,16 @@ from privfed.core.vector import Indices
 from privfed.sampling.availability import Devices
 
 MEASURES = ("far", "against", "alike")
-"""Measures of outlying rows; see `standings`."""
+"""Names of the measures by which rows are outlying (`standings`)."""
 
 
 def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
     """Returns the rank `[n]` of each row by each measure: the number of rows at least as outlying.
 
-    A row counts itself. "far" is the distance from the aggregate, "against" the angle to it, and
-    "alike" the closeness of the nearest other row, which detects attackers that send similar rows.
-    Non-finite rows are the most outlying by "far", and the least outlying by the other two.
+    Each row is also counted for itself. "far" is the distance from the aggregate, "against" the
+    angle to the aggregate, and "alike" the closeness of the nearest other row, which detects
+    attackers that send similar rows. Non-finite rows are the most outlying by "far", and the least
+    outlying by the other two measures.
 
     Args:
       rows: client rows, shape [n, m]; they are not copied.
@@ -47,13 +48,13 @@ def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
 
 
 def _cosines(rows: Tensor, aggregate: Tensor) -> Tensor:
-    """Cosine `[n]` of the angle between each row and the aggregate; 0 if one of them is zero."""
+    """Cosine `[n]` of the angle between each row and the aggregate; 0 if either is zero."""
     lengths = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(aggregate)
     return torch.where(lengths > 0, rows @ aggregate / lengths, 0.0).double()
 
 
 def _at_least(values: Tensor) -> Tensor:
-    """Number of `values` `[n]` at least as large as each: `[n]`."""
+    """Returns, for each of `values` `[n]`, the number of values at least as large."""
     return len(values) - torch.searchsorted(values.sort().values, values, side="left")
 
 
@@ -81,7 +82,7 @@ class Sides:
             self._sums[side] = self._sums[side] + total if side in self._sums else total
 
     def measures(self) -> dict[str, Any]:
-        """Returns measures of the attack; none if honest or Byzantine rows are missing.
+        """Returns measures of the attack; empty if there are no honest or no Byzantine rows.
 
         "byzantine" is the number of Byzantine rows. "aggregate_distance" is the distance of the
         noised aggregate from the honest mean, divided by the norm of that mean. "byzantine_weight"
@@ -103,7 +104,7 @@ class Sides:
 
 
 class Tally:
-    """Observes raw rows, and counts the work of clients in each round; no epsilon covers these.
+    """Observes raw rows and counts clients' work in each round; no epsilon covers the results.
 
     Args:
       clip: clipping norm above which rows are counted as clipped; None counts none.
@@ -133,7 +134,7 @@ class Tally:
         self._down, self._up = down, up
         self._note = note
         self.raw_rows: list[tuple[Indices, Tensor]] | None = None
-        """The round's clients `[c]` and raw rows `[c, m]`; collected if a caller sets a list."""
+        """The round's clients `[c]` and raw rows `[c, m]`, if a caller set a list for them."""
         self._norms: list[Tensor] = []
         self._seen: dict[int, tuple[int, int]] = {}
         self._totals = dict.fromkeys(TOTALS, 0.0)

@@ -1,4 +1,4 @@
-"""The answers of a round's cohort: trained once, replaced by attackers, bounded by each client."""
+"""The answers of a round's cohort: trained, replaced if by attackers, bounded by each client."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class ClientUpdates:
         """Returns the clients whose rows are summed in exchange `number`, and dropout stages `[n]`.
 
         Parties of a sum are the clients of the cohort, or all sites, whatever clients were sampled
-        there. All passes of a rule use the same rows: a client that drops out of the first pass
-        sends none in later passes. Clients excluded in an earlier round are still sampled, but
-        treated as dropouts before sharing: the sampling rate, the divisor and the other parties'
-        randomness are then unchanged (rules of proof, section 4).
+        at these. All passes of a rule use the same rows: a client that drops out of the first pass
+        sends no rows in later passes. Clients that were excluded in an earlier round are still
+        sampled, but treated as dropouts before sharing: the sampling rate, the divisor and the
+        other parties' randomness are then unchanged (rules of proof, section 4).
         """
         first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
         identities = self._party_numbers()
@@ -81,7 +81,7 @@ class ClientUpdates:
         return sites
 
     def session(self, number: int, model_hash: bytes, leaves: Indices) -> Session:
-        """The context of the sum of exchange `number`, with dropout stages `leaves` `[n]`."""
+        """Returns the context of exchange `number`'s sum; `leaves` `[n]` are dropout stages."""
         cohort, streams = self.cohort, self.world.streams
         if not self.algorithm.sites:
             return Session(
@@ -141,7 +141,7 @@ class ClientUpdates:
     def bounded(
         self, ids: Indices, rows: Tensor, layout: Layout, number: int, state: PublicState
     ) -> BoundedRows:
-        """Messages `[c, m]` of clients `ids` as sent: bounded, except those of attackers."""
+        """Returns messages `[c, m]` as clients `ids` send them; attackers' may be unbounded."""
         keys = self.world.streams.at(f"noise/client/{number}", self.cohort.round, ids)
         bounded = self.algorithm.mechanism.bound(rows, layout, keys, state)
         attackers = self.world.attackers
@@ -173,7 +173,7 @@ class ClientUpdates:
         return self.world.attackers is not None and self.world.attackers.unbounded
 
     def clipped(self, rows: Tensor, byzantine: int) -> Tensor:
-        """Rows `[n, m]` as the mechanism clips them, without noise.
+        """Returns rows `[n, m]` as the mechanism clips them, without noise.
 
         The first `byzantine` rows are not clipped if attackers ignore the bound.
         """
@@ -185,7 +185,7 @@ class ClientUpdates:
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
     def averaged(self, terms: Tensor, byzantine: int) -> Tensor:
-        """The mean of `terms` `[n, m]`; the first `byzantine` have the weight that they claim."""
+        """Returns the mean of `terms` `[n, m]`; the first `byzantine` have their claimed weight."""
         attackers = self.world.attackers
         claimed = attackers.false_claims.weight if attackers else 1.0
         if claimed == 1.0 or self.algorithm.fixed_divisor:
@@ -211,7 +211,7 @@ class ClientUpdates:
             yield self._replaced(_joined(answers), attackers, exchange, foreseen)
 
     def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
-        """Returns the exchange with the attackers' memory, which includes its broadcast model."""
+        """Returns the exchange with the attackers' memory, to which its model was added."""
         params = exchange.broadcast["params"]
         self.attack_memory = attackers.watching(params, self.attack_memory)
         return replace(exchange, remembered=self.attack_memory)
@@ -219,7 +219,7 @@ class ClientUpdates:
     def _replaced(
         self, answer: Chunk, attackers: Attackers, exchange: Exchange, foreseen: Foreseen
     ) -> Chunk:
-        """The cohort's `answer`, with the attackers' rows replaced."""
+        """Returns the cohort's `answer`, with the attackers' rows replaced."""
         bad = self.byzantine(answer.ids)
         part = _Part(exchange.layout, "" if attackers.false_claims.everything else "delta")
         shown, ids = part.of(answer.rows), answer.ids
@@ -234,7 +234,7 @@ class ClientUpdates:
         return replace(answer, rows=part.put(sent, answer.rows))
 
     def _claimed(self, chunk: Chunk) -> Chunk:
-        """Replaces weights in a chunk by those that attackers claim."""
+        """Returns the chunk with attackers' weights replaced by those that they claim."""
         attackers = self.world.attackers
         if attackers is None or attackers.false_claims.weight == 1.0:
             return chunk
@@ -250,11 +250,11 @@ class _Part:
     name: str
 
     def of(self, rows: Tensor) -> Tensor:
-        """The part `[..., p]` of `rows` `[..., m]`."""
+        """Returns the part `[..., p]` of `rows` `[..., m]`."""
         return self.layout.view(rows, self.name) if self.name else rows
 
     def put(self, part: Tensor, rows: Tensor) -> Tensor:
-        """Rows `[n, m]` with this `part` `[n, p]`; not in place."""
+        """Returns a copy of `rows` `[n, m]` with this `part` `[n, p]`."""
         if not self.name:
             return part
         rows = rows.clone()
@@ -262,7 +262,7 @@ class _Part:
         return rows
 
     def alone(self, part: Tensor) -> Tensor:
-        """Rows `[n, m]` that are zero outside of the `part` `[n, p]`."""
+        """Returns rows `[n, m]` that are zero outside of the `part` `[n, p]`."""
         return self.put(part, part.new_zeros(len(part), self.layout.length))
 
 

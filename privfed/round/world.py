@@ -1,9 +1,9 @@
 """The environment of rounds: clients, ledger, storage and random streams.
 
 *Durability* (`Writing`): writes are immediate, or run in parallel with local computations. A
-release is on disk before a request that depends on it is sent, before it is shown, and before the
-next charge: each of these waits for `settle`. Local computations in between, such as the server's
-step and the evaluation's forward passes, do not wait.
+release is on disk before it is shown, before a request that depends on it is sent, and before the
+next charge: each of these three waits for `settle`. Local computations in between, such as the
+server's step and forward passes of an evaluation, do not wait.
 """
 
 from __future__ import annotations
@@ -35,15 +35,13 @@ Write = Callable[[], None]
 
 
 class Writing(Protocol):
-    """Makes releases durable, one after the other."""
+    """Makes releases durable, one after another."""
 
     def begin(self, write: Write) -> None:
         """Schedules `write` after all earlier writes."""
-        ...
 
     def settle(self) -> None:
         """Returns when all scheduled writes are durable. Raises the error of a failed write."""
-        ...
 
 
 class Immediate:
@@ -59,8 +57,8 @@ class Immediate:
 class InBackground:
     """Writes in a separate thread.
 
-    The end of the context waits for all writes, even if it is interrupted repeatedly. If a write
-    failed, its error is raised there instead of any other error.
+    At its end, the context waits for all writes, even if it is interrupted repeatedly. If a write
+    failed, the context raises that error instead of any other.
     """
 
     def __init__(self) -> None:
@@ -93,7 +91,7 @@ class InBackground:
             begun.result()
 
     def _waited(self) -> BaseException | None:
-        """Waits for the scheduled write; returns the interruption of the wait, if there was one."""
+        """Waits for the scheduled write; returns the exception that interrupted this, or None."""
         interrupted = None
         while self._begun is not None and not self._begun.done():
             try:
@@ -110,15 +108,12 @@ class Watch(Protocol):
         self, round: int, ids: NDArray[np.int64], rows: Tensor, byzantine: NDArray[np.bool_]
     ) -> None:
         """Receives raw rows `[c, m]` of clients `[c]`, and a mask of Byzantine ones."""
-        ...
 
     def judged(self, round: int, ids: NDArray[np.int64], rows: Tensor, aggregate: Tensor) -> None:
         """Receives rows `[n, m]` as clients `[n]` sent them, and their aggregate `[m]`."""
-        ...
 
     def aggregate(self, round: int, aggregate: Tensor) -> None:
         """Receives the rule's aggregate `[m]` after each of its passes."""
-        ...
 
 
 class Charges(Protocol):
@@ -129,13 +124,11 @@ class Charges(Protocol):
 
         Raises `BudgetExceeded` if the budget does not suffice; nothing is charged.
         """
-        ...
 
 
 class ReleaseStore(Protocol):
     def write(self, charge: Charge, released: list[Tensor], state: PublicState) -> None:
         """Makes the releases of a charged round durable, for all of its exchanges so far."""
-        ...
 
 
 class Exclusions(Protocol):
@@ -143,11 +136,9 @@ class Exclusions(Protocol):
 
     def before(self, round: int) -> frozenset[int]:
         """The parties excluded in rounds before `round`."""
-        ...
 
     def note(self, culprit: Culprit) -> None:
         """Records a party that was proved Byzantine."""
-        ...
 
 
 class NoExclusions:
@@ -168,14 +159,12 @@ class RemoteSites(Protocol):
 
         Raises `Busy` if too few sites are available.
         """
-        ...
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
         """Returns the sum over all sites for exchange `number`, with their noise.
 
         `state` is the mechanism's public state. Raises `Aborted` if too few sites survive.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -226,7 +215,7 @@ class Journal:
     releases: list[Tensor] = field(default_factory=list)
 
     def keep(self, released: Tensor, state: PublicState) -> None:
-        """Begins to make a release durable, with the mechanism's public `state` after it.
+        """Schedules a durable write of a release, with the mechanism's public `state` after it.
 
         Client memory becomes durable before the release. Copies are written, so `released` may be
         changed in place during the write.

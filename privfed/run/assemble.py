@@ -39,7 +39,7 @@ from privfed.run.setup import Setup
 from privfed.secure.aborts import refuse_population
 
 _COPIES, _FLOAT32 = 3, 4
-"""Copies of the rows kept in a round: as trained, as sent, and a margin for larger cohorts than
+"""Copies of a round's rows in memory: as trained, as sent, and a margin for a larger cohort than
 expected.
 """
 
@@ -119,7 +119,7 @@ def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -
 
 
 def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
-    """Returns `algorithm`; running statistics of the model, if any, are averaged over clients."""
+    """Returns `algorithm`, which averages the model's running statistics, if any, over clients."""
     count = network.averaged.length
     if not count:
         return algorithm
@@ -153,7 +153,7 @@ def _refuse_averages(config: Config, network: Network) -> None:
 
 
 def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` if sums over sites could overflow, since no such sum may abort.
+    """Raises `Refused` if sums over sites could overflow: no such sum may abort.
 
     A sum must hold the rows of all declared clients, and of all canaries.
     """
@@ -162,14 +162,14 @@ def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
     if plan.cost.limits.rows and federation.clients > declared:
         raise Refused(
             f"data.clients and data.sites_per_client declare at most {declared} rows of clients at "
-            "sites, but there are more, so sums over sites could overflow; raise data.clients"
+            "sites, but the data have more, so sums over sites could overflow; raise data.clients"
         )
 
 
 def evaluation_of(
     plan: Plan, scored: Federation, network: Network, personal: bool = False
 ) -> tuple[Algorithm, ClientMeasures]:
-    """The algorithm of evaluation rounds by their own `plan`, and the clients' measures.
+    """Returns the algorithm of evaluation rounds (from their `plan`), and the clients' measures.
 
     Args:
       plan: the plan of the evaluation rounds.
@@ -203,7 +203,7 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
 def _measured(
     config: Config, algorithm: Algorithm, federation: Federation, network: Network
 ) -> tuple[Network, LocalTrainer, Speed]:
-    """The network in the requested precision, or the faster one, and its fastest training mode.
+    """Returns the network in the requested or the faster precision, and its fastest training mode.
 
     Speeds are measured on synthetic examples: no choice depends on client data.
     """
@@ -283,7 +283,7 @@ def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
 
 
 def _speed(config: Config, algorithm: Algorithm, trainer: LocalTrainer) -> Speed:
-    """The fastest training mode within GPU memory, next to the rows that a round keeps there."""
+    """The fastest training mode that fits into GPU memory together with the rows of a round."""
     rule, run = algorithm.rule, config.run
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", run.workers))
     device, named = trainer.network.initial_params.device, ":" in run.device

@@ -29,9 +29,9 @@ class Check:
     plan: Plan
     forecast: Forecast
     site: SiteGuarantee | None = None
-    """The guarantee of a site to its own clients, by its own count; None if not requested."""
+    """The guarantee for a site's clients by the site's own count; None if not requested."""
     advice: Advice | None = None
-    """The requirements of other samplers and mechanisms; None if not requested."""
+    """The comparison with other samplers and mechanisms; None if not requested."""
     power: Power | None = None
     """Statistical power of the run's canary audit; None without canaries."""
 

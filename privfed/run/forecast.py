@@ -61,7 +61,7 @@ class Forecast:
     aborts: float
     step: float | None
     half_widths: Mapping[str, float] = field(default_factory=dict)
-    """Half-widths of the intervals of the clients' measures that noise will leave."""
+    """Expected half-widths of the intervals of the clients' measures, from the noise."""
     message: int = 0
     """Values per message about the model in an exchange."""
     shortening: float = 1.0
@@ -102,7 +102,7 @@ class RoundForecast:
 def round_exchange(
     plan: Plan, parameters: int, shapes: ShapesByName | None = None
 ) -> RoundForecast:
-    """The part of a forecast that needs neither population nor timing.
+    """Returns the part of a forecast that needs neither population nor timing.
 
     A report computes it from a run directory, whose population may be elsewhere.
 

@@ -85,7 +85,7 @@ def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
 def self_influence(setup: Setup, start: Tensor) -> SelfInfluence:
     """The self-influence score of canaries in a run from the model `start` `[d]`.
 
-    It is evaluated at public models, with this run's local training.
+    The score is evaluated at public models, with this run's local training.
     """
     config, trainer = setup.plan.config, setup.executor.trainer
     network, public = setup.network, public_examples(setup.federation)
@@ -100,7 +100,7 @@ def self_influence(setup: Setup, start: Tensor) -> SelfInfluence:
 def training_executor(
     setup: Setup, examples: CanaryExamples, numbers: Indices, heads: NDArray[np.bool_]
 ) -> LocalExecutor:
-    """The run's executor over the canaries `numbers` `[c]` instead of its clients.
+    """Returns the run's executor for the canaries `numbers` `[c]` instead of its clients.
 
     Canaries whose inclusion bit in `heads` `[c]` is 0 hold no examples.
     """
@@ -160,11 +160,9 @@ class RunCanaries(Protocol):
 
     def hear(self, round: int, released: list[Tensor]) -> None:
         """Records a replayed release, unless the log already has it."""
-        ...
 
     def end(self, params: Tensor) -> None:
         """Records the final model `[d]` at the end of the run."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ class InputCanaries:
 def with_input_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, InputCanaries]:
-    """The world with canaries added after its clients, which train on examples of their own.
+    """Returns the world with canaries, which train on crafted examples, added after its clients.
 
     The examples are crafted when the run begins, from its secret key, and stored under private/: a
     resumed run has the same ones.

@@ -49,7 +49,7 @@ def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
     if keeps_states(setup):
         yield directory.states, "the clients' states, without which clients train differently"
     if numbers_per_history(setup.plan.config, setup.network.shapes.length):
-        yield directory.histories, "the rule's history of clients, by which it judges them"
+        yield directory.histories, "the rule's history of clients, on which its decisions depend"
     if setup.plan.config.audit.by_inputs:
         yield directory.canary_examples, "the examples that canaries trained on"
     if setup.plan.config.audit.canaries:
@@ -83,7 +83,7 @@ def state_from_releases(
 ) -> TrainingState | None:
     """The state after a charged round, from its releases; None if releases are incomplete.
 
-    Raises `Broken` for a release that belongs to another charge, or has another form.
+    Raises `Broken` for a release of another charge, or of another shape.
     """
     stored = directory.releases.read(charge.round, state.params.device)
     if stored is None:
@@ -105,7 +105,7 @@ def state_from_releases(
 
 
 def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
-    """The last checkpoint. Raises `Broken` if the ledger lacks charges that it saw."""
+    """The last checkpoint. Raises `Broken` if the ledger lacks charges of the checkpoint."""
     checkpoint = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(

@@ -1,9 +1,10 @@
-"""The opening of a run: its ledger's first line, the files it cites, and the runs it counts."""
+"""The start of a run: its ledger's first line, the files that it cites, the runs that it counts."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from accounting import regular
 from accounting.ledger import terms_at
 from privfed.auditing.audited_run import went_on
 from privfed.config.config import Config
-from privfed.config.passed_code import passed_code
 from privfed.config.population_identity import population_identity
 from privfed.core.errors import Refused
+from privfed.core.own_code import sources_digest
 from privfed.data.source import KeptByUser
 from privfed.models.pretrained import start_files
 from privfed.models.recipes import Weighted
@@ -39,8 +40,8 @@ def refuse_grown(before: Priors) -> None:
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
     """Writes the files that a run keeps from its start.
 
-    They are public clients, frozen constants, attackers, and the population's identity if no file
-    holds it.
+    The files state the public clients, frozen constants and attackers and, if no file holds the
+    population, its identity.
     """
     directory.public_clients.write(setup.federation.public, before.public)
     directory.constants.write(setup.network.constants, before.lineage)
@@ -51,10 +52,10 @@ def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> N
 
 
 def mark_counted(before: Priors, by: Path) -> None:
-    """Marks the counted runs, before the ledger cites them: from here on they may not spend more.
+    """Marks the counted runs before the ledger cites them: they may then spend no more.
 
-    Another run at the path of one of them is left unchanged. A crash after this leaves one mark too
-    many.
+    A different run at the path of a counted run is left unchanged. A crash between the marks and
+    the citation leaves marks without a citation.
 
     Args:
       before: the counted runs.
@@ -71,7 +72,7 @@ def mark_counted(before: Priors, by: Path) -> None:
 
 
 def terms(setup: Setup, before: Priors, directory: RunDirectory) -> dict[str, Any]:
-    """Terms of the ledger's first line: everything a reader needs to interpret epsilon."""
+    """Returns the terms of the ledger's first line: all that is needed to interpret epsilon."""
     plan = setup.plan
     config, event = plan.config, plan.event
     seeded = config.run.randomness == "seeded"
@@ -125,7 +126,7 @@ def _correlation(plan: Plan) -> dict[str, Any]:
 
 
 def _chosen(setup: Setup) -> dict[str, Any]:
-    """Returns the event and the charge of the choice, if the run is one of several candidates."""
+    """Returns the event and the charge of the choice if the run is one of several candidates."""
     plan = setup.plan
     if plan.config.chosen is None:
         return {}
@@ -134,9 +135,9 @@ def _chosen(setup: Setup) -> dict[str, Any]:
 
 
 def _against(setup: Setup) -> dict[str, Any]:
-    """Terms of the two guarantees of noise that clients share.
+    """Returns the terms of the two guarantees of distributed noise.
 
-    They state the adversary of the charged guarantee, and either the event of the other guarantee
+    The terms state the adversary of the charged guarantee, and either the event of the other one
     or the tolerated number of colluders.
     """
     plan = setup.plan
@@ -156,7 +157,7 @@ def _against(setup: Setup) -> dict[str, Any]:
 
 
 def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
-    """States both events of an evaluation round: charged, and of the other guarantee."""
+    """Returns both events of an evaluation round: the charged one, and the other guarantee's."""
     evaluation = plan.evaluation
     if evaluation is None or evaluation.other is None:
         return {}
@@ -223,3 +224,35 @@ def _hash_of_start(config: Config) -> str | None:
     contents = [regular.read_bytes(path) for path in files]
     contents += [model.weights().encode()] if isinstance(model, Weighted) else []
     return hashlib.sha256(b"".join(contents)).hexdigest() if contents else None
+
+
+def passed_code(config: Config) -> dict[str, str]:
+    """Returns the SHA-256 of the sources of each part passed as a class, by kind.
+
+    A part that is named (`module:name`) is found again by its name. A class that is passed, for
+    example from a notebook, is not stored, so a resume compares its digest.
+    """
+    return {
+        kind: digest
+        for kind, part in sorted(config.given.items())
+        if (digest := sources_digest(_defining(part)))
+    }
+
+
+def refuse_other_code(config: Config, terms: Mapping[str, Any]) -> None:
+    """Raises `Refused` if the ledger's `terms` state other code of a part that was passed."""
+    stated, passed = terms.get("code", {}), passed_code(config)
+    for kind, digest in stated.items():
+        if passed.get(kind, digest) != digest:
+            raise Refused(
+                f"the code of the {kind} that was passed differs from the code with which the run "
+                f"began; pass the former {kind}, or start a new run that names this run in "
+                "privacy.prior"
+            )
+
+
+def _defining(part: type) -> Iterator[object]:
+    """Yields the classes that define a part; for a part made from a function, the function."""
+    for base in part.__mro__:
+        function = vars(base).get("function")
+        yield function.__func__ if isinstance(function, staticmethod) else base

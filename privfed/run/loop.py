@@ -41,7 +41,7 @@ def playing(
     ranks: Ranks = ALONE,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """A context with the loop of a run, from its last checkpoint; nothing is charged yet.
+    """Returns a context with the loop of a run, from its last checkpoint; nothing is charged yet.
 
     Args:
       setup: the prepared run.
@@ -117,7 +117,7 @@ class Loop:
     """The outcome, after the end."""
 
     def __iter__(self) -> Iterator[Checkpoint]:
-        """Runs each further round; yields its checkpoint once observers were notified."""
+        """Runs each further round; yields its checkpoint after observers were notified."""
         config, now = self.setup.plan.config, self.ending.now
         constants = self.setup.network.digest()
         for round in range(now.round + 1, config.run.rounds + 1):
@@ -170,7 +170,7 @@ class Loop:
         return outcome
 
     def save(self, now: Checkpoint) -> None:
-        """Saves the checkpoint, then client memory, which can be merged again after a crash."""
+        """Saves the checkpoint, then client memory, whose merge is repeated after a crash."""
         self.world.writing.settle()
         now.save(self.directory, self.setup.network)
         for memory in self.world.remembered:
@@ -180,7 +180,7 @@ class Loop:
         """The state after `round`, or None if the round was consumed without an update.
 
         A round that a secret run charged before a crash is never sampled again: its releases are
-        replayed byte for byte. If it released nothing (or not everything), its charge is spent.
+        replayed byte for byte. If releases are missing, the round is consumed without an update.
         """
         charge = self.ledger.charged(round)
         if charge is not None and not self.ledger.reexecutes:
@@ -268,7 +268,7 @@ def outcome_of(
 
 
 def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbehaviour | None:
-    """Evidence against clients after round `until`; None if no rows were observed.
+    """Returns the evidence against clients up to round `until`; None if no rows were observed.
 
     Rows are observed in simulations that enable these measures, under rules that see rows. Only
     rounds with an attack count; if there are none, all rounds count, and no client is Byzantine.
@@ -287,8 +287,8 @@ def _refuse_changed(setup: Setup, constants: str) -> None:
     """Raises `Refused` if the model changed state other than its parameter vector `[d]`."""
     if setup.network.digest() != constants:
         raise Refused(
-            "the model changed its own frozen part or a buffer during training: the effect of "
-            "one client's examples on it reached other clients unclipped, so this run's "
+            "the model changed its own frozen part or a buffer during training, so one client's "
+            "examples affected other clients without clipping, and this run's "
             "epsilon does not hold. Discard the run, and make the model's output a function of "
             "its parameters and input"
         )

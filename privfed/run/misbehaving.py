@@ -5,23 +5,24 @@ itself included; in R_i, tied rows count one half. A client's score is the mean 
 rounds. There is one score for each measure (`privfed.round.tally`), each with its own level. Two
 hypotheses are tested, and neither is whether a client is Byzantine.
 
-*Does it differ from its cohorts?* Null: in each round, given all before, i's row is exchangeable
-with the other rows. Then r_i is at least uniform given the past, whatever dependence there is
-between rounds, and -2 sum of ln r_i over T rounds is at most chi-squared with 2 T degrees of
-freedom (Fisher 1932). This test needs no ground truth. An honest client with atypical data also
-violates the null: it is outlying in every round. So do honest clients whose cohorts contain
+*Does client i differ from its cohorts?* Null: in each round, given the past, i's row is
+exchangeable with the other rows. Then r_i is at least uniform given the past, whatever dependence
+there is between rounds, and -2 sum of ln r_i over T rounds is at most chi-squared with 2 T degrees
+of freedom (Fisher 1932). This test needs no ground truth. An honest client with atypical data also
+violates the null, since it is outlying in every round. So do honest clients whose cohorts contain
 Byzantine clients that are all less outlying. Discoveries are those of Benjamini and Yekutieli.
 
-*Does it differ from honest clients?* Null: i, with its whole run, is exchangeable with the honest
-clients. Then p_i = (1 + number of these that score as high) / (1 + number of these) is at least
-uniform (conformal: Bates, Candes, Lei, Romano & Sesia 2023, section 2.1), however heterogeneous
-honest clients are and whatever dependence there is between a client's rounds. This test needs the
-identity of honest clients, which only a simulation knows; an honest client is compared with the
-honest ones only. Discoveries are those of Benjamini and Hochberg. The fraction of honest clients
-among R discoveries is bounded with certainty: with H honest among N clients, at most H t of their
-p-values are up to t, and the threshold is t = level R / N, so their fraction is at most level H /
-N. The level therefore needs no assumption; the measured quantity is the number of Byzantine clients
-found. There are no discoveries if fewer than N / (level (H + 1)) clients score highest.
+*Does client i differ from honest clients?* Null: i, with its whole run, is exchangeable with honest
+clients. Then p_i = (1 + number of honest clients that score as high) / (1 + number of honest
+clients) is at least uniform (conformal: Bates, Candes, Lei, Romano & Sesia 2023, section 2.1),
+however heterogeneous honest clients are and whatever dependence there is between a client's rounds.
+This test needs the identity of honest clients, which only a simulation knows; an honest client is
+compared with the honest ones only. Discoveries are those of Benjamini and Hochberg. The fraction of
+honest clients among R discoveries is bounded with certainty: with H honest among N clients, at most
+H t of their p-values are up to t, and the threshold is t = level R / N, so their fraction is at
+most level H / N. The level therefore needs no assumption; the measured quantity is the number of
+Byzantine clients found. There are no discoveries if fewer than N / (level (H + 1)) clients score
+highest.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class Misbehaviour:
 def misbehaviour_in(
     rounds: Iterable[Mapping[str, Any]], clients: int, byzantine: Mask | None
 ) -> Misbehaviour | None:
-    """Evidence from lines of rounds with "clients" and their standings; None without any.
+    """Returns the evidence in lines of `rounds` that have "clients"; None if there are none.
 
     `byzantine` `[clients]` marks Byzantine clients; None if no client is always Byzantine.
     """

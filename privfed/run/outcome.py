@@ -22,7 +22,7 @@ from privfed.secure.summation import Culprit
 class RoundRecord:
     """An evaluated round. `public` may be published; `simulation` is filled only if enabled.
 
-    `warning` reports once that the run is worse than the baseline, and the remedies.
+    `warning` states, once per run, that the model is worse than the baseline, and what to change.
     """
 
     round: int
@@ -31,7 +31,7 @@ class RoundRecord:
     warning: str = ""
 
     def nominally(self) -> RoundRecord:
-        """Returns the record of a run with a nominal ε, which no file may show as a guarantee."""
+        """Returns the record without ε as a guarantee, for a run whose ε is nominal."""
         names = {"epsilon": "nominal_epsilon"}
         public = {names.get(name, name): value for name, value in self.public.items()}
         return replace(self, public=public)
@@ -52,6 +52,19 @@ class Observer(Protocol):
 
     A user's observer extends this class and overrides the methods it needs; the others do nothing.
     """
+
+    def choosing(self, key: str, number: int, count: int) -> None:
+        """Called before each simulated run that chooses the value of a key that is "auto".
+
+        `before` follows, with the chosen values in `plan.config`. Parts of `run.watch` are not
+        called.
+
+        Args:
+          key: "client.lr" or "privacy.clip".
+          number: number of the tried value, from 1.
+          count: number of tried values.
+        """
+        return
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         """Called when the run at `path` starts or resumes, with `done` rounds completed.
@@ -190,7 +203,7 @@ class Outcome:
         return self.measures["accuracy"]
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `--json` ends with."""
+        """Returns the object that `--json` prints last."""
         bound = self.guarantee
         return {
             **self.measures,

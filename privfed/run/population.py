@@ -18,7 +18,7 @@ from privfed.data.sources.declared_table import DeclaredTable
 Loader = Callable[[Config, Streams], Federation]
 
 _FEW = 256
-"""Number of synthetic clients that stand for any number of them."""
+"""Number of synthetic clients that represent any number of clients."""
 
 
 def protected(config: Config) -> bool:
@@ -38,7 +38,10 @@ def represented(config: Config) -> bool:
 
 
 def load_population(config: Config, streams: Streams) -> Federation:
-    """Loads the clients and the test set that `config` names. Raises `Refused`."""
+    """Loads the clients and the test set that `config` names.
+
+    Raises `Refused` if the source cannot be read, or does not fit the configuration.
+    """
     if config.apart:
         raise Refused(
             'data.site_partition is "elsewhere", but then clients are at sites on machines of '
@@ -53,7 +56,7 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
     """Loads a population for plans and forecasts, in which few synthetic clients represent all.
 
     The time does not depend on the declared number of clients. Clients of a file are all loaded,
-    since their contents may have to be refused. Raises `Refused`.
+    since their contents may have to be refused. Raises `Refused` as `load_population` does.
     """
     clients = config.data.clients
     if config.apart:
@@ -64,7 +67,7 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
 
 
 def load_empty(config: Config, streams: Streams) -> Federation:
-    """The public test set, and one example that stands for all clients, which are elsewhere.
+    """Loads the public test set, and one example that represents all clients at remote sites.
 
     The example is taken from the test set. If clients evaluate and there is no test set, it is
     synthesised from the declaration. Raises `Refused` if neither is possible.

@@ -29,7 +29,7 @@ from privfed.run.population import (
     protected,
     represented,
 )
-from privfed.run.rates import with_rates
+from privfed.run.rates import Trying, with_rates
 from privfed.run.setup import Setup
 
 
@@ -39,11 +39,12 @@ def prepare(
     constants: Mapping[str, Tensor] | None = None,
     load: Loader = load_population,
     begins: bool = True,
+    trying: Trying = lambda *_: None,
 ) -> Setup:
     """Refuses, plans, loads, builds and assembles: each once.
 
-    The plan is solved before anything is read, except for noise that clients share, which depends
-    on the message length, and so on the model. Keys that are "auto" get their values last.
+    The plan is solved before anything is read, except under distributed noise, which depends on the
+    message length, and so on the model. Keys that are "auto" get their values last.
 
     Args:
       config: the configuration of the run.
@@ -51,6 +52,7 @@ def prepare(
       constants: frozen constants of a run with a checkpoint, which no longer needs its start file.
       load: loads the population; `load_representatives` suffices for plans.
       begins: whether keys that are "auto" get values, as when a run begins.
+      trying: called before each simulated run that chooses such a value.
 
     Returns:
       A run that is ready to start.
@@ -68,7 +70,7 @@ def prepare(
         _refuse_other_examples(config, federation, streams)
         solved = _solved(config, before, federation, network)
     if config.open and begins:
-        wanted = with_rates(solved, federation, network, _over)
+        wanted = with_rates(solved, federation, network, _over, trying)
         if config.shared_noise:  # whose encoding, and so whose cost, depends on the clip
             wanted = replace(wanted, noise_multiplier=None, admitted=0, evaluation_admitted=0)
         solved = _solved(wanted, before, federation, network)
@@ -81,9 +83,9 @@ def _over(config: Config, population: Federation) -> Setup:
 
 
 def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
-    """Returns the plan of a run without assembling it. Raises `Refused`.
+    """Returns the plan of a run without assembling it. Raises `Refused` if there is none.
 
-    Only noise that clients share depends on the message length, for which a model is built.
+    Distributed noise depends on the message length; only then is a model built.
     """
     if config.shared_noise is None:
         return plan(config, before)
@@ -137,8 +139,8 @@ def _build(
 def _refuse_other_examples(config: Config, federation: Federation, streams: Streams) -> None:
     """Raises `Refused` if examples have another form than `check` planned for.
 
-    It plans for a few synthetic clients: a source whose examples grow with the number of clients
-    would be charged for less than an encoded row may hold.
+    `check` plans for a few synthetic clients. If examples grew with the number of clients, less
+    would be charged than an encoded row may hold.
     """
     if federation.stands_for or not represented(config):
         return

@@ -1,6 +1,7 @@
-"""The processes of one run: how they become its ranks, and the work of each.
+"""The processes of one run: how they become its ranks, and what each rank executes.
 
-They are started here or by torchrun, and meet at a store. `python -m` of this module is one rank.
+Processes are started here or by torchrun, and meet at a store. `python -m` runs this module as a
+rank.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def refuse_another_version(version: str) -> None:
 
 @dataclass
 class RankZero:
-    """Rank 0's announcements: the next round, and its initial state for ranks without it."""
+    """Rank 0's announcements: the next round, and its initial state for ranks that lack it."""
 
     ranks: Ranks
     known: TrainingState | None = None
@@ -149,7 +150,7 @@ class RankZero:
             self.ranks.first(lambda: (round, fresh))
 
     def end(self) -> None:
-        """Announces that no other round follows."""
+        """Announces that no further round follows."""
         if self.ranks.count > 1:
             self.ranks.first(lambda: None)
 

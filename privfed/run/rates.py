@@ -2,16 +2,16 @@
 
 A key that is "auto" gets the value with which short simulated runs end at the lowest loss. They
 read no private data: they train on the public test set or, without one, on synthetic examples that
-a randomly perturbed model labels. Each has a few simulated clients, plain local SGD, and the run's
+a randomly perturbed model labels. Each run has a few simulated clients, plain local SGD, and the
 model, server optimizer, batch size and epochs. All randomness is seeded, so a seeded run chooses
-the same values again; other processes of a run read them from the first.
+the same values again; the other processes of a run read them from rank 0.
 
-*Learning rate.* Each of `RATES` is tried without clipping and noise. The smallest one that gains
-nearly as much as the best over a constant prediction is chosen.
+*Learning rate.* Each of `RATES` is tried without clipping and noise. The smallest rate is chosen
+whose gain over a constant prediction is nearly the best rate's.
 
 *Clipping norm.* With a clip below most updates' norms, the model moves by at most T clip in T
 rounds, and the noise adds up to a standard deviation of sqrt(T) z clip. A simulated run of R < T
-rounds stands for both if its clip is clip T / R and its noise multiplier z sqrt(R / T). Clips
+rounds imitates both effects with the clip clip T / R and the noise multiplier z sqrt(R / T). Clips
 around the median norm of updates are tried, all with the same standard normal numbers.
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,6 +60,8 @@ _PERTURBATION = 0.1
 """Standard deviation of the perturbed model's distance from the first one, per parameter."""
 
 Prepare = Callable[[Config, Federation], Setup]
+Trying = Callable[[str, int, int], object]
+"""Receives the key of which a value is tried, the number of this value, and that of all values."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ class _Trials:
         return float(norms.median())
 
 
-def with_rates(plan: Plan, federation: Federation, network: Network, prepare: Prepare) -> Config:
+def with_rates(
+    plan: Plan, federation: Federation, network: Network, prepare: Prepare, trying: Trying
+) -> Config:
     """Returns the configuration of `plan` with values for the keys that are "auto".
 
     Args:
@@ -110,6 +114,7 @@ def with_rates(plan: Plan, federation: Federation, network: Network, prepare: Pr
       federation: the population, of which the public test set is read only.
       network: the model.
       prepare: prepares a configuration over a population.
+      trying: called before each simulated run.
 
     Raises:
       Refused: if a simulated run cannot be prepared, or diverges at every learning rate.
@@ -123,18 +128,27 @@ def with_rates(plan: Plan, federation: Federation, network: Network, prepare: Pr
     rate = config.client.lr
     if "client.lr" in config.open:
         start = trials.loss_of(trials.setup.network.initial_params)
-        rate = _rate({each: trials.loss(each) for each in RATES}, start, trials.constant, rate)
+        losses = {each: trials.loss(each) for each in _each("client.lr", RATES, trying)}
+        rate = _rate(losses, start, trials.constant, rate)
         values["client.lr"] = rate
     if "privacy.clip" in config.open and trials.clipped is not None:
-        values["privacy.clip"] = _clip(plan, trials, rate, cohort)
+        values["privacy.clip"] = _clip(plan, trials, rate, cohort, trying)
     raw = config.raw()
     for target, value in values.items():
         assign(raw, target, value)
-    auto = f"{' and '.join(values)}: chosen from {origin or 'synthetic examples'}"
+    chosen = " and ".join(f"{key} = {value:g}" for key, value in values.items())
+    auto = f"{chosen}: chosen from {origin or 'synthetic examples'}"
     return assembled(raw, replace(config.resolved, auto=auto))
 
 
-def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int) -> float:
+def _each(key: str, values: Sequence[float], trying: Trying) -> Iterator[float]:
+    """Yields each of the `values` of `key`, and announces it."""
+    for number, value in enumerate(values, start=1):
+        trying(key, number, len(values))
+        yield value
+
+
+def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int, trying: Trying) -> float:
     """The clip with the lowest loss, converted from the simulated rounds to those of the run."""
     config, clipped = plan.config, trials.clipped
     assert clipped is not None
@@ -146,7 +160,7 @@ def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int) -> float:
         return config.mechanism.clip
     mechanism = clipped.algorithm.mechanism
     losses = {}
-    for multiple in CLIPS:
+    for multiple in _each("privacy.clip", CLIPS, trying):
         tried = mechanism.with_clip(multiple * norm).at(noise)
         losses[multiple * norm * share] = trials.loss(rate, tried)
     return float(f"{_best(losses, config.mechanism.clip):.2g}")
@@ -155,9 +169,10 @@ def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int) -> float:
 def _rate(losses: Mapping[float, float], start: float, constant: float, otherwise: float) -> float:
     """The smallest rate that gains nearly as much as the best over a constant prediction.
 
-    A reduction of the loss alone would not do: of rare labels, a bias explains nearly all. If no
-    rate does better than a constant, the simulated runs are too short to compare them; the largest
-    rate up to `otherwise` is returned of those that reduce the loss by nearly as much as the best.
+    A reduction of the loss alone would not suffice: a bias explains rare labels nearly fully. If no
+    rate does better than a constant, the simulated runs are too short to compare rates. Of the
+    rates up to `otherwise` that reduce the loss by nearly as much as the best, the largest is
+    returned.
 
     Args:
       losses: the final loss at each learning rate.

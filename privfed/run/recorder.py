@@ -30,7 +30,7 @@ from privfed.store.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class Stopping:
-    """Counts consecutive evaluations no better than the `best`, up to `patience` of them.
+    """Counts consecutive evaluations that are no better than the `best`, up to `patience`.
 
     For a measure with an interval, the best is an estimate, and the best of many is biased by its
     noise. An evaluation therefore counts only if even the better end of its interval is no better.
@@ -44,7 +44,7 @@ class Stopping:
     since: int = 0
 
     def after(self, measures: Mapping[str, float]) -> Stopping:
-        """Returns the state after one more evaluation, which is ignored without the measure."""
+        """Returns the state after one more evaluation; one without the measure is ignored."""
         value = measures.get(self.by, math.nan)
         if math.isnan(value):
             return self
@@ -59,7 +59,7 @@ class Stopping:
 
     @property
     def over(self) -> bool:
-        """Whether the run ends."""
+        """Whether the run ends here."""
         return 0 < self.patience <= self.since
 
 
@@ -110,7 +110,7 @@ class Recorder:
     ) -> RoundRecord:
         """Writes the line of the checkpoint's round, with its `measures`.
 
-        `counts` are of this round only; totals over rounds are added to the line.
+        `counts` are those of this round; totals over rounds are added to the line.
         """
         setup, population = self._setup, self._population(now)
         simulation = {**counts, **(self._tally.totals() if self._tally else {})}
@@ -160,7 +160,7 @@ class Recorder:
 
     @property
     def divergence(self) -> Divergence:
-        """Evaluations on which the model is worse than the baseline, and since when."""
+        """The evaluations on which the model is worse than the baseline, and the first round."""
         return self._baseline.divergence
 
     def _population(self, now: Checkpoint) -> Federation:

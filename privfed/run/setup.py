@@ -34,7 +34,7 @@ class Setup:
     clipped: str = ""
     """A warning that public test examples exceed their declared bounds, or ""."""
     evaluation: Algorithm | None = None
-    """The algorithm of rounds in which clients evaluate, or None."""
+    """The algorithm of rounds in which clients evaluate; None if they do not."""
     attackers: Attackers | None = None
     targeted: Examples | None = None
     """Test examples with the attack applied, labelled with its target classes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from accounting.ledger import Ledger
 from privfed.auditing.prior_runs import priors, refuse_once_public
 from privfed.config.config import Config
 from privfed.config.overrides import assign
-from privfed.config.passed_code import refuse_other_code
 from privfed.config.reading import reassembled
 from privfed.core.errors import Broken, Refused
 from privfed.core.ranks import ALONE, Ranks
@@ -22,7 +22,13 @@ from privfed.plan.composed_guarantees import counted_priors
 from privfed.plan.plan import Plan
 from privfed.plan.prior_spending import Priors
 from privfed.run.last_state import refuse_lost
-from privfed.run.ledger_terms import mark_counted, refuse_grown, terms, write_companions
+from privfed.run.ledger_terms import (
+    mark_counted,
+    refuse_grown,
+    refuse_other_code,
+    terms,
+    write_companions,
+)
 from privfed.run.loop import Loop, playing
 from privfed.run.outcome import Observer, Outcome
 from privfed.run.population import Loader, load_population
@@ -57,9 +63,9 @@ def allowed_change(stored: Config, wanted: Config) -> Config:
         )
     if stored.chosen and wanted.run.rounds != stored.run.rounds:
         raise Refused(
-            "run.rounds is changed, but this run was chosen among others, and its ε covers only "
-            "the rounds of all candidates; start a new run, with this run in privacy.prior and "
-            "model.init"
+            "run.rounds is changed, but private tuning chose this run among several candidates, "
+            "and its ε covers only as many rounds as each candidate had; start a new run, with "
+            "this run in privacy.prior and model.init"
         )
     before, after = _flat(stored), _flat(wanted)
     changed = [
@@ -81,7 +87,7 @@ def _flat(config: Config) -> dict[str, Any]:
 
 
 def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> Ledger:
-    """The ledger of an existing run, or a new ledger if a crash came before the first charge."""
+    """Returns the ledger of an existing run; a new one if a crash came before the first charge."""
     ledger = Ledger.recover(directory.ledger) if directory.ledger.exists() else None
     if ledger is None or not ledger.opened:
         if directory.began():
@@ -197,7 +203,7 @@ def resumed(
     ranks: Ranks = ALONE,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """A context with the loop of an existing run; arguments as for `resume`."""
+    """Returns a context with the loop of an existing run; arguments as for `resume`."""
     directory = RunDirectory.open(path)
     with directory.locked():
         directory.recover()
@@ -221,7 +227,7 @@ def resumed(
 def _state_budget(
     setup: Setup, stored: float | None, directory: RunDirectory, ledger: Ledger
 ) -> Setup:
-    """States a changed budget in the ledger before it applies; returns `setup` with all budgets.
+    """Writes a changed budget to the ledger before it applies; returns `setup` with all budgets.
 
     An older ledger does not state the first budget, which the `stored` configuration has.
     """
@@ -276,12 +282,13 @@ def started(
     ranks: Ranks = ALONE,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """A context with the loop of a new run, before its first charge; arguments as for `train`."""
+    """Returns a context with the loop of a new, uncharged run; arguments as for `train`."""
     refuse_ranks(config, ranks.count)
     refuse_unusable_heads(config.run.heads, out)
     watching = observers_of(config)
     before = priors(config)
-    setup = prepare(config, before, load=elsewhere.load if elsewhere else load_population)
+    load = elsewhere.load if elsewhere else load_population
+    setup = prepare(config, before, load=load, trying=partial(_choosing, observers))
     refuse_once_public(before, setup.federation)
     directory = RunDirectory.create(out)
     with directory.locked():
@@ -292,8 +299,14 @@ def started(
                 yield loop
 
 
+def _choosing(observers: Sequence[Observer], key: str, number: int, count: int) -> None:
+    """Reports to `observers` that a value of `key` is tried."""
+    for observer in observers:
+        observer.choosing(key, number, count)
+
+
 def begin(setup: Setup, before: Priors, directory: RunDirectory) -> Ledger:
-    """Writes the files that a run has before its first round, into its locked directory."""
+    """Writes into the locked directory the files that a run has before its first round."""
     RunDirectory.create(directory.path)  # once more, now that no other process can begin here
     config = setup.plan.config
     directory.config.write(config)

@@ -1,4 +1,4 @@
-"""Builds the environment of a run's rounds, and the storage it keeps between them."""
+"""Builds the environment of a run's rounds, and the storage between rounds."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _run_of(setup: Setup, ledger: Ledger) -> str:
 
 
 def private_silos(setup: Setup, directory: RunDirectory, ledger: Ledger) -> PrivateSilos | None:
-    """Silos that train with DP-SGD, and their ledgers; None without DP-SGD."""
+    """Returns the silos that train with DP-SGD, and their ledgers; None without DP-SGD."""
     dp = setup.plan.config.example_privacy
     if dp is None:
         return None
@@ -173,25 +173,25 @@ class HeldElsewhere:
 
 @dataclass(frozen=True)
 class UpdateCanaries:
-    """A run's canaries that send directions, the initial model `start` `[d]`, and their log."""
+    """Canaries that send fixed directions, with their log and the initial model `start` `[d]`."""
 
     canaries: Canaries
     start: Tensor
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Logs the products of a release, which may already have been logged, with the canaries."""
+        """Logs the release's inner products with the canaries, unless the log has them."""
         self.log.append(round, self.canaries.products_with(released))
 
     def end(self, params: Tensor) -> None:
-        """Logs the products of the complete movement to the final model `[d]` with the canaries."""
+        """Logs the inner products of the total movement to the model `[d]` with the canaries."""
         self.log.append(FINAL, self.canaries.products_with([params - self.start]))
 
 
 def with_run_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, RunCanaries | None]:
-    """The world with the run's canaries, if any, in its population."""
+    """Returns the world with the run's canaries, if any, in its population."""
     config, length = setup.plan.config, setup.network.shapes.length
     if not config.audit.canaries:
         return world, None
@@ -214,7 +214,7 @@ def with_run_canaries(
 
 
 def _start_of(setup: Setup, directory: RunDirectory) -> Tensor:
-    """The model `[d]` from which the run started, which a resumed run does not build again."""
+    """The model `[d]` from which the run started; a resumed run reads it from a file."""
     file = CanaryFile(directory.canary_examples)
     if not file.exists():
         file.write({"start": setup.network.initial_params})
@@ -224,9 +224,9 @@ def _start_of(setup: Setup, directory: RunDirectory) -> Tensor:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A run with clients at sites on other machines: no client data are here.
+    """The access to a run's clients if they are at sites on other machines, with no data here.
 
-    `load` loads the public data, and `reach` connects to the sites of a run with an open ledger.
+    `load` loads the public data; `reach` connects to the sites of a run whose ledger is open.
     """
 
     load: Loader

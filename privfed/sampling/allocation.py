@@ -27,20 +27,20 @@ class Allocation(SizedSampler):
     """Each client takes part once in every epoch of `slots` rounds, in a secret slot.
 
     The slot is uniform, computed by AES-256 of the client's own number under a key of the epoch,
-    which is derived from the run's key under private/. It is independent of other clients and of
-    earlier epochs, and the same after a resume. An aborted round consumes its slot.
+    which is derived from the run's key under private/. The slot is independent of other clients and
+    of earlier epochs, and the same after a resume. An aborted round consumes its slot.
 
     With `groups`, clients are assigned permanently to that many groups by a public hash of their
     number. The groups take turns from round to round, so a client's possible rounds are `groups`
     apart, and its slot is one of slots / groups.
 
     *Event*: `RandomAllocation`(slots, groups, Gaussian(z)). With one group, under add/remove:
-    adding or removing a client adds or removes its slots and changes no other client's; the
+    adding or removing a client adds or removes its slots and changes no other client's slots; the
     population may be larger or smaller than the declared `data.clients`, which alone determines the
-    divisor. With several groups, under zero-out, over a public list of exactly data.clients
-    clients: a group is public, and with it a client's membership. Privacy is amplified by the
+    divisor. With several groups, under zero-out, over a public list of exactly `data.clients`
+    clients: groups are public, and so is each client's membership. Privacy is amplified by the
     secret slots (`accounting.bounds.random_allocation`) against readers of the releases, but not
-    against a server that knows the cohorts; cohort sizes must remain secret as well.
+    against a server that knows the cohorts; cohort sizes must also remain secret.
     """
 
     remembers: ClassVar[bool] = True
@@ -51,8 +51,8 @@ class Allocation(SizedSampler):
     slots: int = Field(10, ge=1, le=1_000_000)
     """Number of rounds of an epoch, in one of which a client takes part."""
     groups: int = Field(0, ge=0, le=1_000_000)
-    """Number of public groups of clients, which allows correlated noise as many bands; 0: as many
-    as the mechanism has bands."""
+    """Number of public groups of clients: correlated noise may have as many bands. 0: as many
+    groups as the mechanism has bands."""
 
     def of(self, clients: int) -> Self:
         size = size_by_turns(self.size, clients, "slots", self.slots)
@@ -105,8 +105,8 @@ def _divisors(slots: int) -> tuple[int, ...]:
 def uniform_below(bound: int, words: Words) -> Indices:
     """Returns uniform integers `[n]` from 0 to `bound` - 1, one for each row of `words` `[n, k]`.
 
-    Each is the row's first word below the largest multiple of `bound`, modulo `bound`, and so is
-    unbiased.
+    Each integer is the row's first word below the largest multiple of `bound`, modulo `bound`,
+    which is unbiased.
     """
     largest = np.uint64((1 << 64) // bound * bound - 1)
     chosen = words[:, 0].copy()

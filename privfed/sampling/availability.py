@@ -1,9 +1,9 @@
 """Client availability: a simulation of clients that are available in some rounds only.
 
 Availability is a function of public randomness and the round, and reads no data. A sampled client
-that is not available sends nothing. A client therefore takes part at most as often as its sampler
+that is not available sends nothing. A client therefore takes part at most as often as the sampler
 allows, and contributes zero otherwise: every sampler's event remains valid (rules of proof, section
-4: dropout by public exogenous randomness). Cohorts are smaller, while the divisor is unchanged.
+4: dropout by public exogenous randomness). Cohorts are smaller, but the divisor is unchanged.
 
 The duration of a round on clients' devices follows the basic model of the Field Guide (Wang et al.
 2021, "A field guide to federated optimization", equation 9).
@@ -68,8 +68,7 @@ class Availability(Protocol):
     """Whether a client's availability changes between rounds."""
 
     def present(self, round: int, who: Indices, streams: Streams) -> Present:
-        """A mask `[n]` of the clients `who` `[n]`, by their own numbers, available in `round`."""
-        ...
+        """Returns a mask `[n]` of the clients `who` `[n]` that are available in `round`."""
 
 
 class Always(Part):
@@ -84,9 +83,9 @@ class Always(Part):
 class Daily(Part):
     """Makes availability follow the time of day: most clients at night, few by day.
 
-    A client is available with a probability between `least` and 1, a cosine over `day` rounds. Its
-    peak is uniform over a fraction `spread` of the day and fixed for the run: 0 puts all clients in
-    one time zone, 1 makes the day uniform.
+    A client is available with a probability between `least` and 1, a cosine over `day` rounds. The
+    time of a client's peak is uniform over a fraction `spread` of the day and fixed for the run: 0
+    puts all clients in one time zone, 1 spreads them over the complete day.
     """
 
     varies: ClassVar[bool] = True
@@ -98,7 +97,7 @@ class Daily(Part):
     """Fraction of the day over which clients' peaks are spread."""
 
     def chance(self, round: int, phase: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The probability `[n]` that each client is available, from its phase `[n]` in [0, 1)."""
+        """Returns the probability `[n]` that each client is available, by its phase in [0, 1)."""
         hour = 2 * np.pi * (round / self.day - self.spread * phase)
         return self.least + (1 - self.least) * (1 + np.cos(hour)) / 2
 

@@ -1,4 +1,4 @@
-"""The cohort of a round, the population it is sampled from, and the sampling rule."""
+"""The cohort of a round, the population from which it is sampled, and the sampling rule."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class Witness:
 
     @property
     def shares_places(self) -> bool:
-        """Whether one client may displace another, as the event (not a declaration) implies."""
+        """Whether one client may displace another, according to the event (not a declaration)."""
         return isinstance(self.release, WithoutReplacement | TruncatedPoisson)
 
     def refuse_population(self, population: int, clients: int) -> None:
-        """Raises `Refused` if the event is not proved for a population of this size.
+        """Refuses a population of a size for which the event is not proved.
 
-        The event of a fixed cohort size needs exactly the declared `clients`, that of a truncated
-        sample at most as many.
+        The event of a fixed cohort size requires exactly the declared `clients`, that of a
+        truncated sample at most as many.
         """
         exactly = isinstance(self.release, WithoutReplacement)
         if (exactly and population != clients) or (self.shares_places and population > clients):
@@ -86,7 +86,7 @@ class Witness:
 class Cohort:
     """The `clients` `[n]` sampled for a `round` (possibly none), and the divisor of their average.
 
-    The divisor follows from the configuration, not from the sampled clients.
+    The divisor depends on the configuration only, not on the sampled clients.
     """
 
     round: int
@@ -112,12 +112,12 @@ class Population:
         return len(self.identities)
 
     def with_equal_sizes(self) -> Population:
-        """The population with one example per client, for samplers that may not read the sizes."""
+        """Returns the population with equal sizes, for samplers that may not read the sizes."""
         return replace(self, sizes=np.ones_like(self.sizes))
 
     @classmethod
     def of(cls, sizes: Indices) -> Population:
-        """Returns a population of clients with these `sizes`, identified by their place only."""
+        """Returns a population of clients with these `sizes`, identified by their index."""
         return cls(sizes, np.arange(len(sizes)))
 
 
@@ -126,10 +126,10 @@ class Sampler(Protocol):
 
     size: int
     remembers: ClassVar[bool]
-    """Whether samples of different rounds depend on each other, by a key that the run keeps."""
+    """Whether samples of different rounds depend on each other, by a key that the run stores."""
     reads_sizes: ClassVar[bool]
-    """Whether sampling depends on clients' numbers of examples, which are private: a sampler that
-    declares otherwise receives the same number for every client."""
+    """Whether sampling depends on clients' numbers of examples, which are private: if not, the
+    sampler receives the same number for every client."""
     shares_places: ClassVar[bool]
     """Whether the cohort size is capped, so that adding one client can displace another."""
     derives_size: ClassVar[bool]
@@ -141,24 +141,20 @@ class Sampler(Protocol):
     def of(self, clients: int) -> Self:
         """Returns the sampler with the values that follow from the declared `clients`.
 
-        Raises `Refused` if its keys contradict their number.
+        Raises `Refused` if the sampler's keys contradict this number.
         """
-        ...
 
     def capacity(self) -> int | None:
         """Returns the largest possible cohort size; None means the complete population."""
-        ...
 
     def witness(self, round: int, clients: int) -> Witness:
         """Returns the sampling rule of `round`, for the declared number of `clients`.
 
         Raises `Refused` if the sampler's keys contradict that number.
         """
-        ...
 
     def fits(self, population: int, clients: int) -> None:
-        """Raises `Refused` if the proof does not cover a `population` of this size."""
-        ...
+        """Refuses a `population` of a size that the proof does not cover."""
 
     def sample(self, round: int, clients: int, population: Population, streams: Streams) -> Cohort:
         """Returns the cohort of `round`.
@@ -169,11 +165,10 @@ class Sampler(Protocol):
           population: the population to sample from.
           streams: sources of randomness.
         """
-        ...
 
 
 _CLIENTS = 40
-"""Declared clients of the samplers that messages offer."""
+"""Declared number of clients for the samplers that messages name."""
 
 
 def draws_of(*releases: type[Any]) -> str:
@@ -191,11 +186,9 @@ class InGroups(Protocol):
 
     def possible_groups(self) -> tuple[int, ...]:
         """The possible numbers of groups, ascending; a single number if it is configured."""
-        ...
 
     def in_groups(self, groups: int) -> Sampler:
         """Returns the sampler with this number of groups."""
-        ...
 
 
 def over_larger_population(witness: Witness, more: int) -> Witness:
@@ -218,8 +211,8 @@ def over_larger_population(witness: Witness, more: int) -> Witness:
 def over_several_sites(witness: Witness, sites: int) -> Witness:
     """Returns the sampling rule if each of at most `sites` sites samples a client independently.
 
-    Each site holds a part of the client's rows, clipped to a `sites`-th of the clipping norm, to
-    which the noise multiplier of a Gaussian is then relative (rules of proof, section 9.4).
+    Each site has one row of the client, clipped to a `sites`-th of the clipping norm. The noise
+    multiplier of a Gaussian is then relative to that norm (rules of proof, section 9.4).
 
     Raises:
       Refused: unless clients are sampled independently (Poisson sampling).
@@ -240,9 +233,9 @@ def sampled_at_sites(
     """Returns the event of a sum with the noise of sites, which sample their clients in secret.
 
     For a client at s sites, a sum with Skellam noise of variance mu is post-processing of s sums of
-    variance mu / s, one for each site: s events with independent samples. Gaussian noise has an
-    event of its own for such clients (`SeveralSites`). If each site adds noise `alone`, to its own
-    sum, s sites are s events.
+    variance mu / s, one for each site: s events with independent samples. Gaussian noise has a
+    separate event for such clients (`SeveralSites`). If each site adds complete noise to its own
+    sum (`alone`), s sites are s events.
 
     Raises:
       Refused: if there is no proof for the sampler.

@@ -13,9 +13,9 @@ from privfed.sampling.samplers import Full, Poisson
 def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
     """Returns the sampling rule of `sampler` for rounds that are independent of all others.
 
-    A sampler with independent samples is kept. One whose samples depend on each other (`remembers`)
-    is replaced by Poisson sampling under add/remove. If membership is public, it is replaced by
-    full participation, so that each round is charged in full.
+    A sampler with independent samples is returned unchanged. A sampler whose samples depend on each
+    other (`remembers`) is replaced by Poisson sampling under add/remove; if membership is public,
+    it is replaced by full participation, so that each round is charged in full.
 
     Args:
       sampler: the run's sampler.
@@ -37,7 +37,7 @@ def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
 
 @dataclass(frozen=True)
 class EvaluationRounds:
-    """The rounds that are multiples of `every`; none if it is 0.
+    """The rounds that are multiples of `every`; none if `every` is 0.
 
     A round either trains or evaluates, so it has one charge, one sample and one release. The
     kind of a round does not change if a run is continued for more rounds.
@@ -53,6 +53,6 @@ class EvaluationRounds:
         return rounds // self.every if self.every else 0
 
     def turn(self, round: int) -> int:
-        """Returns the place of `round` among the rounds of its kind, from 1 without gaps."""
+        """Returns the number of `round` among the rounds of its kind, from 1 without gaps."""
         evaluated = self.among(round)
         return evaluated if round in self else round - evaluated

@@ -1,7 +1,7 @@
-"""Samplers of cohorts. Each states the event of its proof and its adjacency relation.
+"""Samplers of cohorts. Each states the event for which it has a proof, and its adjacency relation.
 
-The event is the result in `accounting.releases` of sampling a Gaussian release of noise multiplier
-z; the unit of privacy is one client with all its examples.
+The event is a Gaussian release of noise multiplier z on the sampled cohort, in the form of
+`accounting.releases`; the unit of privacy is one client with all its examples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SizedSampler(Part):
     """Base class of samplers with a configured size and independent samples."""
 
     size: int = Field(0, ge=1, json_schema_extra={"default": None})
-    """The cohort size, or its expectation if it is random. By default
+    """The cohort size, or the expected size if it is random. By default
     three tenths of data.clients, and at most 150."""
     remembers: ClassVar[bool] = False
     reads_sizes: ClassVar[bool] = False
@@ -89,7 +89,7 @@ class CappedPoisson(Poisson):
     """
 
     cap: int = Field(0, ge=0)
-    """Largest cohort size; 0: one and a half times the expected one."""
+    """Largest cohort size; 0: one and a half times the expected size."""
 
     shares_places: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ("clients", "size", "cap")
@@ -184,7 +184,7 @@ class Full(SizedSampler):
 class Cyclic(SizedSampler):
     """Includes each client once in every `separation` rounds, always in the same slot.
 
-    A slot follows from the client's own number and a key, which is drawn once and kept under
+    The slot depends only on the client's own number and a key, which is drawn once and stored under
     private/. So a resume keeps the separation, whatever the other clients and their order are.
 
     *Event*: `Separated`(separation, Gaussian(z)), under zero-out: one client's contribution is
@@ -197,7 +197,7 @@ class Cyclic(SizedSampler):
     derives_size: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ("separation",)
     separation: int = Field(10, ge=1, le=1_000_000)
-    """Number of rounds in which a client takes part once."""
+    """Number of consecutive rounds in which a client takes part once."""
     size: int = Field(0, ge=0)
     """Cohort size, which follows from data.clients and the separation."""
 
@@ -249,7 +249,7 @@ def _unamplified(noise: Gaussian) -> Release:
 
 
 def _rate(size: int, clients: int) -> float:
-    """The fraction of `clients` in a cohort of `size`. Raises `Refused` if it is above 1."""
+    """Returns the fraction of `clients` in a cohort of `size`; refuses a fraction above 1."""
     if size > clients:
         raise Refused(
             f"cohort.size is {size}, but data.clients is {clients}; expected a cohort of "
@@ -259,9 +259,10 @@ def _rate(size: int, clients: int) -> float:
 
 
 def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
-    """A uniform sample of `count` of `clients`, in order: those with the smallest random words.
+    """Returns a uniform sample of `count` of `clients`, in order: those with the smallest words.
 
-    Two words are equal with a probability of about n^2 2^-65; the earlier client is then preferred.
+    Words are random. Two are equal with a probability of about n^2 2^-65; the earlier client is
+    then preferred.
     """
     if len(clients) <= count:
         return clients
@@ -273,8 +274,8 @@ def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) 
 def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
     """Returns the expected cohort size if each of `clients` takes part once in `rounds` rounds.
 
-    `rounds` is the value of the key `key` of [cohort]. Raises `Refused` for a configured `size`
-    other than 0 or this one.
+    `rounds` is the value of the key `key` of [cohort]. Refuses a configured `size` other than 0 or
+    the returned size.
     """
     expected, left = divmod(clients, rounds)
     if left or size not in (0, expected):
@@ -287,7 +288,7 @@ def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
 
 
 def refuse_other_number(population: int, clients: int, sampler: str) -> None:
-    """Raises `Refused` unless the `population` has exactly the declared number of `clients`."""
+    """Refuses a `population` that has not exactly the declared number of `clients`."""
     if population != clients:
         raise Refused(
             f"data.clients is {clients}, but there are {population} clients; cohort.sampler = "

@@ -1,1 +1,1 @@
-"""Secure sums: protocols that give their caller a total and a count, and hide each client's row."""
+"""Secure sums: protocols that return a total and the number of its rows, and hide single rows."""

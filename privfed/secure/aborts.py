@@ -2,8 +2,8 @@
 
 Privacy amplification by subsampling requires that the sampled cohort stays secret. A round aborts
 visibly if too few or too many clients were sampled, or if too many of them dropped out. Such an
-abort reveals something about the cohort, and costs a total variation distance equal to its
-probability (rules of proof, section 4). Without amplification the cohort need not be secret; and
+abort reveals something about the cohort, and costs a total variation distance equal to the abort's
+probability (rules of proof, section 4). Without amplification the cohort need not be secret, and
 dropout follows public randomness, so aborts cost nothing.
 """
 
@@ -27,10 +27,10 @@ from privfed.secure.summation import Summation
 FEWEST_OF_DECLARED = 0.9
 """Smallest permitted population, as a fraction of `data.clients`, under Poisson sampling.
 
-The largest is `data.clients`.
+The largest permitted population is `data.clients`.
 """
 _REACH = 14.0
-"""Number of standard deviations within which cohort sizes are evaluated; others count as aborts."""
+"""Standard deviations from the mean within which cohort sizes are evaluated; others are aborts."""
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
@@ -46,7 +46,7 @@ def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: 
 
 
 def with_aborts(event: Event, aborts: float) -> Event:
-    """Charges an event for visible aborts if these reveal a secret cohort.
+    """Returns the event with a charge for visible aborts, if aborts reveal a secret cohort.
 
     Args:
       event: the event without aborts.
@@ -103,9 +103,9 @@ def _of_poisson_cohorts(
 ) -> float:
     """Bounds the abort probability of a cohort of size min(Binomial(N, rate), cap), at the worst N.
 
-    N ranges from 0.9 `clients` to `most`. The result is an upper bound: aborts of small cohorts are
-    evaluated at the smallest N, each with the largest abort probability of any cohort of that size
-    or more; aborts of large cohorts are evaluated at the largest N.
+    N ranges from 0.9 `clients` to `most`. Aborts of small cohorts are evaluated at the smallest N,
+    each with the largest abort probability of any cohort of at least its size; aborts of large
+    cohorts are evaluated at the largest N.
     """
     smallest = int(np.ceil(FEWEST_OF_DECLARED * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(most, rate)[1], cap)
@@ -139,7 +139,7 @@ def _reach(clients: int, rate: float) -> tuple[int, int]:
 
 
 def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
-    """Raises `Refused` if most rounds would abort, or if `slack` alone costs more than delta.
+    """Refuses a run if most rounds would abort, or if `slack` alone costs more than delta.
 
     Args:
       once: probability that a round aborts.
@@ -169,7 +169,7 @@ def refuse_aborts(once: float, slack: float, delta: float, cohort: str) -> None:
 
 
 def refuse_sites_that_stop(once: float) -> None:
-    """Raises `Refused` if most rounds would abort because too few sites survive.
+    """Refuses a run if most rounds would abort because too few sites survive.
 
     Such aborts cost no delta, because sites drop out independently of the sampled cohort. `once` is
     the probability that a round aborts.

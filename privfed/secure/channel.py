@@ -1,4 +1,4 @@
-"""Transport of encoded rows to their sum."""
+"""Transport of encoded rows from clients to the sum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privfed.secure.summation import Aborted, Session
 
 
 class Wire:
-    """Carries messages; the wire of a test may change or lose messages."""
+    """Carries messages. Tests use wires that change or lose messages."""
 
     def carry(self, client: int, data: bytes, upward: bool) -> bytes | None:
         """Returns the bytes that arrive, or None if they are lost.
@@ -29,7 +29,7 @@ class Wire:
 
 @dataclass
 class Delivery:
-    """Delivers the `server`'s messages to its `clients` and their answers back, each by `handle`.
+    """Delivers messages of the `server` to its `clients`, and their answers, to `handle` of each.
 
     The `session` gives each client's dropout stage and receives the server's `culprits`. A client
     whose message is refused, or that refuses a message, counts as dropped out; `faults` lists the
@@ -52,7 +52,7 @@ class Delivery:
         return dict(zip(clients, leaves, strict=True))
 
     def ask(self, sent: Mapping[int, Any], stage: int) -> None:
-        """Delivers messages to clients that survive `stage`, and answers to the server."""
+        """Delivers messages to clients that survive `stage`, and their answers to the server."""
         for client, message in sent.items():
             if 0 < self.leaves[client] <= stage:
                 continue
@@ -86,14 +86,13 @@ class Delivery:
 
 
 class Channel(Protocol):
-    """Carries clients' integer rows to their sum, and hides each client's row from its operator."""
+    """Adds clients' integer rows, and hides each row from the party that operates the channel."""
 
     largest: float
     """The largest absolute value accepted from a client."""
 
     def send(self, client: int, row: Integers) -> None:
         """Adds one client's encoded row `[m]`; layers of noise are added later."""
-        ...
 
     def total(self) -> tuple[Integers, int]:
         """Returns the sum over surviving clients and their number.
@@ -101,4 +100,3 @@ class Channel(Protocol):
         Raises:
           Aborted: if the sum cannot be completed.
         """
-        ...

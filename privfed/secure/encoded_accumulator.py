@@ -23,9 +23,8 @@ from privfed.secure.summation import Aborted, AddedClients, Session
 class Arithmetic:
     """Sums encoded rows modulo 2^bits without cryptography; aborts if the protocol would abort.
 
-    `abort_where_lost` raises `Aborted` if too many of the session's clients drop out for the
-    protocol to complete. Each client's noise `layers` are drawn at once: only those that remain
-    after removal.
+    `abort_where_lost` raises `Aborted` if so many of the session's clients drop out that the
+    protocol could not complete. Only the noise `layers` that remain after removal are drawn.
     """
 
     largest = math.inf

@@ -1,7 +1,7 @@
-"""Sums of encoded rows: each client rounds its row to integers, and a channel adds these unseen.
+"""Sums of encoded rows: clients round their rows to integers, and a channel adds these unseen.
 
-The codec proves the norm bound for the integers that are actually summed (rules of proof, section
-3). Noise is calibrated to that bound.
+The codec proves a norm bound for the integers that are summed (rules of proof, section 3). Noise is
+calibrated to that bound.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from privfed.secure.summation import Aborted, Session
 class SiteSums:
     """A channel whose parties are sites: takes clients' encoded rows and keeps one sum per site.
 
-    A site sends the sum of its sampled clients' encoded rows, each bounded individually, plus the
+    A site sends the sum of its sampled clients' encoded rows, each bounded individually, and the
     site's `share` of noise, even if none of its clients was sampled. The protocol adds layers of
-    noise. So one client changes the total by its own encoded row, whose norm the codec bounds: no
-    sum is rounded (rules of proof, sections 9.1 and 9.3). Memory is one row `[m]` per site.
+    noise. No sum is rounded, so one client changes the total by its own encoded row, whose norm the
+    codec bounds (rules of proof, sections 9.1 and 9.3). Memory is one row `[m]` per site.
     """
 
     def __init__(
@@ -70,9 +70,11 @@ COARSEST = 0.01
 
 
 class SecureProtocol(Part):
-    """Base of secure protocols: common keys of `[secure]`, and the encoding of rows as integers.
+    """Contract and base of protocols that reveal no client's row, for any cohort within `Limits`.
 
-    Defaults assume that the party that opens sums sees all noise; see `RowHiding` for the contract.
+    It has the common keys of `[secure]`, and encodes rows as integers. *Counted noise* is the part
+    of distributed noise that the privacy guarantee relies on. The *opener* is the party that opens
+    sums; defaults assume that it sees all noise. With sites, clients are sites.
     """
 
     bits: int = Field(32, ge=8, le=62)
@@ -88,6 +90,7 @@ class SecureProtocol(Part):
     approximate: ClassVar[bool] = False
     layers: ClassVar[bool] = False
     names_culprits: ClassVar[bool] = False
+    """Whether it identifies Byzantine parties, which are then excluded from later rounds."""
 
     @property
     def may_collude(self) -> float:
@@ -104,7 +107,7 @@ class SecureProtocol(Part):
         return max(limits.minimum, FEWEST)
 
     def least_admitted(self, limits: Limits) -> int:
-        """Returns the smallest cohort size that may be admitted: as configured, or as needed."""
+        """Returns the smallest cohort size that may be admitted: the configured or needed one."""
         return self.begun(limits)
 
     def fewest(self, limits: Limits) -> int:
@@ -112,11 +115,11 @@ class SecureProtocol(Part):
         return limits.least(self.begun(limits))
 
     def sharing(self, limits: Limits) -> int:
-        """Lower bound n on the number of clients that share the counted noise, at most 1/n each.
+        """Lower bound n on the number of clients that add the counted noise, at most 1/n each.
 
-        Without layers these are the survivors, at least `fewest`. With layers, of m clients that
-        start T may drop out, and n = m - T: no client keeps more than 1/(m - T) of the noise. This
-        also holds with more survivors, because they then keep fewer layers.
+        Without layers these clients are the survivors, at least `fewest`. With layers, T of the m
+        clients that start may drop out, and n = m - T: no client keeps more than 1/(m - T) of the
+        noise. This also holds with more survivors, because they then keep fewer layers.
         """
         if not limits.layered:
             return self.fewest(limits)
@@ -136,7 +139,7 @@ class SecureProtocol(Part):
     def colluding(self, limits: Limits) -> float:
         """Upper bound on the fraction of counted noise known to the opener and its colluders.
 
-        By default it is 1; protocols override it with what they prove.
+        The default is 1; protocols override it with the bound that they prove.
         """
         return 1.0
 
@@ -147,13 +150,13 @@ class SecureProtocol(Part):
     def withstood(self, limits: Limits) -> float:
         """Returns the largest `may_collude` with which sums within `limits` hide rows.
 
-        It is the configured value unless a protocol proves more; with sites, the number of
+        Returns the configured value unless a protocol proves more; with sites, the number of
         colluding sites.
         """
         return self.colluding_sites(limits.sites) if limits.sites else self.may_collude
 
     def honest(self, limits: Limits) -> float:
-        """Lower bound on the fraction of counted noise added by honest clients that do not collude.
+        """Lower bound on the fraction of counted noise added by honest, non-colluding clients.
 
         Byzantine clients and colluding clients may be disjoint, so both fractions are subtracted.
         """
@@ -168,7 +171,7 @@ class SecureProtocol(Part):
         return FEWEST
 
     def over(self, limits: Limits) -> EncodedSummation:
-        """Returns sums within `limits`. Raises `Refused` for limits without a proof."""
+        """Returns sums within `limits`; refuses limits without a proof."""
         self.refuse_limits(limits)
         return EncodedSummation(self, limits)
 
@@ -210,13 +213,13 @@ class SecureProtocol(Part):
         return ""
 
     def refuse_limits(self, limits: Limits) -> None:
-        """Raises `Refused` for limits without a proof for this protocol."""
+        """Refuses limits for which this protocol has no proof."""
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
-        """Raises `Refused` if the protocol cannot carry sums of the codec's rows."""
+        """Refuses a codec if the protocol cannot carry sums of the codec's rows."""
 
     def abort_where_lost(self, session: Session, limits: Limits) -> None:
-        """Raises `Aborted` if too many of the session's clients drop out to complete its sum."""
+        """Aborts the sum if so many of the session's clients drop out that it cannot complete."""
 
 
 def binomial_at_most(count: int, clients: int, rate: float) -> float:
@@ -262,7 +265,7 @@ class EncodedSummation:
         return EncodedAccumulator(session, codec, encoding.bound, share, channel)
 
     def channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
-        """Returns the session's channel: with all parties, or with the arithmetic only."""
+        """Returns the session's channel: with all parties, or only the arithmetic of the sum."""
         if not self.limits.arithmetic:
             return self.protocol.channel(session, codec, self.limits, layers)
         lost = functools.partial(self.protocol.abort_where_lost, session, self.limits)
@@ -313,7 +316,7 @@ def _layers(noise: Share | None, parties: int) -> int:
 
 
 def _refuse_incomparable(noise: object) -> None:
-    """Raises `Refused` if parties cannot compare the noise shares in their configurations."""
+    """Refuses a share of noise that parties cannot compare as part of their configurations."""
     try:
         hash(noise)
         agreement(noise=noise)

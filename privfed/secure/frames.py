@@ -1,4 +1,4 @@
-"""Message framing: assembly, and parsing that rejects incomplete or oversized messages by name.
+"""Assembles and parses messages; incomplete and oversized messages are rejected with a reason.
 
 Numbers are little-endian.
 """
@@ -25,12 +25,12 @@ class BadMessage(Aborted):
 
 
 def records(items: list[bytes]) -> bytes:
-    """Concatenates records of one size after their count."""
+    """Returns the number of `items`, followed by the items, which have one size."""
     return COUNT.pack(len(items)) + b"".join(items)
 
 
 def sized(text: bytes) -> bytes:
-    """Prefixes a byte string of any length with its length."""
+    """Returns `text` prefixed with its length."""
     return COUNT.pack(len(text)) + text
 
 
@@ -47,7 +47,7 @@ class Reader:
         self._data, self._at = memoryview(data), 0
 
     def view(self, count: int) -> memoryview:
-        """Returns the next `count` bytes without a copy; valid as long as the message itself."""
+        """Returns the next `count` bytes without a copy; valid as long as the message exists."""
         if count > len(self._data) - self._at:
             raise BadMessage("wrong length", "the message ends too early")
         self._at += count

@@ -28,7 +28,7 @@ def agreement(**facts: object) -> bytes:
 
     Two parties that differ in one fact (a layer's variance, a threshold, a step, a clipping norm)
     or in the version have different hashes, so they cannot complete a sum together. Equal numbers
-    have one form. Other values have different forms if they differ, or if their classes do.
+    are hashed alike. Other values are hashed alike only if they and their classes are equal.
 
     Args:
       **facts: frozen dataclasses, parts, mappings, tuples, numbers, bytes, texts or None.

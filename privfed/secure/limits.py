@@ -1,9 +1,9 @@
 """Limits of secure sums, independent of the protocol, and simulated dropout.
 
-Dropout is simulated from public randomness that depends on no client's data. A client that drops
-out does so with probability one third each after sampling and before sharing keys, before sending
-its vector, or before the unmasking step. The sum lacks only the rows of clients that drop out at
-the first two stages. All protocols use the same draws, so their sums can be compared.
+Dropout is simulated from public randomness that depends on no client's data. A client drops out at
+one of three stages, with equal probability: before sharing keys, before sending its row, or before
+the unmasking step. The sum lacks only the rows of clients that drop out at the first two stages.
+All protocols use the same draws, so their sums can be compared.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Leaves(IntEnum):
 
 
 SENDS = (Leaves.NEVER, Leaves.BEFORE_UNMASKING)
-"""The dropout stages of clients whose vector is still in the sum."""
+"""The dropout stages of clients whose rows are in the sum nevertheless."""
 
 
 def sending(dropout: float) -> float:
-    """Returns the probability that a sampled client's vector arrives."""
+    """Returns the probability that a sampled client's row arrives."""
     return 1.0 - 2.0 * dropout / 3.0
 
 
@@ -68,9 +68,9 @@ class Limits:
       arithmetic: if true, no cryptography runs: encoding, summation and dropout are simulated.
       tolerance: largest fraction of clients that may drop out after key exchange.
       size: expected cohort size, a public constant; 0 if unknown.
-      byzantine: largest number of Byzantine clients in a cohort; they add no noise.
+      byzantine: largest number of Byzantine clients in a cohort; their noise is not relied on.
       admitted: smallest cohort with which a sum starts; 0 for the protocol's own default.
-      sites: number of sites if they are the clients of sums, each with a sum of rows; 0 otherwise.
+      sites: number of sites if sites are the clients of sums, each with a sum of rows; otherwise 0.
       colluders: number of sites that may be Byzantine or collude with the server.
       rows: largest number of rows over all sites.
       layered: whether noise consists of layers that are removed according to the dropouts.
@@ -98,7 +98,7 @@ class Limits:
         return max(self.minimum, FEWEST, clients - self.missing(clients))
 
     def missing(self, clients: int) -> int:
-        """Returns the number of `clients` that may drop out: floor of `tolerance * clients`."""
+        """Returns how many of `clients` may drop out: floor(`tolerance` * `clients`)."""
         return math.floor(self.tolerance * clients + 1e-9)
 
 

@@ -1,4 +1,4 @@
-"""Cost model of a sum: the number of operations of each kind, and the time for each."""
+"""Cost model of a sum: the number of operations of each kind, and the time per operation."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _STRETCH = 1 << 17
 
 
 class _Piece(NamedTuple):
-    """The bits of one lane of numbers that lie in one lane of words, and their shift."""
+    """The bits of one lane of numbers that are in one lane of words, and their shift."""
 
     lane: int
     word: int
@@ -137,7 +137,7 @@ class PackedRows:
         return np.frombuffer(data, self.word, count).reshape(words, self._columns)
 
     def _pack(self, lanes: Words, packed: Words) -> None:
-        """Packs stretches of `lanes` into stretches of word lanes."""
+        """Packs one stretch of the lanes of numbers into the same stretch of the lanes of words."""
         numbers, moved = np.empty((2, lanes.shape[1]), self.word)
         rows, words, mask = list(lanes), list(packed), self._mask
         for piece in self._pieces:
@@ -153,7 +153,7 @@ class PackedRows:
                 np.bitwise_or(word, moved, word)
 
     def _add(self, lanes: Words, packed: Words) -> None:
-        """Adds stretches of word lanes to those of `lanes`, without reduction modulo 2^bits."""
+        """Adds a stretch of lanes of words to that of lanes of numbers, not reduced mod 2^bits."""
         moved = np.empty(lanes.shape[1], self.word)
         rows, words = list(lanes), list(packed)
         for piece in self._pieces:

@@ -71,7 +71,9 @@ class PlainAccumulator:
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         self._added.check(ids, rows, self._bound)
         if rows.rows.shape[1] != len(self._total):
-            raise ValueError(f"rows of {rows.rows.shape[1]} for a sum of {len(self._total)}")
+            raise ValueError(
+                f"rows have {rows.rows.shape[1]} numbers, but the sum has {len(self._total)}"
+            )
         self._total = self._total.to(rows.rows.device)
         for block in blocks(rows.rows):
             self._total[block] += rows.rows[:, block].sum(0, dtype=torch.float64)
@@ -91,7 +93,7 @@ class NoisedSiteSums:
 
     def __init__(self, session: Session, length: int, encoding: Encoding) -> None:
         if session.sites is None:
-            raise ValueError("noise of sites needs the site of each client")
+            raise ValueError("the noise of sites requires the site of each client")
         self._session, self._site_of, self._encoding = session, session.sites, encoding
         self._sums = torch.zeros(len(session.clients), length, dtype=torch.float64)
         self._added = AddedClients()

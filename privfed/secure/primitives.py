@@ -43,7 +43,7 @@ class LowOrder(ValueError):
 
 
 def random_key() -> bytearray:
-    """Returns 32 bytes of the operating system's CSPRNG, in a mutable buffer that can be wiped."""
+    """Returns 32 bytes from the operating system's CSPRNG, in a buffer that can be wiped."""
     return bytearray(os.urandom(KEY))
 
 
@@ -55,8 +55,8 @@ def wipe(secret: bytearray) -> None:
 class KeyPair:
     """An X25519 key pair, parsed once.
 
-    Two pairs in one simulating process compute their agreement once: the second pair holds the
-    first one's result until its own call. A single party's pair caches nothing.
+    Two pairs in one process of a simulation compute their agreement once: the first call leaves the
+    result with the second pair until that pair's call. A single party's pair caches nothing.
     """
 
     _living: ClassVar[WeakValueDictionary[bytes, KeyPair]] = WeakValueDictionary()
@@ -103,7 +103,7 @@ def seal(key: bytes, text: bytes, associated: bytes) -> bytes:
     """Encrypts and authenticates a text by ChaCha20-Poly1305.
 
     Args:
-      key: 32 bytes; a key must seal one text only.
+      key: 32 bytes; a key must encrypt only one text.
       text: the plain text.
       associated: further authenticated data.
 
@@ -114,10 +114,10 @@ def seal(key: bytes, text: bytes, associated: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes | None:
-    """Decrypts a sealed text; arguments are as for `seal`.
+    """Decrypts the result of `seal`; other arguments are as for `seal`.
 
     Returns:
-      The text; None if it was not sealed with this key and `associated`.
+      The text; None if it was not encrypted with this key and `associated`.
     """
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, associated)

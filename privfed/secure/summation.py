@@ -1,10 +1,10 @@
-"""Contracts of summations, which add clients' rows and return only their total."""
+"""Interfaces of summations, which add clients' rows and return only their total."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeGuard
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -24,11 +24,11 @@ Reason = Literal["wrong share", "wrong dealing", "garbled shares"]
 class Culprit:
     """A `client` that deviated from the protocol in `exchange` of `round`.
 
-    *wrong share*: the client revealed a share different from the one it acknowledged. *wrong
-    dealing*: its shares do not reconstruct the secret that it committed to. In both cases its own
-    signed messages are the `proof` (`privfed.secure.masked.evidence`). *garbled shares*:
-    `complaints` recipients reported unusable shares, more than the assumed number of Byzantine
-    clients. A count is no proof to a third party, and none against a malicious server.
+    *wrong share*: the client revealed a share that differs from the one it acknowledged. *wrong
+    dealing*: the shares that the client distributed do not reconstruct the secret that it committed
+    to. In both cases its own signed messages are the `proof` (`privfed.secure.masked.evidence`).
+    *garbled shares*: `complaints` recipients, more than the assumed number of Byzantine clients,
+    reported unusable shares. A count proves nothing to a third party or against a malicious server.
     """
 
     client: int
@@ -40,7 +40,7 @@ class Culprit:
 
 
 def _ignore(culprit: Culprit) -> None:
-    """Ignores the culprit."""
+    """Does nothing."""
 
 
 def _no_clients() -> Indices:
@@ -96,7 +96,7 @@ class Session:
 
 
 class SumProtocol(Protocol):
-    """Contract of a sum protocol: how rows are summed, and which party sees what."""
+    """Interface of sum protocols: how rows are summed, and which party sees what."""
 
     seen: ClassVar[str]
     """Description of what each party sees."""
@@ -111,88 +111,6 @@ class SumProtocol(Protocol):
 
     def over(self, limits: Limits) -> Summation:
         """Returns the protocol with `limits`. Raises `Refused` if it does not support them."""
-        ...
-
-
-class RowHiding(SumProtocol, Protocol):
-    """Contract of a protocol that reveals no client's row, for any cohort within `Limits`.
-
-    *Counted noise* is the part of distributed noise that the privacy guarantee relies on. The
-    *opener* is the party that opens sums. With sites, clients are sites.
-    """
-
-    bits: int
-    """Bits of each integer in a sum."""
-    range: float
-    """Largest absolute value in a row without a proven norm."""
-    names_culprits: ClassVar[bool]
-    """Whether it identifies Byzantine parties, which are then excluded from later rounds."""
-
-    @property
-    def may_collude(self) -> float:
-        """Fraction of a cohort that may collude with the opener, as configured."""
-        ...
-
-    @property
-    def relies_on(self) -> tuple[str, ...]:
-        """Parties that must follow the protocol, even if a bounded fraction of clients does not."""
-        ...
-
-    def begun(self, limits: Limits) -> int:
-        """Returns the smallest cohort with which a sum starts."""
-        ...
-
-    def least_admitted(self, limits: Limits) -> int:
-        """Returns the smallest cohort size that may be admitted under the protocol's guarantee."""
-        ...
-
-    def fewest(self, limits: Limits) -> int:
-        """Returns the smallest number of surviving clients; a sum with fewer aborts."""
-        ...
-
-    def sharing(self, limits: Limits) -> int:
-        """Lower bound n on the number of clients that share the counted noise, at most 1/n each."""
-        ...
-
-    def added(self, limits: Limits) -> float:
-        """Lower bound on the fraction of counted noise added if Byzantine clients add none."""
-        ...
-
-    def colluding(self, limits: Limits) -> float:
-        """Upper bound on the fraction of counted noise known to the opener and its colluders."""
-        ...
-
-    def known_per_colluder(self, limits: Limits) -> float:
-        """Upper bound on the fraction of counted noise that is known, divided by `may_collude`."""
-        ...
-
-    def withstood(self, limits: Limits) -> float:
-        """Returns the largest `may_collude` with which sums within `limits` hide rows.
-
-        With sites, this is the number of colluding sites.
-        """
-        ...
-
-    def honest(self, limits: Limits) -> float:
-        """Lower bound on the fraction of counted noise added by honest, non-colluding clients."""
-        ...
-
-    def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """Describes the guarantee for a sum over `clients`, within `limits` if given."""
-        ...
-
-    def colluding_sites(self, sites: int) -> int:
-        """Returns k >= 1, the number of `sites` that may deviate or collude with the opener."""
-        ...
-
-    def least_sites(self, sites: int) -> int:
-        """Returns the smallest number of surviving `sites` with which a sum is opened."""
-        ...
-
-
-def shows_no_row(protocol: SumProtocol) -> TypeGuard[RowHiding]:
-    """Whether no party sees a client's row."""
-    return protocol.hides_rows
 
 
 class Aborted(Exception):
@@ -200,7 +118,7 @@ class Aborted(Exception):
 
 
 class Accumulator(Protocol):
-    """Contract of an open sum."""
+    """Interface of an open sum."""
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
         """Adds client rows; each client once per session.
@@ -209,7 +127,6 @@ class Accumulator(Protocol):
           ids: clients, shape [c].
           rows: their rows, shape [c, m], with a norm bound.
         """
-        ...
 
     def close(self) -> BoundedSum:
         """Returns the total over survivors.
@@ -217,13 +134,12 @@ class Accumulator(Protocol):
         Raises:
           Aborted: if the sum cannot be completed.
         """
-        ...
 
 
 class Summation(Protocol):
-    """Contract of a summation: starts sums.
+    """Interface of summations, which start sums.
 
-    It also states their norm bound, probability of aborting, precision and cost.
+    They also state the sums' norm bound, abort probability, precision and cost.
     """
 
     def open(self, session: Session, length: int, encoding: Encoding) -> Accumulator:
@@ -237,7 +153,6 @@ class Summation(Protocol):
         Raises:
           Aborted: if the sum cannot start.
         """
-        ...
 
     def encoded(self, encoding: Encoding, length: int) -> float:
         """Returns the norm bound of encoded rows, to which noise must be calibrated.
@@ -249,7 +164,6 @@ class Summation(Protocol):
         Raises:
           Refused: if such rows cannot be summed.
         """
-        ...
 
     def stops(self, clients: int, dropout: float) -> float:
         """Upper bound on the probability that a sum aborts.
@@ -258,7 +172,6 @@ class Summation(Protocol):
           clients: sampled clients.
           dropout: probability with which each drops out independently.
         """
-        ...
 
     def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Approximate seconds for a sum if all parties run on one core.
@@ -268,19 +181,15 @@ class Summation(Protocol):
           clients: clients whose rows are added, also if sites are the parties.
           noise: share of noise that each party adds.
         """
-        ...
 
     def step(self, encoding: Encoding, length: int) -> float | None:
         """Returns the step of the integer encoding; None if rows stay real."""
-        ...
 
     def download(self, clients: int, noise: Share | None = None) -> float:
         """Approximate bytes that each of `clients` receives in addition to the model."""
-        ...
 
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
         """Approximate bytes that each of `clients` sends for a row `[length]`."""
-        ...
 
 
 class AddedClients:
@@ -307,7 +216,9 @@ class AddedClients:
         count = len(self._clients) + len(ids)
         self._clients.update(ids.tolist())
         if len(self._clients) != count or len(ids) != len(rows.rows):
-            raise ValueError("each client adds exactly one row to a sum")
+            raise ValueError(
+                "a client was registered twice, or the numbers of clients and rows differ"
+            )
         if not rows.bound <= bound:
             raise ValueError(
                 f"the norm bound of rows is {rows.bound:g}, but the sum was opened for {bound:g}"

@@ -11,9 +11,9 @@ Adaptive server optimizers (Reddi et al. 2021, "Adaptive Federated Optimization"
         = beta2 v_{t-1} + (1 - beta2) delta_t^2                          (FedAdam)
     x_{t+1} = x_t + lr m_t / (sqrt(v_t) + tau)
 
-from m_0 = 0 and v_0 = tau^2, coordinate by coordinate and without bias correction, as there. They
-Server optimizers read released aggregates only, so under privacy they are post-processing and cost
-nothing. Each client sends d numbers per round.
+from m_0 = 0 and v_0 = tau^2, coordinate by coordinate and without bias correction, as in that
+paper. Server optimizers read released aggregates only, so under privacy they are post-processing
+and cost nothing. Each client sends d numbers per round.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Adaptive(WithRate):
 
     @abstractmethod
     def _variance(self, variance: Tensor, squared: Tensor) -> Tensor:
-        """v_t from v_{t-1} and delta_t^2."""
+        """Returns v_t, given v_{t-1} and delta_t^2."""
 
 
 class FedAdagrad(_Adaptive):
@@ -86,7 +86,7 @@ class FedYogi(_Adaptive):
 class FedAvgM(WithRate):
     """FedAvg with server momentum.
 
-    m <- momentum * m + delta; the next model is params + lr * m. With momentum 0 it is FedAvg.
+    m <- momentum * m + delta; the next model is params + lr * m. With momentum 0 this is FedAvg.
     """
 
     lr: float = Field(0.5, ge=0)

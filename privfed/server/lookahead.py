@@ -19,8 +19,8 @@ With gamma_t the clients' rate in round t, x_t the model and x_t,tau the average
     x_(t+1) = x_t - alpha gamma_t u
 
 Only ratios of gamma_t between rounds matter, so gamma_t is the factor of client.schedule here. If
-that is constant, SlowMo is FedAvgM. If rates decay, FedAvgM's momentum still has the larger scale
-of earlier rounds, but SlowMo's has the current scale.
+the schedule is constant, SlowMo is FedAvgM. If rates decay, FedAvgM's momentum still has the larger
+scale of earlier rounds, but SlowMo's momentum has the current scale.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from privfed.server.optimizer import State, WithRate
 class SlowMo(FedAvgM):
     """Server momentum of updates, each divided by the clients' learning rate of its round.
 
-    It reads released aggregates and public constants only. With a constant client.schedule it is
-    FedAvgM; with momentum 0 it is FedAvg.
+    SlowMo reads released aggregates and public constants only. With a constant client.schedule it
+    is FedAvgM; with momentum 0 it is FedAvg.
     """
 
     in_client_rates: ClassVar[bool] = True
@@ -52,7 +52,7 @@ class SlowMo(FedAvgM):
 class Lookahead(WithRate):
     """FedAvg, with or without momentum, that interpolates back to slow weights every few rounds.
 
-    Between these rounds, the model has the fast weights. With alpha = 1 it is FedAvgM, and FedAvg
+    Between these rounds, the model has the fast weights. With alpha = 1 this is FedAvgM, and FedAvg
     if the momentum is also 0.
     """
 

@@ -1,4 +1,4 @@
-"""The contract of server optimizers."""
+"""The interface of server optimizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ State = Mapping[str, "Tensor"]
 
 
 class ServerOptimizer(Protocol):
-    """A rule that updates the model `[d]` by each round's aggregate, by pure functions."""
+    """Updates the model `[d]` by each round's aggregate; its methods are pure functions."""
 
     in_client_rates: ClassVar[bool]
     """Whether deltas are divided by the factor of the client schedule in their round, and the
@@ -25,11 +25,9 @@ class ServerOptimizer(Protocol):
     @property
     def plain(self) -> bool:
         """Whether a step adds the delta to the model unchanged: FedAvg at rate 1."""
-        ...
 
     def init(self, params: Tensor) -> State:
         """Returns the state before the first round, for the model `params` `[d]`."""
-        ...
 
     def step(self, params: Tensor, delta: Tensor, state: State) -> tuple[Tensor, State]:
         """Returns the next model and state.
@@ -43,11 +41,9 @@ class ServerOptimizer(Protocol):
         Returns:
           The next model [d] and the next state.
         """
-        ...
 
     def at(self, factor: float) -> ServerOptimizer:
         """Returns the same optimizer with its learning rate multiplied by `factor`."""
-        ...
 
 
 class WithRate(Part):
@@ -60,7 +56,7 @@ class WithRate(Part):
 
     @property
     def plain(self) -> bool:
-        """False, unless a subclass overrides it."""
+        """False; subclasses may override it."""
         return False
 
     def at(self, factor: float) -> Self:

@@ -13,7 +13,7 @@ from privfed.store.run_directory import RunDirectory
 from privfed.store.tensorfile import CPU, misfits_are_broken, under, unpack, write
 
 _KINDS = ("server", "mechanism", "objective", "rule", "attack", "evaluation")
-"""The states other than the model, in the order of the fields of `TrainingState`."""
+"""The kinds of state other than the model, in the order of the fields of `TrainingState`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Checkpoint:
         with misfits_are_broken(path):
             if not network.same_code([float(number) for number in about["fingerprint"]]):
                 raise Broken(
-                    f"{directory.path}: the model's code gives other outputs than when this run "
+                    f"{directory.path}: the model's code computes other outputs than when this run "
                     "was trained (or draws its initial values from a generator other than "
                     "torch's); restore the code"
                 )

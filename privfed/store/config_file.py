@@ -3,9 +3,9 @@
 Building a configuration imports the parts that it names (`module:name`), and importing runs code. A
 run directory may come from an untrusted source, or may have been edited. So `config.toml` is
 compared with the digest in the ledger's first line, the ledger's hash chain is verified, and the
-checkpoint is compared with the ledger, before any part is built. An attacker that rewrites all
-three can still name any code: take run directories, like programs, only from parties that you
-trust.
+checkpoint is compared with the ledger, before any part is built. An attacker who rewrites
+configuration, ledger and checkpoint can still name any code: take run directories, like programs,
+only from parties that you trust.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from privfed.store.tensorfile import misfits_are_broken, stated_facts
 class ConfigFile:
     """The file `config.toml` at `path`, of the run with the ledger at `ledger`.
 
-    `given` maps kinds to the classes that stand for objects passed in Python, which no file holds.
+    `given` maps kinds to classes that represent objects passed in Python, which no file holds.
     """
 
     path: Path
@@ -45,11 +45,11 @@ class ConfigFile:
         return cls(folder / "config.toml", folder / "ledger.jsonl", given or {})
 
     def read(self) -> Config:
-        """Builds the configuration that the ledger was opened for.
+        """Returns the configuration for which the ledger was opened; imports the parts it names.
 
         Raises:
-          Broken: if the file is no run file or not the one that the ledger states, the ledger was
-            edited, or the checkpoint belongs to another ledger.
+          Broken: if the file is no run file, or not the one that the ledger states; if the ledger
+            was edited; or if the checkpoint belongs to another ledger.
           Refused: if a part is not available; or if the run had not begun (so no ledger states a
             digest) and the file names external parts.
         """
@@ -66,7 +66,7 @@ class ConfigFile:
         return read_resolved(text, str(self.path), self.given)
 
     def digest(self) -> str:
-        """Returns the digest of the file as written. Raises `Broken` if it is no run file."""
+        """Returns the digest of the file as written. Raises `Broken` if the file is no run file."""
         return _digest(_text(self.path), self.path)
 
     def heads_file(self) -> str:
@@ -97,10 +97,10 @@ class ConfigFile:
 
 
 def _terms(ledger: Path) -> Mapping[str, Any]:
-    """Returns the terms in `ledger` after checking that it contains the checkpoint's head.
+    """Returns the terms in `ledger`, which must contain the checkpoint's head.
 
-    Terms are empty if there is no ledger. Raises `Broken` if any line was edited, or the checkpoint
-    belongs to another ledger.
+    The terms are empty if there is no ledger. Raises `Broken` if a line was edited, or the
+    checkpoint belongs to another ledger.
     """
     checkpoint = ledger.parent / CHECKPOINT
     # The head is read before the ledger, which a run in progress may extend meanwhile.

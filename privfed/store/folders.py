@@ -16,7 +16,7 @@ from privfed.core.errors import Refused
 
 _LOCK = ".lock"
 _MOMENT = 0.2
-"""Seconds to wait for a lock, since `is_held` takes it briefly for its check."""
+"""Seconds to wait for a lock, since `is_held` holds the lock briefly for its check."""
 
 
 def refuse_taken(out: Path) -> None:
@@ -24,7 +24,7 @@ def refuse_taken(out: Path) -> None:
     refuse_lost_link(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(
-            f"--out is {out}, but that is not empty; nothing was changed; name a new directory"
+            f"--out is {out}, but that is not an empty folder; nothing was changed; name a new one"
         )
 
 
@@ -61,8 +61,8 @@ def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[No
     Args:
       folder: the folder to lock.
       taken: the error to raise if another process holds the lock.
-      reads: whether the process only reads the folder. It then needs no write access; without
-        write access and without a lock file, nothing is locked.
+      reads: whether the process only reads the folder, and so needs no write access. If the process
+        has no write access and there is no lock file, nothing is locked.
 
     Raises:
       Refused: `taken`, if another process holds the lock.

@@ -1,10 +1,10 @@
 """`run.heads`: a file outside the run directory that receives the ledger's heads.
 
-`accounting.heads` describes its content. It reveals removed charges, and also a copy of the run
-that was continued separately, since both copies would have appended to the same file.
+`accounting.heads` describes the file's content. The file reveals removed charges, and also a copy
+of the run that was continued separately, since both copies would have appended to the same file.
 
 The path must not change while the run continues: otherwise a user could evade the check by naming
-another file. If the file has to move, leave a symbolic link at its place.
+another file. If the file has to move, leave a symbolic link at the old path.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class HeadsCheck:
 
     Attributes:
       path: the file.
-      agrees: whether it agrees with the ledger; None if the file is not available.
+      agrees: whether the file agrees with the ledger; None if the file is not available.
       problems: contradictions, for display.
     """
 
@@ -78,7 +78,7 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
 
 
 def keep_heads(ledger: Ledger, heads: str) -> None:
-    """Makes a ledger append its heads to a file, and adds missing ones now.
+    """Makes a ledger append its heads to a file, and adds missing heads now.
 
     Args:
       ledger: the run's ledger.
@@ -143,7 +143,7 @@ def charges_since(ledger: Ledger, head: str) -> int | None:
       The number of charges; None if the ledger never had this head.
 
     Raises:
-      Refused: if `head` is not such a number.
+      Refused: if `head` is no hexadecimal number of this length.
     """
     digits = head.strip().lower()
     if not re.fullmatch(rf"[0-9a-f]{{{SHORTEST},64}}", digits):
@@ -157,7 +157,7 @@ def charges_since(ledger: Ledger, head: str) -> int | None:
 
 
 def _held(file: HeadsFile) -> list[Head]:
-    """Returns the heads in `file`. Raises `Broken` if it cannot be read."""
+    """Returns the heads in `file`. Raises `Broken` if the file cannot be read."""
     try:
         return file.read()
     except (OSError, LedgerBroken) as error:

@@ -1,7 +1,7 @@
-"""The lineage of a model: the runs that trained it, those that trained its start, and so on.
+"""The lineage of a model: the runs that trained it, those that trained its initial model, etc.
 
-The tensor files of a run contain it (safetensors metadata), so a copy of a file is recognised in
-any place.
+The tensor files of a run contain the lineage (safetensors metadata), so a copy of a file is
+recognised in any folder.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Lineage(Encoded):
     def of_init(cls, init: str) -> Lineage:
         """Returns the lineage of the model at the path `init`, from its files and their ledger.
 
-        It is empty if `init` is "". It is unknown if a file states no lineage and was not written
-        by the run of the ledger in the same folder. Raises `Refused` for an invalid ledger.
+        The lineage is empty if `init` is "". It is unknown if a file states no lineage and was not
+        written by the run of the ledger in the same folder. Raises `Refused` for an invalid ledger.
         """
         if not init:
             return cls()
@@ -130,7 +130,7 @@ class Lineage(Encoded):
 
 
 FRESH = Lineage()
-"""The lineage of a run without `model.init`: its model begins as its class builds it.
+"""The lineage of a run without `model.init`: its initial model is what the model's class builds.
 
 Built-in models begin from random numbers or declare their origin. An external class (`module:name`)
 that loads weights by itself is not recognised.
@@ -140,7 +140,7 @@ that loads weights by itself is not recognised.
 def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
     """Returns the lineage that a file of an initial model states.
 
-    If the file states none, it is unknown, or empty if the run of `ledger` wrote the file.
+    If the file states none, the lineage is unknown, or empty if the run of `ledger` wrote the file.
     """
     try:
         regular.refuse_irregular(path)
@@ -183,7 +183,7 @@ def _of_ledger(ledger: Ledger) -> Lineage:
 
 
 def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
-    """Returns the population of `run`; its missing sources are read from its configuration."""
+    """Returns the population of `run`; sources that it lacks are read from the configuration."""
     if "sources" in run.population:
         return run.population
     try:

@@ -6,7 +6,7 @@ incomplete: readers ignore an incomplete line, and a resume removes it.
 `ExclusionLog` is the public list of clients that were proved Byzantine in a secure sum, and are
 excluded from later ones. It states the round and exchange in which a client deviated, and how. The
 list is computed only from messages of Byzantine clients: honest clients' data, noise and sampling
-affect no line. It reveals that a Byzantine client was sampled in that round, which that client
+affect no line. A line reveals that a Byzantine client was sampled in that round, which the client
 could also reveal itself. (With more Byzantine clients than assumed, complaints may name an honest
 client.) The proofs contain lists of participants, and are under `private/`.
 """
@@ -40,7 +40,7 @@ class RoundLog:
     path: Path
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Appends `line`; it is durable when this returns."""
+        """Appends `line` durably."""
         durable.append(self.path, (dump(line) + "\n").encode())
 
     def by_round(self, read: Callable[[dict[str, Any]], Value]) -> dict[int, Value]:
@@ -101,7 +101,7 @@ class AbortLog(RoundLog):
 
 
 class RanksLog(RoundLog):
-    """The file `report/simulation_only_ranks.jsonl`: rows compared with a round's aggregate.
+    """The file `report/simulation_only_ranks.jsonl`: clients' rows compared with the aggregate.
 
     A round that is repeated after a crash has two lines; the later one counts.
     """
@@ -129,20 +129,20 @@ _MOST = 2**63 - 1
 
 @dataclass(frozen=True)
 class ExclusionLog:
-    """The file `excluded.jsonl` at `path`, a line for each culprit, and the folder of `proofs`."""
+    """The file `excluded.jsonl` at `path`, one line per culprit, and the folder `proofs`."""
 
     path: Path
     proofs: Path
 
     def before(self, round: int) -> frozenset[int]:
-        """Returns the clients that deviated before `round`, which are excluded from it.
+        """Returns the clients that deviated before `round`, and so are excluded from `round`.
 
         A line of `round` itself, left by a crash, excludes no client when the round is repeated.
         """
         return frozenset(each.client for each in self.culprits() if each.round < round)
 
     def note(self, culprit: Culprit) -> None:
-        """Adds a culprit durably, after its proof; a client on the list is not added again."""
+        """Adds a culprit durably, after storing the proof; adds no client a second time."""
         if any(each.client == culprit.client for each in self.culprits()):
             return
         if culprit.proof:
@@ -202,7 +202,7 @@ class Releases:
     folder: Path
 
     def write(self, charge: Charge, released: list[Tensor], state: Mapping[str, Tensor]) -> None:
-        """Makes the charged round's releases so far durable, before they are used or published.
+        """Stores the charged round's releases so far durably, before they are used or published.
 
         Args:
           charge: the round's charge.
@@ -236,8 +236,8 @@ class Releases:
     def charge_of(self, round: int) -> str | None:
         """Returns the hash of the charge that `round`'s release cites, read without torch.
 
-        It is None if the file is missing: a later checkpoint, which contains the release, may just
-        have removed the file. Raises `Broken` for a damaged file.
+        None if the file is missing: a later checkpoint, which contains the release, may just have
+        removed the file. Raises `Broken` for a damaged file.
         """
         path = self.path_of(round)
         try:

@@ -34,9 +34,9 @@ Given = Mapping[str, type[Any]]
 
 
 class RunDirectory:
-    """The files at `path`. Use `create` for a new run and `open` for an existing one.
+    """The files of the run at `path`. Use `create` for a new run, `open` for an existing one.
 
-    `given` maps kinds to the classes that stand for objects passed in Python, which no file holds.
+    `given` maps kinds to classes that represent objects passed in Python, which no file holds.
     """
 
     def __init__(self, path: Path, given: Given | None = None) -> None:
@@ -77,7 +77,7 @@ class RunDirectory:
         if path.is_dir() and not _is_untouched(path):
             another = "another run" if (path / "ledger.jsonl").exists() else "other files"
             raise Refused(
-                f"--out is {path}, but that holds {another}; nothing was changed; name a new "
+                f"--out is {path}, but that contains {another}; nothing was changed; name a new "
                 f"directory, or resume a run: {resume_command(path)}"
             )
         directory = cls(path)
@@ -86,7 +86,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | RunDirectory) -> RunDirectory:
-        """Opens an existing run; returns a run that is already open.
+        """Opens an existing run; returns `path` itself if that is an open run.
 
         Raises:
           Refused: if there is no run at `path`.
@@ -121,7 +121,7 @@ class RunDirectory:
         return held_alone(self.path, taken, reads)
 
     def make_folders(self) -> None:
-        """Creates missing folders of a run (copies easily lose empty ones)."""
+        """Creates a run's missing folders (copying may have lost empty ones)."""
         durable.make_folder(self.releases.folder)
         durable.make_folder(self.summary.parent)
         # The directory may be left over from an interrupted start.
@@ -156,7 +156,7 @@ class RunDirectory:
         }
 
     def mark_counted_by(self, run: Path) -> None:
-        """Records that `run` counts this run's spending, which must not grow from then on."""
+        """Records that `run` counts this run's spending, which must not grow from now on."""
         # A directory that cannot be written to cannot be resumed either.
         with contextlib.suppress(OSError):
             durable.append(self._counted, f"{run}\n".encode())
@@ -181,7 +181,7 @@ class RunDirectory:
         durable.write_atomically(self.clients, table.encode())
 
     def stopped_at_budget(self) -> bool:
-        """Whether the summary says that the run stopped at its budget; False without one."""
+        """Whether the summary states that the run stopped at its budget; False without summary."""
         if not self.summary.exists():
             return False
         with contextlib.suppress(ValueError, AttributeError):
@@ -194,9 +194,9 @@ class RunDirectory:
 
 
 def _is_untouched(folder: Path) -> bool:
-    """Whether `folder` has no content except what an interrupted start may have left.
+    """Whether `folder` is empty except for files that an interrupted start may have left.
 
-    An interrupted start leaves hidden files, and the empty folders `releases` and `report`.
+    These are hidden files, and the empty folders `releases` and `report`.
     """
     made = {"releases", "report"}
     return all(

@@ -4,8 +4,8 @@
 `privfed.store.checkpoint` loads the state of training. `CanaryFile` is under private/.
 
 No file of a run holds clients that were passed as Python objects. `PopulationDigest` checks that a
-resumed run has the same clients. A public digest would be a release: with it anyone could confirm a
-guess of all clients' data. The digest is therefore keyed, and stored with its key under private/.
+resumed run has the same clients. A public digest would be a release: anyone could use it to confirm
+a guess of all clients' data. The digest is therefore keyed, and stored with its key under private/.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ FILES = {
         "clients proved Byzantine in a secure sum and excluded since, with round and kind"
     ),
     "report/summary.json": "the outcome of the run",
-    "report/public_clients.json": "clients that were declared public, if any",
+    "report/public_clients.json": "clients that no guarantee covers (declared public), if any",
     "report/attackers.json": "the attackers of a simulation of attacks",
     "report/simulation_only_ranks.jsonl": "ranks of rows, if a simulation opted in",
-    "report/simulation_only_clients.csv": "the ranks' summary for each client",
+    "report/simulation_only_clients.csv": "the summary of these ranks for each client",
     "report/metrics.csv": 'metrics.jsonl as columns, if `run.watch` has "csv"',
     "report/simulation.csv": "measures that no ε covers, if a simulation opted in",
     "report/tensorboard/": 'the same metrics as events, if `run.watch` has "tensorboard"',
@@ -55,9 +55,9 @@ FILES = {
     "report/wandb.json": "the id and last round in Weights & Biases, if `run.watch` has it",
     "report/wandb/": "files of Weights & Biases; `wandb sync` sends those written offline",
     "report/page.html": "a page about the run, by `privfed report`",
-    "statistics.json": "released statistics of a description, by `privfed describe`",
+    "statistics.json": "statistics that `privfed describe` released",
     "counted_by.txt": "runs that count this run's charges; this run may then charge no more",
-    "private/": "secret, mode 0700, never to be published or copied for a second run",
+    "private/": "secret files, mode 0700: never publish them, or copy them for a second run",
     "private/key": "the secret from which slots, correlated noise and canaries are derived",
     "private/settled.f32": "client state between rounds, with its journal in the same folder",
     "private/histories/settled.f32": (
@@ -102,7 +102,7 @@ class PopulationDigest:
             same = False
         if not (key and same):
             raise Refused(
-                f"{self.path.parent.parent}: these are not the clients with which the run "
+                f"{self.path.parent.parent}: the passed clients are not those with which the run "
                 "began (or its private/, which identifies them, is missing); pass the same "
                 "table, or start a new run with this one in privacy.prior"
             )
@@ -181,9 +181,9 @@ class PublicClientsFile:
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """The file `private/key` at `path`: the run's id and 32 secret bytes, for its owner only.
+    """The file `private/key` at `path`, readable by its owner only: the run's id, 32 secret bytes.
 
-    From the bytes follow the participation of clients, and noise that is correlated between rounds.
+    The participation of clients, and correlated noise, are derived from these bytes.
     """
 
     path: Path
@@ -254,7 +254,7 @@ class CheckpointFile:
     def lineage_at(self, head: bytes) -> dict[str, Any]:
         """Returns the lineage of this run's model at the ledger's `head`, from the ledger's terms.
 
-        It is empty if there is no ledger.
+        The lineage is empty if there is no ledger.
         """
         terms = terms_at(self.ledger)
         return Lineage.of_run(terms, head.hex()).to_json() if terms else {}
@@ -274,7 +274,7 @@ class CanaryFile:
         return self.path.is_file()
 
     def write(self, tensors: Mapping[str, Tensor]) -> None:
-        """Stores named `tensors`; durable when this returns."""
+        """Stores the named `tensors` durably."""
         durable.make_folder(self.path.parent, 0o700)
         write(self.path, tensors, {})
         self.path.chmod(0o600)

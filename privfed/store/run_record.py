@@ -28,8 +28,8 @@ class RunRecord:
     """The files of a run directory, each read at its first use.
 
     For a run in progress the ledger must be read last: it then covers the contents of all other
-    files. Attributes raise `Broken` for a file that cannot be read, and `LedgerBroken` (an
-    `AccountingError`) for a ledger whose hash chain does not hold.
+    files. Reading an attribute raises `Broken` for a file that cannot be read, and `LedgerBroken`
+    (an `AccountingError`) for a ledger whose hash chain does not hold.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -133,7 +133,7 @@ class RunRecord:
 
     @cached_property
     def aborts(self) -> Mapping[int, str]:
-        """The reasons by round whose secure sum aborted."""
+        """The reason of each aborted secure sum, by round."""
         return self.directory.aborts.reasons()
 
     @cached_property
@@ -218,7 +218,7 @@ class RunRecord:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raises `Broken` if the file at `path` cannot be read, or its content has another form."""
+    """Returns a context that turns errors of reading `path`, or parsing it, into `Broken`."""
     try:
         yield
     except (OSError, ValueError, TypeError) as error:
@@ -226,7 +226,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _object_at(path: Path) -> Mapping[str, Any]:
-    """Returns the JSON object in the file at `path`; empty without a file. Raises `Broken`."""
+    """Returns the JSON object in `path`; empty without a file. Raises `Broken` if invalid."""
     with _readable(path):
         return _object(from_json(regular.read_text(path))) if path.exists() else {}
 
@@ -234,5 +234,5 @@ def _object_at(path: Path) -> Mapping[str, Any]:
 def _object(value: Any) -> dict[str, Any]:
     """Returns the JSON object `value`. Raises `TypeError` for any other value."""
     if not isinstance(value, dict):
-        raise TypeError("it is not a JSON object")
+        raise TypeError("the content is not a JSON object")
     return dict(with_numbers(value))

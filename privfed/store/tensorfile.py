@@ -1,7 +1,7 @@
 """Files of named tensors (safetensors) with metadata; nothing is ever unpickled.
 
-The bytes of a file are produced in parts, so writing needs no copy of all tensors. They are the
-same bytes that the library safetensors writes: the length of the header (8 bytes); the header,
+The bytes of a file are produced in parts, so writing needs no copy of all tensors. They equal those
+that the library safetensors writes: the length of the header (8 bytes); the header,
 which is JSON and states the position of each tensor's numbers; and the numbers of one tensor after
 another, those of wider dtypes first, then in order of names.
 """
@@ -87,7 +87,7 @@ CPU = "cpu"
 
 @contextlib.contextmanager
 def misfits_are_broken(path: Path) -> Iterator[None]:
-    """Returns a context that raises `Broken` if content of the file at `path` does not fit the run.
+    """Returns a context that turns errors caused by the content of `path` into `Broken`.
 
     Missing or malformed metadata or tensors (`KeyError`, `OverflowError`, `TypeError`,
     `ValueError`) indicate an edited file.
@@ -195,5 +195,5 @@ def _not_finite(path: Path) -> Broken:
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Returns the tensors whose names begin with `prefix`, without it."""
+    """Returns the tensors whose names begin with `prefix`, which is removed from the names."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Checks of a part of your own: the contract of its kind, and a run that is interrupted.
+"""Checks a part that you wrote: the contract of its kind, and a run that is interrupted.
 
 ```python
 from privfed.testing import check_part
@@ -42,7 +42,7 @@ CHECKS: Mapping[str, tuple[Callable[[Any], None], ...]] = {
     "rule": RULE_CHECKS,
     "before": BEFORE_CHECKS,
 }
-"""Further checks of some kinds. All kinds have those of `check_part`."""
+"""Further checks for some kinds of parts. `check_part` has the checks for all kinds."""
 
 _RUN: dict[str, Any] = {
     "data.source": "synthetic",

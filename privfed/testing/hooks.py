@@ -94,7 +94,7 @@ def stays_without_an_update(server: Any) -> None:
     assert not broken, f"the state is not finite after aggregates of zero: {', '.join(broken)}"
     still, _ = _run(server.at(0.0), _DELTAS, _start(), server.init(_start()))
     assert torch.equal(still, _start()), (
-        "it moves the model at rate zero; multiply the rate in `at`"
+        "the step moves the model at rate zero; multiply the rate in `at`"
     )
 
 
@@ -113,7 +113,7 @@ def is_plain_only_where_it_adds_the_update(server: Any) -> None:
         moved, state = server.step(params, delta, state)
         added &= torch.allclose(moved, params + delta)
         params = moved
-    assert added or not server.plain, "it declares plain, but does not add the aggregate unchanged"
+    assert added or not server.plain, "plain is declared, but the aggregate is not added unchanged"
 
 
 def rates_multiply(server: Any) -> None:
@@ -126,7 +126,7 @@ def rates_multiply(server: Any) -> None:
     assert torch.allclose(params[0], params[1]), "at(0.5).at(0.5) is not at(0.25)"
     assert torch.equal(params[2], params[3]), "at(1.0) changes the step"
     assert not torch.equal(params[1], params[3]), "the rate changes nothing"
-    assert type(server).model_validate(server.model_dump()) == server, "its keys do not define it"
+    assert type(server).model_validate(server.model_dump()) == server, "keys do not define the part"
 
 
 _SCHEDULED = range(1, 1001)
@@ -216,17 +216,17 @@ def includes_clients_at_the_declared_rate(part: Any) -> None:
         mean = _DRAWS * rate
         if sampler.remembers or rate == 1:
             same = (often == round(mean)).all()
-            assert same, f"clients are not in the {mean:g} of {_DRAWS} cohorts that are declared"
+            assert same, f"clients are declared to be in {mean:g} of {_DRAWS} cohorts, but are not"
             continue
         total = (often.sum() - present * mean) / np.sqrt(present * mean * (1 - rate))
-        assert abs(total) < 5, f"a rate of {often.mean() / _DRAWS:g} for {rate:g}"
+        assert abs(total) < 5, f"the rate is {often.mean() / _DRAWS:g}, but {rate:g} is declared"
         statistic = ((often - mean) ** 2 / (mean * (1 - rate))).sum()
         unequal = f"clients are sampled at different rates, from {often.min()} to {often.max()}"
         assert stats.chi2.sf(statistic, present) > 1e-6, f"{unequal} of {_DRAWS} cohorts"
 
 
 def declares_the_release_of_its_draws(part: Any) -> None:
-    """Checks that sizes, caps and rates of the declared release are those of the cohorts."""
+    """Checks the sizes, caps and rates of the declared release against the cohorts."""
     sampler = _small(part)
     witness = sampler.witness(1, _CLIENTS)
     sizes = {len(cohort.clients) for cohort in _drawn(sampler, _CLIENTS, 200)}
@@ -243,7 +243,7 @@ def declares_the_release_of_its_draws(part: Any) -> None:
         assert len({*limits}) == 1, f"the largest size, capacity and cap are {limits}; expected one"
     if isinstance(release, WithoutReplacement):
         assert sizes == {sampler.size}, f"the release is {name} of {sampler.size}, but {drawn}"
-    known = "it reads sizes, which are private, so its release must be None"
+    known = "the sampler reads sizes, which are private, so its release must be None"
     assert not sampler.reads_sizes or release is None, known
 
 

@@ -262,11 +262,11 @@ def _format_of(to: Path, adapters: bool) -> Format:
 
 
 def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:
-    """Raises `Refused` if the model takes inputs by name, and the format stores programs."""
+    """Raises `Refused` if the model takes inputs by name, but the format stores a program."""
     if not by_position(form.inputs) and not isinstance(file_format, Safetensors):
         raise Refused(
             f"--to is {to}, but the model takes its inputs by name ({', '.join(form.inputs)}), "
-            "which formats of programs do not support; export its weights to .safetensors"
+            "which formats that store a program do not support; export its weights to .safetensors"
         )
 
 

@@ -138,11 +138,9 @@ class Format(Protocol):
 
     def write(self, exportable: Exportable) -> bytes:
         """Returns the bytes of the file. Raises `Refused` for a model that it does not support."""
-        ...
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
         """Returns the model in `content`, loaded as another program would load it."""
-        ...
 
 
 class Safetensors:
@@ -244,7 +242,7 @@ def _any_number_of_rows(exportable: Exportable) -> Any:
 def quiet(called: str) -> Iterator[None]:
     """Returns a context that silences warnings and logs of the libraries that read and write files.
 
-    An error of such a library becomes `Refused`, in which the format is `called` by that name.
+    An error of such a library becomes `Refused`, whose message names the format as `called`.
     """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.client.trainer import LocalTrainer
 from privfed.core.deferred import Tensor
 from privfed.core.errors import Refused

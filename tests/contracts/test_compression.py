@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from contracts.registered import contract_tests
 
-from privfed.client.compression.compression import CompressionPart, Sending, Space
+from privfed.client.compression.compression import Compression, Sending, Space
 from privfed.client.compression.linear import RandomMask
 from privfed.core.streams import Streams
 from privfed.core.vector import Shapes
@@ -100,7 +100,7 @@ def remembers_what_it_left_off(part):
         torch.testing.assert_close(back + left, rows + error)
 
 
-class Evens(CompressionPart):
+class Evens(Compression):
     """Every other number, which it declares to be fresh."""
 
     def length(self, shapes):

@@ -11,8 +11,7 @@ from helpers import follow, population, trainer
 
 from privfed.client.compression.compressed import compressed
 from privfed.client.compression.compression import NoCompression
-from privfed.client.objective import Cohorts
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Cohorts, Sgd
 from privfed.client.objectives.skewed_labels import FedRs
 from privfed.client.partial import Partial
 from privfed.core.errors import Refused

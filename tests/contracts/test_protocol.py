@@ -12,7 +12,7 @@ from privfed.privacy.clipping import clip_rows
 from privfed.privacy.mechanism import BoundedRows, BoundedSum, Encoding
 from privfed.secure.limits import Leaves, Limits
 from privfed.secure.plain_sum import PlainAccumulator, PlainSum
-from privfed.secure.summation import Aborted, Session, shows_no_row
+from privfed.secure.summation import Aborted, Session
 
 CLIENTS, LENGTH = 8, 5
 IDS = 3 + 5 * np.arange(CLIENTS)
@@ -88,7 +88,7 @@ def states_what_it_takes(protocol):
     assert 0 <= summation.stops(CLIENTS, 0.3) <= 1
     assert protocol.seen
     assert protocol.opener
-    if shows_no_row(protocol):
+    if protocol.hides_rows:
         assert protocol.fewest(LIMITS) >= 2, "a sum of one row would be that row"
         assert protocol.begun(LIMITS) >= protocol.fewest(LIMITS)
         assert 0 <= protocol.honest(LIMITS) <= protocol.added(LIMITS) <= 1

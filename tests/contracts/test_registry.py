@@ -15,7 +15,7 @@ from lanes import every_case
 from pydantic import ValidationError
 
 from defenses.on_rows.median import Median
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.core.errors import Refused
 from privfed.core.parts import Part, find, refuse_silent
 from privfed.core.registry import BUILT_IN, CONTRACTS
@@ -172,8 +172,8 @@ class Unanchored(Sgd):
 @every_case(
     "kind, wrong, says",
     [
-        ("rule", Unmixed, "method mix is never called, since geometric is False; declare another"),
-        ("objective", Unanchored, "method anchor is never called, since anchored is ''; declare"),
+        ("rule", Unmixed, "method mix is never called, since geometric is False; set"),
+        ("objective", Unanchored, "method anchor is never called, since anchored is ''; set"),
     ],
 )
 def test_a_hook_that_a_declaration_switches_off_is_rejected(kind, wrong, says):

@@ -20,7 +20,7 @@ from defenses.types import RowRule, SumRule
 from defenses.weighing import DrawnWeights, WeightRule
 from privfed.auditing.mechanism_audit import audit_mechanism
 from privfed.auditing.run_audit import audit
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.config import catalog
 from privfed.config.reading import as_written, load
 from privfed.config.sections import SECTIONS

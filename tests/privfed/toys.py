@@ -16,13 +16,14 @@ from attacks.types import Attack, Knowledge
 from defenses.history import HistoryRule
 from defenses.types import RowRule, SumRule
 from defenses.weighing import PreAggregator
-from privfed.client.compression.compression import CompressionPart
+from privfed.client.compression.compression import Compression
 from privfed.client.objective import Objective
 from privfed.core.parts import Part
 from privfed.data.federation import Examples
 from privfed.metrics.mean_measure import MeanMeasure
+from privfed.models.loss import Loss
 from privfed.privacy.clipping import clip_rows
-from privfed.privacy.mechanism import Encoding, MechanismPart, require_bounded
+from privfed.privacy.mechanism import Encoding, Mechanism, require_bounded
 from privfed.privacy.noise.gaussian_on_grid import gaussian_on_grid, grid_of
 from privfed.run.outcome import Observer
 from privfed.sampling.cohort import Cohort, Witness
@@ -87,12 +88,11 @@ class TwoLayers(Part):
         return nn.Sequential(nn.Flatten(), *layers, nn.Linear(self.width, width))
 
 
-class Brier(Part):
+class Brier(Loss):
     """A loss: the squared distance of probabilities from the class (Brier 1950)."""
 
     measure: ClassVar[str] = "brier"
     lower_is_better: ClassVar[bool] = True
-    softmax: ClassVar[bool] = False
 
     def defaults(self, task):
         return {}
@@ -102,9 +102,6 @@ class Brier(Part):
 
     def minimiser(self, y, width):
         return torch.bincount(y, minlength=width).float().div(len(y)).clamp(min=1e-9).log()
-
-    def best_guess(self, y, width):
-        return self.minimiser(y, width)
 
     def losses(self, outputs, y):
         target = nn.functional.one_hot(y, outputs.shape[-1])
@@ -118,9 +115,6 @@ class Brier(Part):
 
     def measures(self, scores):
         return {"brier": float(scores.mean())}
-
-    def client_measure(self, scores):
-        return "brier", float(scores.mean())
 
     def expectation(self, outputs, meaning):
         return outputs.softmax(-1)
@@ -136,7 +130,7 @@ class Halved(Objective):
         return (w - broadcast["params"]) / 2, state
 
 
-class Evens(CompressionPart):
+class Evens(Compression):
     """A custom compression: every second coordinate is sent, the same ones each round."""
 
     fresh: ClassVar[bool] = False
@@ -290,7 +284,7 @@ class Alternating(Part):
         return (np.arange(len(who)) + round) % 2 == 1 if round % 2 == 0 else who == who
 
 
-class Loud(MechanismPart):
+class Loud(Mechanism):
     """A mechanism: central Gaussian noise on a sum of clipped rows."""
 
     clip: float = 0.4

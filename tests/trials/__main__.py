@@ -150,7 +150,7 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         f"Measured until {results['day']}, {results['machine']}.",
         "",
-        "| trial | of | times | went wrong | |",
+        "| trial | case | times | went wrong | |",
         "|---|---|---:|---:|---|",
     ]
     for row in results["rows"]:

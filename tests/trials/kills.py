@@ -47,10 +47,10 @@ COMMITTEE = (
 )
 BUFFERED = ("privacy.mechanism=blt", *BANDED[2:])
 RUNS = {
-    "heads that stay, seeded": (*HEADS, *SILO, *SEEDED),
+    "heads kept by clients, seeded": (*HEADS, *SILO, *SEEDED),
     "Ditto, secret": ("client.objective=ditto", *SILO),
     "APFL, seeded": ("client.objective=apfl", "client.adaptive=true", *SILO, *SEEDED),
-    "random mask, remembered, seeded": (
+    "random mask with error feedback, seeded": (
         *("compression.name=random_mask", "compression.fraction=0.5"),
         *("compression.error_feedback=true", *SILO, *SEEDED),
     ),

@@ -463,7 +463,7 @@ TARGETS = {
     "HDF5 by client": Target(published.hdf5, spoiled_files, published.TFF),
     "saved data sets": Target(published.saved, spoiled_files, published.SAVED),
     "folders of images": Target(published.pictures, spoiled_files, published.PICTURES),
-    "plays": Target(
+    "text of plays": Target(
         _play, spoiled_files, lambda place: Text(path=str(place / "play.txt")).load(2, STREAMS)
     ),
     "configurations": Target(_configurations, _spoiled_toml, planned),
@@ -477,6 +477,6 @@ TARGETS = {
     "messages of committees": Target(
         _to_committees, _spoiled_message, decoded_by_committees, (BadMessage,)
     ),
-    "rings of committees": Target(_rings, _spoiled_ring, restored),
+    "keyrings of committees": Target(_rings, _spoiled_ring, restored),
     "messages of homomorphic sums": Target(_encrypted, _spoiled_message, opened, (BadMessage,)),
 }

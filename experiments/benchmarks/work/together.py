@@ -20,6 +20,8 @@ class Clock:
     def __init__(self) -> None:
         self.ends: list[float] = []
 
+    def choosing(self, key: str, number: int, count: int) -> None: ...
+
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         self.ends.append(time.perf_counter())
 

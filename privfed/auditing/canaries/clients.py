@@ -112,9 +112,9 @@ class Canaries:
 
     @property
     def entered(self) -> Indices:
-        """The canary `[entries]` at each position after the real clients, one position per part.
+        """The number of the canary `[entries]` at each position after the real clients.
 
-        Only canaries in the population are listed, in the order of their numbers.
+        A canary in the population has `parts` positions; others have none. Ordered by number.
         """
         return np.repeat(in_population(self.inclusion, self.relation), self.parts)
 

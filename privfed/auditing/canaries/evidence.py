@@ -102,8 +102,8 @@ def verdict_text(evidence: Evidence) -> str:
     verdict = "the canaries do not contradict the claim"
     if evidence.doubted:
         verdict = (
-            "DOUBTFUL, which is rare for a correct run: repeat with more canaries. They speak "
-            "against the claim"
+            "DOUBTFUL, which is rare for a correct run: repeat with more canaries. The canaries "
+            "speak against the claim"
         )
     if evidence.refuted:
         verdict = "REFUTED: the mechanism does not satisfy the ledger's claim"

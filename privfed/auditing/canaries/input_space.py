@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -46,7 +45,14 @@ class Box:
     ) -> tuple[Tensor, Tensor]:
         """Returns inputs after `steps` of sign gradient ascent on `influence`, within the box.
 
-        Raises the model's error if it cannot be differentiated twice.
+        Raises an error of the model if the model cannot be differentiated twice.
+
+        Args:
+          x: features, shape `[c, n, *features]`.
+          y: labels, shape `[c, n, *labels]`.
+          influence: the worth to maximise.
+          steps: number of steps.
+          keys: the keys of the c canaries.
         """
         low, high = self.low.to(x), self.high.to(x)
         for step in range(steps):
@@ -130,29 +136,8 @@ def _where(better: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(better.view(-1, *(1 for _ in old.shape[1:])), new, old)
 
 
-class InputSpace(Protocol):
-    """The space of inputs of one kind, from which synthetic examples are sampled and crafted."""
-
-    def drawn(self, keys: Keys, count: int) -> tuple[Tensor, Tensor]:
-        """Returns `count` random examples: x `[count, *features]`, y `[count, *labels]`."""
-        ...
-
-    def crafted(
-        self, x: Tensor, y: Tensor, influence: SelfInfluence, steps: int, keys: Sequence[Keys]
-    ) -> tuple[Tensor, Tensor]:
-        """Improves examples by `steps` of crafting.
-
-        Args:
-          x: features, shape `[c, n, *features]`.
-          y: labels, shape `[c, n, *labels]`.
-          influence: the worth to maximise.
-          steps: number of steps.
-          keys: the keys of the c canaries.
-
-        Returns:
-          Examples of the same shapes.
-        """
-        ...
+InputSpace = Box | Sentences
+"""The space of inputs of one kind, from which synthetic examples are sampled and crafted."""
 
 
 def space_of(federation: Federation) -> InputSpace:

@@ -78,8 +78,8 @@ class Scale:
 def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numbers:
     """Returns the log-likelihood ratio of heads over tails for each canary `[K]`.
 
-    A canary's product with a release in which it took part is 1 for heads, and for tails 0, or -1
-    under replace-one. Noise is added, and components common to all releases are removed.
+    If a canary took part in a release, its product with that release is 1 for heads, and for tails
+    0 (-1 under replace-one), plus noise. Components common to all releases are removed.
 
     Args:
       record: the records of the canaries.
@@ -248,7 +248,7 @@ def _largest(record: CanaryRecord) -> Numbers | None:
 
 
 def _estimate(scores: Numbers | None, inclusion: NDArray[np.bool_], delta: float) -> float | None:
-    """Returns epsilon between Gaussians fitted to the scores of canaries out and in."""
+    """Returns epsilon between Gaussians fitted to the scores of canaries without and with heads."""
     return None if scores is None else estimate(scores[~inclusion], scores[inclusion], delta)
 
 

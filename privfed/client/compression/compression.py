@@ -1,4 +1,4 @@
-"""The contract of compressions: from a client's update `[d]` to its message, and back.
+"""The interface of compressions, which map a client's update `[d]` to its message, and back.
 
 Compression comes between an objective's message and all code that bounds and sums rows: a row is
 compressed first, and *then* clipped, encoded, summed and noised like any other.
@@ -27,7 +27,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from privfed.client.exchange import Broadcast, Exchange
 from privfed.client.objective import Memory
@@ -66,44 +66,47 @@ class Sending:
     keys: Keys | None = None
 
 
-class Compression(Protocol):
-    """Encodes an update as a client's message, and decodes a release to an update."""
+class Compression(Part):
+    """Encodes an update as a client's message, and decodes a release to an update.
 
-    compresses: ClassVar[bool]
+    By default it is linear, with one exchange and no memory.
+    """
+
+    compresses: ClassVar[bool] = True
     """Whether messages are compressed; false only for `NoCompression`."""
-    linear: ClassVar[bool]
+    linear: ClassVar[bool] = True
     """Whether the sum of messages is the compressed sum of updates. Otherwise the server receives
     each row, whose length is d.
     """
-    fresh: ClassVar[bool]
+    fresh: ClassVar[bool] = True
     """Whether the coordinates of a row have another meaning in each round."""
-    exchanges: ClassVar[int]
+    exchanges: ClassVar[int] = 1
     """Number of exchanges of a round in which a client sends a part of the same update."""
 
     @property
     def keeps(self) -> int:
         """Number of vectors `[d]` that each client keeps; if above 0, clients have to return."""
-        ...
+        return 0
 
+    @abstractmethod
     def length(self, shapes: Shapes) -> int:
         """Number of values of a row, in each exchange."""
-        ...
 
     def bits(self, shapes: Shapes) -> float | None:
         """Bits per row; None if its values have the same width as uncompressed ones."""
-        ...
+        return None
 
     def received(self, shapes: Shapes) -> int:
         """Number of values sent to a client per round, in addition to the model."""
-        ...
+        return 0
 
     def factor(self, shapes: Shapes) -> float:
         """Approximate ratio of the message's norm, which is clipped, to the update's norm."""
-        ...
+        return 1.0
 
     def init(self, space: Space) -> Memory:
         """The server's memory of earlier releases, before round 1."""
-        ...
+        return {}
 
     def exchanges_before(
         self, sending: Sending, memory: Memory
@@ -117,8 +120,10 @@ class Compression(Protocol):
         Yields:
           An exchange; each `send` passes its release.
         """
-        ...
+        yield from ()
+        return {}
 
+    @abstractmethod
     def encode(
         self, updates: Tensor, error: Tensor | None, sending: Sending
     ) -> tuple[Tensor, Tensor | None]:
@@ -132,8 +137,8 @@ class Compression(Protocol):
         Returns:
           The rows [c, m] and the new residuals [c, d].
         """
-        ...
 
+    @abstractmethod
     def decode(self, released: Tensor, sending: Sending, memory: Memory) -> tuple[Tensor, Memory]:
         """Decodes a release on the server.
 
@@ -145,41 +150,9 @@ class Compression(Protocol):
         Returns:
           The update [d] and the server's new memory.
         """
-        ...
 
 
-class CompressionPart(Part):
-    """Defaults of a compression: linear, one exchange, and no memory."""
-
-    compresses: ClassVar[bool] = True
-    linear: ClassVar[bool] = True
-    fresh: ClassVar[bool] = True
-    exchanges: ClassVar[int] = 1
-
-    @property
-    def keeps(self) -> int:
-        return 0
-
-    def bits(self, shapes: Shapes) -> float | None:
-        return None
-
-    def received(self, shapes: Shapes) -> int:
-        return 0
-
-    def factor(self, shapes: Shapes) -> float:
-        return 1.0
-
-    def init(self, space: Space) -> Memory:
-        return {}
-
-    def exchanges_before(
-        self, sending: Sending, memory: Memory
-    ) -> Generator[Exchange, Tensor, Broadcast]:
-        yield from ()
-        return {}
-
-
-class ErrorFeedback(CompressionPart):
+class ErrorFeedback(Compression):
     """A compression with an optional residual at clients."""
 
     error_feedback: bool = False
@@ -197,7 +170,7 @@ def compressed_row(length: int) -> Layout:
     return Layout((("delta", length),))
 
 
-class NoCompression(CompressionPart):
+class NoCompression(Compression):
     """No compression: messages are sent unchanged."""
 
     compresses: ClassVar[bool] = False
@@ -215,7 +188,7 @@ class NoCompression(CompressionPart):
         return released, memory
 
 
-class RowByRow(CompressionPart):
+class RowByRow(Compression):
     """A nonlinear compression: rows keep their length d, and the server uses releases unchanged."""
 
     linear: ClassVar[bool] = False

@@ -2,8 +2,9 @@
 
 Source: Rothchild, Panda, Ullah, Ivkin, Stoica, Braverman, Gonzalez & Arora 2020, Algorithm 1.
 
-Each of R rows of a sketch adds up the coordinates of a bucket, with signs, both by a public hash
-(Charikar, Chen & Farach-Colton 2002). With S the sketch of a round's release and rho the momentum,
+A sketch has R rows. In each row a public hash function assigns coordinates to buckets, and signs to
+coordinates; a bucket adds up its signed coordinates (Charikar, Chen & Farach-Colton 2002). With S
+the sketch of a round's release and rho the momentum,
 
     S_u <- rho S_u + S,   S_e <- S_e + S_u,
     Delta = the k largest coordinates of the estimate of S_e,
@@ -26,13 +27,13 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from privfed.client.compression.compression import CompressionPart, Sending, Space
+from privfed.client.compression.compression import Compression, Sending, Space
 from privfed.client.objective import Memory
 from privfed.core.deferred import Tensor, torch
 from privfed.core.vector import Shapes
 
 
-class CountSketch(CompressionPart):
+class CountSketch(Compression):
     """FetchSGD: count sketches are summed, and the largest coordinates of the sum are the update.
 
     A client sends about fraction * d numbers. They are clipped after sketching, because collisions
@@ -110,7 +111,7 @@ class Hashes:
         return sketch
 
     def estimate(self, sketch: Tensor) -> Tensor:
-        """Estimated vector `[d]` of a `sketch` `[R columns]`: the median over its rows."""
+        """Estimated vector `[d]` of a `sketch` `[R columns]`: the median over hash functions."""
         few = len(self.buckets)
         table = sketch.reshape(few, self.columns) * few**0.5
         guesses = table.gather(1, self.buckets.to(sketch.device)) * self.signs.to(sketch)

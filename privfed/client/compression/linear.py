@@ -15,7 +15,7 @@ efficiency", section 2, structured updates, and section 3, subsampling).
 
 All clients of a round send the same coordinates, so their messages can be summed. In the paper,
 each client draws its own coordinates by a seed that it sends; under a secure sum, the server could
-not tell them apart.
+not distinguish them.
 """
 
 from __future__ import annotations
@@ -39,15 +39,12 @@ class Projection(Protocol):
 
     def apply(self, rows: Tensor) -> Tensor:
         """A u for each of `rows` `[c, d]`: `[c, m]`."""
-        ...
 
     def back(self, sent: Tensor) -> Tensor:
         """A^T s for each of `sent` `[c, m]`: `[c, d]`."""
-        ...
 
     def scales(self) -> Tensor:
         """Factors that make A^T A u unbiased, by coordinate: `[d]` or `[]`."""
-        ...
 
 
 class Linear(ErrorFeedback):

@@ -75,7 +75,7 @@ class Matrices:
         return torch.cat(parts, dim=1) if parts else flat[:, :0]
 
     def put_others(self, flat: Tensor, others: Tensor) -> None:
-        """Writes `others` `[c, rest]` into their places of `flat` `[c, d]`."""
+        """Writes `others` `[c, rest]` to their positions in `flat` `[c, d]`."""
         sizes = [part.stop - part.start for part in self.others]
         for place, part in zip(self.others, torch.split(others, sizes, dim=1), strict=True):
             flat[:, place] = part

@@ -9,7 +9,7 @@ client's local steps since it received B2; g is its gradient. For each coordinat
     w  <- w - lr g / sqrt(B2 + t epsilon^2),      A2 <- A2 + g^2       at each step, A2 from 0
     B2 <- B2 + mean of the clients' A2                                 after each round
 
-B2 changes only between rounds, so all clients use the same rates; t epsilon^2 stands for the
+B2 changes only between rounds, so all clients use the same rates; t epsilon^2 replaces the
 squared gradients of the current round, which are not known yet.
 """
 
@@ -44,7 +44,7 @@ class AdaAlter(Objective):
     learning rate lr / b0.
     """
     epsilon: float = Field(1.0, ge=0)
-    """Square root of the constant that stands for a step's squared gradient within a round."""
+    """Square root of the constant that replaces a step's squared gradient within a round."""
     square_scale: float = Field(0.1, gt=0)
     """Weight of the squares relative to the update, under their joint clip."""
 

@@ -61,7 +61,7 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class LeftOutColumn:
-    """A column without information for a model; `bounds` apply if a user declares it anyway."""
+    """A column that is left out as useless to a model; `bounds` serve to declare it anyway."""
 
     why: str
     bounds: tuple[float, float] | None = None
@@ -71,7 +71,7 @@ ColumnKind = NumericColumn | DateColumn | CategoryColumn | LeftOutColumn
 
 
 def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
-    """Whether the words `odd` may count as empty: few of them, in at most half of the cells.
+    """Whether the words `odd` may count as empty: they are few, and in at most half of the cells.
 
     Few are at most 3, and fewer than `others`, the number of other distinct words.
     """
@@ -144,8 +144,8 @@ _FAR = 3.0
 def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
     """Bounds for finite `numbers`: their range, rounded outwards to two digits of its width.
 
-    Outliers are excluded: of 20 or more numbers, up to one in 200 at each end (at least one) whose
-    distance from the remaining numbers exceeds three times the range of those.
+    Outliers are excluded if there are 20 or more numbers: at each end up to one in 200 (at least
+    one) whose distance from the remaining numbers exceeds three times the range of these.
     """
     ordered = np.sort(numbers.clip(-LARGEST, LARGEST))
     low, high = float(ordered[0]), float(ordered[-1])

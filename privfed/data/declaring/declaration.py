@@ -39,7 +39,7 @@ class LabelKind:
 
 
 def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
-    """The kind of the label: words and integers from 0 to 19 are classes, other numbers values.
+    """The kind of the label: words and integers from 0 to 19 are classes, other numbers are not.
 
     Args:
       column: the label's column: numbers `[N]`, words, or the name of another type.
@@ -299,7 +299,7 @@ def _data_section(declared: Declaration) -> list[str]:
 
 
 def _people(declared: Declaration) -> list[str]:
-    """The lines that state the number of clients, and which of them are public."""
+    """The lines that declare the number of clients, and the test set."""
     sites = _site_counts(declared.sites) if declared.sites else []
     if declared.known:
         return [_line(key, value) for key, value in declared.known.items()] + sites

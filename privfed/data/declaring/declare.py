@@ -1,7 +1,7 @@
 """Writes a run file from a public sample of a table.
 
 Ranges, categories and classes are inferred from the sample, which must be public: inferring them
-from private data would be a release of its own. The user corrects by hand whatever the sample does
+from private data would itself be a release. The user corrects by hand whatever the sample does
 not show.
 """
 
@@ -109,7 +109,7 @@ def declare_object(sample: TableObject, label: str, client: str, site: str = "")
 def _refuse_missing(
     sample: object, names: Sequence[str], label: str, client: str, site: str
 ) -> None:
-    """Raises `Refused` if a requested column is not among the `names`, or two are the same."""
+    """Raises `Refused` if a requested column is not among the `names`, or is requested twice."""
     if label == client:
         raise Refused(
             f"--label and --client are both {label!r}, but a client is not a label to predict; "
@@ -118,8 +118,7 @@ def _refuse_missing(
     if site and site in (label, client):
         other = "--label" if site == label else "--client"
         raise Refused(
-            f"{other} and --site are both {site!r}, but a site is a place that holds clients; "
-            "name two columns"
+            f"{other} and --site are both {site!r}, but a site holds many clients; name two columns"
         )
     if site and not client:
         raise Refused(

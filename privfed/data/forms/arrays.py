@@ -18,7 +18,7 @@ from privfed.data.pieces import WIDER, Mapped, Pieces
 from privfed.data.tables.cells import native_order
 
 PlaceOf = Callable[[int], str]
-"""The place of example i in its files, as shown in messages."""
+"""Returns the name of example i in messages: its file, and its position in the file."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ArrayForm:
     def features(self, array: np.ndarray | Pieces, place: PlaceOf) -> tuple[Mapped, int]:
         """The features of an array `[N, *stored]`, and the number of clipped values.
 
-        Pieces are not copied. Raises `Refused` if a number is not finite.
+        An array in pieces is not copied. Raises `Refused` if a number is not finite.
         """
         rows = torch.arange(len(array))
         if isinstance(array, Pieces):
@@ -109,7 +109,7 @@ class ArrayForm:
 
 
 def refuse_no_numbers(kind: np.dtype, called: str) -> None:
-    """Raises `Refused`, calling an array `called`, if its type is not numeric."""
+    """Raises `Refused`, which names the array as `called`, if its type is not numeric."""
     if kind.kind not in "buif" or kind.itemsize > 8:
         raise Refused(
             f"data.x: {called} holds no numbers; expected numbers, or text with data.text = true",

@@ -75,7 +75,7 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
 
 @contextlib.contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Suppresses the library's warnings, which quote images; raises its warning of a huge image."""
+    """Suppresses Pillow's warnings, which quote images, but raises its warning of a huge image."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", library.DecompressionBombWarning)

@@ -57,7 +57,7 @@ class ListedWords(Characters):
 
 
 def tokens_of(words: str, vocabulary: str) -> Characters:
-    """The tokens of the words in the file `words`; of the characters in `vocabulary` if it is "".
+    """The tokens of the words in the file `words`; if `words` is "", of `vocabulary`.
 
     Raises:
       Refused: if the file or the vocabulary is invalid.

@@ -22,7 +22,7 @@ class Partition(Protocol):
     by_chance: ClassVar[bool]
     """Whether examples are assigned uniformly at random, whatever their labels and owners."""
     assigns: ClassVar[bool]
-    """Whether it assigns examples to clients other than their owners."""
+    """Whether examples are assigned to clients other than their owners."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
         """Returns the owner `[N]` of each example: a number from 0 (below `clients` if simulated).
@@ -32,7 +32,6 @@ class Partition(Protocol):
           clients: declared number of clients.
           streams: random streams of the run.
         """
-        ...
 
 
 class Simulated(Part):

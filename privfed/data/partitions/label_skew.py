@@ -29,7 +29,7 @@ class Dirichlet(Simulated):
     """Latent Dirichlet allocation over labels (Hsu, Qi & Brown 2019, section 3).
 
     Clients get equally many examples (or by a power law). Client k draws its label distribution q_k
-    ~ Dir(concentration * p), p the labels' overall distribution, and fills its share from q_k,
+    ~ Dir(concentration * p), p the labels' overall distribution, and fills its quota from q_k,
     renormalised over the remaining labels. Large concentrations approach IID, small ones one label
     per client. Every example is assigned exactly once.
     """
@@ -139,7 +139,7 @@ def _dirichlet_weights(
 
 
 def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A draw of Dir(prior); if it underflows, one share is 1, chosen by `prior`."""
+    """A draw of Dir(prior); if all entries underflow, a random entry is 1, drawn by `prior`."""
     shares = rng.dirichlet(prior)
     if np.isfinite(shares).all() and shares.sum() > 0.5:
         return np.asarray(shares)

@@ -118,8 +118,8 @@ class Concept(Part):
             )
         if self.swaps > self.within - 1:
             raise Refused(
-                f"data.swaps is {self.swaps}, but rounds from 2 to data.within = {self.within} are "
-                f"only {self.within - 1}; lower data.swaps, or raise data.within"
+                f"data.swaps is {self.swaps}, but from 2 to data.within = {self.within} there are "
+                f"only {self.within - 1} rounds; lower data.swaps, or raise data.within"
             )
         rng = streams.at("shift").generator()
         rounds = np.sort(rng.choice(np.arange(2, self.within + 1), self.swaps, replace=False))
@@ -157,7 +157,6 @@ class Shift(Protocol):
           federation: the population, after partitioning.
           streams: random streams of the run.
         """
-        ...
 
 
 class NoShift(Part):

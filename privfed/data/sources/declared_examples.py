@@ -101,7 +101,7 @@ class DeclaredExamples(Part):
     def _refuse_keys_of_numbers(self) -> None:
         if self.shape or self.bounds:
             raise ValueError(
-                "shape or bounds is set, but has an effect only on numbers and text is true; "
+                "shape or bounds is set, but text is true, and they affect only numbers; "
                 "remove shape and bounds"
             )
 

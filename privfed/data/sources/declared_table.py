@@ -2,7 +2,7 @@
 
 Everything that shapes the model's input is declared in the configuration, or inferred from a public
 sample (`privfed declare`): inferring a column's range, its categories or the classes from private
-data would be a release of its own.
+data would itself be a release.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def split_files(path: Path, split: str) -> list[Path]:
 
 
 def _parquet(folder: Path, split: str) -> list[Path]:
-    """Returns the Parquet files of a split: in a folder of its name, or with its name; else all."""
+    """Returns the Parquet files in a folder of the split's name, or named for it; "": all files."""
     patterns = (f"{split}.parquet", f"{split}-*.parquet") if split else ("*.parquet",)
     inside = sorted((folder / split).glob("*.parquet")) if split else []
     globs = [place.glob(each) for place in (folder, folder / "data") for each in patterns]
@@ -167,7 +167,7 @@ class HuggingFace(DeclaredExamples):
     """Split of the public test set."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Tables with this client column, and any table, since the data set's origin is unknown."""
+        """Returns tables with this client column, and any table, as the origin is unknown."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:

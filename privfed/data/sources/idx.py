@@ -65,7 +65,7 @@ class Idx(Part):
         return self._load(self.test_prefix) if self.test_prefix else None
 
     def load_inputs(self) -> Examples:
-        """The images in `path` without labels, if it is a file; otherwise the folder's pair."""
+        """The images without labels if `path` is a file; otherwise the folder's labelled images."""
         if not Path(self.path).is_file():
             return self._load(self.prefix)
         x = read_idx(Path(self.path))
@@ -109,7 +109,7 @@ class Idx(Part):
         folder = Path(self.path)
         if not folder.is_dir():
             raise Refused(
-                f"data.path is {self.path!r}, but there is no such folder; name one of idx files"
+                f"data.path is {self.path!r}, but there is no such folder; name the folder of files"
             )
         pairs = [
             (images, labels)

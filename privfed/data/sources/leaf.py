@@ -307,9 +307,9 @@ class Leaf(Part):
         names: tuple[str, ...],
         place: PlaceOf,
     ) -> Examples:
-        """Examples of next-character prediction: x is the text, and y the next character of each.
+        """Examples of next-character prediction.
 
-        The last entry of y is the example's label.
+        x is a text, and y the next character of each of its characters; the last is the label.
         """
         characters = Characters(self.vocabulary)
         for index, pair in enumerate(zip(xs, ys, strict=True)):

@@ -46,7 +46,7 @@ class GivenTable(DeclaredTable):
         return part_around(cls, cls, rows=rows, test=test)
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Tables with this client column, and any table, since the object's origin is unknown."""
+        """Returns tables with this client column, and any table, as the origin is unknown."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -104,7 +104,7 @@ class GivenArrays(GivenTable):
             )
         if {"y", "client"} & self.inputs.keys():
             raise ValueError(
-                "an input is called 'y' or 'client', but these are other columns; rename the input"
+                "an input is called 'y' or 'client', but these name other columns; rename the input"
             )
         self._refuse_labels_of_positions()
 
@@ -115,8 +115,8 @@ class GivenArrays(GivenTable):
             if of is None or not of.tokens or len(of.shape) != 1:
                 names = [name for name, each in self.inputs.items() if each.tokens]
                 raise ValueError(
-                    f"next_token is {self.next_token!r}; expected an input of token ids in one "
-                    f"sequence, of {names}"
+                    f"next_token is {self.next_token!r}; expected an input that is one sequence "
+                    f"of token ids, among {names}"
                 )
             if self.classes or self.labels or self.label_bounds or self.label_shape:
                 raise ValueError(
@@ -222,7 +222,7 @@ class Table(DeclaredTable):
 
     `label` is one column, with `labels` (its values), `classes` (integers from 0) or `label_bounds`
     (a number to predict), or several columns of 0 and 1. A number to predict is clipped to its
-    bounds for scores, too: choose wide bounds. `client` names the column that identifies clients;
+    bounds also in scores: choose wide bounds. `client` names the column that identifies clients;
     without it, partition the rows by "iid" or another simulation. `site` names the column that
     identifies sites. `test_path` is a public table with the same columns.
     """

@@ -121,8 +121,8 @@ class CellRules:
         if unknown.any() and self.outside == "refuse":
             row = words.first_row(unknown)
             raise Refused(
-                f"data: {self.table}, row {row}: column {called} holds another value; expected one "
-                f'of {", ".join(place)}, or set data.outside = "clip"',
+                f"data: {self.table}, row {row}: column {called} holds an undeclared value; "
+                f'expected one of {", ".join(place)}, or set data.outside = "clip"',
                 private=f"it is {words.shown(row)}",
             )
         return codes, int(unknown.sum())
@@ -237,7 +237,7 @@ def _problem(words: Words, row: int) -> str:
 
 
 def recoded(words: Words, place: dict[str, int]) -> Indices:
-    """The `place` `[N]` of each row's word; -1 for other words and empty cells."""
+    """The index `[N]` that `place` has for each row's word; -1 for other words and empty cells."""
     table = np.array([*(place.get(value, -1) for value in words.values), -1], dtype=np.int64)
     codes: Indices = table[words.codes]
     return codes

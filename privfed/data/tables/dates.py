@@ -107,7 +107,7 @@ def day_numbers(words: Words, format: str, missing: Collection[str], where: str)
 
 
 def parsed_days(values: Collection[str], format: str) -> list[float] | None:
-    """The days since 1970-01-01 of each of `values`; None if one of them has another format."""
+    """The days since 1970-01-01 of each of `values`; None if a value has another format."""
     try:
         return [_days(value, format) for value in values]
     except (ValueError, OverflowError):

@@ -184,9 +184,9 @@ _PROBLEM = re.compile(
 
 
 def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
-    """The place and the description of a known pyarrow error; both are empty for another error.
+    """The position and the description of a known pyarrow error; both are empty for others.
 
-    They are without the error's own text, which quotes the row.
+    The error's own text is left out, since it quotes the row.
     """
     utf16 = _is_utf16(path) and dialect.encoding == "utf-8"
     if isinstance(error, UnicodeError) or utf16:

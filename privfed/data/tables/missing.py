@@ -69,7 +69,7 @@ def refuse_misplaced(
 
 
 def empty_number(missing: Missing, *names: str) -> float | None:
-    """Replacement of an empty cell of the feature with one of `names`; None if it is refused."""
+    """Replacement of an empty cell in a feature of these `names`; None: the cell is refused."""
     if isinstance(missing, Mapping):
         value = next((missing[name] for name in names if name in missing), None)
         return None if isinstance(value, str) else value
@@ -77,11 +77,11 @@ def empty_number(missing: Missing, *names: str) -> float | None:
 
 
 def empty_day(missing: Missing, name: str) -> float | None:
-    """Replacement, in days, of an empty cell of the column `name`; None if it is refused."""
+    """Replacement, in days, of an empty cell of the column `name`; None: the cell is refused."""
     value = missing.get(name) if isinstance(missing, Mapping) else None
     return day_number(value) if isinstance(value, str) else None
 
 
 def empty_is_no_category(missing: Missing, name: str) -> bool:
-    """Whether an empty cell of the category `name` counts as no category; else it is refused."""
+    """Whether an empty cell of the category `name` is no category; else the cell is refused."""
     return name in missing if isinstance(missing, Mapping) else missing != "refuse"

@@ -31,30 +31,25 @@ class Readable(Protocol):
     @property
     def dialect(self) -> Dialect:
         """The syntax of the table's cells, if they are text."""
-        ...
 
     def names(self) -> list[str]:
         """The column names, in the table's order. The names are private.
 
         Raises `Refused` if there is no column, or two with the same name.
         """
-        ...
 
     def read(self, numbers: Called, words: Called) -> Columns:
         """The columns `numbers` and `words`, which must exist.
 
         Raises `Refused` if the table cannot be read, or a column of `numbers` is not numeric.
         """
-        ...
 
     @property
     def naming(self) -> str:
-        """The place of the column names, for messages."""
-        ...
+        """Where the table has its column names, as a phrase for messages."""
 
     def hint(self, names: Sequence[str]) -> str:
         """A hint for a message about a column that is not among `names`; may be empty."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The contract of transports between a coordinator and its sites, and an in-process one."""
+"""The interface of transports between a coordinator and its sites, and an in-process transport."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Site = Callable[[bytes], bytes]
 class Carrier(Protocol):
     """Carries bytes to sites and back; it may lose, swap or delay them.
 
-    No sum and no charge relies on a carrier: their content is signed and bound to its context, and
-    content for the coordinator alone is sealed. A site's refusals, and its report of the last
-    ledger head that it saw, are not signed: a carrier can forge both, just as it can lose answers.
+    No sum and no charge relies on a carrier: messages are signed and bound to their context, and
+    content for the coordinator alone is encrypted to its key. A site's refusals, and its report of
+    the last ledger head that it saw, are not signed: a carrier can forge both, just as it can lose
+    answers.
     """
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
@@ -27,14 +28,12 @@ class Carrier(Protocol):
           data: the bytes of the message.
           deadline: time (`time.monotonic`) after which an answer is useless.
         """
-        ...
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
         """Waits for an answer, at most until `deadline` (`time.monotonic`).
 
         Returns the (site, answer) pairs that arrived, in any order; empty if none did.
         """
-        ...
 
 
 class Loopback:

@@ -1,8 +1,8 @@
 """A site's socket: questions and answers over a Unix socket that only its user may open.
 
-A frame is its length in eight bytes, followed by that many bytes. A connection asks once. A peer
-cannot delay others for long, and cannot end the site by using up its file descriptors. The site
-holds at most one frame of the largest size for each of a few connections.
+A frame is a length in eight bytes, followed by that many bytes. A connection carries one question.
+A peer cannot delay others for long, and cannot end the site by using up its file descriptors. The
+site holds at most one frame of the largest size for each of a few connections.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOMENT = 0.05
 
 @dataclass(frozen=True)
 class LocalServer:
-    """Answers at the socket `path` by `answer`, one question at a time.
+    """Answers questions at the socket `path` by calling `answer`, one at a time.
 
     A frame has at most `most` bytes, and must be received, and sent, within `seconds`.
     """
@@ -98,7 +98,7 @@ class LocalServer:
             self._places.release()
 
     def _converse(self, connection: socket.socket) -> None:
-        """Answers one question, except an oversized, late or incomplete one."""
+        """Answers one question, unless it is oversized, late or incomplete."""
         if not self._reading.acquire(timeout=self.seconds):
             return
         try:
@@ -157,7 +157,7 @@ def _listening(path: Path) -> socket.socket:
 
 
 def _remove_stale(path: Path) -> None:
-    """Removes a socket without a server. Raises `Refused` if a server answers."""
+    """Removes the socket at `path` if no server answers. Raises `Refused` if one does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -184,7 +184,7 @@ def _read(connection: socket.socket, count: int, until: float) -> bytes:
     data = bytearray()
     while left := count - len(data):
         if (seconds := until - time.monotonic()) <= 0:
-            raise TimeoutError("a frame that did not arrive in time")
+            raise TimeoutError("a frame did not arrive in time")
         connection.settimeout(seconds)
         part = connection.recv(min(left, 1 << 20))
         if not part:

@@ -1,4 +1,4 @@
-"""Starts or resumes a federated run: the training loop of `train`, with clients at sites."""
+"""Starts or resumes a federated run by the training loop of `train`, with clients at sites."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def coordinate(
 
     Raises:
       Refused: if the run is not permitted, or a file is invalid.
-      Busy: if too few sites are available after `patience` seconds.
+      Busy: if too few sites are available within `patience` seconds.
       Broken: if the key file cannot be used, or files of the run are damaged.
     """
     agreed, signing = FederationFile.read(federation), SiteKey.read(key)
@@ -114,7 +114,7 @@ def coordinate(
 
 
 def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) -> None:
-    """Raises `Refused` for a run that sites on machines of their own cannot take part in."""
+    """Refuses a run in which sites on their own machines cannot take part."""
     data = config.data
     if data.sites != len(federation.sites):
         raise Refused(
@@ -125,14 +125,13 @@ def _refuse_other_runs(config: Config, federation: FederationFile, run: Path) ->
     if not (config.apart or config.site_column):
         raise Refused(
             f'{run}: data.site_partition is "{data.site_partition}", which simulates sites, but '
-            'clients are at sites on machines of their own; set data.site_partition = "elsewhere"',
+            'clients are at sites on their own machines; set data.site_partition = "elsewhere"',
             key="data.site_partition",
         )
     if config.secured and not isinstance(config.protocol, Masking):
         raise Refused(
-            f"{run}: secure.protocol is {config.names['protocol']!r}, which sites on machines "
-            'of their own do not support; use "masks", or "none" if the coordinator may see '
-            "sums",
+            f"{run}: secure.protocol is {config.names['protocol']!r}, which sites on their own "
+            'machines do not support; use "masks", or "none" if the coordinator may see sums',
             key="secure.protocol",
         )
     if not isinstance(config.rule, SumRule):

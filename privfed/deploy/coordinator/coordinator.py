@@ -1,4 +1,4 @@
-"""The server's side of sums over remote sites: it declares the run and asks for sums."""
+"""The server's side of sums over remote sites: declares the run and asks for sums."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Coordinator:
       sealing: key pair to which plain sums are sealed.
       least: number of available sites with which a round begins.
       deadline: seconds that sites have for training, in addition to `seconds`.
-      seconds: seconds that sites have for each answer.
+      seconds: seconds that sites have for each answer, without training.
       patience: seconds that a round waits for `least` sites.
       names: names of the sites; empty to use their numbers.
       exclusions: record of Byzantine sites, which are asked in no later round.
@@ -120,7 +120,7 @@ class Coordinator:
     def _stepped(
         self, session: SumSession, kind: Kind, bodies: Mapping[int, bytes]
     ) -> Collection[int]:
-        """Sends each site its message in `bodies`; returns the sites with a valid answer."""
+        """Sends each site its message in `bodies`; returns the sites that answered validly."""
         seconds = self.seconds + (self.deadline if session.awaits_rows else 0.0)
         useful = []
         for site, answer in self._answers(kind, bodies, seconds).items():
@@ -155,7 +155,7 @@ class Coordinator:
         return self.exclusions.before(sys.maxsize)
 
     def _lines(self, since: bytes) -> bytes:
-        """Returns the ledger's lines after the one of hash `since`."""
+        """Returns the ledger's lines after the line whose hash is `since`."""
         trail = [head.hash for head in self.ledger.trail()]
         lines = regular.read_bytes(self.ledger.path).split(b"\n")[:-1]
         return b"".join(line + b"\n" for line in lines[trail.index(since.hex()) + 1 :])
@@ -179,7 +179,7 @@ class Coordinator:
         return answers
 
     def _read(self, site: int, data: bytes) -> bytes | None:
-        """Returns the body of a site's answer; notes the reason and returns None without a body."""
+        """Returns the body of a site's answer; if it has none, records why and returns None."""
         if data == UNREACHABLE:
             self._lost(site, "no agent answers there")
             return None
@@ -207,5 +207,5 @@ class Coordinator:
         return self.names[site] if self.names else f"site {site}"
 
     def _reasons(self) -> str:
-        """Lists the unavailable sites with reasons, in fixed words."""
+        """Returns the unavailable sites with their reasons, in fixed words."""
         return "; ".join(f"{self._name(site)}: {why}" for site, why in sorted(self._away.items()))

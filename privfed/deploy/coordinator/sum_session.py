@@ -1,11 +1,10 @@
-"""One sum over sites, on the server's side."""
+"""The server's side of one sum over sites."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from privfed.secure.primitives import KeyPair, random_key
 from privfed.secure.summation import Aborted, Culprit
 
 _STEPS = 4
-"""Steps of the protocol after the invitation."""
+"""The number of steps of the protocol after the invitation."""
 
 
 @dataclass
@@ -51,7 +50,7 @@ class MaskedSession:
         """Starts the masked sum that answers `question`, over the sites of `directory`."""
         protocol, limits = summation.protocol, summation.limits
         if not isinstance(protocol, Masking):
-            raise TypeError("sites on machines of their own send masked sums")
+            raise TypeError("sites on their own machines send masked sums")
         encoding = algorithm.mechanism.encoding(question.state)
         codec = summation.codec(encoding, question.width(algorithm))
         layers = encoding.noise if isinstance(encoding.noise, Layers) else None
@@ -64,7 +63,7 @@ class MaskedSession:
 
     @property
     def invitation(self) -> bytes:
-        """The invitation to every site."""
+        """The invitation to every site, in addition to the question."""
         return encode(self.server.invitation)
 
     def handle(self, site: int, answer: bytes) -> None:
@@ -102,11 +101,11 @@ class MaskedSession:
 
 @dataclass
 class PlainSession:
-    """A sum in the clear: sites of `directory` send their sums sealed to the `sealing` key.
+    """A sum of sums that the coordinator sees: sites encrypt their sums to the `sealing` key.
 
     Only clients at the sites that sent a sum are in the total.
 
-    If sites add no noise, one client changes the total by at most the mechanism's bound, also if
+    If sites add no noise, one client changes the total by at most the mechanism's bound, even if
     its row is split over several sites.
     """
 
@@ -119,7 +118,7 @@ class PlainSession:
 
     @property
     def invitation(self) -> bytes:
-        """Empty, since a plain sum needs no more than the question."""
+        """Empty, since a plain sum needs nothing in addition to the question."""
         return b""
 
     @property
@@ -153,43 +152,8 @@ class PlainSession:
         return BoundedSum(total, bound, len(self._sums))
 
 
-class SumSession(Protocol):
-    """Contract of the server's side of one sum, for any protocol."""
-
-    @property
-    def invitation(self) -> bytes:
-        """The invitation to every site, in addition to the question."""
-        ...
-
-    @property
-    def awaits_rows(self) -> bool:
-        """Whether the next answers depend on clients' data, and so require training time."""
-        ...
-
-    def handle(self, site: int, answer: bytes) -> None:
-        """Accepts a site's answer.
-
-        Raises:
-          Aborted: if the answer is invalid; the site then counts as a dropout.
-        """
-        ...
-
-    def proceed(self) -> Mapping[int, bytes]:
-        """Returns the next messages to sites; empty if the sum can be opened.
-
-        Raises:
-          Aborted: if the sum cannot continue.
-        """
-        ...
-
-    @property
-    def culprits(self) -> tuple[Culprit, ...]:
-        """The sites proved Byzantine so far."""
-        ...
-
-    def total(self) -> BoundedSum:
-        """Opens the sum. Raises `Aborted` if that is impossible."""
-        ...
+SumSession = MaskedSession | PlainSession
+"""The server's side of one sum, for any protocol."""
 
 
 def begun(

@@ -1,1 +1,1 @@
-"""Files on disk: keys, federations, receipts, and the state of a sum's party."""
+"""Files on disk: keys, federations, receipts, and a site's state in the current sum."""

@@ -30,9 +30,9 @@ class SiteTable(Part):
     sites_per_client: int = Field(1, ge=1, le=64)
     """The largest number of sites, of any federation, at which one client may have rows."""
     clients: int = Field(ge=1, le=1_000_000_000)
-    """Upper bound on the number of clients: a round number that the table will never exceed."""
+    """Upper bound on the number of clients, rounded up, which the table will never exceed."""
     rows: int = Field(ge=1, le=1_000_000)
-    """Upper bound on the rows per client that count; the first rows are used."""
+    """The largest number of rows of one client that are used: the first ones."""
     reading: float = Field(5.0, gt=0, le=3600)
     """Seconds from a run's declaration to the site's answer. The table must be read within this
     time; an answer after a varying time would reveal its content.
@@ -73,7 +73,7 @@ class SiteTable(Part):
 
     @property
     def settled(self) -> dict[str, Any]:
-        """Values that override a run's keys for its table: this file's, and three fixed ones.
+        """Values that replace a run's keys for its table: those of this file, and three fixed ones.
 
         Numbers beyond their bounds are always clipped, whatever the run states. Otherwise a run
         could choose bounds that reveal whether any client exceeds them.
@@ -91,8 +91,8 @@ format = 1
 # population = "stays"             # a name for the clients in the table
 # path = "/srv/hospital/stays.csv" # CSV or Parquet; relative to this folder
 # client = "patient"               # the column that identifies the client of a row
-# clients = 10_000                 # upper bound on the number of clients; a round number
-# rows = 200                       # largest number of rows per client that count
+# clients = 10_000                 # upper bound on the number of clients, rounded up
+# rows = 200                       # largest number of rows of one client that are used
 # sites_per_client = 1             # largest number of sites at which one client may have rows
 # delimiter = ","
 # decimal = "."

@@ -1,4 +1,4 @@
-"""`federation.toml`: the participants, agreed out of band; all sessions are bound to its digest."""
+"""`federation.toml`: the members, agreed out of band; all messages are bound to its digest."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class FederationFile(Part):
     coordinator: str
     """The public key of the coordinator, which signs every invitation and identifies the ledger."""
     threshold: int = Field(0, ge=0, le=10_000)
-    """Number of shares that open a secret. With n sites, of which k may collude with the server, 0
-    means the smallest t with t > k and, for a malicious server, 2 t > n + k.
+    """t, the number of shares that open a secret. Let k of the n sites possibly collude with the
+    server: 0 means the smallest t with t > k and, for a malicious server, 2 t > n + k.
     """
     sites: dict[str, str] = {}
     """The public key of each site."""
@@ -65,7 +65,7 @@ class FederationFile(Part):
                 problems.append(f"{name}: {error}")
                 continue
             if (other := keys.setdefault(spelt[name], name)) != name:
-                problems.append(f"{name} has the key of {other}, but each site needs its own")
+                problems.append(f"{name} has the key of {other}, but each site needs its own key")
         if problems:
             raise ValueError("; ".join(problems))
         return spelt
@@ -80,7 +80,7 @@ class FederationFile(Part):
         return agreed(read_toml(path, "federation"), f"{path}: ")
 
     def write_new(self, path: Path) -> None:
-        """Writes a new file durably. Raises `Refused` if it exists."""
+        """Writes a new file at `path` durably. Raises `Refused` if the file exists."""
         try:
             create(path, self.toml().encode())
         except FileExistsError as error:
@@ -92,7 +92,7 @@ class FederationFile(Part):
         """Returns the federation with one more site.
 
         Raises:
-          Refused: if another site has the name or key, or one of them is invalid.
+          Refused: if another site has the name or the key, or if either is invalid.
         """
         if name in self.sites:
             raise Refused(
@@ -108,7 +108,7 @@ class FederationFile(Part):
         ) + "".join(_line(name, key) for name, key in self.sites.items())
 
     def digest(self) -> str:
-        """Returns the SHA-256 digest of the values, whatever the file's layout and order."""
+        """Returns the SHA-256 digest of the values; the file's layout and order do not matter."""
         facts = {**self.model_dump(), "format": FORMAT}
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"privfed federation\n" + text.encode()).hexdigest()
@@ -143,8 +143,8 @@ class FederationFile(Part):
           threat: whether the server follows the protocol ("curious") or may deviate ("malicious").
 
         Raises:
-          Refused: if there are too few sites, or the stated threshold is too low or exceeds the
-            number of sites.
+          Refused: if there are too few sites, or `threshold` is too low or exceeds the number of
+            sites.
         """
         sites = len(self.sites)
         if sites < FEWEST or not 0 <= colluders < sites:

@@ -23,7 +23,7 @@ from privfed.core.errors import Broken, Refused, public_text
 from privfed.secure.primitives import KEY, verified
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Permitted names of sites and federations: a single word in every file and shell."""
+"""Permitted names of sites and federations; they need no quotes in any file or shell."""
 EXPECTED_NAME = "at most 64 letters, digits and _ . -, with a letter or digit first"
 _PUBLIC, _SECRET = "ed25519:", "ed25519-secret:"
 _LETTERS, _DIGITS = 43, 64
@@ -44,7 +44,7 @@ _SMALL_ORDER = frozenset(
 
 
 class UnknownKey(Refused):
-    """A text that spells no Ed25519 public key, or one for which anyone could forge signatures."""
+    """The text is no Ed25519 public key, or is a key for which anyone can forge signatures."""
 
 
 class KeyUnusable(Broken):
@@ -92,7 +92,7 @@ class SiteKey:
 
     @classmethod
     def draw(cls, name: str) -> Self:
-        """Draws a fresh key from the system's randomness. Raises `Refused` for a bad name."""
+        """Returns a new key, by the system's randomness. Raises `Refused` for an invalid name."""
         if not NAME.fullmatch(name):
             raise Refused(f"the name is {name!r}; expected {EXPECTED_NAME}")
         return cls(name, Ed25519PrivateKey.generate())
@@ -102,7 +102,8 @@ class SiteKey:
         """Reads the key in the file at `path`.
 
         Raises:
-          KeyUnusable: if it is missing, damaged, or readable by others; the key is never quoted.
+          KeyUnusable: if the file is missing, damaged, or readable by others; the message never
+            quotes the key.
         """
         try:
             with regular.opened(path) as file:
@@ -138,11 +139,11 @@ class SiteKey:
         return PublicKey(self.identity.public_key().public_bytes_raw())
 
     def sign(self, data: bytes) -> bytes:
-        """Returns the signature `[64]` on `data`, which must state its own purpose."""
+        """Returns the signature `[64]` on `data`, which must state what the signature is for."""
         return self.identity.sign(data)
 
     def write(self, path: Path) -> None:
-        """Writes a new file durably, readable by its owner only.
+        """Writes the key to a new file durably; only the file's owner may read it.
 
         Raises:
           FileExistsError: if the file exists.
@@ -166,7 +167,7 @@ def _encoded(raw: bytes) -> str:
 def _decoded(text: str, where: str) -> bytes:
     """Decodes 32 bytes from base64url or hexadecimal digits.
 
-    Raises `UnknownKey` if `text` is neither; `where` is its place, for the message.
+    Raises `UnknownKey` if `text` is neither; the message names `where` the text stands.
     """
     expected = f"expected {_LETTERS} letters of base64url, or 64 hexadecimal digits, {where}"
     if len(text) not in (_LETTERS, _DIGITS):

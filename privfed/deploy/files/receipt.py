@@ -1,4 +1,4 @@
-"""One line of a site's receipts: an answered question and its charge."""
+"""Lines of a site's receipts: an answered question and its charge, or a number of states."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Receipt(Encoded):
         therefore covers one sum only.
       config: digest of the configuration.
       event: event of the round against a server that colludes with other sites.
-      alone: event of the round if only this site is trusted; None if that is the same event.
-      prepaid_rounds: number of rounds that the run's first receipt charges, if a client may be at
-        several sites; 0 if each round is charged when it is answered.
-      population: the site's name for the clients that are charged.
+      alone: event of the round if only this site is trusted; None if it equals `event`.
+      prepaid_rounds: number of rounds that the run's first receipt charges at once, if a client may
+        be at several sites; 0 if each round is charged when it is answered.
+      population: the site's name for the clients whose budget is charged.
     """
 
     federation: str
@@ -113,10 +113,10 @@ class Receipt(Encoded):
 
 @dataclass(frozen=True)
 class Commits(Encoded):
-    """The number of states that a party had committed when it answered an exchange.
+    """The number of states (commits) that a party had stored when it answered an exchange.
 
-    A stored state with fewer commits was rolled back: from such a state the party could answer the
-    exchange twice.
+    A state with fewer commits is a restored older one: from it, the party could answer the exchange
+    twice.
     """
 
     run: str
@@ -135,7 +135,7 @@ class Commits(Encoded):
 
     @classmethod
     def from_json(cls, link: Mapping[str, Any]) -> Commits:
-        """Parses a line of commits. Raises `LedgerBroken` if the line is invalid."""
+        """Parses a line of type `commits`. Raises `LedgerBroken` if the line is invalid."""
         numbers = ("round", "exchange", "count")
         facts: dict[str, Any] = {name: link.get(name) for name in ("run", *numbers)}
         counted = all(type(facts[name]) is int for name in numbers)
@@ -162,7 +162,7 @@ class AnsweredRun:
     exchanges: int
     last_round: int
     charged: int
-    """The number of rounds charged to its clients."""
+    """The number of rounds that were charged to the clients."""
 
 
 def charged_here(
@@ -173,12 +173,12 @@ def charged_here(
     Args:
       spending: counts of the charged events.
       assumed: adversary that the events hold against; None if the receipts do not state it.
-      against: party that the events are against ("sites" or "others"); None if the run charged
+      against: party against which the events hold ("sites" or "others"); None if the run charged
         the same event against both.
-      now: adversary to restate the events for.
+      now: adversary for which the events are restated.
 
     Raises:
-      Incomposable: if no bound against that adversary is known.
+      Incomposable: if no bound against `now` is known.
     """
     prior = Prior("", "", "", apart(spending), against=against, assumed=assumed)
     return Counter(prior.under(now).spending)
@@ -186,14 +186,14 @@ def charged_here(
 
 @dataclass
 class RunReceipts:
-    """The accumulated lines of one run."""
+    """All lines of one run."""
 
     first: Receipt
     lines: dict[tuple[int, int], Receipt] = field(default_factory=dict)
     rounds: dict[int, Receipt] = field(default_factory=dict)
     events: Counter[tuple[Event, Event | None]] = field(default_factory=Counter)
     commits: int = 0
-    """The number of states that the secure sum's party committed in the last exchange."""
+    """The number of states that the secure sum's party stored in the last exchange."""
 
     def take(self, receipt: Receipt) -> None:
         """Adds a receipt. Raises `Declined` if it cannot follow the earlier ones."""
@@ -210,14 +210,14 @@ class RunReceipts:
         return next(reversed(self.lines))
 
     def spending(self, alone: bool, now: Assumed) -> Counter[Event]:
-        """Returns the counts of charged events, restated for the adversary of `now`.
+        """Returns the counts of charged events, restated for the adversary `now`.
 
         Args:
           alone: whether to count the events that hold if only this site is trusted.
           now: the adversary.
 
         Raises:
-          Incomposable: if no bound against that adversary is known.
+          Incomposable: if no bound against `now` is known.
         """
         charged: Counter[Event] = Counter()
         for (event, other), count in self.events.items():
@@ -225,7 +225,7 @@ class RunReceipts:
         return charged_here(charged, self.first.assumes, self._party(alone), now)
 
     def _party(self, alone: bool) -> str | None:
-        """Returns the party that the events are against; None if both have the same event."""
+        """Returns the party against which the events hold; None if they hold against both."""
         if self.first.alone is None:
             return None
         return "others" if alone else "sites"
@@ -253,7 +253,7 @@ class RunReceipts:
             )
 
     def note(self, commits: Commits) -> None:
-        """Adds commits. Raises `LedgerBroken` if they are older or of another exchange."""
+        """Records commits. Raises `LedgerBroken` if they are older or of another exchange."""
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
             raise LedgerBroken("states commits of an earlier state, or of another exchange")
         self.commits = commits.count

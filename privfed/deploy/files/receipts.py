@@ -2,14 +2,14 @@
 
 The lines are hash-chained (`accounting.chain`). Each states the exchange (federation, run, round,
 exchange) and digests of the model, of all bytes of the question and of the configuration. It also
-states the event that the round charges to each client of this site: one against a server that
-colludes with other sites, and one if only this site is trusted (rules of proof, section 9.6). It
-contains no time, no number of clients and no client data.
+states the events that the round charges to each client of this site: one against a server that
+colludes with other sites, and one if only this site is trusted (rules of proof, section 9.6). A
+line contains no time, no number of clients and no client data.
 
-Order: a line is durable before clients are sampled, and the answer leaves after that. For a line
-that a crash left incomplete, no clients were sampled and no answer left: it is removed, and costs
-nothing. A complete line is charged, whether its answer arrived or not. All lines of a file concern
-the clients of one table; a site folder has one table.
+Order: a line is durable before clients are sampled, and the answer leaves after that. A line that a
+crash left incomplete is removed and costs nothing, since no clients were sampled for it and no
+answer left. A complete line is charged, whether its answer arrived or not. All lines of a file
+concern the clients of one table; a site folder has one table.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Receipts:
         return self._joint()
 
     def _joint(self, now: Assumed | None = None) -> Assumed:
-        """Returns the joint adversary: it trusts a party only if every run and `now` trust it."""
+        """Returns the joint adversary: it trusts only parties that all runs and `now` trust."""
         each = [*(run.first.assumes for run in self._runs.values()), now]
         known = [assumed for assumed in each if assumed is not None]
         joint = reduce(or_, known, Assumed())
@@ -135,7 +135,7 @@ class Receipts:
         Args:
           alone: whether to count the charges that hold if only this site is trusted, instead of
             those against a server that colludes with other sites.
-          now: adversary of a requested run, if any; every run is charged for the joint adversary.
+          now: adversary of a requested run, if any; it is part of the joint adversary.
 
         Raises:
           Incomposable: if a run gives no guarantee against the joint adversary.
@@ -151,8 +151,8 @@ class Receipts:
         Args:
           spending: planned charges of the further run.
           assumed: its adversary.
-          against: the party that its charges are against ("sites" or "others"); None if it has
-            the same charges against both.
+          against: the party against which its charges hold ("sites" or "others"); None if they
+            hold against both.
 
         Returns:
           The charges so far, and those of the further run.
@@ -165,9 +165,9 @@ class Receipts:
         )
 
     def guarantees(self, delta: float) -> tuple[Guarantee, Guarantee | None]:
-        """Returns two guarantees at `delta`: against colluding sites, and trusting only this site.
+        """Returns guarantees at `delta`: against colluding sites, and if only this site is trusted.
 
-        The second is None if the two are the same for every line.
+        The second is None if it equals the first in every line.
         """
         both = any(each.alone for run in self._runs.values() for each in run.lines.values())
         bound = self._guarantee(delta)
@@ -192,7 +192,7 @@ class Receipts:
         Args:
           limit: delta, and the largest epsilon against a server that colludes with other sites.
           receipt: the exchange to charge.
-          rounds: number of rounds expected from the run, which are precomputed together.
+          rounds: number of rounds expected from the run; their composition is computed at once.
         """
         run = self._runs.get(receipt.run)
         if run is not None and (run.first.prepaid_rounds or receipt.round in run.rounds):
@@ -230,7 +230,7 @@ class Receipts:
         Raises:
           Declined: if the exchange already answered another question, the round or exchange
             precedes the run's last, the federation, configuration or event differs from the run's
-            first receipts, or `limit` would be exceeded; nothing is charged.
+            first receipts, or the charge would exceed `limit`; nothing is charged.
           LedgerBroken: if another process wrote to the file, or an earlier line could not be
             written.
         """
@@ -242,7 +242,7 @@ class Receipts:
         return self.head
 
     def refuse(self, receipt: Receipt, limit: SpendingLimit, rounds: int = 1) -> None:
-        """Raises `Declined` if `receipt` cannot follow its run's, or would exceed `limit`."""
+        """Declines a `receipt` that cannot follow those of its run, or would exceed `limit`."""
         if run := self._runs.get(receipt.run):
             run.refuse_replay(receipt)
         if not self.affords(limit, receipt, rounds):
@@ -255,7 +255,7 @@ class Receipts:
             )
 
     def committed(self, run: str, count: int) -> None:
-        """Records durably that the party of the last exchange of `run` committed `count` states."""
+        """Records durably that the party of the last exchange of `run` stored `count` states."""
         round, exchange = self._runs[run].last
         self._append(Commits(run, round, exchange, count))
 

@@ -1,10 +1,10 @@
 """A site's state of its runs: `state/`, with one folder per run, readable by its owner only.
 
-It contains a copy of the coordinator's ledger, to which lines are only added.
+A run's folder contains a copy of the coordinator's ledger, to which lines are only added.
 
-A coordinator that rolls its ledger back (to charge rounds once and sample them twice), or that
-keeps a second ledger, has to send a site lines that differ from earlier ones. The site refuses
-them, and keeps the lines that it has seen.
+A coordinator that rolls its ledger back (to charge rounds once and sample them twice), or that has
+a second ledger, has to send a site lines that differ from earlier ones. The site refuses these
+lines, and keeps those that it has seen.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from privfed.deploy.site.policy import Code, Declined, Refusal
 
 @dataclass(frozen=True)
 class PartyStore:
-    """The question of the current sum and its party's state, in a private folder.
+    """The question of the current sum and the state of the sum's party, in a private folder.
 
-    A question is durable before the first state of its party. The folder holds secrets: do not back
-    it up or restore it.
+    A question is durable before its party's first state. The folder holds secrets: do not back it
+    up or restore it.
     """
 
     folder: Path
 
     def begin(self, question: bytes) -> None:
-        """Stores the `question` of a new sum; deletes the previous question and its state."""
+        """Stores the `question` of a new sum; deletes the previous question and state."""
         make_folder(self.folder, 0o700)
         self._state.unlink(missing_ok=True)
         self._write(self._question, question)
@@ -44,7 +44,7 @@ class PartyStore:
         self._write(self._state, state)
 
     def read(self) -> tuple[bytes, bytes] | None:
-        """Returns the current question and its party's last state; None if there is no state."""
+        """Returns the current question and the party's last state; None if there is no state."""
         if not self._state.exists() or not self._question.exists():
             return None
         return regular.read_bytes(self._question), regular.read_bytes(self._state)
@@ -100,8 +100,8 @@ class LedgerCopy:
           data: complete lines of the ledger.
 
         Raises:
-          Declined: if the copy has no line of that hash, or has other lines after it, or the lines
-            are no valid ledger.
+          Declined: if the copy has no line of that hash, has other lines after that line, or would
+            become an invalid ledger.
           LedgerBroken: if an earlier line could not be written.
         """
         *lines, torn = data.split(b"\n")
@@ -138,7 +138,7 @@ class LedgerCopy:
     def _read(self, lines: list[bytes]) -> Ledger:
         """Parses `lines`, a ledger from its first line on.
 
-        Raises `Declined` if they are invalid.
+        Raises `Declined` if the lines are invalid.
         """
         try:
             return Ledger(self.path, chain.following(chain.START, lines, self.path))
@@ -162,13 +162,13 @@ def _declined(reason: str) -> Declined:
 
 @dataclass(frozen=True)
 class RunState:
-    """The run's declaration, a copy of its ledger, and the party of the current sum."""
+    """A run's declaration, a copy of its ledger, and the state of the current sum's party."""
 
     folder: Path
 
     @property
     def parties(self) -> PartyStore:
-        """The stored question and party of the current sum."""
+        """The stored question of the current sum, and the state of the sum's party."""
         return PartyStore(self.folder)
 
     def ledger(self) -> LedgerCopy:
@@ -176,7 +176,7 @@ class RunState:
         return LedgerCopy(self.folder / "ledger.jsonl")
 
     def declare(self, declaration: bytes) -> None:
-        """Stores durably the declaration that the site uses from now on."""
+        """Stores durably a `declaration`, which the site uses from now on."""
         before = os.umask(0o077)
         try:
             make_folder(self.folder, 0o700)

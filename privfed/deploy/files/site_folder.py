@@ -41,7 +41,7 @@ class SiteFolder:
 
     @property
     def federation(self) -> Path:
-        """Path of the file with the participants to which this site agreed."""
+        """Path of the federation file to which this site agreed."""
         return self.path / "federation.toml"
 
     @property
@@ -60,7 +60,7 @@ class SiteFolder:
         return self.path / "state"
 
     def begin(self, name: str) -> SiteKey:
-        """Creates the folder, mode 700, of a site called `name`, and returns its fresh key.
+        """Creates the folder (mode 700) of the site `name`, and returns the site's new key.
 
         The key is written last, so a folder with a key is complete.
 

@@ -52,8 +52,8 @@ class Declaration:
     """A run, as its coordinator declares it.
 
     Attributes:
-      opening: first line of the ledger. The line cites the digest of the run file; the hash of the
-        line identifies the run.
+      opening: first line of the ledger. It states the digest of the run file, and its hash
+        identifies the run.
       text: the run file.
       examples: shapes and types of the model's examples.
       constants: tensors of the model that training does not change.
@@ -68,7 +68,7 @@ class Declaration:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the run file's digest, form of examples and constants, in hexadecimal."""
+        """SHA-256 (in hexadecimal) of the run file's digest, the form of examples and constants."""
         constants = save(dict(sorted(self.constants.items())))
         parts = (self.file_digest.encode(), self._form, constants)
         return hashlib.sha256(b"".join(map(sized, parts))).hexdigest()
@@ -96,7 +96,7 @@ class Declaration:
         try:
             (link,) = chain.following(chain.START, [self.opening], "a declaration")
         except LedgerBroken as error:
-            raise BadMessage("wrong ledger", "its line is not the first of a ledger") from error
+            raise BadMessage("wrong ledger", "the line is not the first of a ledger") from error
         return link
 
     def encode(self) -> bytes:

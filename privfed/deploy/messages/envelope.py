@@ -24,7 +24,7 @@ class Kind(IntEnum):
     """Kinds of a coordinator's messages."""
 
     HELLO = 0
-    """Asks which site answers at an address, by fresh random bytes; belongs to no run."""
+    """Asks which site answers at an address; contains fresh random bytes and belongs to no run."""
     QUESTION = 1
     """The model of an exchange, and the invitation to its sum."""
     STEP = 2
@@ -34,13 +34,13 @@ class Kind(IntEnum):
 
 
 class Reply(IntEnum):
-    """Kinds of a site's replies. Only an answer contains data, and only a refusal a fixed word."""
+    """Kinds of a site's replies: only answers contain data, and only refusals a fixed word."""
 
     ANSWERED = 0
     DECLINED = 1
-    """The site's policy forbids it: a fixed word follows (`privfed.deploy.site.policy.Code`)."""
+    """The site declines; a fixed word follows (`privfed.deploy.site.policy.Code`)."""
     UNSIGNED = 2
-    """The coordinator did not sign it, or it belongs to another federation or run."""
+    """The coordinator did not sign the message, or it belongs to another federation or run."""
     MALFORMED = 3
     """The bytes are not a message, or the message is out of order."""
     FAILED = 4
@@ -112,9 +112,9 @@ def read_answer(data: bytes) -> tuple[Reply, bytes]:
 
 @dataclass(frozen=True)
 class Greeter:
-    """Finds out which site of the `federation` answers at an address.
+    """Identifies the site of the `federation` that answers at an address.
 
-    Greetings are signed by the coordinator's `key`, and answers by the site's. A third party that
+    The coordinator's `key` signs greetings, and the site's key signs answers. A third party that
     forwards both appears as one more address of that site. It can then lose the site's messages,
     but so can any carrier.
     """

@@ -1,6 +1,6 @@
-"""The question for a sum that a site receives: the released model and its clients' other inputs.
+"""A question asks a site for a sum: it has the released model and other inputs of the clients.
 
-Also the site's sealed answer: a sum that only its coordinator can read, signed by the site.
+Also the site's sealed answer: a sum that only the coordinator can read, signed by the site.
 
 The numbers of a sum are float64, little-endian. The coordinator declares an X25519 key; a site
 seals to it with a fresh key for each sum (ECIES, by `privfed.secure.primitives`).
@@ -46,10 +46,10 @@ class QuestionForm:
 
 
 def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) -> list[Question]:
-    """Returns the questions of a `round` that begins at `state`, with zeros as its releases.
+    """Returns the questions of a `round` that begins at `state` and whose releases are zeros.
 
-    Their forms (`Question.form`) are those of any such round, since they depend on public constants
-    only.
+    The forms of the questions (`Question.form`) depend on public constants only, so every such
+    round has the same forms.
     """
     conversation, questions = Conversation(play(algorithm, round, state)), []
     for number, exchange in enumerate(conversation):
@@ -73,11 +73,11 @@ class Question:
         return model_hash(self.exchange)
 
     def width(self, algorithm: Algorithm) -> int:
-        """Returns the length of a bounded row in answer to this question."""
+        """Returns the length of a bounded row that answers this question."""
         return algorithm.mechanism.width(algorithm.wire(self.exchange.layout))
 
     def encode(self) -> bytes:
-        """Returns the byte form: facts as JSON, then the tensors."""
+        """Returns the byte form: scalars and names as JSON, then the tensors."""
         facts = {
             "round": self.round,
             "number": self.number,
@@ -106,7 +106,7 @@ class Question:
 
     @property
     def form(self) -> QuestionForm:
-        """All properties of the question except its numbers."""
+        """All properties of the question except the values in its tensors."""
         exchange = self.exchange
         shapes = _shapes("broadcast", exchange.broadcast) | _shapes("state", self.state)
         return QuestionForm(exchange.task, exchange.scale, exchange.layout, shapes)
@@ -187,8 +187,8 @@ class SealedSums:
           The sum `[length]`, in float64.
 
         Raises:
-          BadMessage: if it was not sealed for this question, has another length, is not signed by
-            the site, or is not finite.
+          BadMessage: if the sum was not sealed for this question, has another length, is not signed
+            by the site, or is not finite.
         """
         reader = Reader(data)
         once, sealed = reader.take(KEY), reader.rest()

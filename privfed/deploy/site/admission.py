@@ -17,9 +17,9 @@ from privfed.run.setup import Setup
 class Admission:
     """Charges the questions of one run to a site's receipts, within its current budget.
 
-    The cost of a round follows from the plan, which every site computes from public facts alone
-    (rules of proof, section 9.6), and never from the coordinator's claims. The coordinator's own
-    ledger must state the charge first.
+    The cost of a round follows from the plan, which every site computes from public facts (rules of
+    proof, section 9.6), and never from the coordinator's claims. The coordinator's own ledger must
+    state the charge first.
 
     Attributes:
       setup: plan and model of the run.
@@ -44,7 +44,7 @@ class Admission:
     def charge(self, question: Question, digest: str) -> None:
         """Charges the question durably.
 
-        A repetition of the last question is not charged again.
+        If the last question is repeated, it is not charged again.
 
         Args:
           question: the question to charge.
@@ -63,10 +63,10 @@ class Admission:
         self.receipts.charged(receipt, self.limit(), rounds)
 
     def refuse_spent(self) -> None:
-        """Raises `Declined` if the run's next round would exceed the budget.
+        """Declines a run whose next round would exceed the budget.
 
-        Called when a run is declared: the coordinator then does not charge a round that this site
-        would decline.
+        This is called when a run is declared, so that the coordinator charges no round that this
+        site would decline.
         """
         last, rounds = self.receipts.last(self.run), self.setup.plan.config.run.rounds
         following, nothing = last.round + 1 if last else 1, "0" * 64
@@ -94,12 +94,12 @@ class Admission:
         )
 
     def committed(self, count: int) -> None:
-        """Records durably that the last question's party committed `count` states."""
+        """Records durably that the last question's party stored `count` states."""
         self.receipts.committed(self.run, count)
 
     @property
     def commits(self) -> int:
-        """The recorded number of states that the last question's party committed."""
+        """The recorded number of states that the last question's party stored."""
         return self.receipts.commits(self.run)
 
     def is_last(self, digest: str) -> bool:
@@ -108,7 +108,7 @@ class Admission:
         return last is not None and last.question == digest
 
     def _refuse_uncharged(self, question: Question, rounds: int) -> None:
-        """Raises `Declined` if the run has no such exchange, or its round is not charged."""
+        """Declines a question if the run has no such exchange, or its round is not charged."""
         exchanges = self.setup.algorithm_in(question.round).exchanges
         if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):
             reason = (

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Agent:
-    """Answers a site's coordinator, after checks of each message.
+    """Checks each message of a site's coordinator, and answers it.
 
     The reasons for refusals and failures are in the site's own log only.
 
@@ -42,7 +42,7 @@ class Agent:
       federation: hash of the federation file.
       join: returns the site's `RunParty` for a declaration, or raises `Declined`.
       parties: the `RunParty` of each declared run, by hash of the run.
-      concurrent_runs: largest number of runs in `parties`; a further one replaces the oldest.
+      concurrent_runs: largest number of runs in `parties`; a further run replaces the oldest.
     """
 
     key: SiteKey
@@ -86,7 +86,7 @@ class Agent:
         """Joins the declared run; returns the earlier party if the declaration is the same."""
         declaration = Declaration.decode(envelope.body)
         if declaration.run != envelope.run:
-            raise BadMessage("wrong run", "the declaration and its envelope differ in the run")
+            raise BadMessage("wrong run", "the declaration and its envelope name different runs")
         last = self.parties.get(envelope.run)
         if last is not None and last.declaration == declaration.encode():
             return last
@@ -98,7 +98,7 @@ class Agent:
         return party
 
     def _party(self, run: bytes) -> RunParty:
-        """Returns the party of `run`. Raises `BadMessage` for a run that was not declared."""
+        """Returns the party of `run`. Raises `BadMessage` if the run was not declared."""
         if run not in self.parties:
             raise BadMessage("wrong run", "the run was not declared")
         return self.parties[run]
@@ -113,7 +113,7 @@ LARGEST = 1 << 30
 
 
 def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
-    """Opens the site in `folder` after a check of all its files.
+    """Checks all files of the site in `folder`, and opens it.
 
     Args:
       folder: the site's folder.
@@ -149,7 +149,7 @@ def _refuse_open_folder(path: Path) -> None:
 
 
 def agent_of(member: Membership) -> Agent:
-    """Returns the agent of a site, which resumes the runs declared last."""
+    """Returns the agent of a site; it resumes the runs that were declared last."""
     federation = member.federation
     return Agent(
         member.key,
@@ -181,7 +181,7 @@ _FORM = "%(asctime)s %(levelname)s %(message)s"
 
 @contextlib.contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Writes the log of a site's modules to the file at `path`, mode 600, and to the terminal."""
+    """Writes the log of a site to the file at `path` (mode 600) and to the terminal."""
     logger = logging.getLogger("privfed.deploy")
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     handlers: list[logging.Handler] = [logging.FileHandler(path), logging.StreamHandler()]

@@ -1,4 +1,4 @@
-"""Joins a site to a declared run: checks the run, then sets it up."""
+"""Makes a site take part in a declared run: checks the run, then sets it up."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Membership:
         return self.federation.order.index(name)
 
     def join(self, declaration: Declaration) -> RunParty:
-        """Joins the declared run and returns the site's party in it.
+        """Joins the declared run and returns the site's party in the run.
 
-        The call takes `reading` seconds (data.toml), however long the table takes to read: a
-        varying time would reveal its content. If the table takes longer, no client counts.
+        The call takes `reading` seconds (data.toml), since a varying time would reveal the table's
+        content. If reading the table takes longer, the site takes part without clients.
 
         Raises:
           Declined: if the site does not accept the run.
@@ -72,9 +72,9 @@ class Membership:
         return party
 
     def rejoined(self) -> dict[bytes, RunParty]:
-        """Returns the site's parties in the runs declared last, by hash of the run.
+        """Returns the site's parties in the runs that were declared last, by hash of the run.
 
-        A run that the site now declines is left out: the coordinator has to declare it again.
+        A run that the site now declines is omitted; the coordinator has to declare that run again.
         """
         folders = self.folder.state.glob("*/declaration")
         latest = sorted(folders, key=lambda path: path.stat().st_mtime)[-CONCURRENT_RUNS:]
@@ -90,7 +90,7 @@ class Membership:
     def accepted(
         self, text: str, form: ExampleForm, constants: Mapping[str, Tensor] | None
     ) -> tuple[SiteTable, Setup]:
-        """Returns the declaration of the site's table, and the setup of a run that it accepts.
+        """Returns the site's `data.toml`, and the setup of a run that the site accepts.
 
         Both depend only on the run, the policy and `data.toml`, not on clients' data.
 
@@ -114,7 +114,7 @@ class Membership:
         return table, setup
 
     def rehearsed(self, table: SiteTable, setup: Setup) -> float:
-        """Returns the seconds that the largest cohort takes on this machine.
+        """Returns the seconds that training the largest cohort takes on this machine.
 
         Raises:
           Declined: if that is too long for `secure.deadline`. A policy that allows simulations
@@ -169,11 +169,11 @@ class Membership:
         return PlainParties(work, self.key, declaration.run, declaration.sealing)
 
     def _with_population(self, setup: Setup, table: SiteTable, form: ExampleForm) -> Setup:
-        """Returns the run over the site's clients; over none if its table cannot be read.
+        """Returns the run over the site's clients; over no clients if the table cannot be read.
 
-        With no clients the site sends its noise alone, because an error in its data is private
-        (rules of proof, section 9.1, S1). The call takes `table.reading` seconds, whatever the
-        table holds; it returns at once if the policy allows simulations.
+        A site without clients sends only its noise, because an error in its data is private (rules
+        of proof, section 9.1, S1). The call takes `table.reading` seconds, whatever the table
+        holds; it returns at once if the policy allows simulations.
         """
         config = setup.plan.config
         empty = setup.over(synthetic_clients(config, form))
@@ -211,7 +211,7 @@ def too_slow(seconds: float, deadline: float) -> Refusal | None:
     """Returns a refusal if training takes longer than half the deadline; None otherwise.
 
     Args:
-      seconds: rehearsed time of the largest cohort.
+      seconds: measured training time of the largest cohort.
       deadline: `secure.deadline` in seconds; 0 if the run sets none.
     """
     if deadline >= _MARGIN * seconds > 0.0:
@@ -225,7 +225,7 @@ def too_slow(seconds: float, deadline: float) -> Refusal | None:
 
 
 def built(text: str, table: SiteTable) -> Config:
-    """Returns a site's configuration of the run file `text`. Raises `Declined` if it is invalid."""
+    """Returns a site's configuration of the run file `text`; declines an invalid run file."""
     try:
         return site_config(text, table)
     except Declined:

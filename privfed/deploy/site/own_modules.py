@@ -24,7 +24,7 @@ def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
     """Returns a refusal if building the run file `text` could run unlisted code; None otherwise.
 
     The model may be an external `module:name` if the policy lists the digest of the module's file.
-    The digest does not cover files that the module imports. Every other part must be privfed's own.
+    The digest does not cover files that the module imports. All other parts must be built-in.
     This check imports no part.
     """
     try:
@@ -46,9 +46,9 @@ def outside_part(policy: LocalPolicy, text: str) -> Refusal | None:
 def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
     """Returns a refusal of the external model `name`; None if it may run.
 
-    It may run if one file defines it exactly once and the policy lists that file's digest.
-    Only "module:name" can be listed: a name that an installed package registers does not identify
-    the file of its code.
+    A model may run if a single file defines it exactly once and the policy lists that file's
+    digest. The policy can list only a "module:name": a name that an installed package registers
+    does not identify the file of its code.
     """
     module, colon, _ = name.partition(":")
     path = _file_of(module) if colon else None
@@ -56,7 +56,7 @@ def unlisted_model(policy: LocalPolicy, name: str) -> Refusal | None:
         return Refusal(
             Code.MODEL,
             f"model.name is {name!r}, but that module is not a single file here (packages have "
-            "several files); write a function that makes the model into one file, and list the "
+            "several files); put the function that makes the model into one file, and list the "
             "file's digest in allow.models",
         )
     if not _defines(path, name.partition(":")[2]):
@@ -81,7 +81,7 @@ def file_digest(path: Path) -> str:
 
 
 def _defines(path: Path, name: str) -> bool:
-    """Whether the file defines `name` exactly once and never rebinds it. No code is run."""
+    """Whether the file defines `name` exactly once and never rebinds it; runs none of its code."""
     kinds = ast.FunctionDef | ast.ClassDef
     try:
         body = ast.parse(path.read_bytes()).body

@@ -1,9 +1,9 @@
-"""A site's party of one sum, for any protocol: it commits before it answers.
+"""A site's party of one sum, for any protocol. It commits (stores its state durably), then answers.
 
-A plain sum is one that the coordinator sees, with or without the site's own noise. A party computes
-at most one sum per question: it commits a mark before the computation, and the sum before it
-leaves. A site that is killed between the two commits counts as a dropout; one that is killed later
-sends the same bytes again.
+The coordinator sees plain sums, with or without the site's own noise. A party computes at most one
+sum per question: it commits a mark before the computation, and the sum before the sum leaves. A
+site that is killed between the two commits counts as a dropout; a site that is killed later sends
+the same bytes again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -26,8 +25,6 @@ from privfed.secure.masked.client import MaskingClient
 from privfed.secure.masked.client_state import BadState
 from privfed.secure.masked.committed_party import CommittedParty
 from privfed.secure.masked.layered_noise import ClientNoise
-from privfed.secure.masked.messages.rows import Inbox
-from privfed.secure.masked.messages.wire import decode
 from privfed.secure.masked.policy import Expected, Masking
 from privfed.secure.summation import Session
 
@@ -35,45 +32,8 @@ Commit = Callable[[bytes, int], None]
 """A function that stores a state and the number of commits durably, before an answer leaves."""
 
 
-class Party(Protocol):
-    """Contract of parties: answers each message of one sum once, and repeats the last answer."""
-
-    def handle(self, message: bytes) -> bytes:
-        """Returns the committed answer to the next message. Raises `Aborted` if it is invalid."""
-        ...
-
-    def end(self) -> None:
-        """Commits that the party answers no further message."""
-        ...
-
-    def sends_row(self, message: bytes) -> bool:
-        """Whether the answer to `message` depends on clients' data; its time is then fixed."""
-        ...
-
-
-class MakesParties(Protocol):
-    """Contract of a factory of a site's parties for the sums of one run."""
-
-    def __call__(
-        self, question: Question, state: bytes | None, commit: Commit, least: int
-    ) -> Party:
-        """Returns the party of a sum.
-
-        Args:
-          question: the question that the sum answers.
-          state: the last committed state; None for a new party.
-          commit: stores further states.
-          least: number of commits that the receipts record; the state must have at least as many.
-
-        Raises:
-          BadState: if the state is damaged, or has fewer commits than `least`.
-        """
-        ...
-
-
 _BEGUN, _OVER = b"begun", b"over"
-"""States of a party that has begun to compute its sum, and of one that answers no further message.
-"""
+"""State of a party that has begun to compute its sum, and state of one that answers no more."""
 
 
 @dataclass
@@ -118,7 +78,7 @@ class PlainParty:
         return True
 
     def end(self) -> None:
-        """Commits that the party answers no further message."""
+        """Stores durably that the party answers no further message."""
         self._committed(_OVER)
 
     def _committed(self, state: bytes) -> None:
@@ -160,30 +120,6 @@ class PlainParties:
         return SealedSums(self.run, question).seal(total, self.key, self.coordinator)
 
 
-class MaskedParty:
-    """A party of a masked sum, which commits before each answer.
-
-    It sends its masked row in answer to the message with its inbox.
-    """
-
-    def __init__(self, client: MaskingClient, commit: Commit, least: int) -> None:
-        self._party = CommittedParty(
-            client, lambda state: commit(state, client.progress.commits), least
-        )
-
-    def handle(self, message: bytes) -> bytes:
-        """Returns the committed answer to the next message. Raises `Aborted` if it is invalid."""
-        return self._party.handle(message)
-
-    def end(self) -> None:
-        """Commits that the party answers no further message."""
-        self._party.end()
-
-    def sends_row(self, message: bytes) -> bool:
-        """Whether `message` requests the row. Raises `Aborted` if it is malformed."""
-        return isinstance(decode(message), Inbox)
-
-
 @dataclass(frozen=True)
 class MaskedParties:
     """Makes parties of masked sums.
@@ -200,16 +136,17 @@ class MaskedParties:
 
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
-    ) -> MaskedParty:
+    ) -> CommittedParty:
         """Returns the party of the sum for `question`. Raises `BadState` if `state` is unusable."""
-        return MaskedParty(self._client(question, state), commit, least)
+        client = self._client(question, state)
+        return CommittedParty(client, lambda state: commit(state, client.progress.commits), least)
 
     def _client(self, question: Question, state: bytes | None) -> MaskingClient:
         work = self.work
         summation, encoding = work.encoded_summation, work.encoding(question)
         if not isinstance(summation.protocol, Masking):
             raise Refused(
-                'secure.protocol is not "masks", but sites on machines of their own send masked '
+                'secure.protocol is not "masks", but sites on their own machines send masked '
                 'sums; use "masks"'
             )
         codec = summation.codec(encoding, work.width(question))
@@ -230,3 +167,15 @@ class MaskedParties:
         if state is None:
             return MaskingClient(work.site, *terms)
         return MaskingClient.from_bytes(state, *terms)
+
+
+Party = PlainParty | CommittedParty
+"""Answers each message of one sum once, and repeats the last answer."""
+MakesParties = PlainParties | MaskedParties
+"""Makes a site's parties for the sums of one run, from the arguments:
+
+- the question that the sum answers,
+- the last committed state; None for a new party,
+- a function that stores further states,
+- the number of commits that the receipts record; the state must have at least as many.
+"""

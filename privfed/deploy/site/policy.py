@@ -36,9 +36,9 @@ class Code(StrEnum):
     PARAMETERS = "parameters"
     RELEASE = "release"
     RUN = "run"
-    """The run continues under another federation or configuration than it began with."""
+    """The run has another federation or configuration than at its beginning."""
     ROUND = "round"
-    """The round, or its exchange, is not after the last one answered."""
+    """The round, or its exchange, precedes the last one that the site answered."""
     QUESTION = "question"
     """The site answered another question in the same exchange."""
     LEDGER = "ledger"
@@ -60,7 +60,7 @@ class Refusal:
 
 
 class Declined(Refused):
-    """A site's refusal: the message is the code alone, and the reason is private."""
+    """A site's refusal: the message is only the code, and the reason is private."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"declined: {refusal.code}", refusal.reason)
@@ -82,7 +82,7 @@ RELEASES = ("training", "evaluation", "statistics")
 
 
 def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
-    """Validates that the names in a list are unique, and each is `known` or a file's digest."""
+    """Validates that names in a list are unique, and each is `known` or (`digests`) a digest."""
 
     def check(names: list[str]) -> list[str]:
         wrong = [name for name in names if not (name in known or (digests and _is_digest(name)))]
@@ -90,7 +90,7 @@ def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
             also = f", or {DIGEST!r} and 64 digits" if digests else ""
             raise ValueError(f"{wrong[0]!r}: {expected(wrong[0], list(known))}{also}")
         if not names or len({*names}) < len(names):
-            raise ValueError("expected at least one name, and no name twice")
+            raise ValueError("expected at least one name, and each name only once")
         return names
 
     return AfterValidator(check)
@@ -120,7 +120,7 @@ class Requirements(Part):
         "skellam",
     ]
     threat: Literal["curious", "malicious"] = "malicious"
-    """"malicious": the run must protect sums even if the server lies about dropouts."""
+    """"malicious": the run must protect sums even if the server misreports dropouts."""
     sites: int = Field(3, ge=1, le=10_000)
     """The smallest number of surviving sites of a sum that is opened."""
 
@@ -138,7 +138,7 @@ class Allowances(Part):
     releases: Annotated[list[str], _names(RELEASES)] = ["training"]
     simulation: bool = False
     """Whether runs may use seeded noise, sums without cryptography, or measures that are released
-    without an ε. Each of them voids every client's guarantee.
+    without an ε. Any of the three voids every client's guarantee.
     """
 
 

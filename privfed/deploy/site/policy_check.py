@@ -29,7 +29,7 @@ class _NamesThreat(Protocol):
 
 @dataclass(frozen=True)
 class _Request:
-    """A run, and the policy of the site that is asked."""
+    """A run, and the policy of the site that is asked to take part."""
 
     policy: LocalPolicy
     config: Config
@@ -37,7 +37,7 @@ class _Request:
     parameters: int
 
     def name(self, kind: str) -> str:
-        """Returns the registered name of the part of `kind`, however the run file spells it."""
+        """Returns the registered name of the part of `kind`, whatever name the run file uses."""
         return catalogued(kind, type(self.config.parts[kind]))
 
 
@@ -49,9 +49,9 @@ def refusal(
 ) -> Refusal | None:
     """Returns the refusal of the run `config` by a site; None if the policy allows the run.
 
-    It depends only on the policy and on public facts of the run; a refusal therefore reveals no
-    client data. Two checks are elsewhere: `own_modules.outside_part` examines a run file before it
-    is built, and `privfed.deploy.files.receipts` compares the cost of rounds with the budget.
+    The refusal depends only on the policy and on public facts of the run, so it reveals no client
+    data. Two checks are elsewhere: `own_modules.outside_part` examines a run file before it is
+    built, and `privfed.deploy.files.receipts` compares the cost of rounds with the budget.
 
     Args:
       policy: the site's policy.
@@ -70,7 +70,7 @@ def refusal(
 
 
 def _parts(request: _Request) -> Reasons:
-    """External parts, except the model, which is checked by its digest."""
+    """Refuses external parts, except the model, which is checked by its digest."""
     for kind in request.config.parts:
         if kind != "model" and request.name(kind) not in {**BUILT_IN[kind], **GIVEN.get(kind, {})}:
             yield (
@@ -171,7 +171,9 @@ def _sites(request: _Request) -> Reasons:
 
 
 def _shares(request: _Request) -> Reasons:
-    """Checks the number of sites that must survive a sum, and of shares that open a secret."""
+    """Checks the number of sites that must survive a sum, and the number of shares that open a
+    secret.
+    """
     config, least = request.config, request.policy.require.sites
     limits, protocol = configured_limits(config), config.row_hiding
     if limits.minimum < least:
@@ -196,7 +198,7 @@ def _shares(request: _Request) -> Reasons:
 
 
 def _budget(request: _Request) -> Reasons:
-    """Checks the run's declared budget; its charges are checked round by round."""
+    """Checks the run's declared budget; the charges of rounds are checked round by round."""
     privacy, limit = request.config.privacy, request.policy.budget
     noise = request.config.noise_multiplier
     fixed = privacy.noise_multiplier if privacy.noise_multiplier is not None else noise
@@ -227,7 +229,7 @@ def _objective(request: _Request) -> Reasons:
 
 
 def _model(request: _Request) -> Reasons:
-    """Checks the model's name and size; an external model by the digest of its file."""
+    """Checks the model's name (for an external model, the digest of its file) and size."""
     allowed, name = request.policy.allow.models, request.name("model")
     if name in BUILT_IN["model"]:
         if name not in allowed:

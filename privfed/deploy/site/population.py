@@ -1,7 +1,7 @@
 """A site's clients, read from its own table with the columns that the run declares.
 
 In a simulation, one cell that contradicts its column's declaration makes the table unreadable. At a
-site this would let one client exclude all others from the sum (rules of proof, section 9.1, S1), so
+site, one client could then exclude all others from the sum (rules of proof, section 9.1, S1), so
 only clients with unreadable rows are left out.
 """
 
@@ -57,12 +57,12 @@ class Readings(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """A line for each cause, the most frequent one first."""
+        """A line for each cause, the most frequent cause first."""
         return by_cause(self.causes)
 
 
 def by_cause(causes: Mapping[str, int]) -> str:
-    """Returns a line for each of the `causes` with its number of clients, largest number first."""
+    """Returns a line with the number of clients for each cause, the largest number first."""
     return "\n".join(
         f"{n:,} client{'s' if n > 1 else ''}: {cause}" for cause, n in Counter(causes).most_common()
     )
@@ -173,7 +173,7 @@ def site_population(
     if ExampleForm.of(examples) != form:
         raise Refused(
             "the table's examples differ in shape or type from the run's declaration; correct the "
-            "columns of the table, or the run's [data]",
+            "columns of the table, or [data] in the run file",
             private=f"{ExampleForm.of(examples)}; expected {form}",
         )
     clients = len(examples.clients)

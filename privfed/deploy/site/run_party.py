@@ -1,13 +1,13 @@
-"""A site's part in the sums of one run: each question is checked and charged, then answered.
+"""How a site takes part in the sums of one run: it checks, charges and answers each question.
 
 Answers leave at a fixed time. Training takes longer with more sampled clients and more rows, so the
 time of a sum would reveal both (rules of proof, section 9.1, S1). A sum therefore leaves a constant
 number of seconds after its question. If the work takes longer, the site counts as a dropout; a
-rehearsal of the largest cohort (`privfed.deploy.site.site_setup`) makes sure that this is rare.
-Reading a table also takes a fixed time; if it takes longer, the table is ignored.
+rehearsal of the largest cohort (`privfed.deploy.site.site_setup`) ensures that dropouts by lateness
+are rare. Reading a table also takes a fixed time; if it takes longer, the table is ignored.
 
 A machine that has just worked wakes up some microseconds sooner or later than one that has slept.
-Each answer is therefore delayed further by a random fraction of those seconds.
+Each answer is therefore delayed further by a random fraction of the constant time.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FixedTime:
     def cut_off(self, work: Callable[[], Work], late: Callable[[], Work]) -> Work:
         """Returns or raises the result of `work` at the fixed time.
 
-        If `work` takes longer, it is not interrupted, but the result of `late` is returned instead.
+        If `work` takes longer, it is not interrupted, but its result is replaced by that of `late`.
         """
         if not self.seconds:
             return work()
@@ -85,20 +85,20 @@ class FixedTime:
             self._wait(self.seconds - (self.clock() - began))
 
     def _wait(self, seconds: float) -> None:
-        """Sleeps for `seconds` plus a random delay."""
+        """Sleeps for `seconds` and a random delay."""
         blur = self.blur * self.seconds * _random.random()
         self.sleep(max(0.0, seconds + blur))
 
 
 @dataclass
 class RunParty:
-    """A site's answers in one run; the caller has verified the coordinator's signatures.
+    """Answers a site's messages in one run; the caller has verified the coordinator's signatures.
 
-    A question whose form differs from the run's is refused first: otherwise its failure could
-    depend on whether clients were sampled. Then `admission` declines it, or charges the site's
-    receipts durably, before clients are sampled.
+    A question whose form differs from the run's is refused first: otherwise, whether it fails could
+    depend on whether clients were sampled. Then `admission` declines the question, or charges it to
+    the site's receipts durably, before clients are sampled.
 
-    Before each answer, the state of a sum's party is committed to `store`, and then to the
+    Before each answer, the state of a sum's party is committed to `store`, and its number to the
     receipts. After a restart the party resumes from `store`: the same bytes get the same answer, a
     row that had not left is lost, and a state older than the receipts is refused. A row leaves at
     the time that `leaving` fixes, whatever the cohort.
@@ -123,7 +123,7 @@ class RunParty:
 
         Raises:
           Declined: if the question is not admitted.
-          Aborted: if it is malformed, the state of its party was lost, or its row was late.
+          Aborted: if the question is malformed, its party's state was lost, or its row was late.
         """
         requested = _Request.decode(body)
         if (party := self._restored(body)) is None:
@@ -131,7 +131,7 @@ class RunParty:
             digest = hashlib.sha256(body).hexdigest()
             if self.admission.is_last(digest) and self.admission.commits:
                 raise BadMessage(
-                    "lost state", "the sum's party answered before, but its state was deleted"
+                    "lost state", "the sum's party answered earlier, but its state was deleted"
                 )
             self.admission.ledger.extend(requested.since, requested.lines)
             self.admission.charge(requested.question, digest)
@@ -148,15 +148,14 @@ class RunParty:
         """
         party = self._party or self._restored(None)
         if party is None:
-            raise BadMessage("wrong type", "a step arrived, but no sum was started")
+            raise BadMessage("wrong type", "a message of a sum arrived, but no sum was started")
         return self._handled(party, body)
 
     def _restored(self, body: bytes | None) -> Party | None:
         """Returns the current party in its last committed state.
 
-        None if the party belongs to another question than `body`, or to one that was not the last
-        to be charged. Raises `BadMessage` if the state is unusable: what the party answered from it
-        is then unknown.
+        Returns None if the party's question is not `body`, or was not the last to be charged.
+        Raises `BadMessage` if the state is unusable: the party's answers from it are then unknown.
         """
         if (last := self.store.read()) is None or body not in (None, last[0]):
             return None
@@ -169,7 +168,7 @@ class RunParty:
         return self._party
 
     def _party_of(self, question: Question, state: bytes | None = None) -> Party:
-        """Returns the party of `question`, new or from a `state`; commits are also in receipts."""
+        """Returns the party of `question`, new or from a `state`; receipts record its commits."""
 
         def commit(state: bytes, count: int) -> None:
             self.store.commit(state)
@@ -189,7 +188,7 @@ class RunParty:
 
 
 class _Request(NamedTuple):
-    """A question, lines of the coordinator's ledger that follow `since`, and an invitation."""
+    """A question, the ledger lines after the line whose hash is `since`, and an invitation."""
 
     question: Question
     since: bytes

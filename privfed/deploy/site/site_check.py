@@ -1,4 +1,4 @@
-"""Checks for a site's operator whether the site would take part in a run, and at which cost.
+"""Checks for a site's operator whether the site would take part in a run, and at what cost.
 
 No data leave the site, and nothing is charged.
 """
@@ -34,8 +34,8 @@ class SiteCheck(Encoded):
 
     Attributes:
       clients: number of clients in the site's table; private.
-      rows: number of rows that count; private.
-      epsilon: epsilon at `delta`, by the site's receipts and the whole run.
+      rows: number of rows that are used; private.
+      epsilon: epsilon at `delta` of the site's receipts and the whole run.
       budget: the site's largest epsilon.
       delta: the site's delta.
       cohort: size of the largest cohort that may be sampled here.
@@ -92,8 +92,8 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
     _, setup = member.accepted(text, form, None)
     if clients.clients > table.clients:
         raise Refused(
-            f"clients is {table.clients} in {member.folder.data}, but the table has more; raise "
-            "clients there"
+            f"clients is {table.clients} in {member.folder.data}, but the table has more clients; "
+            "raise clients there"
         )
     if 2 * reading > table.reading:
         raise Refused(
@@ -117,7 +117,7 @@ def _checked(member: Membership, run: Path) -> SiteCheck:
 
 
 def _spent(member: Membership, setup: Setup, limit: SpendingLimit) -> float:
-    """Epsilon after the whole run. Raises `Declined` if it exceeds the site's budget."""
+    """Returns epsilon after the whole run; declines a run that exceeds the site's budget."""
     plan = setup.plan
     party = "sites" if plan.other is not None else None
     try:
@@ -153,7 +153,7 @@ def _open_table(path: Path) -> Iterator[str]:
 
 
 def _by_cause(config: Config, table: SiteTable, error: Refused) -> Refused:
-    """Returns `error` extended by the number of clients that each cause would exclude."""
+    """Returns `error` with the number of clients that each cause would exclude."""
     read = readable_examples(config.parts["source"], table)
     if not read.causes:
         return error

@@ -1,8 +1,8 @@
 """Sets up a run at one site, from the run's declaration and the site's own files.
 
-Also measures the training time of the largest cohort that a site may sample, before any question.
-This rehearsal uses synthetic clients. Their number and rows are the bounds in data.toml, so its
-result reveals nothing about the actual clients.
+Before any question, a rehearsal measures the training time of the largest cohort that a site may
+sample. It uses synthetic clients whose number and rows are the bounds in data.toml, so its result
+reveals nothing about the actual clients.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def site_config(text: str, table: SiteTable) -> Config:
         raise Declined(
             Refusal(
                 Code.SOURCE,
-                'data.source is not "table", but sites have tables; the run has to set it',
+                'data.source is not "table", but sites have tables; the run has to set data.source '
+                '= "table"',
             )
         )
     if config.data.sites_per_client < table.sites_per_client:
@@ -134,7 +135,7 @@ def _with_keys(source: Part, keys: Mapping[str, Any]) -> Part:
 
 
 def bare_setup(config: Config, form: ExampleForm, constants: Mapping[str, Tensor] | None) -> Setup:
-    """Returns the run's plan and model over one synthetic client; they are equal at all sites.
+    """Returns the run's plan and model over one synthetic client; all sites compute the same.
 
     Args:
       config: the run.

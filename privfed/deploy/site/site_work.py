@@ -1,11 +1,11 @@
-"""A site's work for a sum: it samples its own clients, trains them, and adds up their rows.
+"""A site's work for a sum: samples its own clients, trains them, and adds up their rows.
 
-The run's sampler, executor, mechanism and codec are used as in a simulation, over the site's own
-clients alone.
+The run's sampler, executor, mechanism and codec are used as in a simulation, but over the site's
+own clients only.
 
-Denormal numbers are flushed to zero at a site, because processors take about a hundred times as
-long for them: a malicious coordinator could choose a model that makes training slow for certain
-clients (rules of proof, section 9.1, S1).
+A site flushes denormal numbers to zero, because processors take about a hundred times as long for
+them: a malicious coordinator could choose a model that makes training slow for certain clients
+(rules of proof, section 9.1, S1).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class IsolatedTraining:
         return self.executor.answering(cohort)
 
     def root(self, exchange: Exchange, round: int) -> Tensor:
-        """Returns the answer on the server's own data, as the wrapped executor does."""
+        """Returns the wrapped executor's answer on the server's own data."""
         return self.executor.root(exchange, round)
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
@@ -146,21 +146,21 @@ class SiteWork:
         summation = self.setup.algorithm.summation
         if not isinstance(summation, EncodedSummation):
             raise Refused(
-                'secure.protocol is "none", but a site sends sums of integers; set '
+                'secure.protocol is "none", but sites send sums of integers; set '
                 'secure.protocol = "masks"'
             )
         return summation
 
     @cached_property
     def forms(self) -> Mapping[bool, tuple[QuestionForm, ...]]:
-        """The form of each exchange of a round that evaluates (True) or trains (False)."""
+        """The form of each exchange of evaluation rounds (True) and training rounds (False)."""
         forms: dict[bool, tuple[QuestionForm, ...]] = {False: (), True: ()}
         for question in questions_of_each_kind(self.setup):
             forms[self._algorithm(question).evaluates] += (question.form,)
         return forms
 
     def refuse_other_form(self, question: Question) -> None:
-        """Raises `BadMessage` if the run has no such exchange, or its questions another form."""
+        """Raises `BadMessage` if the run has no such exchange, or expects another form."""
         forms = self.forms[self._algorithm(question).evaluates]
         if not 0 <= question.number < len(forms):
             raise BadMessage("wrong exchange", "the exchange is not part of a round of this run")
@@ -168,7 +168,7 @@ class SiteWork:
             raise BadMessage("wrong form", "the question's form differs from this run's")
 
     def width(self, question: Question) -> int:
-        """Returns the length of a bounded row in answer to `question`."""
+        """Returns the length of a bounded row that answers `question`."""
         return question.width(self._algorithm(question))
 
     def _algorithm(self, question: Question) -> Algorithm:
@@ -176,7 +176,7 @@ class SiteWork:
         return self.setup.algorithm_in(question.round)
 
     def encoding(self, question: Question) -> Encoding:
-        """Returns the encoding of the sum in answer to `question`."""
+        """Returns the encoding of the sum that answers `question`."""
         return self._algorithm(question).mechanism.encoding(question.state)
 
     def row(self, question: Question) -> Integers:
@@ -194,7 +194,7 @@ class SiteWork:
         return sent.row
 
     def plain_sum(self, question: Question) -> Tensor:
-        """Returns the site's sum `[m]` for the coordinator, with the site's own noise, if any."""
+        """Returns the site's sum `[m]` for the coordinator, including the site's noise, if any."""
         sites = np.arange(self.setup.plan.config.data.sites)
         leaves = np.where(sites == self.site, Leaves.NEVER, Leaves.BEFORE_SHARING)
         session = self._session(question, sites, leaves)

@@ -12,14 +12,14 @@ from privfed.core.errors import Refused
 from privfed.data.federation import NO_LABEL, Examples, Meaning
 from privfed.models.loss import (
     TINY_SHARE,
-    ScoredLoss,
+    Loss,
     class_probabilities,
     log_odds,
     refuse_labels_unless,
 )
 
 
-class BinaryCrossEntropy(ScoredLoss):
+class BinaryCrossEntropy(Loss):
     """Binary cross-entropy of one output, the log-odds of class 1; scored by the ROC AUC.
 
     Accuracy predicts class 1 if its probability exceeds one half. Any constant prediction has an
@@ -78,7 +78,7 @@ class BinaryCrossEntropy(ScoredLoss):
         }
 
 
-class MultiLabel(ScoredLoss):
+class MultiLabel(Loss):
     """Binary cross-entropy of any number of labels per example; scored by recall at k.
 
     Each label has its own log-odds, and the loss is the mean over labels. recall_at_k is the
@@ -138,7 +138,7 @@ _VECTOR = 16
 """Number of values per vector instruction of a CPU."""
 
 
-class CrossEntropy(ScoredLoss):
+class CrossEntropy(Loss):
     """Cross-entropy of one class per example, or per position of a sequence; scored by accuracy.
 
     A sequence's loss is the mean over its labelled positions; accuracy is the fraction of all

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from privfed.core.deferred import Tensor, torch
 from privfed.data.federation import Examples, Meaning
 from privfed.models.form import Task
-from privfed.models.loss import ScoredLoss, refuse_labels_unless
+from privfed.models.loss import Loss, refuse_labels_unless
 
 _BOUNDS = (-1.0, 1.0)
 """Bounds of a predicted number, in scaled units."""
@@ -16,7 +16,7 @@ _UNDECLARED = 1000.0
 """Assumed squared norm of an example, if a source declares none."""
 
 
-class SquaredError(ScoredLoss):
+class SquaredError(Loss):
     """Squared error of numbers with declared bounds; scored by the mean absolute error.
 
     Labels are scaled from their bounds onto [-1, 1]. The loss is the mean squared error in scaled

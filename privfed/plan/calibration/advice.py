@@ -123,7 +123,7 @@ class Alternative(Encoded):
 
 @dataclass(frozen=True)
 class Unavailable(Encoded):
-    """A sampler and a mechanism for which no noise was computed, and the `reason`.
+    """A sampler and a mechanism for which no noise was computed, with the `reason`.
 
     `lacks` names the assumptions that do not hold, if these are the reason.
     """

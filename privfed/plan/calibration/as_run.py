@@ -1,6 +1,6 @@
 """The run that a question of `privfed calibrate` describes.
 
-A question becomes the configuration of a run, and the answer is taken from that run's plan. So
+A question is converted to a run's configuration, and answered by that run's plan. Therefore,
 Byzantine and colluding clients, aborts and a small number of bits have the same cost as in the run,
 and the same combinations are refused. If only a sampling rate is given, the answer uses integer
 numbers of clients with this ratio, and there is no secure sum.
@@ -41,7 +41,7 @@ _OF_CLIENT_PARTIES = {
 
 
 def given_flags(question: CalibrationQuestion, names: Iterable[str]) -> list[str]:
-    """Returns the flags of those fields in `names` that are not None."""
+    """Returns the flags of the fields in `names` that are not None."""
     return [f"--{name.replace('_', '-')}" for name in names if getattr(question, name) is not None]
 
 
@@ -56,7 +56,7 @@ def part_of_sites(question: CalibrationQuestion) -> float | None:
 
 
 def refuse_contradictory_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for flags that need --sites without it, and for flags that exclude it."""
+    """Raises `Refused` for flags that need --sites without it, and that exclude it with it."""
     if question.sites is None:
         _refuse_flags_without_sites(question)
         return
@@ -291,7 +291,7 @@ def _refuse_ignored(question: CalibrationQuestion) -> None:
 
 
 def _refuse_rate(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for an invalid sampling rate, or one that is given with numbers of clients.
+    """Raises `Refused` for a sampling rate that is invalid, or given with numbers of clients.
 
     A secure sum needs the numbers instead of the rate.
     """
@@ -314,7 +314,7 @@ def _refuse_rate(question: CalibrationQuestion) -> None:
 
 
 def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for flags of a secure sum without one, and if a secure sum lacks a flag."""
+    """Raises `Refused` for flags of a secure sum if there is none, and if a sum lacks a flag."""
     shares_noise = question.shares_noise
     _refuse_given(question, _OF_SUMS, question.secured, ", or with a --protocol")
     _refuse_given(question, _OF_SHARED_NOISE, shares_noise, "")
@@ -326,7 +326,7 @@ def _refuse_flags_of_sums(question: CalibrationQuestion) -> None:
     if question.mechanism_class.joint and not question.population:
         raise Refused(
             f"--mechanism is {question.mechanism}, but --population, the number of clients that "
-            "share the noise, is missing; give --population"
+            "add noise together, is missing; give --population"
         )
     if shares_noise and not (question.cohort or question.population):
         raise Refused(

@@ -43,7 +43,7 @@ _ROUNDS = {"least": 1, "most": 10**6}
 
 @dataclass(frozen=True)
 class CalibrationQuestion:
-    """A mechanism, a sampler and their numbers; the one that is missing is solved for.
+    """A mechanism, a sampler and their numbers; the missing number is solved for.
 
     Each field is a flag of `privfed calibrate` and an argument of `privfed.calibrate`, with its
     type, help, default and limits. Exactly one of epsilon, noise multiplier, rounds and expected
@@ -196,7 +196,7 @@ class CalibrationQuestion:
 
     @property
     def spacing(self) -> str:
-        """The sampler's constant for the rounds in which a client takes part once; "" if none."""
+        """The sampler's key for the rounds in which a client takes part once; "" if none."""
         return next((each for each in _SPACINGS if each in self.sampler_class.constants), "")
 
     @property

@@ -1,7 +1,7 @@
 """The reasons why combinations of parts have no proof, or are impossible.
 
 A reason depends on the declarations of the parts, never on their names, and states an alternative.
-A function yields its reasons if the situation that its docstring describes holds.
+A function that "refuses" a situation yields a reason if a run is in that situation.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def _instead(config: Config) -> str:
 
 
 def _state_that_tells_of_others(config: Config) -> Iterator[str]:
-    """Client state reveals in which rounds a client took part, which subsampling keeps secret."""
+    """Refuses client state that reveals participation, if subsampling must keep it secret."""
     mechanism = config.mechanism
     release = config.sampler.witness(0, config.data.clients).release
     if not mechanism.private or mechanism.trust == "client" or release is None:
@@ -57,7 +57,7 @@ def _clients_that_do_not_return(config: Config) -> Iterator[str]:
 
 
 def _clients_that_are_absent(config: Config) -> Iterator[str]:
-    """The server counts sampled clients as participants, although some of them are absent."""
+    """Refuses absent clients, whom the server would count as participants."""
     if config.availability.varies or config.client.drop_stragglers or config.cohort.dropout:
         yield (
             f"client.objective = {config.names['objective']!r} assumes that every sampled client "
@@ -67,7 +67,7 @@ def _clients_that_are_absent(config: Config) -> Iterator[str]:
 
 
 def _states_weighed_by_examples(config: Config) -> Iterator[str]:
-    """Sums of states give every client equal weight."""
+    """Refuses weights by examples if the server sums clients' states with equal weights."""
     if config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but with client.objective = '
@@ -98,7 +98,7 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_not_at_the_server(config: Config) -> Iterator[str]:
-    """The objective updates several models, but the server would move the run's model apart."""
+    """Refuses an objective of several models if the server updates the run's model differently."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
@@ -112,7 +112,7 @@ def _models_not_at_the_server(config: Config) -> Iterator[str]:
 
 
 def _logits_of_no_classes(config: Config) -> Iterator[str]:
-    """The objective reads outputs as logits of classes, and the loss is of another kind."""
+    """Refuses an objective that reads outputs as logits of classes if the loss has no logits."""
     if config.objective.needs_classes and not config.loss.softmax:
         yield (
             f"client.objective = {config.names['objective']!r} changes the logits of classes, "
@@ -122,7 +122,7 @@ def _logits_of_no_classes(config: Config) -> Iterator[str]:
 
 
 def _steps_for_nothing(config: Config) -> Iterator[str]:
-    """No client takes as many local steps as the objective needs to begin (`least_steps`)."""
+    """Refuses fewer local steps than the objective needs to have an effect (`least_steps`)."""
     most, least = most_steps(config), config.objective.least_steps
     if most and most < least:
         key = "client.epochs" if config.example_privacy else "client.steps"
@@ -135,7 +135,7 @@ def _steps_for_nothing(config: Config) -> Iterator[str]:
 
 
 def partial_model_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why no part of the model can be local to clients, or be trained first."""
+    """Yields every reason why a part of the model cannot be local to clients, or trained first."""
     if config.start.local:
         yield from _objectives_of_whole_models(config)
     yield from _attackers_on_their_own_way(config)
@@ -143,7 +143,7 @@ def partial_model_refusals(config: Config) -> Iterator[str]:
 
 
 def _objectives_of_whole_models(config: Config) -> Iterator[str]:
-    """The objective needs complete models, but `model.local` keeps a part with each client."""
+    """Refuses `model.local` with an objective that needs complete models."""
     objective = config.objective
     where = (
         "model.local keeps a part of the model on each client, but client.objective = "
@@ -175,7 +175,7 @@ def averages_statistics(objective: Objective) -> bool:
 
 
 def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
-    """Attackers that steer the model (`attack.steers`) need a single, complete broadcast model."""
+    """Refuses attackers that steer the model unless one complete model is broadcast."""
     if not (config.attacked and config.attack.steers):
         return
     attack = f"attack.name is {config.names['attack']!r}, which steers the broadcast model"
@@ -187,7 +187,7 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
-    """`client.local_epochs` is set, but no epochs can be only for the local part."""
+    """Refuses `client.local_epochs` if no epochs can train only the local part."""
     count, client = config.client.local_epochs, config.client
     if not count:
         return
@@ -211,7 +211,7 @@ def _epochs_of_what_stays(config: Config) -> Iterator[str]:
 
 
 def nothing_to_shorten(config: Config) -> Iterator[str]:
-    """Stragglers train fewer epochs, but all clients train only one epoch."""
+    """Refuses stragglers if all clients train only one epoch, which cannot be shortened."""
     if config.client.stragglers and config.client.epochs == 1:
         yield (
             f"client.stragglers is {config.client.stragglers}, but client.epochs is 1, so "
@@ -220,7 +220,7 @@ def nothing_to_shorten(config: Config) -> Iterator[str]:
 
 
 def no_stragglers_to_drop(config: Config) -> Iterator[str]:
-    """Stragglers are dropped, but no client, or every client, is a straggler."""
+    """Refuses to drop stragglers if no client, or every client, is a straggler."""
     if config.client.drop_stragglers and not 0.0 < config.client.stragglers < 1.0:
         yield (
             f"client.drop_stragglers is true, but client.stragglers is {config.client.stragglers}, "
@@ -230,10 +230,10 @@ def no_stragglers_to_drop(config: Config) -> Iterator[str]:
 
 
 def rates_of_zero(config: Config) -> Iterator[str]:
-    """A schedule has reached zero in the last round."""
+    """Refuses a schedule with a rate of zero in the last round, or that fails in any round."""
     schedules = {"client": config.client_schedule, "server": config.server_schedule}
     for section, schedule in schedules.items():
-        if schedule.factor(config.run.rounds) == 0.0:
+        if [schedule.factor(round) for round in range(1, config.run.rounds + 1)][-1] == 0.0:
             yield (
                 f"{section}.schedule has a learning rate of 0 in the last round, "
                 f"{config.run.rounds}, but rounds at this rate are charged without changing the "
@@ -252,7 +252,7 @@ def attack_refusals(config: Config) -> Iterator[str]:
 
 
 def _attackers_without_attack(config: Config) -> Iterator[str]:
-    """An attack has no attackers, attackers have no attack, or an attack's hooks are undeclared."""
+    """Refuses an attack without attackers, attackers without attack, and undeclared hooks."""
     name, attackers = config.names["attack"], config.attackers
     fraction, given = attackers.fraction, "fraction" in attackers.model_fields_set
     acts = config.attack.acts or attackers.false_claims
@@ -286,7 +286,7 @@ def _false_claims(config: Config) -> Iterator[str]:
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
-    """Details of an attack are set, but there is no attack (`attack.acts`, `false_claims`)."""
+    """Refuses details of an attack if there is no attack (`attack.acts`, `false_claims`)."""
     given = config.attackers
     details = (given.selection, given.stage, given.replaces, given.first_round, given.last_round)
     usual = ("once", "auto", "messages", 1, 0)
@@ -298,7 +298,7 @@ def _details_without_attack(config: Config) -> Iterator[str]:
 
 
 def _all_clients_pool(config: Config) -> Iterator[str]:
-    """Attackers pool examples (`Knowledge.ATTACKERS_DATA`), and any client may become one."""
+    """Refuses attackers that pool their examples if any client may become an attacker."""
     pools = Knowledge.ATTACKERS_DATA in config.attack.knows
     if pools and config.attackers.selection == "round":
         yield (
@@ -310,7 +310,7 @@ def _all_clients_pool(config: Config) -> Iterator[str]:
 
 
 def _labels_changed_twice(config: Config) -> Iterator[str]:
-    """The attack changes labels (`attack.poisons`), and so does the shift (`changes_labels`)."""
+    """Refuses an attack that changes labels together with a shift that changes labels."""
     if config.attack.poisons and config.shift.changes_labels:
         yield (
             f"attack.name = {config.names['attack']!r} and data.shift = "
@@ -319,7 +319,7 @@ def _labels_changed_twice(config: Config) -> Iterator[str]:
 
 
 def _weights_not_requested(config: Config) -> Iterator[str]:
-    """Attackers overstate their weight, but clients send none (`sends_weights`)."""
+    """Refuses attackers that overstate their weight if clients send none (`sends_weights`)."""
     if config.attackers.weight == 1.0:
         return
     try:
@@ -335,7 +335,7 @@ def _weights_not_requested(config: Config) -> Iterator[str]:
 
 
 def _counts_not_requested(config: Config) -> Iterator[str]:
-    """Attackers report false counts to adaptive clipping, but no such counts are simulated."""
+    """Refuses false counts for adaptive clipping unless such counts are simulated."""
     count = config.attackers.clip_count
     if count != "true" and not config.mechanism.adaptive:
         yield (

@@ -70,7 +70,7 @@ def rule_refusals(config: Config) -> Iterator[str]:
 
 
 def _rows_under_noise(choice: _Choice) -> Iterator[str]:
-    """The rule needs rows, but noise is added by the server or in a secure sum (`trust`)."""
+    """Refuses a rule on rows if the server or a secure sum adds the noise (`trust`)."""
     mechanism = choice.config.mechanism
     if mechanism.private and not choice.by_sums and mechanism.trust != "client":
         yield (
@@ -82,7 +82,7 @@ def _rows_under_noise(choice: _Choice) -> Iterator[str]:
 
 
 def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
-    """The rule needs rows, but the protocol hides single rows (`hides_rows`)."""
+    """Refuses a rule on rows if the protocol hides single rows (`hides_rows`)."""
     if not choice.by_sums and choice.config.secured:
         yield (
             f"{choice.name} needs rows, which a secure sum never reveals; use a rule that needs "
@@ -91,7 +91,7 @@ def _rows_under_secure_sums(choice: _Choice) -> Iterator[str]:
 
 
 def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
-    """The rule stores messages by client (`keeps`), but pre-aggregators give mixtures of rows."""
+    """Refuses pre-aggregators, which mix rows, if the rule stores messages by client (`keeps`)."""
     rule = choice.config.rule
     if choice.config.before and isinstance(rule, RowRule) and rule.keeps(1):
         off = ", or aggregation.history = false" if "history" in type(rule).model_fields else ""
@@ -102,7 +102,7 @@ def _histories_of_mixtures(choice: _Choice) -> Iterator[str]:
 
 
 def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
-    """The rule is for updates, but clients also send other values.
+    """Refuses a rule that supports only updates if clients also send other values.
 
     The objective declares this (`sends_updates_alone`, `sums_states`, `exchanges`).
     """
@@ -123,7 +123,7 @@ def _messages_other_than_updates(choice: _Choice) -> Iterator[str]:
 
 
 def _weights_that_may_be_false(choice: _Choice) -> Iterator[str]:
-    """Weights are set, but a Byzantine-robust rule (`robust`) gives all rows equal weight."""
+    """Refuses weights if a Byzantine-robust rule (`robust`) gives all rows equal weight."""
     aggregation = choice.config.aggregation
     if not choice.plain and (aggregation.weights == "examples" or aggregation.silo_weights):
         yield (
@@ -134,7 +134,7 @@ def _weights_that_may_be_false(choice: _Choice) -> Iterator[str]:
 
 
 def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
-    """A bound on weights by numbers of examples is set, but there are no such weights."""
+    """Refuses a bound on weights by numbers of examples if there are no such weights."""
     most = choice.config.aggregation.most_examples
     if most and not weighs_by_examples(choice.config, choice.rule):
         yield (
@@ -145,7 +145,7 @@ def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
-    """The clipping norm changes (`adaptive`), but the rule's terms are bounded by the first one."""
+    """Refuses an adaptive clipping norm if the rule bounds its terms by the first norm."""
     if choice.by_sums and not choice.plain and choice.config.mechanism.adaptive:
         yield (
             "privacy.adaptive_clip is true, so the clip changes between rounds, but the terms of "
@@ -155,7 +155,7 @@ def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
 
 
 def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
-    """A key of pre-aggregators is set, but no pre-aggregator in aggregation.before has it."""
+    """Refuses a key of pre-aggregators that no pre-aggregator in `aggregation.before` has."""
     keys, listed = choice.config.aggregation, choice.config.before
     has = {key for part in listed for key in type(part).model_fields}
     for key, names in _keys_before().items():
@@ -169,7 +169,7 @@ def _keys_of_what_is_not_before(choice: _Choice) -> Iterator[str]:
 
 
 def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
-    """The server's root set would consist of examples of clients that train."""
+    """Refuses a root set that would consist of examples of clients that train."""
     if choice.config.aggregation.root and choice.config.data.holdout == "examples":
         yield (
             'aggregation.root is set, but with data.holdout = "examples" the root set would be '
@@ -178,7 +178,7 @@ def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
-    """The rule's terms may exceed the range of a secure sum without noise."""
+    """Refuses a rule whose terms may exceed the range of a secure sum without noise."""
     protocol, rule = choice.config.row_hiding, choice.rule
     if protocol is None or choice.config.mechanism.private:
         return
@@ -193,7 +193,7 @@ def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
 
 
 def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
-    """More Byzantine clients are expected than the rule tolerates (`most`)."""
+    """Refuses more expected Byzantine clients than the rule tolerates (`most`)."""
     byzantine, size = choice.config.aggregation.byzantine, choice.config.sampler.size
     tolerated = tolerates(choice.rule, size)
     if byzantine > tolerated:
@@ -205,7 +205,7 @@ def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
 
 
 def _root_set(choice: _Choice) -> Iterator[str]:
-    """A root set is missing, or is set although the rule uses none (`needs`)."""
+    """Refuses a missing root set if the rule uses one (`needs`), and a set one if it uses none."""
     root, needed = choice.config.aggregation.root, "root" in choice.needs
     if needed and not root:
         yield (

@@ -13,7 +13,7 @@ from privfed.sampling.cohort import draws_of
 
 
 def unproven_objective(config: Config) -> Iterator[str]:
-    """The objective declares that it has no proof under privacy (`unproven`)."""
+    """Refuses an objective that declares that it has no proof under privacy (`unproven`)."""
     objective = config.objective
     if config.mechanism.private and objective.unproven:
         yield (
@@ -23,7 +23,7 @@ def unproven_objective(config: Config) -> Iterator[str]:
 
 
 def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
-    """Adaptive clipping counts clients within the norm, but absent clients are miscounted."""
+    """Refuses adaptive clipping if clients may be absent: it would miscount them."""
     absent = (
         config.availability.varies or config.client.drop_stragglers or config.cohort.dropout > 0
     )
@@ -36,7 +36,7 @@ def adaptive_clip_of_absent_clients(config: Config) -> Iterator[str]:
 
 
 def weights_by_private_sizes(config: Config) -> Iterator[str]:
-    """Clients would send their numbers of examples as weights, which no noise protects."""
+    """Refuses private numbers of examples as weights, which no noise protects."""
     if config.mechanism.private and config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but under privacy a client\'s number of examples '
@@ -63,7 +63,7 @@ def canary_refusals(config: Config) -> Iterator[str]:
 
 
 def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
-    """There is no claim to test without a private mechanism."""
+    """Refuses canaries without a private mechanism: there is no claim to test."""
     if not config.mechanism.private:
         yield (
             f'{canaries}, but with privacy.mechanism = "none" there is no claim to test; set '
@@ -72,7 +72,7 @@ def _nothing_claimed(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
-    """There are too few canaries for evidence. (`check` reports the cost of many canaries.)"""
+    """Refuses too few canaries for evidence. (`check` reports the cost of many canaries.)"""
     if config.audit.canaries < _FEWEST:
         yield (
             f"{canaries}, but so few canaries cannot refute a claim; expected at least {_FEWEST}, "
@@ -81,7 +81,7 @@ def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
-    """Canaries would displace clients from cohorts (`shares_places`), which no event covers."""
+    """Refuses canaries that would displace clients from cohorts (`shares_places`)."""
     sampler = config.sampler
     witness = sampler.witness(0, config.data.clients)
     if sampler.shares_places and not witness.shares_places:
@@ -93,7 +93,7 @@ def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
-    """Sites on machines of their own accept rows only from their own clients."""
+    """Refuses canaries at sites on their own machines, which accept only their own clients."""
     if config.apart:
         yield (
             f"{canaries}, but clients are at sites on machines of their own (data.site_partition = "
@@ -103,7 +103,7 @@ def _sites_elsewhere(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _full_sums(config: Config, canaries: str) -> Iterator[str]:
-    """All clients take part in each secure sum, whose capacity is too small for the canaries."""
+    """Refuses a capacity of secure sums below the number of clients and canaries together."""
     witness, capacity = config.sampler.witness(0, config.data.clients), config.secure.capacity
     all_clients = config.data.clients + config.audit.canaries
     if capacity and not witness.random and not witness.shares_places and capacity < all_clients:
@@ -114,7 +114,7 @@ def _full_sums(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
-    """Runs with simulated attackers have no guarantee to test."""
+    """Refuses canaries in runs with simulated attackers, which have no guarantee to test."""
     if config.attacked:
         yield (
             f"{canaries}, but runs with attackers (attack.fraction) have no claim to test; remove "
@@ -123,7 +123,7 @@ def _with_attackers(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
-    """Canaries train on examples, but clients have state, own ledgers or several rows here."""
+    """Refuses canaries that train if clients have state, own ledgers or rows at several sites."""
     instead = 'use audit.kind = "update"'
     if config.keeping:
         yield (
@@ -148,7 +148,7 @@ def _not_as_others_train(config: Config, canaries: str) -> Iterator[str]:
 
 
 def unproven_draw(config: Config) -> Iterator[str]:
-    """The sampler itself has no proof for this population (`Sampler.witness`)."""
+    """Refuses a sampler without a proof for this population (`Sampler.witness`)."""
     try:
         config.sampler.witness(0, config.data.clients)
     except Refused as refused:
@@ -156,7 +156,7 @@ def unproven_draw(config: Config) -> Iterator[str]:
 
 
 def draw_by_sizes(config: Config) -> Iterator[str]:
-    """Sampling by numbers of examples would use private data, or count examples twice."""
+    """Refuses sampling by size if sizes are private, rates must be equal, or weights apply."""
     if not config.sampler.reads_sizes:
         return
     sampler, weights = f"cohort.sampler is {config.names['sampler']!r}", config.aggregation.weights
@@ -179,7 +179,7 @@ def draw_by_sizes(config: Config) -> Iterator[str]:
 
 
 def secret_slots(config: Config) -> Iterator[str]:
-    """Privacy amplification needs secret slots, which another part reveals."""
+    """Refuses a sampler that needs secret slots if another part would reveal them."""
     release = release_of_draw(config)
     if not isinstance(release, RandomAllocation) or not config.mechanism.private:
         return

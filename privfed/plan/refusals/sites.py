@@ -30,7 +30,7 @@ def silo_refusals(config: Config) -> Iterator[str]:
 
 
 def _silo_weights(config: Config) -> Iterator[str]:
-    """Weights of silos are set, but have no effect, or do not fit the clients."""
+    """Refuses weights of silos that have no effect, or do not fit the clients."""
     weights = config.aggregation.silo_weights
     if not weights:
         return
@@ -52,7 +52,7 @@ def _silo_weights(config: Config) -> Iterator[str]:
 
 
 def _examples_of_phones(config: Config) -> Iterator[str]:
-    """DP-SGD at clients protects single examples, but clients are not silos."""
+    """Refuses DP-SGD for single examples (`client.privacy`) if clients are not silos."""
     if config.data.setting != "cross_silo":
         yield (
             f"client.privacy.mechanism is {_name(config)!r}, which protects single examples of a "
@@ -62,7 +62,7 @@ def _examples_of_phones(config: Config) -> Iterator[str]:
 
 
 def _mixed_precision(config: Config) -> Iterator[str]:
-    """DP-SGD clips gradients of single examples in full precision only."""
+    """Refuses DP-SGD in other than full precision, which gradients of single examples need."""
     if config.run.precision in ("mixed", "fast"):
         yield (
             f'run.precision is "{config.run.precision}", but client.privacy.mechanism = '
@@ -72,9 +72,9 @@ def _mixed_precision(config: Config) -> Iterator[str]:
 
 
 def _unnoised_reads_of_examples(config: Config) -> Iterator[str]:
-    """The objective uses examples outside of the local steps, which alone have noise.
+    """Refuses an objective that uses examples outside of the local steps, where there is no noise.
 
-    It declares this by `anchored`, `measures`, `exchanges`, `grouping` or `changes_loss`.
+    Objectives declare this by `anchored`, `measures`, `exchanges`, `grouping` or `changes_loss`.
     """
     if _reads_examples(config.objective):
         instead = offered("objective", lambda part: not _reads_examples(part))
@@ -93,7 +93,7 @@ def _reads_examples(objective: Objective) -> bool:
 
 
 def _steps_counted_twice(config: Config) -> Iterator[str]:
-    """A number of local steps is set, but the keys of DP-SGD determine the charged steps."""
+    """Refuses `client.steps` if the keys of DP-SGD determine the number of charged steps."""
     if config.client.steps:
         yield (
             f"client.steps is {config.client.steps}, but client.privacy.mechanism = "
@@ -103,7 +103,7 @@ def _steps_counted_twice(config: Config) -> Iterator[str]:
 
 
 def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
-    """Weights would reveal a silo's number of examples, which DP-SGD protects."""
+    """Refuses weights that would reveal a silo's number of examples, which DP-SGD protects."""
     if config.aggregation.weights == "examples":
         yield (
             'aggregation.weights is "examples", but a silo\'s number of examples is protected '
@@ -113,7 +113,7 @@ def _weights_that_tell_sizes(config: Config) -> Iterator[str]:
 
 
 def _draws_that_tell_sizes(config: Config) -> Iterator[str]:
-    """Sampling (`reads_sizes`) would reveal a silo's number of examples, which DP-SGD protects."""
+    """Refuses samplers that would reveal a silo's size, which DP-SGD protects (`reads_sizes`)."""
     if config.sampler.reads_sizes:
         yield (
             f"cohort.sampler is {config.names['sampler']!r}, but a silo's number of examples is "
@@ -146,7 +146,7 @@ def site_refusals(config: Config) -> Iterator[str]:
 
 
 def _sites_that_are_none(config: Config) -> Iterator[str]:
-    """Sites are to be the parties, but there are no sites, or no sum has parties."""
+    """Refuses sites as parties of sums if there are no sites, or no sum has parties."""
     if config.secure.parties != "sites" or config.by_sites:
         return
     if not config.data.sites:
@@ -163,7 +163,7 @@ def _sites_that_are_none(config: Config) -> Iterator[str]:
 
 
 def _clients_at_several_sites(config: Config) -> Iterator[str]:
-    """A client has rows at several sites, for which other parts have no proof."""
+    """Refuses clients with rows at several sites if another part has no proof for them."""
     parts, mechanism = config.data.sites_per_client, config.mechanism
     if parts == 1:
         return
@@ -202,7 +202,7 @@ def _clients_at_several_sites(config: Config) -> Iterator[str]:
 
 
 def _thresholds(config: Config) -> Iterator[str]:
-    """The minimum number n_min of surviving sites is too small.
+    """Refuses too small a minimum number n_min of surviving sites.
 
     With k colluding sites and threshold t, n_min - k >= 1 and n_min >= t must hold (rules of proof,
     section 9.1, S5 and S6).
@@ -232,7 +232,7 @@ def _thresholds(config: Config) -> Iterator[str]:
 
 
 def _numbers_of_clients(config: Config) -> Iterator[str]:
-    """Keys for cohorts of clients are set, but the parties are sites, which all take part."""
+    """Refuses keys for cohorts of clients if the parties are sites, which all take part."""
     keys = {"secure.capacity": config.secure.capacity}
     values = config.values()["secure"]
     keys |= {f"secure.{name}": values.get(name, 0) for name in ("admitted", "neighbours")}
@@ -245,7 +245,7 @@ def _numbers_of_clients(config: Config) -> Iterator[str]:
 
 
 def _unproven_draws(config: Config) -> Iterator[str]:
-    """Sites sample their own clients, which is proved only for Poisson sampling or all clients."""
+    """Refuses samplers other than Poisson and full if sites sample their own clients."""
     if config.mechanism.private and not isinstance(
         release_of_draw(config), PoissonSampled | Gaussian
     ):
@@ -256,7 +256,7 @@ def _unproven_draws(config: Config) -> Iterator[str]:
 
 
 def _states_at_sites(config: Config) -> Iterator[str]:
-    """Clients would keep state between rounds, but sites support no such state."""
+    """Refuses clients with state between rounds at sites, which keep no such state."""
     if config.keeping:
         yield (
             f"{config.keeping} keeps client state between rounds, but sites keep none: at a site, "
@@ -266,7 +266,7 @@ def _states_at_sites(config: Config) -> Iterator[str]:
 
 
 def _attackers_elsewhere(config: Config) -> Iterator[str]:
-    """Attackers are simulated, but sites on machines of their own simulate none."""
+    """Refuses attackers at sites on their own machines, which simulate none."""
     if config.apart and config.attacked:
         yield (
             f"attack.fraction is {config.attackers.fraction:g}, but clients are at sites on "
@@ -276,7 +276,7 @@ def _attackers_elsewhere(config: Config) -> Iterator[str]:
 
 
 def _one_view(config: Config) -> Iterator[str]:
-    """A party is named, but with sites one guarantee holds against the server and readers."""
+    """Refuses `privacy.against` with sites: one guarantee holds against server and readers."""
     if config.privacy.against != "server":
         yield (
             f"privacy.against is {config.privacy.against!r}, but if sites sample their own "
@@ -286,7 +286,7 @@ def _one_view(config: Config) -> Iterator[str]:
 
 
 def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
-    """Attackers would send unbounded rows, but an honest site bounds its clients' rows."""
+    """Refuses attackers that send unbounded rows at honest sites, which bound all rows."""
     if config.attacked and config.attackers.stage == "after_bound":
         yield (
             'attack.stage is "after_bound", but a site bounds each of its clients\' rows, and '
@@ -296,7 +296,7 @@ def _bounds_that_sites_keep(config: Config) -> Iterator[str]:
 
 
 def _noise_twice(config: Config) -> Iterator[str]:
-    """Each site's own noise already protects its sum, so a secure sum has no effect."""
+    """Refuses a secure sum if each site's own noise already protects its sum."""
     if config.mechanism.trust == "client" and config.secured:
         yield (
             f"secure.protocol is {config.names['protocol']!r}, but with privacy.mechanism = "
@@ -307,7 +307,7 @@ def _noise_twice(config: Config) -> Iterator[str]:
 
 
 def _rules_on_rows(config: Config) -> Iterator[str]:
-    """The rule needs clients' rows, but sites send only sums."""
+    """Refuses a rule on clients' rows, since sites send only sums."""
     try:
         rule = rule_of(config)
     except Refused:

@@ -26,7 +26,7 @@ def joint_noise_refusals(config: Config) -> Iterator[str]:
 
 
 def _draws(config: Config, mechanism: str) -> Iterator[str]:
-    """Cohorts are sampled, so a client could be in a cohort of colluders, who know its noise."""
+    """Refuses sampled cohorts: all others in a cohort could be colluders, who know the noise."""
     witness = config.sampler.witness(0, config.data.clients)
     if witness.random or witness.rate < 1:
         yield (
@@ -38,7 +38,7 @@ def _draws(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
-    """The noise protects rows that the server receives, but a secure sum hides rows."""
+    """Refuses secure sums, since the noise protects rows that the server receives."""
     if config.secured:
         yield (
             f"{mechanism} protects rows that the server receives, but with secure.protocol = "
@@ -48,7 +48,7 @@ def _hidden_rows(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _sites(config: Config, mechanism: str) -> Iterator[str]:
-    """Clients share secrets, but the parties are sites."""
+    """Refuses sites as parties, since the proof is for clients that share secrets."""
     if config.by_sites:
         yield (
             f"{mechanism} is proved for clients that share secrets with each other, but the "
@@ -58,18 +58,18 @@ def _sites(config: Config, mechanism: str) -> Iterator[str]:
 
 
 def _canaries_in_shares(config: Config, mechanism: str) -> Iterator[str]:
-    """Without a canary, the noise of all other rows would change, which reveals its absence."""
+    """Refuses canaries: the absence of one would change the noise of all other rows."""
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, but with {mechanism} every client shares "
             "noise with every other participant, so leaving a canary out would change all rows, "
-            "which reveals that it is absent; remove audit.canaries, and test the mechanism alone: "
+            "which reveals its absence; remove audit.canaries, and test the mechanism alone: "
             "`privfed audit --mechanism RUN.toml`"
         )
 
 
 def _evaluations(config: Config, mechanism: str) -> Iterator[str]:
-    """Clients evaluate, but their metrics are summed, and rows that share noise are averaged."""
+    """Refuses evaluation by clients, which sums metrics: the noise is for rows of a rule."""
     if config.evaluation_rounds.every:
         yield (
             f'evaluation.by is "clients", so metrics are summed, but {mechanism} is for rows that '
@@ -99,7 +99,7 @@ def _named(config: Config) -> str:
 
 
 def _more_than_an_update(config: Config) -> Iterator[str]:
-    """A compressed message must be one update `[d]` in one exchange, but clients send more."""
+    """Refuses objectives that send more than one update `[d]` in one exchange."""
     if not _sends_an_update(config.objective):
         yield (
             f"{_named(config)} is for messages that are one update, but client.objective = "
@@ -116,7 +116,7 @@ def _sends_an_update(objective: Objective) -> bool:
 
 
 def _states_with_gradients(config: Config) -> Iterator[str]:
-    """Client state would have to hold a compression error and a gradient (`anchored`)."""
+    """Refuses client state that would hold both a compression error and a gradient."""
     if config.compression.keeps and config.objective.anchored == "all":
         yield (
             f"client.objective = {config.names['objective']!r} stores a gradient in a client's "
@@ -126,7 +126,7 @@ def _states_with_gradients(config: Config) -> Iterator[str]:
 
 
 def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
-    """The compression is not `linear`, so it saves no bytes unless the server receives rows."""
+    """Refuses compression that is not `linear` if it would save no bytes."""
     if config.compression.linear:
         return
     linear = offered("compression", lambda part: part.compresses and part.linear)
@@ -153,7 +153,7 @@ def _rows_that_are_not_sent(config: Config) -> Iterator[str]:
 
 
 def _rules_for_models(config: Config) -> Iterator[str]:
-    """The rule depends on earlier updates or on layers, but compressed messages have neither."""
+    """Refuses a rule that needs earlier updates or model layers: compressed rows have neither."""
     try:
         rule = rule_of(config)
     except Refused:
@@ -169,7 +169,7 @@ def _rules_for_models(config: Config) -> Iterator[str]:
 
 
 def _noise_of_other_rounds(config: Config) -> Iterator[str]:
-    """Noise is correlated over rounds (`remembers`), but entries differ in each (`fresh`)."""
+    """Refuses noise correlated over rounds if entries differ in each round (`fresh`)."""
     if config.mechanism.remembers and config.compression.fresh:
         yield (
             f"privacy.mechanism is {config.names['mechanism']!r}, whose noise cancels over rounds "
@@ -179,7 +179,7 @@ def _noise_of_other_rounds(config: Config) -> Iterator[str]:
 
 
 def _two_exchanges(config: Config) -> Iterator[str]:
-    """Clients send two parts of one update (`exchanges`), which other parts cannot combine."""
+    """Refuses two messages per update (`exchanges`) if another part supports only one."""
     if config.compression.exchanges == 1:
         return
     try:
@@ -212,7 +212,7 @@ def _two_exchanges(config: Config) -> Iterator[str]:
 
 
 def _canaries(config: Config) -> Iterator[str]:
-    """Canaries are scored by releases of whole updates, but messages are compressed."""
+    """Refuses canaries, which are scored by releases of whole updates, not compressed ones."""
     if config.audit.canaries:
         yield (
             f"audit.canaries is {config.audit.canaries}, but canaries are scored by releases of "
@@ -222,7 +222,7 @@ def _canaries(config: Config) -> Iterator[str]:
 
 
 def secure_sum_refusals(config: Config) -> Iterator[str]:
-    """Yields every reason why a secure sum is not possible, or keys need a secure sum."""
+    """Yields every reason why a secure sum is not possible, or a key requires one."""
     yield from _party_without_shared_noise(config)
     if not config.secured:
         yield from _shared_noise_without_sums(config)
@@ -236,7 +236,7 @@ def secure_sum_refusals(config: Config) -> Iterator[str]:
 
 
 def _party_without_shared_noise(config: Config) -> Iterator[str]:
-    """A party is named, but only shared noise (`trust`) distinguishes two parties."""
+    """Refuses `privacy.against` without distributed noise, which alone has two guarantees."""
     if config.privacy.against != "server" and config.mechanism.trust != "sum":
         yield (
             f"privacy.against is {config.privacy.against!r}, but only distributed noise "
@@ -245,7 +245,7 @@ def _party_without_shared_noise(config: Config) -> Iterator[str]:
 
 
 def _shared_noise_without_sums(config: Config) -> Iterator[str]:
-    """The mechanism adds noise within a secure sum (`trust`), but there is no secure sum."""
+    """Refuses a mechanism that adds noise within a secure sum if there is no secure sum."""
     if config.mechanism.trust == "sum":
         yield (
             f"privacy.mechanism = {config.names['mechanism']!r} adds its noise within a secure "
@@ -255,7 +255,7 @@ def _shared_noise_without_sums(config: Config) -> Iterator[str]:
 
 
 def _keys_without_protocol(config: Config) -> Iterator[str]:
-    """Keys of secure sums are set, but there is no secure sum."""
+    """Refuses keys of secure sums if there is no secure sum."""
     for key, unset in (("capacity", 0), ("minimum", 0), ("simulate", "messages")):
         if getattr(config.secure, key) != unset:
             yield (
@@ -265,7 +265,7 @@ def _keys_without_protocol(config: Config) -> Iterator[str]:
 
 
 def _impossible_limits(config: Config) -> Iterator[str]:
-    """The protocol itself refuses these limits."""
+    """Refuses limits that the protocol itself refuses."""
     try:
         config.protocol.over(configured_limits(config))
     except Refused as refused:
@@ -273,7 +273,7 @@ def _impossible_limits(config: Config) -> Iterator[str]:
 
 
 def _layers_without_secrets(config: Config) -> Iterator[str]:
-    """The mechanism adds noise in layers (`layered`), but the protocol cannot remove layers."""
+    """Refuses noise in layers (`layered`) if the protocol cannot remove layers."""
     mechanism = config.mechanism
     if mechanism.trust == "sum" and mechanism.layered and not config.protocol.layers:
         yield (
@@ -283,7 +283,7 @@ def _layers_without_secrets(config: Config) -> Iterator[str]:
 
 
 def _minimum_above_capacity(config: Config) -> Iterator[str]:
-    """More survivors are required than a sum may have clients."""
+    """Refuses a minimum of survivors above the number of clients that a sum may have."""
     secure = config.secure
     if secure.capacity and secure.minimum > secure.capacity:
         yield (
@@ -293,7 +293,7 @@ def _minimum_above_capacity(config: Config) -> Iterator[str]:
 
 
 def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
-    """Decrypted sums are `approximate`, but other parties than the key holder would see them."""
+    """Refuses `approximate` decrypted sums that parties other than the key holder would see."""
     if config.protocol.approximate and config.mechanism.trust != "server":
         yield (
             f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, but "
@@ -303,7 +303,7 @@ def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
 
 
 def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
-    """The probability of dropouts, from which that of aborts is computed, is not known."""
+    """Refuses dropouts of unknown probability: that of aborts is computed from it."""
     if config.by_sites:  # the senders are sites, whichever of their clients are available
         return
     if config.client.drop_stragglers or config.availability.varies:

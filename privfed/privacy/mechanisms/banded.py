@@ -82,7 +82,7 @@ class Banded(CorrelatedMechanism):
     """Coefficients c, from c_0 = 1, in multiples of 2^-20; by default those with the least noise
     over the rounds of the run."""
     solved_for: int = Field(0, ge=0)
-    """Number of rounds that these were optimised for; 0 if they are given."""
+    """Number of rounds for which the coefficients were optimised; 0 if they are given."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = standard deviation of Z over clip |c|; None until calibrated from epsilon."""
 
@@ -94,7 +94,7 @@ class Banded(CorrelatedMechanism):
         if value is None:
             return None
         if not value or value[0] != 1.0 or any(abs(c) > 1 or c % UNIT for c in value):
-            raise ValueError("expected 1.0 first, and multiples of 2^-20 between -1 and 1")
+            raise ValueError("expected 1.0 first, then multiples of 2^-20 between -1 and 1")
         return value
 
     @model_validator(mode="before")
@@ -108,7 +108,7 @@ class Banded(CorrelatedMechanism):
         if self.toeplitz is not None and len(self.toeplitz) != self.bands:
             raise ValueError(
                 f"bands is {self.bands}, but toeplitz has {len(self.toeplitz)} coefficients; "
-                "expected equally many: leave out privacy.bands"
+                "expected equally many: remove privacy.bands"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""Buffered linear Toeplitz noise (BLT): correlated over all rounds, with a memory of a few rows."""
+"""Buffered linear Toeplitz noise (BLT): correlated over all rounds, by a few stored rows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Buffered(CorrelatedMechanism):
     outputs: tuple[float, ...] | None = Field(None, strict=False)
     """Outputs omega, one per decay, nonnegative, of sum at most 1; by default optimised too."""
     solved_for: int = Field(0, ge=0)
-    """Number of rounds that these were optimised for; 0 if they are given."""
+    """Number of rounds for which decays and outputs were optimised; 0 if they are given."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = standard deviation of Z over clip |c|; None until calibrated from epsilon."""
 
@@ -101,7 +101,7 @@ class Buffered(CorrelatedMechanism):
         if len(self.decays) != self.buffers:
             raise ValueError(
                 f"buffers is {self.buffers}, but there are {len(self.decays)} decays; expected "
-                "equally many: leave out privacy.buffers"
+                "equally many: remove privacy.buffers"
             )
         try:
             refuse_unproven(self.decays, self.outputs)
@@ -162,9 +162,9 @@ class Buffered(CorrelatedMechanism):
         return Encoding(self.clip)
 
     def _solved(self) -> Buffers:
-        """Returns the buffers. Raises `ValueError` before they are optimised."""
+        """Returns the optimised buffers. Raises `ValueError` before the run is planned."""
         if self.decays is None or self.outputs is None:
             raise ValueError(
-                "the parameters of these buffers are not computed yet; plan the run first"
+                "the parameters of the buffers have not been computed; plan the run first"
             )
         return Buffers(self.decays, self.outputs)

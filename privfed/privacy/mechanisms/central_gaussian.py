@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,7 +36,7 @@ from privfed.privacy.noise.gaussian_on_grid import (
 from privfed.sampling.cohort import Witness
 
 _BATCH_SIZE = 1 << 17
-"""Numbers whose noise is drawn and added at once, for each thread."""
+"""Numbers per thread whose noise is drawn and added at once."""
 
 
 class CentralGaussian(AdaptiveClip):
@@ -44,7 +44,7 @@ class CentralGaussian(AdaptiveClip):
 
     Releases (sum of clipped updates + N(0, (z C)^2 I)) / (q N), once per exchange.
 
-    *Releases*: that vector `[d]` for every exchange of the round, and nothing else.
+    *Releases*: this vector `[d]` for every exchange of the round, and nothing else.
 
     *Unit and adjacency*: one client with all its examples; the adjacency relation is the sampler's:
     add/remove (poisson, truncated_poisson), replace-one (fixed_size), or zero-out (full, cyclic).
@@ -89,7 +89,7 @@ class CentralGaussian(AdaptiveClip):
         return Event(witness.sampled(noise), witness.sampler, witness.relation)
 
     def with_clip(self, clip: float) -> Mechanism:
-        return cast("Mechanism", CentralGaussian(clip=clip))
+        return CentralGaussian(clip=clip)
 
     def noise_on_update(self, size: int) -> float:
         """Returns the noise standard deviation on a sum, in clips. Raises `Refused` if inexact."""
@@ -107,10 +107,10 @@ class CentralGaussian(AdaptiveClip):
         return layout.length + self.adaptive_clip
 
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
-        """Adds the noise of `part` of the sum; parts that cover the sum add up to all of its noise.
+        """Adds the noise of `part` of the sum; parts that cover the sum add all of its noise.
 
-        Each number of a sum over processes gets its noise N(0, (z C)^2) from one of them,
-        independently of all others: the release has the same distribution as with one process.
+        If several processes compute the sum, one of them adds the noise N(0, (z C)^2) to a number,
+        independently of all other numbers: the release is distributed as with one process.
         """
         require_bounded(total, self._norm(state))
         sums = total.total.clone()
@@ -121,7 +121,7 @@ class CentralGaussian(AdaptiveClip):
     def _noised_blocks(
         self, total: BoundedSum, keys: Keys, part: slice
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yields the blocks of the sum in `part`: each block's place and noised numbers."""
+        """Yields the blocks of the sum in `part`: each block's slice and noised numbers."""
         std, batch = self._noise() * total.bound, _BATCH_SIZE * torch.get_num_threads()
         for start in range(part.start, part.stop, batch):
             block = slice(start, min(start + batch, part.stop))
@@ -154,9 +154,8 @@ class CentralGaussian(AdaptiveClip):
 class CorrelatedMechanism(NoisedMechanism):
     """Releases x_t + Y_t in round t, over a constant divisor, where C Y = Z.
 
-    x_t is the sum of clipped rows, Z is independent over rounds, and C is public. Y follows only
-    from the keys that the server stores: with independent keys the mechanism would be a different
-    one.
+    x_t is the sum of clipped rows, Z is independent over rounds, and C is public. Y must be drawn
+    from the keys that the server stores: with independent keys the mechanism would be another one.
     """
 
     trust: ClassVar[Literal["server"]] = "server"
@@ -164,13 +163,13 @@ class CorrelatedMechanism(NoisedMechanism):
 
     @abstractmethod
     def std(self) -> float:
-        """The standard deviation of Z in clips, equal to that of the first round's noise."""
+        """The standard deviation of Z, and of the first round's noise, in clipping norms."""
 
     def noise_on_update(self, size: int = 1) -> float:
         return self.std()
 
     def with_clip(self, clip: float) -> Mechanism:
-        return cast("Mechanism", CentralGaussian(clip=clip))
+        return CentralGaussian(clip=clip)
 
     def release(
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
@@ -185,7 +184,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
 
 def refuse_exchanges(exchanges: int) -> None:
-    """Raises `Refused` for rounds of several exchanges, for which correlated noise has no proof."""
+    """Refuses rounds of several exchanges, for which correlated noise has no proof."""
     if exchanges > 1:
         raise Refused(
             f"noise that is correlated over rounds has no proof for rounds of {exchanges} "

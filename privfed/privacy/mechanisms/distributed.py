@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Self, cast
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -42,8 +42,8 @@ class InLayers(DistributedNoise):
     """Noise of a kind whose sums have a distribution that depends on their variance alone."""
 
     sizing: Literal["minimum", "layers"] = "minimum"
-    """"minimum": the least number of survivors provides the noise. "layers": excess noise is
-    removed after dropouts are known, so that the total is exact."""
+    """"minimum": the least number of survivors adds enough noise. "layers": excess noise is removed
+    after dropouts are known, so that the total is exact."""
 
     kind: ClassVar[str]
     """Name of the noise in `privfed.privacy.noise.shares.SHARES`."""
@@ -61,7 +61,7 @@ class InLayers(DistributedNoise):
     def _largest_std(self) -> float:
         """Returns the largest standard deviation of a share, in steps; it is smaller with layers.
 
-        With few survivors each one keeps more layers, whose sum must be sampled as well.
+        If few clients survive, each keeps more layers, and the sum of these must be sampled, too.
         """
         most = super()._largest_std()
         setting = self._planned_setting()
@@ -90,7 +90,7 @@ class InLayers(DistributedNoise):
 
 
 class SkellamNoise(InLayers):
-    """Distributed Skellam noise, for coarse grids: few bits, or shares of less than three steps.
+    """Distributed Skellam noise, for coarse grids: few bits, or shares of fewer than three steps.
 
     Releases (sum of encoded, clipped updates + Skellam of variance (z C)^2 or more) / (q N).
 
@@ -114,16 +114,16 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
 
     Releases (sum of encoded, clipped updates + noise of variance (z C)^2 or more) / (q N).
 
-    *Releases*: that vector for every exchange of the round. Rows are clipped, rotated by public
+    *Releases*: this vector for every exchange of the round. Rows are clipped, rotated by public
     signs, divided by a public step and rounded to integers; the sum is modulo 2^bits, and
     unwrapping, rotating back and dividing are post-processing.
 
-    *Noise*: each share, and each layer, is a discrete Gaussian of at least 3 steps. A sum of such
-    shares is post-processing of the central Gaussian mechanism of the same variance less 4.5, in
-    squared steps, up to a total variation distance that is charged to delta
-    (`DiscreteGaussianShare` has the proof). The event is therefore that of central Gaussian noise.
-    The 4.5 steps are charged as a fraction of the smallest share's variance, which covers any
-    number of honest shares.
+    *Noise*: each share, and each layer, is a discrete Gaussian of standard deviation at least 3
+    grid steps. A sum of such shares is post-processing of the central Gaussian mechanism of the
+    same variance less 4.5, in squared steps, up to a total variation distance that is charged to
+    delta (`DiscreteGaussianShare` has the proof). The event is therefore that of central Gaussian
+    noise. The variance of 4.5 squared steps is charged as a fraction of the smallest share's
+    variance, which covers any number of honest shares.
 
     *Unit and adjacency*: one client. Against the server, and against readers of the aggregates, its
     contribution against zero (zero-out, not amplified). Against readers, if the noise is in exact
@@ -167,7 +167,7 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
 
     def with_clip(self, clip: float) -> Mechanism:
         keys = {"clip": clip, "noise_multiplier": None, "adaptive_clip": False}
-        return cast("Mechanism", self.model_copy(update=keys))
+        return self.model_copy(update=keys)
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
         self._refuse_exchanges(exchanges)
@@ -218,7 +218,7 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
     def _least_shares(self) -> tuple[float, float]:
         """Lower bounds on the variances of one party's counted noise, and of each of its layers.
 
-        They hold for every number of parties that a sum may have.
+        The bounds hold for every number of parties that a sum may have.
         """
         share, setting = self.share(), self._planned_setting()
         if not isinstance(share, Layers):
@@ -232,7 +232,10 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
             return Gaussian(0.0)
         least, layer = self._least_shares()
         if min(least, layer) < LEAST_GAUSSIAN**2:
-            return Unprotected("discrete Gaussian shares of less than 3 steps have no proof")
+            return Unprotected(
+                "discrete Gaussian shares with a standard deviation below 3 grid steps have no "
+                "proof"
+            )
         variance = self._variance() * counted * (1 - SMOOTHED / least) * _DOWNWARD
         return same_cohort(math.sqrt(variance) / self.grid().l2, exchanges)
 

@@ -46,7 +46,7 @@ class DistributedNoise(NoisedMechanism):
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = standard deviation of the guaranteed noise on the sum / clip; None until calibrated."""
     tolerance: float = Field(0.2, ge=0, lt=1)
-    """Fraction of an expected cohort that may drop out of a sum; secure.minimum replaces it."""
+    """Fraction of an expected cohort that may drop out of a sum; `secure.minimum` replaces it."""
     _setting: Setting | None = PrivateAttr(None)
 
     trust: ClassVar[Literal["sum"]] = "sum"
@@ -76,9 +76,9 @@ class DistributedNoise(NoisedMechanism):
 
         Coarse layers leave up to 5 % more noise, depending on the cohort size and the dropouts, and
         so may reveal the cohort size. Amplification against readers therefore needs exact layers:
-        as many as there may be dropouts. Otherwise coarse layers suffice, since excess noise is
-        post-processing: to a server, which knows the cohort size, and with sites, whose presence
-        does not depend on any client's participation.
+        as many as there may be dropouts. Coarse layers suffice where excess noise is
+        post-processing: against a server, which knows the cohort size, and with sites, whose
+        presence does not depend on any client's participation.
         """
         setting = self._planned_setting()
         return (
@@ -89,15 +89,16 @@ class DistributedNoise(NoisedMechanism):
         )
 
     def grid(self) -> IntegerGrid:
-        """Returns the grid that the secure sum's bits allow for this noise. Raises `Refused`."""
+        """Returns the grid that the secure sum's bits allow; refuses too few bits for the noise."""
         return self._roomy_grid() or self._rotated_grid()
 
     def _roomy_grid(self) -> IntegerGrid | None:
         """Returns the grid of unrotated rows if their sum cannot wrap; otherwise None.
 
-        With few parties (sites) each adds much noise, so steps are coarse and bits remain unused.
-        If n (clip / step + 1) plus the noise fits, the sum cannot wrap even if all n clients put
-        their whole norm into one coordinate, and rows need no rotation. The step is a power of two.
+        If parties are few (sites), each adds much noise, so steps are coarse and bits remain
+        unused. If n (clip / step + 1) plus the noise fits, the sum cannot wrap even if all n
+        clients put their whole norm into one coordinate, and rows need no rotation. The step is a
+        power of two.
         """
         setting = self._planned_setting()
         share = self._share_std()
@@ -149,7 +150,7 @@ class DistributedNoise(NoisedMechanism):
         return length
 
     def _share_std(self) -> float:
-        """The standard deviation of one party's noise; the counted shares add up to z clip."""
+        """The standard deviation of one party's noise; counted shares together have z clip."""
         return self._noise() * self._largest() / math.sqrt(self._shares())
 
     def _shares(self) -> int:
@@ -162,13 +163,13 @@ class DistributedNoise(NoisedMechanism):
         return self.events(witness, exchanges)[self.against]
 
     def events(self, witness: Witness, exchanges: int) -> dict[str, Event]:
-        """The round's events against the server, and against readers of the released aggregates.
+        """Returns the round's events against the server, and against readers of the releases.
 
         The proof is in the rules of proof, section 5.
 
         *Server*: it knows the cohort, so there is no amplification. Adjacency is zero-out: one
-        client's contribution against zero, while it still adds its noise. Only the noise of honest
-        survivors counts.
+        client's contribution against zero, while this client still adds its noise. Only the noise
+        of honest survivors counts.
 
         *Readers*: the noise of all survivors that are not Byzantine counts. The actual noise may be
         more, but the excess is independent additional noise, a post-processing, which increases no
@@ -182,7 +183,8 @@ class DistributedNoise(NoisedMechanism):
         Gaussian noise, and for Skellam noise under Poisson sampling. Otherwise, if h of m survivors
         are Byzantine, a fraction h / m of the noise may be missing, so the noise itself would
         reveal m, which differs by one between add/remove neighbours. In addition, every client that
-        shares keys learns the cohort, and a Byzantine client could encode its members into its row.
+        shares keys learns the cohort, and a Byzantine client could encode the cohort's members into
+        its row.
         """
         slack = self._total_variation() * exchanges
         if self._planned_setting().sites:
@@ -205,7 +207,7 @@ class DistributedNoise(NoisedMechanism):
         return by_party
 
     def _site_events(self, witness: Witness, exchanges: int, slack: float) -> dict[str, Event]:
-        """The round's events against the server with colluding sites, and against all other sites.
+        """Returns the events against the server with colluding sites, and against all other sites.
 
         The proof (rules of proof, section 9.1) is for a client of a site in H, the survivors
         without colluders. The joint view of the server, the network and any k sites is a function
@@ -216,8 +218,9 @@ class DistributedNoise(NoisedMechanism):
         probability q. Privacy is therefore amplified by subsampling against every observer, and
         adding or removing the client is the same pair as its contribution against zero.
 
-        *Sites*: the noise of H, (z C)^2 at least. *Others*: that of the client's own site alone, as
-        if all others colluded: one share, or the base of its layers, whose seeds they hold.
+        *Sites*: the variance of the noise of H is at least (z C)^2. *Others*: only the noise of the
+        client's own site counts, as if all other sites colluded: one share, or the base of its
+        layers, whose seeds the other sites hold.
         """
         sites = self._planned_setting().sites
         assert sites is not None
@@ -229,14 +232,14 @@ class DistributedNoise(NoisedMechanism):
 
     @abstractmethod
     def _release(self, counted: float, exchanges: int) -> Noise | Unprotected:
-        """Returns the release of `exchanges` sums, with a fraction `counted` of the noise."""
+        """Returns `exchanges` sums as a release to account for; `counted` of the noise counts."""
 
     @abstractmethod
     def share(self) -> Share:
         """Returns the noise that one client adds."""
 
     def _total_variation(self) -> float:
-        """The total variation distance of one sum's noise from the accounted distribution."""
+        """Total variation distance between one sum's noise and the accounted distribution."""
         setting = self._planned_setting()
         parties = setting.sites.sites if setting.sites else setting.cohort.largest
         most = parties if self.layered else 1  # draws per party: base and layers
@@ -262,7 +265,7 @@ class DistributedNoise(NoisedMechanism):
         return padded(columns) if self.grid().rotated else columns
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns rows clipped and rotated; in the secure sum clients encode them and add noise."""
+        """Returns rows clipped and rotated; clients encode them and add noise in the secure sum."""
         clipped = self._clipped(rows, state)
         if not self.grid().rotated:
             return clipped
@@ -298,7 +301,7 @@ class DistributedNoise(NoisedMechanism):
 
 
 def _as_central(witness: Witness, noise: Noise | Unprotected) -> Release | None:
-    """Returns a sampled cohort's release if total noise is constant; None if there is no proof."""
+    """Returns the release of a sampled cohort with constant total noise; None without a proof."""
     match witness.release, noise:
         case (None, _) | (_, Unprotected()):
             return None
@@ -316,7 +319,7 @@ def _once_in(witness: Witness, noise: Noise | Unprotected) -> Noise | Unprotecte
 
 
 def rotated_on(state: PublicState) -> PublicState:
-    """Returns the state after a release, with the next rotation."""
+    """Returns the state after a release, which names the next rotation."""
     return {**state, "rotation": state["rotation"] + 1}
 
 

@@ -45,7 +45,7 @@ class LocalGaussian(NoisedMechanism):
     and `accounting.bounds.closed` calibrates them (Balle & Wang 2018, Theorem 8, "analytic
     Gaussian").
 
-    *Trust*: only the client itself. *Arithmetic*: as central noise, on each client.
+    *Trust*: only the client itself. *Arithmetic*: as for central noise, on each client.
 
     If sites are the parties, a site trusts itself with its clients' rows, and no other party: it
     releases its own sum of their clipped updates + N(0, (z C)^2 I), over clients that it samples in
@@ -82,7 +82,7 @@ class LocalGaussian(NoisedMechanism):
         return self._noise() * math.sqrt(self._sites or size)
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns rows clipped and noised, which neither have nor need a norm bound.
+        """Returns rows clipped and noised; noised rows neither have nor need a norm bound.
 
         If sites add the noise to their sums, rows are only clipped.
         """

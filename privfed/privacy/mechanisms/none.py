@@ -1,4 +1,4 @@
-"""No privacy: the exact weighted average. Its epsilon is infinite and is shown so."""
+"""No privacy: the exact weighted average, with an infinite epsilon."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from privfed.privacy.mechanism import (
     BoundedRows,
     BoundedSum,
     Encoding,
-    MechanismPart,
+    Mechanism,
     PublicState,
 )
 from privfed.sampling.cohort import Witness
 
 
-class NoPrivacy(MechanismPart):
+class NoPrivacy(Mechanism):
     """No privacy: epsilon is infinite.
 
     Releases sum of rows / divisor, where the divisor is the realised weight of the cohort.

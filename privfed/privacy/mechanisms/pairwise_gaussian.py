@@ -1,4 +1,4 @@
-"""Noise on each client's row that pairs of clients share, so that most of it cancels in sums."""
+"""Noise that pairs of clients share: it protects each row, and most of it cancels in sums."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class PairwiseGaussian(NoisedMechanism):
     (zero-out: Gaussian(z)). The list of participants is public.
 
     *Sampling*: all clients in each round (`full`), without amplification. They know each other
-    (their keys) from a list fixed before the run, never from the server: a server that announced
-    few other clients would leave a client with the noise of these few pairs.
+    (their keys) from a list fixed before the run, never from the server: if the server announced
+    only few other clients, a client would have only the noise of these few pairs.
 
     *Dropouts*: a dropout leaves its partners' noise unchanged. The view is then a part of the n
-    rows, a post-processing; no secret of an absent client is revealed, unlike with masks. In a
-    round a client answers once, and repeats the same bytes later: two answers under one v_kj would
+    rows, a post-processing; no secret of an absent client is revealed, unlike with masks. A client
+    answers once in a round, and later repeats the same bytes: two answers under one v_kj would
     reveal their difference.
 
     *Further assumptions*: v_kj comes from a generator keyed with the pair's secret, the run's id,
@@ -87,8 +87,9 @@ class PairwiseGaussian(NoisedMechanism):
     """
 
     pair_noise: float = Field(1.0, ge=0, le=100)
-    """Standard deviation shared by each pair of clients, relative to a client's own. Larger values
-    leave less noise in a mean of all rows, and more in each row. 0: local noise."""
+    """Standard deviation of the noise that a pair of clients shares, relative to that of a client's
+    own noise. Larger values leave less noise in a mean of all rows, and more in each row. 0: local
+    noise."""
     colluders: int = Field(1, ge=0)
     """Number of clients that may collude with the server, in addition to Byzantine clients."""
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
@@ -103,7 +104,7 @@ class PairwiseGaussian(NoisedMechanism):
     arithmetic: ClassVar[str] = "exact messages, Gaussian noise rounded to their grid"
 
     def resolved(self, setting: Setting) -> Self:
-        """Returns the mechanism among all clients. Raises `Refused` if no honest client remains."""
+        """Returns the mechanism for all clients. Raises `Refused` if no honest client remains."""
         size, byzantine = setting.cohort.expected, setting.cohort.byzantine
         honest = size - byzantine - self.colluders
         if honest < 1:
@@ -162,7 +163,7 @@ class PairwiseGaussian(NoisedMechanism):
         return noise.of_sum(size) / self.clip
 
     def bound(self, rows: Tensor, layout: Layout, keys: Keys, state: PublicState) -> BoundedRows:
-        """Returns rows `[m, d]` of all senders, clipped and noised, without a norm bound."""
+        """Returns rows `[m, d]` of all senders, clipped and noised; these have no norm bound."""
         noise = self.noise()
         clipped = clip_rows(rows, self.clip, noise.grid)
         drawn = torch.from_numpy(noise.draw(keys, rows.shape[1]))
@@ -176,5 +177,5 @@ class PairwiseGaussian(NoisedMechanism):
         self, total: BoundedSum, divisor: float, keys: Keys, state: PublicState
     ) -> tuple[Tensor, PublicState]:
         raise TypeError(
-            "rows that share noise are passed to a rule all at once, and are never summed"
+            "rows with shared noise are passed to a rule all at once, and are never summed"
         )

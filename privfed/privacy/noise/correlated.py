@@ -1,8 +1,8 @@
 """Noise correlated over rounds: Y = C^-1 Z, row by row, for a Toeplitz matrix C.
 
-Z_t follows from the run's own key and the round, so a resumed run computes the same rows again. A
-round that was consumed without a release leaves later rounds unchanged. Rounds are requested in
-order.
+Z_t is drawn with the run's own key and the round's number, so a resumed run computes the same rows
+again. A round that was consumed without a release leaves later rounds unchanged. Rounds are
+requested in order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class Correlated(ABC):
         `std` differs from that of earlier rounds.
         """
         if round < self._round:
-            raise ValueError(f"the noise of round {round} is past: it is at round {self._round}")
+            raise ValueError(
+                f"the noise of round {round} is no longer available: the noise is at round "
+                f"{self._round}"
+            )
         if self._round and std != self._noise_std:
             raise ValueError(
                 f"the noise of round {round} has the standard deviation {std:g}, but the "
@@ -74,17 +77,20 @@ class CorrelatedKeys(Keys):
     def noise(self, std: float) -> Row:
         """Returns the round's correlated noise Y `[length]`, from Z of standard deviation `std`.
 
-        Raises `ValueError` if there is no source.
+        Raises `ValueError` if these keys have no `source` of correlated noise.
         """
         if self.source is None:
-            raise ValueError("these keys have no correlated noise")
+            raise ValueError(
+                "there is no source of correlated noise for this round; pass keys that have one"
+            )
         return self.source.noise(self.round, std)
 
 
 class CorrelatedReals(Correlated):
     """Y_t with sum_j c_j Y_{t - j} = Z_t, in double precision.
 
-    The proof is for real numbers, which these approximate; runs of older versions continue with it.
+    The proof is for real numbers, which double precision approximates. Only runs of older versions
+    continue with this noise.
     """
 
     def __init__(self, coefficients: Row, length: int, streams: Streams) -> None:
@@ -105,8 +111,8 @@ class BufferedNoise(Correlated):
     """Y_t = Z_t - sum_j omega_j B_j, and then B_j <- theta_j B_j + Y_t, starting from 0.
 
     B_j is sum_i theta_j^(i-1) Y_{t - i}, so that sum_i c_i Y_{t - i} = Z_t with c_0 = 1 and c_i =
-    sum_j omega_j theta_j^(i-1): the rows are C^-1 Z. In double precision; the proof is for real
-    numbers, which these approximate.
+    sum_j omega_j theta_j^(i-1): the rows are C^-1 Z. The proof is for real numbers, which double
+    precision approximates.
 
     Source: Dvijotham, McMahan, Pillutla, Steinke & Thakurta 2024, Algorithm 1, in the form that
     streams its own outputs.
@@ -130,8 +136,7 @@ _BITS = 20
 _MOST = 2.0**62.5
 """Sums of products below this fit 64-bit integers."""
 _TAIL_STDS = 12.0
-"""Number of standard deviations that the noise of a run exceeds
-with a probability of at most 1e-32."""
+"""Number of standard deviations: the noise of a run exceeds it with probability at most 1e-32."""
 
 
 _OVERFLOW = (
@@ -168,7 +173,7 @@ class CorrelatedOnGrid(Correlated):
         self.remembers = len(coefficients) - 1
         multiples = coefficients / UNIT
         if coefficients[0] != 1.0 or np.any(multiples != np.rint(multiples)):
-            raise ValueError("noise on a grid needs c_0 = 1, and multiples of 2^-20")
+            raise ValueError("noise on a grid needs c_0 = 1, and the others in multiples of 2^-20")
         self._multiples = multiples.astype(np.int64)
         self._past: deque[NDArray[np.int64]] = deque(maxlen=max(self.remembers, 1))
 
@@ -198,7 +203,7 @@ class CorrelatedOnGrid(Correlated):
 
 
 def refuse_overflow(coefficients: Row, rounds: int) -> None:
-    """Raises `Refused` if noise over `rounds` rounds may be inexact, for any standard deviation."""
+    """Refuses coefficients with which noise over `rounds` rounds may be inexact."""
     from scipy.signal import lfilter  # imported here, since lists of parts do not need it
 
     first = np.zeros(rounds)

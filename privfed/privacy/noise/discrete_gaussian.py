@@ -1,9 +1,9 @@
 """Exact sampling of discrete Gaussians from random bits and integers only.
 
 Canonne, Kamath & Steinke 2020, algorithms 1 to 3, vectorised over all draws: Bernoulli(exp(-x)) for
-rational x, from it a discrete Laplace, and from that, by rejection, the discrete Gaussian. It is
-slower than a table (`privfed.privacy.noise.table_sampler`), and needs no proof beyond its
-arithmetic.
+rational x, from it a discrete Laplace, and from that, by rejection, the discrete Gaussian. The
+sampler is slower than a table (`privfed.privacy.noise.table_sampler`), but its exactness needs no
+further proof.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from privfed.core.streams import Keys
 from privfed.privacy.integers import Integers
 
 LARGEST_STD = 400
-"""Largest standard deviation for which the compared squares fit 63 bits."""
+"""Largest standard deviation for which the squares that are compared fit 63 bits."""
 _MOST = 2**63 - 1
 
 
@@ -54,7 +54,7 @@ def discrete_gaussian(keys: Keys, variance: int, count: int) -> Integers:
     Raises `ValueError` unless the variance is an integer from 1 to 160,000.
     """
     if variance != int(variance) or not 1 <= variance <= LARGEST_STD**2:
-        raise ValueError(f"a variance of {variance!r}; expected an integer from 1 to 160000")
+        raise ValueError(f"the variance is {variance!r}; expected an integer from 1 to 160000")
     bits, scale = _Bits(keys), math.isqrt(variance) + 1
     noise = np.zeros(count, dtype=np.int64)
     left = np.arange(count)

@@ -3,8 +3,8 @@
 *Bands* with the least noise on the prefix sums of a run. The coefficients c_0 = 1, c_1, ...,
 c_(bands-1) minimise log(|c|^2 |A C^-1|_F^2) over T rounds, with A the prefix sums. A client's
 participations are at least `bands` rounds apart, so its columns of C are disjoint, and the
-sensitivity is sqrt(k) |c| for any coefficients. Their optimisation therefore needs no proof, and a
-run of another number of rounds than they were optimised for loses accuracy, never privacy.
+sensitivity is sqrt(k) |c| for any coefficients. The optimisation therefore needs no proof; if a run
+has another number of rounds than the optimisation assumed, it loses accuracy, never privacy.
 
 *Gradient.* With w = C^-1 1 and u_t = T - t, |A C^-1|_F^2 = sum_t u_t w_t^2. Differentiating C w = 1
 by c_j gives C dw = -(w shifted by j), hence -sum_t lambda_t w_(t-j), with C^T lambda = 2 u w: two
@@ -81,17 +81,17 @@ def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
 
 
 def prefix_noise(coefficients: Numbers, rounds: int) -> float:
-    """The root mean square noise on prefix sums over `rounds`, relative to independent noise.
+    """Returns the root mean square noise on prefix sums, relative to independent noise.
 
-    Both have the same guarantee. A client's participations are at least `bands` rounds apart, so k
-    of them change C x by sqrt(k) |c|, and the ratio is |c| |A C^-1|_F / |A|_F.
+    Both noises give the same guarantee. A client's participations are at least `bands` rounds
+    apart, so k of them change C x by sqrt(k) |c|, and the ratio is |c| |A C^-1|_F / |A|_F.
     """
     norm = float(np.linalg.norm(coefficients))
     return relative_noise(inverse_sums(coefficients, rounds), norm)
 
 
 def relative_noise(sums: Numbers, sensitivity: float) -> float:
-    """Returns `prefix_noise` at a `sensitivity` relative to that of independent noise, sqrt(k).
+    """Returns `prefix_noise` for a `sensitivity` in units of sqrt(k), that of independent noise.
 
     `sums` `[rounds]` is the column of A C^-1. If a client's columns overlap, the sensitivity is
     larger than |c|: see `accounting.bounds.toeplitz_sensitivity`.
@@ -111,7 +111,7 @@ _LARGEST = 0.9999
 _STEPS = 5_000
 _RESTARTS = 50
 _STAYS = 1e-9
-"""Least decrease of the logarithm of the loss for which a restart continues the search."""
+"""Least decrease of the logarithm of the loss with which a search is restarted."""
 _OVERFLOWN = 1e6
 """Logarithm of the loss if the noise overflows."""
 
@@ -120,9 +120,9 @@ _OVERFLOWN = 1e6
 def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
     """Returns the coefficients (c_0 = 1, c_1, ...) of at most `bands` bands for a run of `rounds`.
 
-    They are multiples of `UNIT` in [0, 1], never noisier than those of the square root. There are
-    min(bands, rounds) of them: further ones would only increase |c|. Raises `ValueError` for fewer
-    than one band or round.
+    They are multiples of `UNIT` in [0, 1], and never noisier than those of the square root. There
+    are min(bands, rounds) coefficients: further ones would only increase |c|. Raises `ValueError`
+    for fewer than one band or round.
     """
     if bands < 1 or rounds < 1:
         raise ValueError(
@@ -182,7 +182,7 @@ _REACH = 20.0
 """Bound on the logits that are searched."""
 _BUFFER_RESTARTS = 20
 _BUFFER_STAYS = 1e-7
-"""Least decrease of the logarithm of the noise for which a restart continues the search."""
+"""Least decrease of the logarithm of the noise with which a search is restarted."""
 
 
 @dataclass(frozen=True)
@@ -209,11 +209,11 @@ class Buffers:
         return decays, -((root @ vectors) ** 2)
 
     def noise(self, rounds: int, separation: int) -> float:
-        """The root mean square noise on prefix sums over `rounds`, relative to independent noise.
+        """Returns the root mean square noise on prefix sums, relative to independent noise.
 
-        Both have the same guarantee, for clients whose participations are at least `separation`
-        rounds apart: sensitivity over sqrt(k), k = ceil(rounds / separation), times |A C^-1|_F over
-        |A|_F.
+        Both noises give the same guarantee, for clients whose participations are at least
+        `separation` rounds apart. The ratio is the sensitivity over sqrt(k),
+        k = ceil(rounds / separation), times |A C^-1|_F over |A|_F.
         """
         sensitivity = buffered_sensitivity(self.decays, self.outputs, separation, rounds)
         participations = -(-rounds // separation)
@@ -230,8 +230,8 @@ def optimal_buffers(count: int, rounds: int, separation: int) -> Buffers:
     """Returns the `count` buffers with the least noise on the prefix sums of a run of `rounds`.
 
     Clients' participations are at least `separation` rounds apart. The buffers are never noisier
-    than independent noise, the case of outputs 0. Raises `ValueError` for a count outside
-    1..`MOST_BUFFERS`, and for fewer than one round or a separation below one.
+    than independent noise (the case of outputs 0). Raises `ValueError` unless the count is in
+    1..`MOST_BUFFERS` and there is at least one round and separation.
     """
     if not 1 <= count <= MOST_BUFFERS or rounds < 1 or separation < 1:
         raise ValueError(

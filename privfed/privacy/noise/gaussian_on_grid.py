@@ -2,8 +2,8 @@
 
 Noise added to a real vector in floating point leaks through the last bits of the sum (Mironov 2012;
 Haney et al. 2022). Sums here are integer multiples of a grid, and for x on the grid x + round(N) =
-round(x + N): a release is post-processing of the continuous Gaussian mechanism, and its event is
-that mechanism's.
+round(x + N): a release is post-processing of the continuous Gaussian mechanism, and has the event
+of that mechanism.
 
 The quantile of 64 random bits is evaluated in double precision. If its error could move it across a
 rounding boundary, 128 more bits are drawn and compared with the boundary's tail at 80 digits. A
@@ -47,8 +47,7 @@ _MOST_SLACK = 1.3e-13
 """Upper bound on the error of a draw of tail probability above `_LIKELY`, over the scale. It is
 largest at 2^-20: there z is 4.76, the error of z is 1.16e-13, and the rest is below 9e-15."""
 FINENESS = 2.0**30
-"""Grid steps per standard deviation of the noise: at least
-this many, and less than twice as many."""
+"""Least number of grid steps per standard deviation; there are fewer than twice as many."""
 LARGEST_SCALE = 4 * FINENESS
 """Scale up to which `_ERROR` is far below half a grid step."""
 
@@ -66,7 +65,7 @@ def grid_of(std: float) -> float | None:
 
 
 def refuse_inexact(noise_multiplier: float, size: int) -> None:
-    """Raises `Refused` if sums over a cohort of expected `size` might not be exact in float64.
+    """Refuses noise with which sums over a cohort of expected `size` may be inexact in float64.
 
     Cohorts more than forty standard deviations above `size` are assumed never to occur.
     """
@@ -81,8 +80,8 @@ def refuse_inexact(noise_multiplier: float, size: int) -> None:
 def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
     """Returns N(0, std^2) `[length]`, rounded to `grid_of(std)`.
 
-    A part of a longer draw is reproduced bit for bit by `keys.beginning` at its place. Sampling
-    uses PyTorch's number of threads (`run.threads`); the result does not depend on it.
+    A part of a longer draw is reproduced bit for bit by `keys.beginning` at the part's start.
+    Sampling uses PyTorch's number of threads (`run.threads`); the result does not depend on it.
     """
     noise, grid = np.zeros(length), grid_of(std)
     if grid is None or not length:
@@ -91,7 +90,7 @@ def gaussian_on_grid(keys: Keys, std: float, length: int) -> Reals:
     _refuse_scale(scale)
 
     def draw(start: int) -> tuple[Indices, Words]:
-        """Fills the block at `start`; returns the places in doubt, and their words."""
+        """Fills the block at `start`; returns the indices in doubt, and their words."""
         words = keys.beginning(start).bits(min(_BLOCK, length - start))
         rounded, unsure = _quickly(words, scale)
         np.multiply(rounded, grid, out=noise[start : start + len(words)])
@@ -159,11 +158,11 @@ def rounded_normal(
 
 def _refuse_scale(scale: float) -> None:
     if not 0.0 <= scale <= LARGEST_SCALE:
-        raise ValueError(f"a scale of {scale!r} is not between 0 and 2^32")
+        raise ValueError(f"the scale is {scale!r}; expected a number from 0 to 2^32")
 
 
 def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, Indices]:
-    """Does the work of `_quickly` for quantiles minus `shift` `[n]`, with its rounding error."""
+    """As `_quickly`, for quantiles minus `shift` `[n]`, with the error of that difference."""
     value, slack = _scaled_quantiles(words, scale)
     value = _signed(words, value) - shift
     slack += 2.3e-16 * (np.abs(value) + 1.0) * (scale > 0.0)
@@ -171,11 +170,11 @@ def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, I
 
 
 def _quickly(words: Words, scale: float) -> tuple[Reals, Indices]:
-    """Returns rounded quantiles of `words` in double precision, and the places to recompute.
+    """Returns rounded quantiles of `words` in double precision, and the indices to recompute.
 
-    A place is recomputed exactly if its rounding boundary is within the error bound. A common bound
-    (for tails beyond `_LIKELY`) selects few candidates; their quantiles and own bounds, and those
-    of smaller tails, are then computed by `_scaled_quantiles`.
+    A quantile is recomputed exactly if a rounding boundary is within its error bound. A common
+    bound (for tails above `_LIKELY`) selects few candidates; `_scaled_quantiles` then computes
+    their quantiles and individual bounds, and those of smaller tails.
     """
     low = words >> np.uint64(1)
     value = low.view(np.int64).astype(np.float64)
@@ -222,9 +221,8 @@ def _scaled_quantiles(words: Words, scale: float) -> tuple[Reals, Reals]:
 def _exactly(words: Words, further: Words, scale: float, shifts: Reals) -> NDArray[np.float64]:
     """Returns the rounded quantiles of tails (low + U) 2^-64, U the 128 `further` bits `[n, 2]`.
 
-    They are compared at 80 digits, minus `shifts` `[n]`.
-
-    Only the boundary nearest to the double-precision value is in doubt. Without a shift it is that
+    Quantiles minus `shifts` `[n]` are compared with a rounding boundary at 80 digits. Only the
+    boundary nearest to the double-precision value is in doubt. Without a shift it is the boundary
     of the number's magnitude, so that both signs round alike.
     """
     import mpmath  # imported here: few runs have a draw in doubt

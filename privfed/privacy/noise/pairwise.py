@@ -1,4 +1,4 @@
-"""Gaussian noise partly shared by pairs of clients, whose shared parts cancel in the sum."""
+"""Gaussian noise, a part of which pairs of clients share; shared parts cancel in the sum."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from privfed.core.streams import Keys
 from privfed.privacy.noise.gaussian_on_grid import grid_of, rounded_normal
 
 _FINEST = 2.0**12
-"""Least number of grid steps in the smaller standard deviation."""
+"""Least number of grid steps in the smaller of the two standard deviations."""
 _MOST_CLIENTS = 1_000_000
 
 
 @dataclass(frozen=True)
 class PairwiseNoise:
-    """Noise of `clients`, with standard deviation `alone` each and `shared` per pair.
+    """Noise of `clients`, with standard deviation `alone` per client and `shared` per pair.
 
     With a = alone and b = shared, client k adds N_k = a u_k + b (sum over j != k of s_kj v_kj) to
     each number of its row, all u_k and v_kj = v_jk being independent standard normal, and s_kj =
@@ -43,7 +43,7 @@ class PairwiseNoise:
 
     @property
     def centred(self) -> float:
-        """Standard deviation of independent noise that, less its mean, has shared noise's law."""
+        """Standard deviation of independent noise that is distributed, less its mean, as shared."""
         return self.shared * math.sqrt(self.clients)
 
     @property
@@ -55,8 +55,8 @@ class PairwiseNoise:
     def exact(self) -> bool:
         """Whether the proof of `draw` applies; true without noise.
 
-        It applies if `alone`, and `centred` if noise is shared, have enough grid steps, and there
-        are at most a million clients.
+        The proof applies if `alone` (and `centred`, if noise is shared) have enough grid steps, and
+        there are at most a million clients.
         """
         grid = self.grid
         if grid is None:
@@ -91,7 +91,7 @@ class PairwiseNoise:
         """
         named = 0 if keys.clients is None else len(keys.clients)
         if named > self.clients:
-            raise ValueError(f"{named} clients send rows, but noise is shared by {self.clients}")
+            raise ValueError(f"{named} clients send rows, but {self.clients} clients share noise")
         grid = self.grid
         if grid is None:
             return np.zeros((named, length))

@@ -28,15 +28,14 @@ from privfed.privacy.noise.table_sampler import (
 LEAST_GAUSSIAN = 3.0
 """Least standard deviation, in steps, of each discrete Gaussian in a sum."""
 SMOOTHED = LEAST_GAUSSIAN**2 / 2
-"""Variance, in steps, by which a sum of discrete Gaussians exceeds the Gaussian that it is charged
-as."""
+"""Variance, in squared steps, by which a sum of discrete Gaussians exceeds the charged Gaussian."""
 JOINED = 6e-39
 """Total variation distance per coordinate and discrete Gaussian in a sum, from post-processing of a
 Gaussian; above 2 exp(-2 pi^2 SMOOTHED) (see `DiscreteGaussianShare`)."""
 
 
 class _FromTable:
-    """Draws of a share's noise from its table; none if its variance is zero."""
+    """Draws a share's noise from its table; the noise is zero if the variance is zero."""
 
     variance: float | Fraction
     layered: ClassVar[bool] = False
@@ -56,7 +55,7 @@ class _FromTable:
 
 @dataclass(frozen=True)
 class SkellamShare(_FromTable):
-    """Skellam noise of `variance`; none for zero.
+    """Skellam noise of `variance`; no noise if this is zero.
 
     Sums of Skellams are Skellam: m clients' shares have variance m `variance`.
     """
@@ -79,8 +78,8 @@ class SkellamShare(_FromTable):
 class DiscreteGaussianShare(_FromTable):
     """Discrete Gaussian noise N_Z(0, `variance`), P[X = k] ~ exp(-k^2 / (2 `variance`)).
 
-    There is none for a variance of zero. `exact` draws use random bits and integers only, for an
-    integer variance; others use a table.
+    A variance of zero means no noise. `exact` draws, for an integer variance, use only random bits
+    and integers; other draws use a table.
 
     *Theorem.* Let X be an integer vector, and each coordinate of Y the sum of n independent
     discrete Gaussians of variances v_1, ..., v_n >= 9, in total v. Then X + Y is within a total
@@ -98,7 +97,8 @@ class DiscreteGaussianShare(_FromTable):
        With a, b >= 9 we have c >= 4.5, so joining n shares one after another gives P[Y = k] =
        f_v(k) r(k) with (1 - e)^{n-1} (1 + e)^{-n} <= r(k) <= (1 + e)^{n-1}, e = e(4.5) < 5.4e-39;
        the divisors are the n normalisations T(0).
-    2. *The limit.* P[N_Z(G, b) = k] = integral of f_{v-b}(x) f_b(k - x) / T_b(x) dx, with
+    2. *The approximating distribution.* P[N_Z(G, b) = k] = integral of
+       f_{v-b}(x) f_b(k - x) / T_b(x) dx, with
        f_{v-b}(x) f_b(k - x) integrating to f_v(k): f_v(k) up to a factor between 1 / (1 + e(b)) and
        1 / (1 - e(b)), b = 4.5.
     3. Half the sum over k of the two differences from f_v(k), which itself adds up to at most 1 +
@@ -106,9 +106,10 @@ class DiscreteGaussianShare(_FromTable):
        invariant under shifts by integers.
 
     Distances add over coordinates and releases, also adaptive ones, and a smaller v is
-    post-processing of a larger one. The limit depends on v alone, not on n. *Corollary*: whatever
-    is proved for the Gaussian mechanism (of variance v - 4.5, and up to the distance, which is
-    charged to delta) holds for X + Y, also where n depends on the data but v does not.
+    post-processing of a larger one. The approximating distribution depends on v alone, not on n.
+    *Corollary*: whatever is proved for the Gaussian mechanism (of variance v - 4.5, and up to the
+    distance, which is charged to delta) holds for X + Y, even if n depends on the data, but v does
+    not.
 
     Step 1 is in Kairouz, Liu & Steinke 2021 for equal variances; step 2 is the convolution theorem
     of Peikert 2010 (Theorem 3.1), here for the integers and with constants.
@@ -150,7 +151,7 @@ WASTE = 0.05
 
 @dataclass(frozen=True)
 class Layers:
-    """Noise in layers, from which a secure sum removes the excess added by survivors.
+    """Noise in layers; a secure sum removes the layers that survivors added in excess.
 
     Of n clients up to T, the fraction `tolerance`, may drop out; with more dropouts the sum aborts.
     With `boundaries` 0 = d_0 < d_1 < ... < d_L = T, each client adds noise of a `kind` whose sums
@@ -212,11 +213,11 @@ class Layers:
         return len(self.boundaries(clients)) - 1
 
     def staying(self, clients: int, gone: int) -> int:
-        """Returns i, the number of layers kept with `gone` dropouts; all layers beyond T."""
+        """Returns i, the number of layers kept with `gone` dropouts; beyond T, all layers."""
         return min(bisect.bisect_left(self.boundaries(clients), gone), self.count(clients))
 
     def fewer(self, clients: int, gone: int) -> int:
-        """Returns the number of survivors (never all) that keep one layer less than `staying`."""
+        """Returns how many survivors (never all) keep one layer less than `staying`."""
         until = self.staying(clients, gone)
         if not until or gone > self.most_dropouts(clients):
             return 0
@@ -262,15 +263,15 @@ class Layers:
         return self._share(Fraction(1, clients - self.colluders - boundary))
 
     def _share(self, part: Fraction) -> SeededShare:
-        """Returns noise of an exact `part` of the variance, so all parts of a sum add up to it.
+        """Returns noise of an exact fraction `part` of the variance.
 
         Rounded variances would add up to totals that depend on the number of clients, by 1e-16.
         """
         return SHARES[self.kind](Fraction(self.variance) * part)
 
     def draw(self, keys: Keys, count: int) -> Integers:
-        """Raises `ValueError`: layers are sampled by the secure sum, not by a client."""
-        raise ValueError("layers are added by the secure sum")
+        """Raises `ValueError`: the secure sum samples layers, not a client."""
+        raise ValueError("a client draws no layers; the secure sum adds them")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -286,8 +287,9 @@ def _boundaries(clients: int, colluders: int, most: int, waste: float) -> tuple[
 def _spends(clients: int, colluders: int, before: int, until: int, waste: float) -> bool:
     """Whether one layer between two boundaries leaves at most 1 + `waste` times the noise required.
 
-    In integers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste) (n - D) / (n - k - D)
-    times (n - k - d_i) (n - k - d_{i-1}) (n - k - D). Holds for `until` = `before` + 1.
+    The comparison is in integers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste)
+    (n - D) / (n - k - D) are multiplied by (n - k - d_i) (n - k - d_{i-1}) (n - k - D). It holds
+    for `until` = `before` + 1.
     """
     counted, step = clients - colluders, until - before
 
@@ -301,5 +303,5 @@ def _spends(clients: int, colluders: int, before: int, until: int, waste: float)
 
 
 def _fewer(counted: int, before: int, until: int, gone: int) -> int:
-    """The number of `counted` clients that keep one layer less after `gone` dropouts."""
+    """Returns how many of `counted` clients keep one layer less after `gone` dropouts."""
     return (until - gone) * (counted - before) // (until - before)

@@ -1,10 +1,11 @@
 """Integer noise by inversion of a tabulated distribution, exact to 2^-192.
 
 A draw is the position of a uniform number of 192 bits among the values of the distribution
-function. Its leading 32 bits suffice, unless they equal those of a value, which is rare: then the
-other 160 bits are compared. Short draws therefore cost no accuracy (64 bits alone would be off by
-5e-16 per coordinate, which adds up over d n T draws). The remaining error, from tails beyond the
-table and from the last of 192 bits, is `total_variation`, which is charged to delta.
+function. The number's leading 32 bits suffice, unless they equal those of a value, which is rare:
+then the other 160 bits are compared. Comparing few bits therefore costs no accuracy (64 bits alone
+would be off by 5e-16 per coordinate, which adds up over d n T draws). The remaining error, from
+tails beyond the table and from the last of 192 bits, is `total_variation`, which is charged to
+delta.
 
 Tables are computed in integers: the discrete Gaussian's weights exp(-k^2 / (2 s^2)) by their
 ratios, Skellam's e^-mu I_k(mu) by Miller's backward recurrence, from far beyond the tail.
@@ -38,15 +39,13 @@ class Uniforms(Protocol):
 
     def leading(self, count: int) -> Leading:
         """Returns the leading bits `[count]` of the next numbers."""
-        ...
 
     def rest(self, place: int) -> int:
-        """Returns the last 160 bits of the number at `place`; called at most once per place."""
-        ...
+        """Returns the last 160 bits of the number at `place`, at most once for each index."""
 
 
 class FreshUniforms:
-    """Numbers of the operating system's CSPRNG, by `keys` without a seed."""
+    """Numbers from the operating system's CSPRNG; `keys` have no seed."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -59,7 +58,7 @@ class FreshUniforms:
 
 
 class SeededUniforms:
-    """`count` numbers of seeded `keys`: 64 bits of one draw, and 128 bits of keys for its place."""
+    """`count` numbers from seeded `keys`: 64 bits of one draw, and 128 bits of keys by index."""
 
     def __init__(self, keys: Keys, count: int) -> None:
         self._keys, self._words, self._next = keys, keys.bits(count), 0
@@ -83,14 +82,14 @@ def uniforms_of(keys: Keys, count: int) -> Uniforms:
 _BUCKETS = 18
 """Number of leading bits that index the lookup table, which fits the processor's second cache."""
 _BELOW = LEADING - _BUCKETS
-"""Number of bits below these, which are compared with the single entry of a bucket."""
+"""Number of the following bits, which are compared with the single entry of a bucket."""
 _OFFSET = 1 << (31 - _BELOW - 1)
 """Offset of draws, so that none is negative, and the highest bit is free."""
 _CROWDED = 1 << 31
 """The highest bit, which marks a bucket of several entries."""
 _LAST = (1 << _BELOW) - 1
 _MARKS = np.uint32(_CROWDED + _LAST)
-"""Bits that show whether a draw is certain: it is if these bits are below `_LAST`."""
+"""Bits that show whether a draw is certain: it is certain if they are below `_LAST`."""
 
 
 _IN_ONE_BUCKET = 12
@@ -121,7 +120,7 @@ class Guide:
     """Number of entries `[2^18]` below each bucket."""
 
     def draw(self, bits: Leading, scratch: Scratch) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Returns draws `[n]` from leading `bits` `[n]`, and places that need more bits."""
+        """Returns draws `[n]` from leading `bits` `[n]`, and the indices that need more bits."""
         size = len(bits)
         buckets, drawn, marks = (
             each[:size] for each in (scratch.buckets, scratch.drawn, scratch.marks)
@@ -154,7 +153,7 @@ class Guide:
 def guide(words: Leading, first: int) -> Guide:
     """The guide of a table whose entries begin with `words` `[m]`, in order, from a draw `first`.
 
-    Draws beyond 16 bits and a sign are left to a search, as are those of crowded buckets.
+    Draws beyond 16 bits and a sign, and draws in crowded buckets, are searched instead.
     """
     bucket = np.arange(1 << _BUCKETS, dtype=np.int64)
     begins = np.searchsorted(words >> np.uint32(_BELOW), np.arange((1 << _BUCKETS) + 1))
@@ -172,7 +171,7 @@ _WORK = 512
 _BLOCK = 1 << 16
 """Draws per block, which fits the processor's cache."""
 _FEW = 1 << 14
-"""Number of draws up to which no guide is made."""
+"""Largest number of draws for which no guide is made."""
 LARGEST_STD = 20_000.0
 """Largest standard deviation, in steps: a table has about six hundred thousand entries at most."""
 TOTAL_VARIATION = 1e-40
@@ -239,7 +238,7 @@ class DistributionTable:
         return drawn
 
     def _untied(self, leading: int, rest: int) -> int:
-        """Returns the place of a draw whose leading bits equal those of an entry."""
+        """Returns the index of a draw whose leading bits equal those of an entry."""
         number = (leading << REST) + rest
         place = int(np.searchsorted(self.words, np.uint32(leading), side="left"))
         while self.exact[place] <= number:  # the last is one, and above
@@ -302,7 +301,7 @@ def reach(std: float) -> int:
     """
     if not 0.0 < std <= LARGEST_STD:
         raise ValueError(
-            f"a standard deviation of {std!r} steps; expected at most "
+            f"the standard deviation is {std!r} steps; expected at most "
             f"{LARGEST_STD:g}: use a coarser grid"
         )
     return math.ceil(_REACH * std + 100)
@@ -325,7 +324,7 @@ def _table(weights: list[int], reach: int) -> DistributionTable:
     off = beyond + len(both) * 2.0**-BITS
     if off > TOTAL_VARIATION:
         raise ValueError(
-            f"a table with a total variation distance of {off:g}; expected at "
+            f"the table has a total variation distance of {off:g}; expected at "
             f"most {TOTAL_VARIATION:g}"
         )
     return DistributionTable(-reach, exact, off)

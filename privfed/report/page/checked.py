@@ -21,7 +21,7 @@ from privfed.report.plan_privacy import fewest_text, power_text
 
 
 def power_picture(power: Power) -> Picture | None:
-    """Draws the probability that canaries detect too little noise, over the true ε of the run."""
+    """Draws the probability that canaries detect too little noise, as a function of the true ε."""
     lines = [
         Line(
             f"doubted at {power.confidence:.0%}",
@@ -65,7 +65,7 @@ def audit_chapter(facts: PageFacts) -> Chapter:
 
 
 _LIMITS = (
-    "A proof holds if the code does what it says. A test that finds nothing shows only that "
+    "A proof holds if the code does what it states. A test that detects no fault shows only that "
     "there is no fault of the size that it would detect."
 )
 

@@ -1,6 +1,6 @@
 """Figures for a page: lines over rounds and over δ, distinguished by dash and marker.
 
-A drawing of matplotlib is embedded in the page: it has the colours of the page and unique element
+A drawing of matplotlib is embedded in the page: it uses the page's colours and unique element
 ids, and its text stays text. It refers to no other resource. Styles that would affect the rest of
 the page are removed.
 """

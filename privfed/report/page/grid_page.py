@@ -74,7 +74,7 @@ def _together(facts: GridFacts) -> Chapter:
 def _cells(facts: GridFacts) -> list[Block]:
     """Returns the table of cells, and possibly the table of worst attacks.
 
-    The latter is returned if attacks vary and all losses share one metric.
+    The second table is returned if attacks vary, and all losses have a metric in common.
     """
     blocks: list[Block] = [cell_figures(facts)]
     if direction := facts.worst_first():

@@ -87,7 +87,7 @@ def grid_facts(files: Files) -> GridFacts:
       files: the files of the tables.
 
     Raises:
-      Refused: if the grid file is invalid, or there is no table or that of another grid.
+      Refused: if the grid file is invalid, or there is no table, or the table is of another grid.
     """
     grid = load_grid(files.grid)
     words = [key for key, options in grid.axes.items() if _any_text(options)]
@@ -115,7 +115,7 @@ def _is_there(value: Any) -> bool:
 
 
 def counted_ends(facts: GridFacts) -> str:
-    """Describes how many runs of the grid ended with which status."""
+    """Describes the number of cells, seeds, and runs by status."""
     ends = ", ".join(f"{count} {end}" for end, count in facts.ends.items())
     return f"{len(facts.cells)} cells over {len(facts.grid.seeds)} seeds: {ends or DONE}"
 
@@ -156,7 +156,7 @@ def cell_figures(facts: GridFacts) -> Figures:
 
 
 def worst_table(facts: GridFacts, direction: Figure) -> Figures:
-    """Returns the table of worst attacks, by the mean over seeds, for each set of other keys."""
+    """Returns the worst attack, by the mean over seeds, for each combination of other keys."""
     others = [key for key in facts.grid.columns if key != ATTACK]
     name, groups = direction.measure, _grouped(facts.cells, others)
     worst = max if direction.lower_is_better else min

@@ -173,7 +173,7 @@ def _trust(facts: PageFacts) -> dict[str, str]:
     terms, plan = facts.audit.terms, facts.plan
     if terms.get("guarantee"):
         return {}
-    proof = {"sensitivity argument": proof_text(plan)} if plan and plan.mechanism.private else {}
+    proof = {"proof": proof_text(plan)} if plan and plan.mechanism.private else {}
     if terms.get("against") == "clients":
         return {"trust model": _TRUSTED_IN_PAIRS.format(colluders=terms["colluders"]), **proof}
     trust = str(terms.get("trust"))

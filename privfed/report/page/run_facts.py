@@ -172,7 +172,7 @@ def _evaluated(line: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _measured(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of `values` that are numbers which can be drawn."""
+    """Returns the `values` that are numbers and can be drawn."""
     return {
         key: value
         for key, value in values.items()

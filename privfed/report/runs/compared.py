@@ -98,7 +98,7 @@ def _flat(table: Document, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 def _came_later(
     place: tuple[str, ...], first: Document, second: Document, values: tuple[Any, Any]
 ) -> bool:
-    """Whether the value that only one file states is the default of the key in both files."""
+    """Whether a value that only one file states is the key's default in both files."""
     *above, key = place
     section = ".".join(above)
     (stated,) = (value for value in values if value is not _ABSENT)
@@ -149,7 +149,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two runs: its row, its guarantees from the ledger, and its evaluated rounds."""
+    """One of two runs: its entry in the list, its guarantees, and its evaluated rounds."""
 
     row: RunRow
     guarantees: tuple[Mapping[str, Any], ...]
@@ -157,7 +157,7 @@ class Side:
     curve: tuple[Evaluated, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the run's row and the other compared values."""
+        """Returns the run's entry in the list of runs, its guarantees, and its curve."""
         guarantees, curve = encoded(self.guarantees), encoded(self.curve)
         return {**self.row.to_json(), "guarantees": guarantees, "rounds_evaluated": curve}
 
@@ -231,7 +231,7 @@ def _side(record: RunRecord) -> Side:
 
 
 def _curve(record: RunRecord, measure: str | None) -> Iterator[Evaluated]:
-    """Yields the values of each evaluated round: `measure`, or else the round's first metric."""
+    """Yields the values of each evaluated round; the metric is `measure`, or else the first."""
     for round in sorted(record.evaluated):
         line = record.evaluated[round]
         name = measure or measure_name(line)
@@ -263,9 +263,9 @@ def _joint(
     """Returns the guarantee over both runs, or the reason why there is none."""
     left, right = (side.row for side in sides)
     if not (left.charges and right.charges):
-        return None, "one of them released nothing"
+        return None, "one of the runs released nothing"
     if left.population_digest is None or left.population_digest != right.population_digest:
-        return None, "by their ledgers, they do not concern the same population"
+        return None, "by their ledgers, the runs are not over the same population"
     for each in records:
         for term, words in _PRIVATE.items():
             if each.terms.get(term):

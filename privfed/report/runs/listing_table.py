@@ -161,7 +161,7 @@ def _table(listing: Listing, stacked: bool) -> Table:
 
 
 def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
-    """Returns the cells of a pair: one if `stacked` or only one has a heading, otherwise two."""
+    """Returns one cell for a pair if `stacked`, or if only one has a heading; otherwise two."""
     first, second = map(on_a_line, cells)
     if stacked:
         return [f"{first}\n{second}".rstrip()]
@@ -226,7 +226,7 @@ def _left_out(row: RunRow) -> str:
 
 
 def _group_lines(group: SamePopulation) -> Iterator[str]:
-    """Yields the commands for joint ε of runs over one population, and why none covers all."""
+    """Yields commands that print a joint ε of runs, and the reason why none covers all runs."""
     if group.obstacles:
         yield f"{_named(group.runs)}: no single ε covers all, since {'; '.join(group.obstacles)}"
     for runs in group.together:

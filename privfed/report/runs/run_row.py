@@ -54,7 +54,7 @@ def number_in(facts: Mapping[str, Any], key: str) -> float | None:
 
 
 def epsilon_in(facts: Mapping[str, Any]) -> float | None:
-    """Returns the ε that a line of a run's files states, which may be infinite; None if none."""
+    """Returns the ε, possibly infinite, that a line of a run's files states; None if none."""
     value = _number(facts.get("epsilon"))
     return None if value is None or math.isnan(value) or value < 0 else value
 
@@ -97,9 +97,9 @@ def times_of(path: Path) -> tuple[str | None, float | None]:
 def epsilon_of(record: RunRecord) -> float | None:
     """Returns the ε spent, including counted earlier runs; None if the run had not begun.
 
-    It is infinite if there is no guarantee. If the summary or the last line of the metrics covers
-    all charges, its ε is used; otherwise it is computed from the ledger. Raises `Broken` if the
-    ledger cannot be accounted for.
+    The ε is infinite if there is no guarantee. If the summary or the last line of the metrics
+    covers all charges, the ε that it states is returned; otherwise ε is computed from the ledger.
+    Raises `Broken` if the ledger cannot be accounted for.
     """
     ledger = record.begun
     if ledger is None:
@@ -132,7 +132,7 @@ def uncovered_of(record: RunRecord) -> str:
 
 
 def guarantees_of(ledger: Ledger) -> list[dict[str, Any]]:
-    """Returns each guarantee of a run, recomputed from its ledger; that of the budget is first.
+    """Returns each guarantee of a run, recomputed from its ledger; first the one with a budget.
 
     The guarantee for examples of silos assumes that one silo took part in every round, since the
     silos' own ledgers are private. Raises `Broken` if the ledger cannot be accounted for.
@@ -320,7 +320,7 @@ def measure_name(line: Mapping[str, Any]) -> str | None:
 
 
 def _measured(record: RunRecord) -> tuple[str | None, float | None, float | None]:
-    """Returns the name of the run's first metric, its last value, and that of the baseline."""
+    """Returns the name of the run's first metric, its last value, and the baseline's value."""
     line = record.summary if record.summarised else {}
     if not line and record.evaluated:
         line = record.evaluated[max(record.evaluated)]

@@ -22,9 +22,9 @@ from privfed.run.setup import Setup
 def over_groups(
     network: Network, params: Tensor, examples: Examples, column: str
 ) -> dict[str, float]:
-    """Returns the first measure for each group of `column`, the worst of these values, and gaps.
+    """Returns the first measure for each group of `column`, its worst value, and the gaps.
 
-    "accuracy[b]" is that of group b; "worst_group_accuracy" is the worst group's, and
+    "accuracy[b]" is the accuracy of group b, "worst_group_accuracy" that of the worst group, and
     "group_gap_accuracy" its distance from the best. "opportunity_gap", for classes, is the largest
     difference of a class's recall between two groups: 0 is equality of opportunity (Hardt, Price &
     Srebro 2016, definition 2.2) for every class. Groups without examples are left out.
@@ -99,7 +99,7 @@ PREFIX = "clients_"
 
 
 def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
-    """Each measure by name, from the noised average of clients' rows `[m]` that a round released.
+    """Returns each measure by name, from a round's release: the noised average `[m]` of rows.
 
     A measure of a group has the group's name as a suffix: "accuracy[f]". This is post-processing of
     the release.
@@ -122,7 +122,7 @@ def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
 
 
 def expected_widths(setup: Setup) -> dict[str, float]:
-    """Half-widths of each measure's interval that noise will leave, before any request is sent."""
+    """Returns the half-width that each measure's interval will have, before any request."""
     algorithm, measures = setup.evaluation, setup.executor.measures
     if algorithm is None or measures is None:
         return {}

@@ -1,4 +1,4 @@
-"""Detects runs that do worse than the best constant prediction, and says for how long."""
+"""Detects runs that are worse than the best constant prediction, and since which round."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PATIENCE = 3
 
 @dataclass(frozen=True)
 class Divergence:
-    """The last consecutive `evaluations` with a loss above the baseline that did not fall.
+    """The number of last consecutive `evaluations` with a loss above the baseline, not falling.
 
     A loss has not fallen if it is above the `lowest` of the run so far: a model that still improves
-    from a bad start is no concern. `since` is the round of the first of these evaluations, `loss`
+    from a bad start does not count. `since` is the round of the first of these evaluations, `loss`
     the last loss, and `constant` the loss of the best constant prediction. All values are measured
     on public examples.
     """
@@ -87,7 +87,7 @@ class Baseline:
         self._warned = False
 
     def on(self, examples: Examples) -> Mapping[str, float]:
-        """Returns `best_constant`, computed again only if the examples change."""
+        """Returns the result of `best_constant`, computed again only if the examples change."""
         if self._examples is not examples:
             self._examples, self._measures = examples, best_constant(self._loss, examples)
         return self._measures
@@ -108,9 +108,9 @@ class Baseline:
 def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
     """The measures of the best constant prediction on `examples`.
 
-    "loss" is that of the outputs that minimise it; the other measures are those of the outputs that
-    are best for the first of them. It reads the labels of `examples`, which must be public. Raises
-    `Refused` if the measures do.
+    "loss" is that of the outputs that minimise the loss; the other measures are those of the
+    outputs that are best for the first of these measures. The labels of `examples` are used, so
+    they must be public. Raises `Refused` if a measure is refused for them.
 
     Args:
       loss: the loss of the run.

@@ -1,4 +1,4 @@
-"""One further charged release of a run, ended or not: its clients evaluate its model.
+"""One further charged release of a run: its clients evaluate its model, also after its end.
 
 *Releases*: the noised average of rows of measures (`privfed.metrics.measure_row`), each clipped to
 norm 1, of a cohort sampled for this purpose by the run's sampler. *Unit, adjacency and sampler* are
@@ -53,10 +53,9 @@ _ROUNDED = 1e-9
 
 @dataclass(frozen=True)
 class ClientEvaluation(Encoded):
-    """The clients' measures of the model at `path`, in `round`, and the run's spending afterwards.
+    """The clients' measures in `round` of the model at `path`, and the run's spending afterwards.
 
-    `alone` is the epsilon of this release by itself, `epsilon` the epsilon of all charges of the
-    run.
+    `alone` is the epsilon of this release only, `epsilon` that of all charges of the run.
     """
 
     path: Path
@@ -103,7 +102,10 @@ def evaluate_by_clients(
 
 
 def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, Any]) -> Setup:
-    """Returns the run with one more round, in which clients evaluate. Raises `Refused`."""
+    """Returns the run with one more round, in which clients evaluate.
+
+    Raises `Refused` if no such round is possible after the run began.
+    """
     config = setup.plan.config
     if config.mechanism.private == (epsilon is None):
         state, remedy = ("private", "pass") if epsilon is None else ("not private", "leave out")
@@ -113,14 +115,14 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
         )
     if config.chosen:
         raise Refused(
-            "this run was chosen among others, and the charge for that choice covers only its "
-            'rounds; set evaluation.by = "clients" before it is tuned'
+            "private tuning chose this run among several candidates, and the charge for the choice "
+            'covers only its rounds; set evaluation.by = "clients" before tuning'
         )
     if setup.plan.other is not None or config.apart:
         raise Refused(
-            "this run cannot be evaluated by clients afterwards, because clients share the noise "
-            'or are at sites elsewhere; set evaluation.by = "clients" before a run starts, so that '
-            "its ledger states the evaluation"
+            "this run cannot be evaluated by clients afterwards, because clients add the noise "
+            'or are at sites on other machines; set evaluation.by = "clients" before a run starts, '
+            "so that its ledger states the evaluation"
         )
     remembers = setup.algorithm.sampler.remembers or setup.algorithm.mechanism.remembers
     if remembers:
@@ -157,7 +159,7 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
 def _evaluated(
     evaluating: Setup, setup: Setup, directory: RunDirectory, ledger: Ledger
 ) -> ClientEvaluation:
-    """Charges, samples, sums, releases and stores; then records the results.
+    """Charges and executes the round, stores its release, then records the results.
 
     The checkpoint is saved first, in the state that holds if a crash or an abort loses the round.
     """
@@ -201,7 +203,7 @@ def _evaluated(
 
 
 def _hold_back(setup: Setup) -> bool:
-    """Whether clients hold out examples in this run, and evaluate only on held-out examples."""
+    """Whether clients of this run hold out examples, and evaluate only on them."""
     return setup.executor.measures is not None and setup.plan.config.evaluation.holdout > 0
 
 
@@ -212,7 +214,7 @@ def _counted(state: TrainingState) -> TrainingState:
 
 
 def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
-    """Saves the state of the run, and updates its outcome with the current spending."""
+    """Saves the state of the run, and updates the stored outcome with the current spending."""
     end.save(directory, setup.network)
     config = directory.config.read()
     plan = replace(setup.plan, config=config, budgets=ledger.budgets)
@@ -224,7 +226,7 @@ def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger)
 
 
 def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDirectory) -> None:
-    """If this release exceeds the run's budget, raises the budget and states it in the ledger."""
+    """Raises the run's budget if this release exceeds it, and writes that to the ledger."""
     privacy, budget = setup.plan.config.privacy, setup.plan.budget
     together = {**ledger.spending, event: ledger.spending.get(event, 0) + 1}
     total = guarantee(together, privacy.delta, privacy.accountant).epsilon
@@ -243,12 +245,12 @@ def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDire
 def evaluate_by_further_clients(
     run: Path, data: Iterable[str], out: Path, epsilon: float | None, keys: Mapping[str, Any]
 ) -> ClientEvaluation:
-    """Begins a run over the clients of other `data`, which evaluate the model of `run` once.
+    """Begins a run over the clients of other `data`, who evaluate the model of `run` once.
 
-    The new run is written to `out`, and its ledger covers these clients only. The call declares
-    that none of them was in `run`; the new run records that as `privacy.disjoint`. The information
-    that the model reveals about its own population is not part of their epsilon. The clients
-    evaluate the run's model, since none of them has a personal model.
+    The new run is written to `out`, and its ledger covers these clients only. The caller declares
+    that none of them was in `run`; the new run records that as `privacy.disjoint`. Their epsilon
+    does not cover what the model reveals about the population of `run`. The clients evaluate the
+    run's model, since none of them has a personal model.
 
     Args:
       run: directory of the run to evaluate.
@@ -284,8 +286,8 @@ def evaluate_by_further_clients(
 def _over_others(directory: RunDirectory, run: Path, data: Iterable[str]) -> Config:
     """Returns the configuration of `run` for another population, whose clients are all protected.
 
-    `data` may name further runs in `privacy.disjoint`: the runs from which the model of `run`
-    started.
+    `data` may name further runs in `privacy.disjoint`: those that trained the initial model of
+    `run`.
     """
     raw = directory.config.read().raw()
     before = dict(raw["data"])

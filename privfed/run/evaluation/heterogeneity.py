@@ -1,7 +1,7 @@
-"""Heterogeneity of clients at a model, and the model's quality for each: simulation only.
+"""Heterogeneity of clients at a model, and the model's score on each: simulation only.
 
-It reads clients' own examples unprotected, so no epsilon covers it. With F_k client k's mean loss,
-p_k its share of the examples and f = sum_k p_k F_k:
+These values depend on unprotected examples, so no epsilon covers them. F_k is client k's mean loss,
+p_k its fraction of the examples, and f = sum_k p_k F_k:
 
     heterogeneity  sqrt(sum_k p_k |grad F_k - grad f|^2), the Gamma(theta) of Wang et al. 2021
     dissimilarity  B with B^2 = sum_k p_k |grad F_k|^2 / |grad f|^2 (Li et al. 2020, definition 3)

@@ -89,8 +89,8 @@ class Mlflow(Watcher):
 
     Public values are named `public/…`, and values that no epsilon covers `simulation/…`. All values
     have the time at which the run began or resumed. A resumed run continues the same MLflow run,
-    and repeats no row, except that of a crash between a row and its note in `report/mlflow.json`.
-    Needs the extra `mlflow`.
+    and repeats no logged evaluation, except one that was logged before a crash but not yet noted in
+    `report/mlflow.json`. Needs the extra `mlflow`.
     """
 
     def observer(self) -> Observer:
@@ -107,8 +107,8 @@ class WeightsAndBiases(Watcher):
 
     Public values are named `public/…`, and values that no epsilon covers `simulation/…`. No console
     output, code, Git state or machine statistics are sent. A resumed run continues the same run of
-    W&B, and repeats no row, except that of a crash between a row and its note in
-    `report/wandb.json`. Needs the extra `wandb`.
+    W&B, and repeats no logged evaluation, except one that was logged before a crash but not yet
+    noted in `report/wandb.json`. Needs the extra `wandb`.
     """
 
     def observer(self) -> Observer:
@@ -121,7 +121,7 @@ class WeightsAndBiases(Watcher):
 
 
 class _Tracked(Observer):
-    """A run in a tracker whose rows cannot be replaced; it logs each round once.
+    """A run in a tracker, whose logged values cannot be replaced, so each round is logged once.
 
     A file in the run directory holds the tracker's id of the run and the last logged round.
     """
@@ -138,7 +138,7 @@ class _Tracked(Observer):
             self._end(kind)
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Begins a run of the tracker, or continues that of an earlier process."""
+        """Begins a run of the tracker, or continues the run that an earlier process began."""
         durable.make_folder(path / "report")
         self._nominal, self._note = is_nominal(plan), path / f"report/{self.name}.json"
         known = from_json(regular.read_text(self._note)) if self._note.exists() else {}
@@ -168,11 +168,11 @@ class _Tracked(Observer):
 
     @abstractmethod
     def _end(self, kind: type[BaseException] | None) -> None:
-        """Ends the tracker's run, which an exception of type `kind` stopped, or nothing."""
+        """Ends the tracker's run; `kind` is the type of the exception that stopped it, or None."""
 
 
 class _MlflowRun(_Tracked):
-    """Logs through a client of its own: the active run of the process, if any, is unaffected."""
+    """Logs through a separate client; the process's active MLflow run, if any, is unaffected."""
 
     name = "mlflow"
 
@@ -200,7 +200,7 @@ class _MlflowRun(_Tracked):
 
 
 class _WandbRun(_Tracked):
-    """Logs to a run of W&B of its own, in addition to others of the process."""
+    """Logs to a new W&B run; other W&B runs of the process are unaffected."""
 
     name = "wandb"
 
@@ -245,7 +245,7 @@ class ColumnsFile:
         self._columns: list[str] = []
 
     def go_on(self, done: int) -> None:
-        """Keeps the rows of rounds up to `done`, and removes an incomplete one."""
+        """Keeps the file's rows of rounds up to `done`, and removes an incomplete row."""
         if not self.path.exists():
             return
         rows = [row for row in self._rows() if _is_until(row, done)]
@@ -256,7 +256,7 @@ class ColumnsFile:
             self.path.unlink()
 
     def append(self, round: int, values: Mapping[str, Any]) -> None:
-        """Adds the row of `round`. A new name is a new column, empty in earlier rows."""
+        """Adds the row of `round`. A new name begins a new column, empty in earlier rows."""
         row = {_ROUND: round, **{visible(name): _cell(value) for name, value in values.items()}}
         new = [name for name in row if name not in self._columns]
         if new:

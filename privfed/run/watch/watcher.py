@@ -1,4 +1,4 @@
-"""The contract of parts that `run.watch` names, and the conversion of a user's class to one."""
+"""The interface of parts that `run.watch` names, and the conversion of a user's class."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from privfed.core.parts import Part, find, part_around
 from privfed.plan.plan import Plan
 from privfed.run.outcome import Observer
 
-METHODS = ("before", "after_round", "aborted", "after")
+METHODS = ("choosing", "before", "after_round", "aborted", "after")
 """Methods that an observer must have."""
 
 
 def is_nominal(plan: Plan) -> bool:
-    """Whether the ε of a run is nominal: a simulation's, or one without a guarantee."""
+    """Whether the ε of a run is nominal: the run is a simulation, or has no guarantee."""
     return bool(plan.simulation or plan.void)
 
 
@@ -44,11 +44,11 @@ class OwnWatcher(Watcher):
 
     @classmethod
     def of(cls, function: Callable[[], Any]) -> type[OwnWatcher]:
-        """The part whose observers `function` creates."""
+        """Returns the part whose observers `function` creates."""
         return part_around(cls, function, function=staticmethod(function))
 
     def observer(self) -> Observer:
-        """The function's result. Raises `Refused` if that is not an observer."""
+        """Returns the function's result. Raises `Refused` if that is not an observer."""
         name = f"run.watch: {type(self).__qualname__}"
         try:
             made: Observer = type(self).function()
@@ -76,9 +76,9 @@ def refuse_no_observer(observer: object, named: str) -> None:
 
 
 def watchers(config: Config) -> list[Watcher]:
-    """The parts that `run.watch` names. Raises `Refused` if one of them cannot work here.
+    """Returns the parts that `run.watch` names. Raises `Refused` if a part cannot work here.
 
-    They do not affect the computation of a run, so code that reads a run does not import them.
+    These parts do not affect a run's results, so code that reads a run does not import them.
     """
     parts: list[Watcher] = [find("watcher", name, "run.watch")() for name in config.run.watch]
     for part in parts:
@@ -87,13 +87,13 @@ def watchers(config: Config) -> list[Watcher]:
 
 
 def observers_of(config: Config) -> list[Observer]:
-    """An observer of each of `watchers`. Raises `Refused` if one cannot be created."""
+    """Returns an observer from each watcher. Raises `Refused` if one cannot be created."""
     return [part.observer() for part in watchers(config)]
 
 
 @contextlib.contextmanager
 def entered(observers: Sequence[Observer]) -> Iterator[Sequence[Observer]]:
-    """A context with `observers`, which enters the observers that are context managers."""
+    """Returns a context with `observers`, which enters those that are context managers."""
     with contextlib.ExitStack() as stack:
         for observer in observers:
             if isinstance(observer, contextlib.AbstractContextManager):

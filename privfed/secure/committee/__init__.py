@@ -1,4 +1,4 @@
-"""Sums that a small committee opens: client, server and the messages between them.
+"""Sums that a small committee opens: client, server, and messages between them.
 
 Clients agree on keys once in a run, each client sends one message per round, and decryptors open
 the masks, as in Flamingo (Ma et al. 2023, sections 4 and 5). The graph is complete. Unlike there,
@@ -54,7 +54,7 @@ derived in another run is under A, whatever the names of runs.
    honest. Unlike in masked sums names suffice, as by 4 an honest name that sent nothing prevents
    the sum from being opened.
 
-The proof does not depend on how the committee was chosen: all k may sit in it.
+The proof does not depend on how the committee was chosen: all k may be members.
 
 *Keys stolen later.* The server learns m_u of all clients whose rows it summed: these rows are
 hidden by r_uv alone, as in Flamingo and in masked sums. Masked sums erase the keys of a session
@@ -73,14 +73,15 @@ server.
 
 *Spoiled sums.* A share that does not match its dealer's commitment is left out, and the member that
 revealed it is identified. A client whose shares do not reconstruct a seed that it committed to is
-identified, and the round aborts. A client is also identified if more members than may be Byzantine
-report unusable shares; the round aborts if fewer than T can open its shares. The first two are
-proved by the client's own signed messages (`evidence`); the third is a count. **A client that stops
-a sum is identified** if at least T + k honest members survive to the end. All of them hold good
-shares of an honest survivor. For any other survivor, if at most k complain, T hold good shares,
-which give its seeds or the proof that they do not. With fewer members a round may abort without a
-culprit if fewer than T members are left. It may also do so if up to k members cannot use a client's
-shares and, after further dropouts, fewer than T can. If a sum aborts because too few clients
-survive, no culprit is identified either. (If `byzantine` clients are assumed, k includes them
-here.) A client that masks wrongly spoils the sum undetected, as with any false row.
+identified, and the round aborts. A client is also identified if the number of members that report
+its shares as unusable exceeds the number that may be Byzantine; the round aborts if fewer than T
+can open these shares. The first two are proved by the client's own signed messages (`evidence`);
+the third is a count. **A client that stops a sum is identified** if at least T + k honest members
+survive to the end. All of them hold good shares of an honest survivor. For any other survivor, if
+at most k members complain, T hold good shares, which yield the survivor's seeds or the proof that
+its shares do not yield them. With fewer members a round may abort without a culprit if fewer than T
+members are left. It may also do so if up to k members cannot use a client's shares and, after
+further dropouts, fewer than T can. If a sum aborts because too few clients survive, no culprit is
+identified either. (If `byzantine` clients are assumed, k includes them here.) A client that masks
+wrongly spoils the sum undetected, as a client with an arbitrary row does.
 """

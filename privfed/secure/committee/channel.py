@@ -1,6 +1,6 @@
 """A committee's sum in one process: messages pass as bytes between the server and its clients.
 
-It also holds the keys of a run's clients, since a simulation plays all of them in one process.
+This module also holds the keys of all clients of a run, which a simulation runs in one process.
 
 A deployment has one key book for all clients of a run, and clients agree on secrets once. Here each
 cohort has its own run with its own cards, so each new cohort agrees on new secrets. Measured times
@@ -41,7 +41,7 @@ class SimulatedRun:
 
     @functools.cached_property
     def rings(self) -> dict[int, Keyring]:
-        """Each client's ring, which persists from round to round."""
+        """Each client's key ring, which persists from round to round."""
         return {client: self.ring(client) for client in self.book.cards}
 
     def ring(self, client: int) -> Keyring:
@@ -50,7 +50,7 @@ class SimulatedRun:
 
 
 def simulated_keys(clients: tuple[int, ...], name: bytes | None = None) -> SimulatedRun:
-    """Returns a new run of `clients` with this `name`, drawn at random if None."""
+    """Returns a new run of `clients` with this `name`; None draws a random name."""
     name = name or os.urandom(KEY)
     pairs = {client: KeyPair(os.urandom(KEY)) for client in clients}
     cards = {
@@ -80,8 +80,8 @@ def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
 class CommitteeChannel:
     """Runs a server and its clients, who send rows one by one; a committee opens the sum.
 
-    A client whose message is refused, or that refuses one, counts as dropped out; `faults` says
-    why.
+    A client whose message is refused, or that refuses a message, counts as dropped out; `faults`
+    lists the reasons.
     """
 
     largest = math.inf

@@ -49,14 +49,14 @@ _ENDED = 3
 class CommitteeClient:
     """Answers a call; a member of the committee also answers an inbox and then ballots.
 
-    The client raises `BadMessage` for a message that it does not answer, and then answers nothing
-    more in this sum.
+    The client raises `BadMessage` for a message that it does not answer, and then answers no
+    further message of this sum.
 
     Args:
-      identity: its long-term signing key.
-      ring: its secrets of the run, agreed on by the book of `terms`.
+      identity: the client's long-term signing key.
+      ring: its key ring: secrets of the run, agreed on with the keys in the book of `terms`.
       terms: the sum that it expects.
-      row: called once, at the time of masking, for the encoded row [length], after `ring` has
+      row: returns the encoded row [length]; called once, at the time of masking, after `ring` has
         stored that this exchange is taken.
     """
 
@@ -81,7 +81,7 @@ class CommitteeClient:
         """
         try:
             if self._agreed and message.context != self._agreed:
-                raise BadMessage("wrong session", "a message of another session")
+                raise BadMessage("wrong session", "the message belongs to another session")
             self._step += 1
             return self._answer(message)
         except Exception:
@@ -98,7 +98,7 @@ class CommitteeClient:
                 opening = self._open(message).signed(self._identity)
                 self._end()
                 return opening
-        raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
+        raise BadMessage("wrong type", f"a {type(message).__name__} is not expected now")
 
     def _end(self) -> None:
         self._step = _ENDED
@@ -109,9 +109,9 @@ class CommitteeClient:
         terms = self._terms
         terms.require(call)
         if self._ring.book != terms.book.digest:
-            raise BadMessage("wrong key book", "keys that were agreed on with another key book")
+            raise BadMessage("wrong key book", "the key ring belongs to another session's key book")
         if self.me not in call.clients:
-            raise BadMessage("wrong roster", "a cohort without this client")
+            raise BadMessage("wrong roster", "the cohort does not contain this client")
         self._committee, self._members = terms.committee(call.clients)
         shared = self._ring.take(call.round, call.exchange)
         self._agreed, self._clients = call.context, call.clients
@@ -154,11 +154,11 @@ class CommitteeClient:
 
     def _vote(self, inbox: MemberInbox) -> Ballot:
         if self.me not in self._members:
-            raise BadMessage("wrong member", "an inbox for a client outside the committee")
+            raise BadMessage("wrong member", "the inbox is for a client outside the committee")
         survivors = inbox.survivors
         require_survivors(survivors, self._clients)
         if len(survivors) < self._terms.least(self._committee):
-            raise BadMessage("too few", "fewer survivors than a sum requires")
+            raise BadMessage("too few", "fewer clients survived than a sum requires")
         roots = tuple(self._draw(*letter) for letter in inbox.sealed)
         self._openers.clear()
         self._survivors = survivors
@@ -166,7 +166,10 @@ class CommitteeClient:
         return Ballot(self._agreed, self.me, vote, roots)
 
     def _draw(self, sender: int, sealed: bytes) -> bytes:
-        """Draws this member's numbers for the secrets of `sender`; returns their root, or zeros."""
+        """Draws this member's numbers for the secrets of `sender`.
+
+        Returns the root of their hash tree; zeros if `sealed` is unreadable.
+        """
         key = self._unseal(sender, sealed)
         if key is None:
             return bytes(DIGEST)
@@ -193,11 +196,11 @@ class CommitteeClient:
                 "wrong voters", "duplicate votes, or votes of clients outside the committee"
             )
         if len(voters) < self._committee.threshold:
-            raise BadMessage("too few", "fewer votes than the threshold")
+            raise BadMessage("too few", "the votes are fewer than the threshold")
         text = vote_text(self._agreed, self._survivors)
         for vote in votes:
             if not vote.cast_by(self._terms.book.identities.get(vote.member, b""), text):
                 raise BadMessage(
                     "inconsistent",
-                    "a vote that its sender did not sign for this member's survivors",
+                    "a member's vote is not signed for the survivors that this member voted for",
                 )

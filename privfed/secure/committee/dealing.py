@@ -8,8 +8,8 @@ receives f(j) - p_j, which reveals nothing without p_j. (Shares from keys: Crame
 2005.)
 
 By hashes of 16 bytes the server verifies each number and each secret when it is opened. A wrong
-number is left out and its member identified, and so is a client whose shares do not reconstruct its
-secret.
+number is left out, and the member that opened it is identified. A client whose shares do not
+reconstruct its secret is also identified.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
 
 
 def proved_root(leaves: Mapping[int, bytes], proof: bytes, count: int) -> bytes | None:
-    """Returns the root of a tree of `count` leaves that contains `leaves`, a leaf by its number.
+    """Returns the root of a tree of `count` leaves that contains `leaves` (by their numbers).
 
-    None for a proof of another length.
+    Returns None if the proof has the wrong length.
     """
     level, at = dict(leaves), 0
     for _ in range((count - 1).bit_length()):
@@ -75,7 +75,7 @@ def _node(left: bytes, right: bytes) -> bytes:
 class Dealt:
     """The roots of members' trees of numbers, the corrections, and commitments to the secrets.
 
-    `corrections` are those of members T to c, for each secret in order.
+    `corrections` are for members T to c, for each secret in order.
     """
 
     roots: bytes
@@ -92,7 +92,7 @@ class Dealt:
 def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
-    """Shares `secrets` among members with `keys`; `threshold` members reconstruct each secret."""
+    """Shares `secrets` among members with `keys`, so that `threshold` members reconstruct each."""
     count, members = len(secrets), len(keys)
     columns = [member_numbers(key, count) for key in keys]
     corrections, commitments = [], []
@@ -121,7 +121,7 @@ def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
 def member_share(
     drawn: int, corrections: bytes, number: int, place: int, shape: tuple[int, int]
 ) -> int:
-    """Returns the share of secret `number` for the member at `place`, who drew `drawn`.
+    """Returns the share of secret `number` for member `place` (from 1), who drew `drawn`.
 
     `shape` is the threshold and the number of members.
     """
@@ -134,7 +134,7 @@ def member_share(
 
 @functools.lru_cache(maxsize=64)
 def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
-    """Lagrange coefficients at places T to c, for the values at 0 to T - 1."""
+    """Lagrange coefficients at the points T to c, for the values at 0 to T - 1."""
     points = range(threshold)
     rows = []
     for place in range(threshold, members + 1):
@@ -151,7 +151,7 @@ def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
 
 
 def column_tree(agreed: bytes, dealer: int, place: int, column: tuple[int, ...]) -> Tree:
-    """Returns the tree of the numbers that the member at `place` drew for a client's secrets."""
+    """Returns the tree of the numbers that member `place` drew for a client's secrets."""
     numbers = (drawn.to_bytes(KEY, "little") for drawn in column)
     return tree(
         number_commitment(agreed, dealer, place, number, part)

@@ -91,8 +91,9 @@ class WrongOpening:
 class UnusableDealing:
     """Proof that the numbers that a client sent to members do not reconstruct its secrets.
 
-    `texts` holds the numbers and their proofs, by the member's place. They belong to the hash trees
-    whose roots the client signed in `dealing`, but do not yield the secrets that it committed to.
+    `texts` holds the numbers and their proofs, by the member's number from 1. The numbers belong to
+    the hash trees whose roots the client signed in `dealing`, but do not yield the secrets that the
+    client committed to.
     """
 
     dealing: SignedDealing
@@ -148,8 +149,8 @@ def committee_accusation(evidence: Evidence, call: Call, survivors: tuple[int, .
 def proves_violation(culprit: Culprit, terms: RoundTerms) -> bool:
     """Whether the culprit's own signed messages prove the accusation.
 
-    `terms` are those of any sum of the run. The result is False for a count of complaints, which is
-    no proof, and for invalid bytes.
+    `terms` may be those of any sum of the run. The result is False for a count of complaints, which
+    is no proof, and for invalid bytes.
     """
     kind = _KINDS.get(culprit.reason)
     if kind is None:
@@ -168,7 +169,7 @@ def proves_violation(culprit: Culprit, terms: RoundTerms) -> bool:
 
 
 def _seats(call: Call, survivors: tuple[int, ...], terms: RoundTerms) -> Seats:
-    """Returns the committee of a call of this run. Raises `Aborted` for a call of another run."""
+    """Returns the committee of a `call`. Raises `Aborted` if the call belongs to another run."""
     of = replace(terms, round=call.round, exchange=call.exchange, model_hash=call.model_hash)
     of.require(call)
     require_survivors(survivors, call.clients)

@@ -1,4 +1,4 @@
-"""The public keys of a run: a card signed by each client, and the book of all cards.
+"""The public keys of a run: a key card signed by each client, and the book of all cards.
 
 A client draws one X25519 key pair and a nonce for a run. Its long-term Ed25519 key signs both. All
 keys and signatures of the run are bound to the book, and so to every nonce in it: no two books with
@@ -42,7 +42,7 @@ def mask_key(agreed: bytes, seed: bytes) -> bytes:
 
 
 def sealing_key(agreed: bytes, secret: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the key that seals a member's key; it seals one text per roster and direction."""
+    """Returns the key that encrypts a member's key; it is used once per roster and direction."""
     return derive(secret, agreed, b"committee seal" + _between(sender, receiver))
 
 
@@ -51,7 +51,7 @@ def _between(client: int, other: int) -> bytes:
 
 
 def shares_context(agreed: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the context of a sealed text: its roster, sender and receiver."""
+    """Returns the associated data of encrypted shares: the roster, the sender and the receiver."""
     return agreed + _between(sender, receiver)
 
 
@@ -85,24 +85,24 @@ class KeyBook:
     cards: Mapping[int, KeyCard]
 
     def check(self) -> None:
-        """Checks all cards; a client that stores the `digest` of a checked book need not repeat it.
+        """Checks all cards; a client may store the `digest` of a book instead of checking it again.
 
         Raises:
-          BadMessage: for cards of unknown clients or another run, without a valid signature, with
-            duplicate keys, or with a key of low order, which allows no agreement.
+          BadMessage: if a card belongs to an unknown client or to another run, lacks a valid
+            signature, or has a key of another card or of low order, which allows no agreement.
         """
         if self.cards.keys() - self.identities.keys():
-            raise BadMessage("unknown client", "a card of an unknown client")
+            raise BadMessage("unknown client", "the book holds the key card of an unknown client")
         if len({card.public for card in self.cards.values()}) != len(self.cards):
             raise BadMessage("duplicate key", "two public keys of the book are the same")
         probe = KeyPair(random_key())
         for client, card in self.cards.items():
             if (card.client, card.run) != (client, self.run):
-                raise BadMessage("wrong card", "a card of another client, or of another run")
+                raise BadMessage("wrong card", "a key card is of another client, or another run")
             if (len(card.public), len(card.nonce)) != (KEY, KEY):
-                raise BadMessage("wrong card", "a key or a nonce of another length")
+                raise BadMessage("wrong card", "a key or nonce has the wrong length")
             if not card.signed_by(self.identities[client]):
-                raise BadMessage("wrong signature", "a card that its client did not sign")
+                raise BadMessage("wrong signature", "a key card is not signed by its client")
             try:
                 agree(probe, card.public)
             except BadMessage as error:

@@ -1,13 +1,13 @@
-"""A client's shared secrets with all clients of a run: new for each exchange, erased before it.
+"""A client's key ring: secrets shared with all clients of a run, new for each exchange.
 
 **Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
 fsync, rename, fsync of the folder), and let an interrupted client resume only from the last stored
 state, in one process at a time. Then, whenever it is killed, it sends for at most one call of an
 exchange, and no secret of an exchange serves two sums: the state stored before an exchange's
 secrets are used does not determine these secrets. A client that is killed between this step and its
-answer has dropped out of this exchange, and takes part in the next one; the same holds for a member
-that is killed before it opened its shares. A client that never stored a ring has lost its keys, as
-the private key is not kept: it is excluded from the run.
+answer counts as a dropout of this exchange, and takes part in the next one; the same holds for a
+member that is killed before it opened its shares. A client that never stored a key ring has lost
+its keys, as the private key is not kept: it is excluded from the run.
 
 **Limits.** A process that holds nothing else cannot distinguish an old state from the last one: a
 client that resumes from an old state sends again. Other clients must count such a client as
@@ -36,7 +36,7 @@ _BEFORE_ALL = (-1, -1)
 
 
 def _unstored(data: bytes) -> None:
-    """Stores nothing: a client that crashes has left the run."""
+    """Stores nothing: a client that crashes cannot continue in the run."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,7 +85,7 @@ class Keyring:
         store: Callable[[bytes], None] = _unstored,
     ) -> None:
         if book.cards.get(card.client) != card or card.public != pair.public:
-            raise BadMessage("wrong card", "a book without the card that this client drew for it")
+            raise BadMessage("wrong card", "the book lacks this client's key card")
         self.me, self.book, self.next, self._store = card.client, book.digest, (0, 0), store
         self._chains = {
             other: _Chain.of_round(
@@ -102,7 +102,7 @@ class Keyring:
           BadMessage: if the exchange is not later than every exchange taken before.
         """
         if (round, exchange) < self.next:
-            raise BadMessage("answered already", "a call for an exchange that this client has left")
+            raise BadMessage("answered already", "the call is for an exchange in the past")
         rounds = round - self.next[0]
         steps = rounds, exchange - (0 if rounds else self.next[1])
         chains = {other: chain.after(*steps) for other, chain in self._chains.items()}
@@ -140,7 +140,7 @@ class Keyring:
         if hashlib.sha256(content).digest() != check or content[:3] != _FORMAT[:3]:
             raise BadState("damaged", "the bytes are not what a client stored")
         if not content.startswith(_FORMAT):
-            raise BadState("other format", "a ring that another version of privfed wrote")
+            raise BadState("other format", "another version of privfed wrote the key ring")
         reader = Reader(content[len(_FORMAT) :])
         try:
             digest, owner, last = reader.take(KEY), reader.number(), _pair(reader)
@@ -149,11 +149,12 @@ class Keyring:
         except BadMessage as error:
             raise BadState("damaged", str(error)) from error
         if (digest, owner) != (book.digest, me):
-            raise BadState("foreign", "the ring of another client, or of another run's key book")
+            raise BadState("foreign", "the key ring is of another client or another run")
         if [other for other, *_ in entries] != sorted(book.cards):
-            raise BadState("damaged", "secrets of clients that are not in the book")
+            raise BadState("damaged", "the key ring has secrets of clients outside the book")
         if last <= after:
-            raise BadState("stale", f"a ring from before exchange {after[1]} of round {after[0]}")
+            where = f"exchange {after[1]} of round {after[0]}"
+            raise BadState("stale", f"the key ring is older than {where}")
         ring = cls.__new__(cls)
         ring.me, ring.book, ring.next, ring._store = me, digest, last, store
         ring._chains = {other: _Chain(*secrets) for other, *secrets in entries}

@@ -65,7 +65,7 @@ class Call(WireMessage):
         clients = _numbers(data)
         call = cls(round, exchange, model_hash, bits, length, agreement, clients)
         if call.context != context:
-            raise BadMessage("wrong session", "a call whose context is not its own hash")
+            raise BadMessage("wrong session", "the call's session is not the hash of the call")
         return call
 
 
@@ -104,9 +104,9 @@ def _dealt_bytes(dealt: Dealt) -> bytes:
 
 @dataclass(frozen=True)
 class Contribution(ClientMessage):
-    """Client to server, its only message: a masked row, and shares that remove the row's masks.
+    """A client's only message to the server: a masked row, and shares that remove the row's masks.
 
-    Its signature covers the dealing and a hash of the rest, so that the dealing can be shown
+    The signature covers the dealing and a hash of the rest, so that the dealing can be shown
     without the row.
 
     `sealed` is, for each member of the committee in order, the key from which it draws its shares.
@@ -143,7 +143,7 @@ class Contribution(ClientMessage):
 
 @dataclass(frozen=True)
 class MemberInbox(WireMessage):
-    """Server to a member: the survivors in order, each with its sealed text."""
+    """Server to a member: the survivors in order, each with its key, encrypted for the member."""
 
     context: bytes
     sealed: tuple[tuple[int, bytes], ...]
@@ -163,13 +163,13 @@ class MemberInbox(WireMessage):
 
 
 def vote_text(agreed: bytes, survivors: tuple[int, ...]) -> bytes:
-    """Returns the text that agreeing members sign under the roster with the hash `agreed`."""
+    """Returns the text that voters for `survivors` sign under the roster of hash `agreed`."""
     return b"privfed committee vote" + agreed + b"".join(map(NUMBER.pack, survivors))
 
 
 @dataclass(frozen=True)
 class MemberVote:
-    """A member's only signature on the survivors."""
+    """A member's signature on the survivors; an honest member signs only one set."""
 
     member: int
     signature: bytes

@@ -1,4 +1,4 @@
-"""Openings by committee members, and the removal of masks with them."""
+"""Openings by committee members, and the removal of masks with these openings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Openings:
         return {who: opened_numbers(self.clients, self.survivors, who) for who in self.survivors}
 
     def right(self, client: int, place: int, text: bytes, root: bytes) -> bool:
-        """Whether `text` is a valid opening of the client's secrets by the member at `place`.
+        """Whether `text` is a valid opening of the client's secrets by member `place`.
 
         A valid text contains the member's numbers for these secrets, and a proof that they belong
         to the hash tree with this `root`.
@@ -72,7 +72,7 @@ class Openings:
 
         Args:
           client: a survivor.
-          texts: valid openings of members, by their places.
+          texts: valid openings of members, by the members' numbers from 1.
           dealt: the client's dealing.
 
         Returns:

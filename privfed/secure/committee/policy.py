@@ -1,9 +1,9 @@
 """The size of a committee, and its thresholds, from public constants.
 
-Of a roster of n clients at most k collude with the server, and all of these may sit in the
-committee. So nothing depends on how it was drawn, or on when its members were corrupted. T =
-floor((c + k) / 2) + 1 of its c members open a sum, and never fewer than k + 2; c is the smallest
-number, at least the configured one, for which T does not exceed the fraction that must survive.
+Of a roster of n clients at most k collude with the server, and all k may be members of the
+committee. So nothing depends on how the committee was drawn, or on when members were corrupted. Of
+its c members, T = floor((c + k) / 2) + 1 open a sum, but at least k + 2; c is the smallest number,
+at least the configured one, for which T does not exceed the fraction that must survive.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from privfed.secure.frames import NUMBER
 from privfed.secure.summation import Aborted
 
 _EXACT = 1e-9
-"""A tolerance that protects floor and ceil from rounding errors of a product."""
+"""A tolerance that compensates rounding errors before floor and ceil."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ class CommitteePolicy:
 
 
 def _quorum(members: int, corrupt: int) -> int:
-    """Returns T: two sets of T members share an honest member, and k colluders learn no secret."""
+    """Returns T: any two sets of T members share an honest member, and k members open no secret."""
     return max((members + corrupt) // 2 + 1, corrupt + 2)
 
 
 def drawn(round: int, exchange: int, clients: tuple[int, ...], members: int) -> tuple[int, ...]:
-    """Returns the `members` of `clients`, in order, in the committee of an exchange of a round.
+    """Returns the committee of an exchange: `members` of the `clients`, in order.
 
-    Hashes spread the work over clients. The guarantees hold for any other choice.
+    Hashes of the numbers distribute the work over clients; the guarantees hold for any choice.
     """
     seed = b"privfed committee" + NUMBER.pack(round) + NUMBER.pack(exchange)
 

@@ -69,11 +69,11 @@ class CommitteeSums(SecureProtocol):
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
 
     def begun(self, limits: Limits) -> int:
-        """Returns the smallest cohort: with only one honest client its row would be revealed."""
+        """Returns the smallest cohort: a single honest client's row would be revealed."""
         return max(super().begun(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """The fewest survivors: of n clients `threshold` * n, and two more than may collude."""
+        """Returns the fewest survivors: `threshold` * n of n, and two more than may collude."""
         begun = self.begun(limits)
         stay = math.ceil(self.threshold * begun - _EXACT)
         return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
@@ -120,7 +120,10 @@ class CommitteeSums(SecureProtocol):
         return committee.members, committee.threshold
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
-        """Counts operations of a round without key agreement; both ends hash each number drawn."""
+        """Counts operations of a round without key agreement.
+
+        Each number is hashed by the client and by the member.
+        """
         members, threshold = self._members(clients)
         row = Expander(codec.length, codec.bits)
         numbers, pairs = clients * clients * members, clients * clients

@@ -42,7 +42,7 @@ class CommitteeServer:
     """Takes messages by `handle`, ends a step by `proceed`, and removes the masks by `total`.
 
     `culprits` are clients that deviated: either their own signed messages prove this (`evidence`),
-    or more members complain than may be Byzantine.
+    or the number of members that complain exceeds the number that may be Byzantine.
     """
 
     def __init__(self, terms: RoundTerms, clients: tuple[int, ...]) -> None:
@@ -68,17 +68,17 @@ class CommitteeServer:
         """Accepts the answer of `client`. Raises `BadMessage`, and then nothing has changed."""
         self._require_alive()
         if not isinstance(message, _ORDER) or not isinstance(message, _ORDER[self._step]):
-            raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
+            raise BadMessage("wrong type", f"a {type(message).__name__} is not expected now")
         if message.context != self._agreed:
-            raise BadMessage("wrong session", "a message of another session")
+            raise BadMessage("wrong session", "the message belongs to another session")
         if message.sender != client:
-            raise BadMessage("wrong sender", "a message in another client's name")
+            raise BadMessage("wrong sender", "the message is in another client's name")
         if client not in self._awaited:
             raise BadMessage(
-                "unknown sender", "not an expected sender, or one that has already answered"
+                "unknown sender", "no answer is expected from this client, or it has answered"
             )
         if not message.signed_by(self._terms.book.identities.get(client, b"")):
-            raise BadMessage("wrong signature", "not what its client signed")
+            raise BadMessage("wrong signature", "the message is not what its client signed")
         match message:
             case Contribution():
                 self._contributed(message)
@@ -99,16 +99,16 @@ class CommitteeServer:
 
     def _require_alive(self) -> None:
         if not self._alive:
-            raise Aborted("a session that has ended")
+            raise Aborted("the session has ended")
 
     def _contributed(self, message: Contribution) -> None:
         fits = message.dealt.fits(len(self.call.clients), self._committee)
         if len(message.sealed) != self._committee.members or not fits:
-            raise BadMessage("wrong shares", "shares for clients outside the committee")
+            raise BadMessage("wrong shares", "some shares are for clients outside the committee")
         if len(message.words) != self._masks.size:
-            raise BadMessage("wrong length", "a masked row of another length than the session's")
+            raise BadMessage("wrong length", "the masked row has another length than the session's")
         if not self._masks.add(self._sum, message.words):
-            raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
+            raise BadMessage("wrong modulus", "the row has bits beyond the session's modulus")
         self._dealings[message.sender] = message.dealing
         self._sealed[message.sender] = message.sealed
 
@@ -129,9 +129,9 @@ class CommitteeServer:
         text = vote_text(self._agreed, self._survivors)
         vote = MemberVote(message.sender, message.vote)
         if not vote.cast_by(self._terms.book.identities[message.sender], text):
-            raise BadMessage("inconsistent", "a vote for other survivors than the server's")
+            raise BadMessage("inconsistent", "the vote is for other survivors than the server's")
         if len(message.roots) != len(self._survivors):
-            raise BadMessage("wrong shares", "roots of clients that did not survive")
+            raise BadMessage("wrong shares", "the ballot has roots of clients that did not survive")
         self._ballots[message.sender] = message
 
     def _consistency(self) -> Mapping[int, Ballots]:
@@ -142,9 +142,9 @@ class CommitteeServer:
         return {member: Ballots(self._agreed, votes) for member in self._ballots}
 
     def _count_complaints(self) -> None:
-        """Records clients that dealt unusable shares to more members than may be Byzantine.
+        """Records clients whose shares were unusable for more members than may be Byzantine.
 
-        Byzantine members may be in addition to the server's colluders.
+        The number that may be Byzantine includes colluders of the server.
 
         Raises:
           Aborted: if too few members hold good shares of such a client.
@@ -158,16 +158,18 @@ class CommitteeServer:
                 self._culprits[client] = culprit
         stopping = (who for who in self._culprits if good[who] < self._committee.threshold)
         for client in stopping:
-            raise Aborted(f"wrong dealing: client {client} dealt garbled shares")
+            raise Aborted(
+                f"wrong dealing: client {client} distributed shares that members cannot use"
+            )
 
     def _good(self, member: int) -> set[int]:
-        """Returns the clients whose shares the member holds in usable form, as committed."""
+        """Returns the clients whose shares the member can use and that match their commitments."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}
 
     def _place(self, member: int) -> int:
-        """Returns the place of a member in the committee, from 1."""
+        """Returns the number of a member in the committee, from 1."""
         return 1 + self._members.index(member)
 
     def _root(self, client: int, place: int) -> bytes:
@@ -177,7 +179,7 @@ class CommitteeServer:
         member, texts = message.sender, dict(message.shares)
         good, place = self._good(member), self._place(member)
         if len(texts) != len(message.shares) or not good <= texts.keys():
-            raise BadMessage("wrong shares", "duplicate shares, or not all that the member holds")
+            raise BadMessage("wrong shares", "some shares are duplicate or missing")
         if not all(
             self._opens.right(who, place, texts[who], self._root(who, place)) for who in good
         ):
@@ -196,12 +198,15 @@ class CommitteeServer:
         seeds = {client: self._seeds(client) for client in self._survivors}
         for client, opened in seeds.items():
             if opened is None:
-                raise Aborted(f"wrong dealing: client {client} shared other seeds than it uses")
+                raise Aborted(
+                    f"wrong dealing: client {client} distributed shares of other seeds than those "
+                    "of its masks"
+                )
             self._opens.remove(self._masks, total, client, opened)
         return self._masks.reduce(total), len(self._survivors)
 
     def _seeds(self, client: int) -> Mapping[int, bytes] | None:
-        """Returns a survivor's opened seeds; if they are wrong, None, after recording a proof."""
+        """Returns a survivor's opened seeds; if wrong, records a proof and returns None."""
         places = sorted(
             (self._place(member), shares[client])
             for member, shares in self._openings.items()

@@ -1,4 +1,4 @@
-"""A client's knowledge of a committee's sum before its call, and the common configuration."""
+"""A client's expectations of a committee's sum before the call, and the common configuration."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class RoundTerms:
         return Call(self.round, self.exchange, self.model_hash, *shape, agreed, clients)
 
     def require(self, call: Call) -> None:
-        """Raises `BadMessage` if `call` is for another sum, or for a different configuration."""
+        """Raises `BadMessage` if `call` is for another sum or another configuration."""
         expected = self.call(call.clients)
         for name in ("round", "exchange", "model_hash", "bits", "length"):
             if getattr(call, name) != getattr(expected, name):
-                raise BadMessage(f"wrong {name}", "a call to another sum than this client's")
+                raise BadMessage(f"wrong {name}", "the call is to another sum than this client's")
         if call.agreement != expected.agreement:
             raise BadMessage(
                 "wrong agreement",
@@ -55,9 +55,9 @@ class RoundTerms:
             )
         clients = call.clients
         if list(clients) != sorted(set(clients)) or not set(clients) <= self.book.cards.keys():
-            raise BadMessage("wrong roster", "clients out of order, duplicate or unknown")
+            raise BadMessage("wrong roster", "its clients are out of order, duplicate or unknown")
         if len(clients) > self.limits.capacity:
-            raise BadMessage("wrong roster", f"more clients than {self.limits.capacity}")
+            raise BadMessage("wrong roster", f"it has more clients than {self.limits.capacity}")
 
     def committee(self, clients: tuple[int, ...]) -> tuple[Committee, tuple[int, ...]]:
         """Returns the committee of a cohort and its members, in order. Raises `Aborted`."""
@@ -70,6 +70,8 @@ class RoundTerms:
 
 
 def require_survivors(survivors: tuple[int, ...], clients: tuple[int, ...]) -> None:
-    """Raises `BadMessage` unless `survivors` are of the roster of `clients`, in order."""
+    """Raises `BadMessage` unless `survivors` are clients of the roster, in order."""
     if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(clients):
-        raise BadMessage("wrong survivors", "clients out of order, duplicate or not in the roster")
+        raise BadMessage(
+            "wrong survivors", "the clients are out of order, duplicate or not in the roster"
+        )

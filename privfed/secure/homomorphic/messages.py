@@ -37,7 +37,7 @@ class _Signed(SignedMessage):
     def check(self, public: bytes) -> None:
         """Raises `BadMessage` unless the holder of `public` signed the message."""
         if not self.signed_by(public):
-            raise BadMessage("wrong signature", f"not what {self.author} signed")
+            raise BadMessage("wrong signature", f"the message is not what {self.author} signed")
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _start(kind: int) -> bytes:
 def _begun(data: bytes, kind: int) -> Reader:
     reader = Reader(data)
     if reader.take(len(_FORMAT)) != _FORMAT:
-        raise BadMessage("wrong format", "bytes that are no message of this version")
+        raise BadMessage("wrong format", "the bytes are no message of this version")
     if reader.take(1) != bytes([kind]):
-        raise BadMessage("wrong type", "a message of another kind")
+        raise BadMessage("wrong type", "the message is of another kind")
     return reader

@@ -30,7 +30,7 @@ from privfed.secure.summation import Aborted, Session
 def public_half(keys: Any) -> bytes:
     """Returns the public key and the parameters of TenSEAL's `keys`, and no other key.
 
-    It serialises to bytes, because TenSEAL's `make_context_public` drops the secret key but keeps a
+    The result is bytes, because TenSEAL's `make_context_public` drops the secret key but keeps a
     decryptor that still works.
     """
     return bytes(
@@ -54,11 +54,13 @@ def read_public(data: bytes, scheme: Scheme) -> Any:
         key = tenseal().context_from(data, n_threads=1)
         public = key.has_public_key()  # TenSEAL raises an error here for a symmetric one
     except (ValueError, RuntimeError) as error:
-        raise BadMessage("no public key", "bytes that TenSEAL cannot read") from error
+        raise BadMessage("no public key", "TenSEAL cannot read the bytes") from error
     if key.has_secret_key():
-        raise ValueError("a context with its secret key, which only the key holder may have")
+        raise ValueError(
+            "the encryption context has a secret key, which only the key holder may have"
+        )
     if not public:
-        raise BadMessage("no public key", "a context without one")
+        raise BadMessage("no public key", "the encryption context has no public key")
     check_parameters(key, scheme)
     return key
 
@@ -99,7 +101,7 @@ class PartyDirectory:
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a sum as one of its parties knows them, without any message."""
+    """The terms of a sum as a party knows them before any message."""
 
     session: Session
     scheme: Scheme
@@ -130,11 +132,11 @@ class Terms:
         return max(self.limits.minimum, FEWEST)
 
     def accept(self, message: bytes) -> tuple[Opening, Any]:
-        """Returns an opening of this sum by its key holder, and its public key.
+        """Returns the key holder's opening of this sum, and the public key in it.
 
         Raises:
           BadMessage: if the opening is invalid or of another sum.
-          ValueError: if it contains the secret key.
+          ValueError: if the opening contains the secret key.
         """
         opening = Opening.decode(message)
         opening.check(self.directory.holder)
@@ -149,15 +151,15 @@ class Terms:
         }
         for name, (stated, expected) in settings.items():
             if stated != expected:
-                raise BadMessage(f"wrong {name}", "an opening of another sum than this party's")
+                raise BadMessage(f"wrong {name}", "the opening is of another sum than this party's")
         return opening, read_public(opening.key, self.scheme)
 
 
 class KeyHolder:
-    """Creates a session's keys and opens its total; it alone has the secret key.
+    """Creates a session's keys and opens the total; only the key holder has the secret key.
 
     `identity` is its long-term key. It opens the total that the server signed, and cannot verify
-    that this contains all rows that the server received.
+    that the total contains all rows that the server received.
     """
 
     def __init__(self, terms: Terms, identity: Ed25519PrivateKey) -> None:
@@ -184,26 +186,26 @@ class KeyHolder:
     def open(self, message: bytes) -> tuple[Integers, int]:
         """Returns the exact sum `[length]` and its number of rows.
 
-        It opens one total only: a second would reveal the difference of the two, which may be one
-        row.
+        The key holder opens only one total: a second one would reveal the difference, which may be
+        one row.
 
         Raises:
           Aborted: if the total is invalid, or violates the limits.
         """
         terms, total = self._terms, Total.decode(message)
         if total.context != self._opening.context:
-            raise BadMessage("wrong session", "a message of another one")
+            raise BadMessage("wrong session", "the message belongs to another session")
         total.check(terms.directory.server)
         if not terms.least <= total.number <= terms.limits.capacity:
-            raise BadMessage("wrong number", "a total of too few rows, or beyond secure.capacity")
+            raise BadMessage("wrong number", "the total has too few or too many rows")
         ciphertexts = total.ciphertexts(terms.scheme, self._keys, terms.codec.length)
         if self._done:
-            raise BadMessage("sent twice", "a second total in one session")
+            raise BadMessage("sent twice", "the total is the second one of this session")
         self._done = True
         try:
             summed = np.concatenate([terms.scheme.decrypt(block) for block in ciphertexts])
         except (ValueError, RuntimeError) as error:
-            raise BadMessage("no ciphertext", "a total that cannot be decrypted") from error
+            raise BadMessage("no ciphertext", "the total cannot be decrypted") from error
         most = total.number * terms.largest
         if summed.min() < -most or summed.max() > most:
             raise Aborted("a sum is larger than its rows can be; its limits were exceeded")
@@ -213,8 +215,8 @@ class KeyHolder:
 class EncryptingClient:
     """Encrypts encoded rows with the public key of an opening, and signs them.
 
-    It answers only an opening of its own sum that the key holder signed, whose key has the scheme's
-    parameters. In a simulation all clients share this object.
+    It answers an opening only if the key holder signed it, it is of this client's sum, and its key
+    has the scheme's parameters. In a simulation all clients share this object.
     """
 
     def __init__(self, opening: bytes, terms: Terms) -> None:
@@ -226,7 +228,7 @@ class EncryptingClient:
         """Returns the message of `client` with its row `[length]`, signed by `identity`.
 
         Raises:
-          ValueError: if the row has another form or exceeds the largest number of a party.
+          ValueError: if the row has another form, or numbers beyond the largest of a party.
         """
         scheme, codec = self._terms.scheme, self._terms.codec
         if row.shape != (codec.length,) or row.dtype != np.int64:
@@ -261,16 +263,17 @@ class SummingServer:
         row = self._signed(message)
         terms = self._terms
         if row.number in self._senders:
-            raise BadMessage("sent twice", "a second row of one client")
+            raise BadMessage("sent twice", "the client has already sent a row")
         if len(self._senders) >= terms.limits.capacity:
-            raise BadMessage("too many", f"more than secure.capacity = {terms.limits.capacity}")
+            most = terms.limits.capacity
+            raise BadMessage("too many", f"more rows than secure.capacity = {most}")
         ciphertexts = row.ciphertexts(terms.scheme, self._key, terms.codec.length)
         hashes = self._unseen(ciphertexts)
         try:  # a new sum: after an error the old one is unchanged
             pairs = zip(self._sum, ciphertexts, strict=True)
             self._sum = [total + block for total, block in pairs] if self._sum else ciphertexts
         except (ValueError, RuntimeError) as error:
-            raise BadMessage("no ciphertext", "a ciphertext that cannot be added") from error
+            raise BadMessage("no ciphertext", "a ciphertext cannot be added") from error
         self._senders.add(row.number)
         self._hashes |= hashes
 
@@ -278,10 +281,10 @@ class SummingServer:
         """Parses a row of this session signed by a client of the directory."""
         row = Row.decode(message)
         if row.context != self._context:
-            raise BadMessage("wrong session", "a message of another one")
+            raise BadMessage("wrong session", "the message belongs to another session")
         public = self._terms.directory.clients.get(row.number)
         if public is None:
-            raise BadMessage("unknown sender", "a client that is not in the directory")
+            raise BadMessage("unknown sender", "the client is not in the directory")
         row.check(public)
         return row
 
@@ -295,7 +298,7 @@ class SummingServer:
         hashes = {hashlib.sha256(data).digest() for data in contents}
         if len(hashes) < len(ciphertexts) or hashes & self._hashes:
             raise BadMessage(
-                "duplicate ciphertext", "a ciphertext that is already in a row of this session"
+                "duplicate ciphertext", "a ciphertext is already in another row of this session"
             )
         return hashes
 

@@ -2,12 +2,12 @@
 
 Three parties. A *key holder*, which is not the server (one of the hospitals, or all clients with
 one key), makes a fresh key pair for each session. So a lost key opens one sum, and errors cannot be
-provoked and compared under one key. This takes 4 ms, and 124 kB to each client. *Clients* encrypt
-their encoded rows. The *server* adds each message to one encrypted sum as it arrives and sends the
-total to the key holder, who decrypts it, once.
+provoked and compared under one key. A key pair takes 4 ms, and 124 kB to each client. *Clients*
+encrypt their encoded rows. The *server* adds each message to one encrypted sum as it arrives and
+sends the total to the key holder, who decrypts it once.
 
-Protection. The server sees ciphertexts and their senders. The key holder sees the exact sum; it
-rounds, and adds central noise, before it releases anything, and is trusted to do so.
+Protection. The server sees ciphertexts and their senders. The key holder sees the exact sum. It is
+trusted to round the sum, and to add central noise, before it releases anything.
 
 Every message is signed by a long-term Ed25519 key of a directory that all parties know beforehand
 (a public-key infrastructure, which the simulator plays): the opening by the key holder, a row by
@@ -16,7 +16,7 @@ of each ciphertext, and the context binds the parties' configuration. So a party
 changes, swaps, repeats or invents messages, of this session or another, can make a sum fail or lack
 a row, but cannot have a wrong one accepted. A client encrypts only with a key that the key holder
 signed and that has the parameters of the proof. A repeated row or ciphertext of a session is
-refused, under any name and in any encoding.
+refused, whatever its sender and its encoding.
 
 Limits. **The key holder and the server together read every row.** So does a server that sends the
 key holder one client's row as the total: **it is trusted to send the total of all rows**,
@@ -139,7 +139,7 @@ class _Homomorphic(SecureProtocol):
         )
 
     def refuse_codec(self, codec: Codec, limits: Limits) -> None:
-        """Raises `Refused` unless sums stay below half the plaintext modulus and cannot wrap."""
+        """Refuses a codec whose sums may wrap: they must stay below half the plaintext modulus."""
         if limits.most_rows * codec.largest >= self.scheme.room:
             raise Refused(
                 f"sums of {limits.most_rows} rows with numbers up to {codec.largest} exceed "
@@ -199,14 +199,14 @@ class Bfv(_Homomorphic):
         return float(limits.sites) or 1.0
 
     def colluding(self, limits: Limits) -> float:
-        """Fraction of noise known to the key holder: that of colluders, at least its own share."""
+        """Fraction of noise known to the key holder: colluders' shares, at least its own share."""
         return max(1, math.floor(self.colluders * limits.size + 1e-9)) / self.fewest(limits)
 
 
 class Ckks(_Homomorphic):
-    """Homomorphic sums (CKKS): rounded by a key holder, and only for sums that are then noised.
+    """Homomorphic sums (CKKS): a key holder rounds each sum and has to add noise to it.
 
-    2048 numbers to a ciphertext, 30.3 bytes a number; BFV needs half and is exact by itself.
+    2048 numbers to a ciphertext, 30.3 bytes a number; BFV needs half of that and is exact.
 
     A CKKS result carries the ciphertext's noise in its last digits. A party that sees it together
     with the ciphertexts can compute the secret key (Li & Micciancio 2021: CKKS is not IND-CPA-D).

@@ -12,8 +12,8 @@ error f s + e: f pseudo-random, uniform in [-1/2, 1/2] and fresh for each row, s
 1}, and e a rounding error of f s, within the same interval and symmetric. In each coefficient this
 error is at most (N + 1) / 2. Uniform numbers are sub-Gaussian with their own variance, those within
 1/2 with 1/4, so the error of n rows exceeds z sqrt(n) (sqrt(N / 12) + 1/2) with a probability below
-2 exp(-z^2 / 2): 4e-22 for z = 10, used here. The rounding of a message depends on it and is counted
-at its worst.
+2 exp(-z^2 / 2): 4e-22 for z = 10, used here. A message's rounding error depends on the message and
+is counted at its largest value.
 
 - BFV rounds q m / t by at most 1/2, and a sum is exact while n / 2 + z sqrt(n) (sqrt(N / 12) + 1/2)
   stays below q / 2t = 2^21: 3.5 million rows. Up to 1023 rows it is exact whatever the random
@@ -52,7 +52,7 @@ Q = 2**54 - 172031
 P = 2**55 - 311295
 """The primes that SEAL takes: the largest of 54 and of 55 bits that are 1 modulo 2 N."""
 Z = 10.0
-"""Number of standard deviations of its noise for which a sum is proved exact."""
+"""Number of standard deviations of a sum's noise for which the sum is proved exact."""
 CIPHERTEXT = 61_750
 """Approximate bytes of a ciphertext: two polynomials of 54 bits in 64, compressed."""
 PUBLIC_KEY = 123_550
@@ -75,7 +75,7 @@ def most_rows(per_row: float, std: float, room: float) -> int:
 
 
 def tenseal() -> Any:
-    """Returns the library. Raises `Refused` if it is not installed."""
+    """Returns the TenSEAL library. Raises `Refused` if it is not installed."""
     try:
         return importlib.import_module("tenseal")
     except ImportError as error:
@@ -167,16 +167,16 @@ class Scheme(ABC):
         slots.
         """
         if len(data) > _LARGEST:
-            raise BadMessage("wrong length", f"a ciphertext of {len(data)} bytes")
+            raise BadMessage("wrong length", f"a ciphertext has a size of {len(data)} bytes")
         try:
             vector = self._load(key, data)
         except (ValueError, RuntimeError) as error:
             raise BadMessage(
-                "no ciphertext", "bytes that are no ciphertext of this session"
+                "no ciphertext", "the bytes are no ciphertext of this session"
             ) from error
         parts = vector.ciphertext()
         if len(parts) != 1 or vector.size() != size:
-            raise BadMessage("wrong length", f"a ciphertext that is not of {size} numbers")
+            raise BadMessage("wrong length", f"a ciphertext is not of {size} numbers")
         if parts[0].size() != 2 or parts[0].is_transparent() or parts[0].scale != self.scale:
             raise BadMessage("no ciphertext", "one of another form than this scheme's")
         if parts[0].is_ntt_form() != self.transformed:
@@ -187,16 +187,16 @@ class Scheme(ABC):
     def content(self, data: bytes, size: int) -> bytes:
         """Extracts SEAL's ciphertext from the bytes of TenSEAL's vector of `size` numbers.
 
-        The other bytes do not affect the sum, but a sender could choose them freely. Raises
-        `BadMessage` unless they are the sizes `[size]` and this scheme's scale.
+        A sender could choose the other bytes freely, though they do not affect the sum. Raises
+        `BadMessage` unless these bytes are the sizes `[size]` and this scheme's scale.
         """
         start = bytes_field(1, varint(size))
         inner = data[len(start) + _PREFIX : len(data) - len(self._end)]
         if data != start + bytes_field(2, inner) + self._end:
             raise BadMessage(
                 "no ciphertext",
-                f"a vector whose sizes are not [{size}], or whose scale is not the scheme's, "
-                "unlike its ciphertext",
+                f"the vector's sizes are not [{size}], or its scale is not the scheme's, although "
+                "its ciphertext fits",
             )
         return inner
 

@@ -1,4 +1,4 @@
-"""Sums under pairwise masks: client, server and the messages between them.
+"""Sums under pairwise masks: client, server, and messages between them.
 
 Source: Bonawitz et al. 2017, figure 4, with the sparse graph of Bell et al. 2020 if there are many
 clients and the server follows the protocol.

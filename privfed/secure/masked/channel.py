@@ -28,8 +28,8 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
 
     *A client* with k neighbours agrees with each on a key for shares and on one for masks. It
     derives one key for each direction of a channel, for each mask and for its self-mask. It shares
-    2 + `layers` secrets; each share costs t products, and k + 1 holders are counted (on other than
-    complete graphs there are k). It expands k + 1 masks, a base and `layers` of noise. It signs
+    2 + `layers` secrets; each share costs t products, and k + 1 holders are counted (on incomplete
+    graphs there are k). It expands k + 1 masks, a base and `layers` of noise. It signs
     five messages, and on a random graph also an attestation. *The server* tests both keys of each
     client, checks the signatures, reconstructs the client's seed from t shares (with layers, two
     secrets), and removes the client's mask and layers. The 2 t (t - 1) products for the Lagrange
@@ -55,8 +55,8 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
 class MaskedChannel:
     """Runs a server and its clients, who share keys on construction and send rows one by one.
 
-    A client whose message is refused, or that refuses one, counts as dropped out; `faults` says
-    why.
+    A client whose message is refused, or that refuses a message, counts as dropped out; `faults`
+    lists the reasons.
     """
 
     largest = math.inf

@@ -32,7 +32,7 @@ class CircleShape(NamedTuple):
 
 
 def sparsest_circle(clients: int, corrupt: int, lost: int, degree: int = 0) -> CircleShape | None:
-    """Returns the sparsest graph that gives the guarantees; None if the complete one is no larger.
+    """Returns the sparsest graph with the guarantees; None if the complete graph is no larger.
 
     Args:
       clients: clients of the roster.
@@ -112,11 +112,11 @@ def neighbours(seed: bytes, clients: tuple[int, ...], degree: int, me: int) -> t
 
 @functools.lru_cache(maxsize=2)
 def _circle(seed: bytes, clients: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, int]]:
-    """Returns the clients in the order of their hashes, and each client's place in that order."""
+    """Returns the clients in the order of their hashes, and each client's index in that order."""
     circle = tuple(sorted(clients, key=functools.partial(_place, seed)))
     return circle, {client: at for at, client in enumerate(circle)}
 
 
 def _place(seed: bytes, client: int) -> bytes:
-    """Returns the place of a client on the circle of `seed`."""
+    """Returns the position of a client on the circle of `seed`."""
     return hashlib.sha256(seed + client.to_bytes(8, "little")).digest()

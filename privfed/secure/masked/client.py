@@ -1,4 +1,4 @@
-"""A client of a masked sum: it answers each message of the server once.
+"""A client of a masked sum, which answers each message of the server once.
 
 The client trusts its own policy, the public directory of identities and its own computation. It
 checks every message of the server against these, and ends the session on any violation.
@@ -37,15 +37,15 @@ from privfed.secure.primitives import Expander, KeyPair, random_key, seal, unsea
 class MaskingClient(ClientMemory):
     """Answers invitation, roster, inbox, survivors and votes, in this order.
 
-    The client does not unmask a sum of fewer survivors than `limits` allow, counting only clients
+    The client does not unmask a sum of fewer survivors than `limits` allow; it counts only clients
     whose shares it could open. It refuses a server with another configuration. It raises
     `BadMessage` for a message that it does not answer, and then answers nothing more. A client
-    takes part in only one session per exchange of a round. Its owner must enforce this, since the
+    takes part in only one session per exchange of a round. The caller must enforce this, since the
     difference of two opened sums could reveal a row.
 
-    `to_bytes` returns all that it needs to resume in another process (`from_bytes`). A party that
-    may crash answers only through `privfed.secure.masked.committed_party`, which keeps its
-    `progress`.
+    `to_bytes` returns all that the client needs to resume in another process (`from_bytes`). A
+    party that may crash answers only through `privfed.secure.masked.committed_party`, which stores
+    the client's `progress`.
 
     Args:
       me: number of the client.
@@ -53,7 +53,7 @@ class MaskingClient(ClientMemory):
       directory: long-term public key of each client.
       policy: its own requirements.
       expected: the sum that it expects.
-      row: called once, at the time of masking, for the encoded row [length].
+      row: returns the encoded row [length]; called once, at the time of masking.
       limits: limits of the sum.
       noise: layers of noise that are added to the row, with keys drawn afresh for each session;
         None without layers.
@@ -67,7 +67,7 @@ class MaskingClient(ClientMemory):
         """
         try:
             if self._context and message.context != self._context:
-                raise BadMessage("wrong session", "a message of another session")
+                raise BadMessage("wrong session", "the message belongs to another session")
             self._step += 1
             return self._answer(message)
         except Exception:
@@ -88,7 +88,7 @@ class MaskingClient(ClientMemory):
                 answer = self._unmask(message).signed(self._identity)
                 self.end()
                 return answer
-        raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
+        raise BadMessage("wrong type", f"a {type(message).__name__} is not expected now")
 
     def _advertise(self, invitation: Invitation) -> Advertise:
         layers = self._noise.layers if self._noise else None
@@ -131,12 +131,14 @@ class MaskingClient(ClientMemory):
         return share_hashes(self._agreed, dealer, holder, shares)
 
     def _checked_graph(self, roster: Roster) -> Graph:
-        """Returns the graph by the client's policy. Raises `BadMessage` for another roster."""
+        """Returns the graph of the client's policy. Raises `BadMessage` if the roster differs."""
         clients = roster.clients
         if list(clients) != sorted(set(clients)) or self.me not in clients:
-            raise BadMessage("wrong roster", "clients out of order, duplicate or without this one")
+            raise BadMessage(
+                "wrong roster", "the clients are out of order or duplicate, or lack this client"
+            )
         if not set(clients) <= self._directory.keys():
-            raise BadMessage("wrong roster", "unknown clients")
+            raise BadMessage("wrong roster", "the roster contains unknown clients")
         if len(clients) > self._limits.capacity:
             raise BadMessage(
                 "wrong roster",
@@ -157,7 +159,7 @@ class MaskingClient(ClientMemory):
         """Raises `BadMessage` unless neighbours' keys are signed by their owners and distinct."""
         nonces = dict(zip(roster.clients, roster.nonces, strict=True))
         if nonces[self.me] != self._nonce:
-            raise BadMessage("wrong nonce", "a roster of another session of this client's")
+            raise BadMessage("wrong nonce", "the roster is of another session of this client")
         public = [self._channel.public, self._pair.public]
         public += [key for keys in roster.keys for key in (keys.channel, keys.mask)]
         if len(set(public)) != len(public):
@@ -167,9 +169,9 @@ class MaskingClient(ClientMemory):
             )
         for keys in roster.keys:
             if not keys.signed_by(self._directory.get(keys.sender, b"")):
-                raise BadMessage("wrong signature", "keys that their client did not sign")
+                raise BadMessage("wrong signature", "some keys are not signed by their client")
             if keys.nonce != nonces[keys.sender]:
-                raise BadMessage("wrong nonce", "keys with another nonce than the roster's")
+                raise BadMessage("wrong nonce", "some keys have another nonce than the roster's")
 
     def _seal(self, other: int, shares: tuple[int, ...]) -> bytes:
         text = share_text(self.me, other, shares)
@@ -186,10 +188,10 @@ class MaskingClient(ClientMemory):
         senders = [client for client, _ in inbox.sealed]
         if len(set(senders)) != len(senders) or not set(senders) <= self._keys.keys():
             raise BadMessage(
-                "wrong senders", "duplicate shares, or shares of clients that are no neighbours"
+                "wrong senders", "shares are duplicate, or of clients that are no neighbours"
             )
         if [dealer for dealer, _ in inbox.hashes] != sorted(senders):
-            raise BadMessage("wrong senders", "hashes of others' shares")
+            raise BadMessage("wrong senders", "the hashes are of shares of other senders")
         self._shared, hashes = set(senders), dict(inbox.hashes)
         for sender, sealed in inbox.sealed:
             held = self._unseal(sender, sealed)
@@ -254,12 +256,12 @@ class MaskingClient(ClientMemory):
         clients = survivors.clients
         if list(clients) != sorted(set(clients)) or not set(clients) <= self._places.keys():
             raise BadMessage(
-                "wrong survivors", "clients out of order, duplicate or not in the roster"
+                "wrong survivors", "the clients are out of order, duplicate or not in the roster"
             )
         near = set(clients) & (self._keys.keys() | {self.me})
         if self.me not in near or not near - {self.me} <= self._shared:
             raise BadMessage(
-                "wrong survivors", "without this client, or with clients that sent no shares"
+                "wrong survivors", "they lack this client, or contain clients that sent no shares"
             )
         if self._graph.independent:
             self._require_attested(survivors.attested, near - {self.me})
@@ -271,29 +273,27 @@ class MaskingClient(ClientMemory):
         """Raises `BadMessage` unless all of `near` signed that they masked with this client."""
         if [attestation.sender for attestation in attested] != sorted(near):
             raise BadMessage(
-                "not attested", "masks with clients other than the surviving neighbours"
+                "not attested", "the attestations are not those of the surviving neighbours"
             )
         for attestation in attested:
             public = self._directory.get(attestation.sender, b"")
             given = attestation.given_by(public, self._agreed)
             if self.me in attestation.left_out or not given:
-                raise BadMessage("not attested", "a neighbour that did not mask with this client")
+                raise BadMessage("not attested", "a neighbour did not mask with this client")
 
     def _unmask(self, votes: Votes) -> Unmask:
         """Reveals one share per neighbour: of the seed or of the mask key, but never of both."""
         voters = [vote.sender for vote in votes.votes]
         if len(set(voters)) != len(voters) or not set(voters) <= self._voters:
-            raise BadMessage(
-                "wrong voters", "duplicate votes, or votes of clients that may not vote"
-            )
+            raise BadMessage("wrong voters", "votes are duplicate, or of clients that may not vote")
         if len(voters) < self._graph.votes(self._limits.least(self._expected_parties)):
-            raise BadMessage("too few", "fewer votes than the graph requires")
+            raise BadMessage("too few", "the votes are fewer than the graph requires")
         text = self._survivors.vote_text(self._agreed)
         for vote in votes.votes:
             if not vote.cast_by(self._directory.get(vote.sender, b""), text):
                 raise BadMessage(
                     "inconsistent",
-                    "a vote that its sender did not sign for this client's survivors",
+                    "a vote is not signed for the survivors that this client voted for",
                 )
         held = sorted(self._held.items())
         seeds = tuple((who, shares[0]) for who, shares in held if who in self._near)

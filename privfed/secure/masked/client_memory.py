@@ -1,4 +1,4 @@
-"""The memory of a client of a masked sum: how it is filled, wiped and serialised."""
+"""The state of a client of a masked sum: how it is set, wiped and serialised."""
 
 from __future__ import annotations
 
@@ -101,9 +101,7 @@ class ClientMemory(ABC):
         edge_key = self._graph.edge_key(roster.seed, self._agreed)
         near = self._graph.neighbours(edge_key, roster.clients, self.me)
         if tuple(keys.sender for keys in roster.keys) != near:
-            raise BadMessage(
-                "wrong neighbours", "keys of clients other than the graph's neighbours"
-            )
+            raise BadMessage("wrong neighbours", "the keys are not those of the graph's neighbours")
         self._keys = {keys.sender: keys for keys in roster.keys}
         return near
 
@@ -113,7 +111,7 @@ class ClientMemory(ABC):
                 wipe(secret)
 
     def end(self) -> None:
-        """Wipes every secret; no further message is answered."""
+        """Wipes every secret; the client answers no further message."""
         self._step = ENDED
         self._wipe()
         for name in _FORGOTTEN:
@@ -155,12 +153,12 @@ class ClientMemory(ABC):
         reader = StateReader(data)
         client = cls(reader.me, identity, directory, policy, expected, row, limits, noise)
         if directory.get(reader.me) != verifying_key(identity):
-            raise BadState("foreign", "the state of another party, not of the holder of this key")
+            raise BadState("foreign", "the state is not of the holder of this key")
         state = reader.state(client._terms)
         try:
             client._restore(state)
             if client.to_bytes() != data:
-                raise ValueError("not in the form that a client writes")
+                raise ValueError("the state is not in the form that a client writes")
         except (Aborted, ValueError) as error:
             raise BadState("damaged", "parts of the state do not fit together") from error
         return client
@@ -176,14 +174,14 @@ class ClientMemory(ABC):
             counts = {len(shares) for shares in self._held.values()}
             if not self._held.keys() | self._shared <= near or counts - {2 + self._layer_count}:
                 raise ValueError(
-                    "shares of clients that are no neighbours, or another number than was sent"
+                    "the shares are of clients that are no neighbours, or their number is wrong"
                 )
         if state.roster and state.secrets:
             self._check_keys(state.roster)
             self._agree_channels()
             self._layers = state.layers
             if len(self._layers) != self._layer_count:
-                raise ValueError("a wrong number of layers")
+                raise ValueError("the number of layers is wrong")
         if state.survivors:
             self._take_survivors(state.survivors)
         if state.step == ENDED:

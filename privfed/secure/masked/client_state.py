@@ -1,9 +1,9 @@
 """The committed state of a client of a masked sum, serialised so that it can resume after a crash.
 
 The bytes contain the client's secrets and are never sent: they stay in a file that only the client
-can read. They begin with their format, a hash of the `PartyTerms` of the client, and its number.
-They end with a hash of all before, which detects damage. This is no signature: a party that can
-write the file can forge a state, but could also read its secrets.
+can read. They begin with their format, a hash of the client's `PartyTerms`, and the client's
+number. They end with a hash of all previous bytes, which detects damage. The hash is no signature:
+a party that can write the file can forge a state, but could also read the secrets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Kind = TypeVar("_Kind", Roster, Survivors)
 
 
 class BadState(Broken):
-    """A state from which a client cannot resume; `fault` names the reason."""
+    """The client cannot resume from its state; `fault` names the reason."""
 
     def __init__(self, fault: str, detail: str) -> None:
         super().__init__(
@@ -87,7 +87,7 @@ class PartyState:
       held: shares of other clients' secrets, by client (from step 2 on).
       shared: clients that sent shares (from step 2 on).
       acknowledged: hash of the hashes of these shares (steps 3 and 4).
-      survivors: the survivors it voted for (step 4).
+      survivors: the survivors that the client voted for (step 4).
     """
 
     me: int
@@ -131,7 +131,7 @@ class StateReader:
         if hashlib.sha256(content).digest() != check or not content.startswith(_FORMAT[:3]):
             raise BadState("damaged", "the bytes are not what a client committed")
         if not content.startswith(_FORMAT):
-            raise BadState("other format", "a state that another version of privfed wrote")
+            raise BadState("other format", "another version of privfed wrote the state")
         if len(content) < len(_FORMAT) + KEY + NUMBER.size:
             raise BadState("damaged", "the state ends too early")
         self._reader = Reader(content[len(_FORMAT) :])
@@ -142,8 +142,8 @@ class StateReader:
         if self._terms != terms.digest:
             raise BadState(
                 "foreign",
-                "the state of another party, or of one that was configured otherwise: compare "
-                "directory, policy, limits, layers of noise, round, model, codec and the version",
+                "the state is of another party, or of another configuration: compare directory, "
+                "policy, limits, layers of noise, round, model, codec and the version",
             )
         try:
             state = self._read()
@@ -156,11 +156,11 @@ class StateReader:
         data = self._reader
         step, row_requested, commits = data.count(), data.count(), data.number()
         if step > ENDED or row_requested > 1:
-            raise BadState("damaged", "a step that no client reaches")
+            raise BadState("damaged", "the state names a step that no client reaches")
         progress = Progress(commits, bool(row_requested), data.take(KEY), data.sized())
         context = data.sized()
         if len(context) != KEY and (context or step not in (0, ENDED)):
-            raise BadState("damaged", "an impossible session")
+            raise BadState("damaged", "the state's session is impossible")
         state = PartyState(self.me, step, progress, context)
         if step in (1, 2):
             state = replace(state, secrets=tuple(data.take(KEY) for _ in range(4)))
@@ -198,6 +198,6 @@ def _unpacked(data: Reader) -> tuple[tuple[int, tuple[int, ...]], ...]:
     for who, values in data.records(struct.Struct(f"<Q{width * LENGTH}s")):
         shares = values_of(values)
         if not all(share < PRIME for share in shares):
-            raise BadState("damaged", "a share outside the field")
+            raise BadState("damaged", "a share is outside the field")
         held.append((who, shares))
     return tuple(held)

@@ -1,4 +1,4 @@
-"""A party of a masked sum that survives a crash: it commits its state before it answers.
+"""A party of a masked sum that survives crashes: it stores its state durably (commits) to answer.
 
 **Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
 fsync, rename, fsync of the folder), and let an interrupted party resume only from the last stored
@@ -7,17 +7,17 @@ of one `MaskingClient` that was never killed. Every answer is stored together wi
 it, so it is the only answer to its step, and is repeated byte for byte. Results that were computed
 but not stored never left; they are computed afresh.
 
-The row is an exception: it is requested once in a lifetime, and the request is committed *before*
-it is made. A party that is killed between this commit and its masked row has dropped out. (If the
-row were requested until this succeeds, random draws and noise would be conditioned on the absence
-of a crash, and no longer independent: rules of proof, section 2.)
+The row is an exception: it is requested only once, and the party commits *before* the request. A
+party that is killed between this commit and its masked row counts as a dropout. (If the row were
+requested until no crash occurs, random draws and noise would be conditioned on the absence of a
+crash, and no longer independent: rules of proof, section 2.)
 
 **Limits.** A process that holds nothing else cannot distinguish an old state (a backup or a copied
 folder) from the last one. A party that resumes from an old state may vote again, for other
 survivors, or be asked for another row. Other clients must count such a party as colluding with the
 server, and its own rows have no guarantee. Therefore no function restores a state. In addition, a
-party receives `least`, its number of commits at its last answer. Its owner writes this number to
-its ledger of answers after `store`, before the answer leaves. An older state is refused as stale.
+party receives `least`, its number of commits at its last answer. The caller records this number in
+the site's receipts after `store`, before the answer leaves. An older state is refused as stale.
 This check detects a state that was rolled back, but not a ledger that was rolled back with the
 state, nor a copy that runs elsewhere.
 """
@@ -41,10 +41,10 @@ _ORDER: tuple[type[Message], ...] = (Invitation, Roster, Inbox, Survivors, Votes
 
 
 class CommittedParty:
-    """Answers for `client`, new or from `MaskingClient.from_bytes`, after `store` has committed.
+    """Answers for `client` (new, or from `MaskingClient.from_bytes`) after `store` has committed.
 
-    `store` receives `MaskingClient.to_bytes`, including secrets. If it raises, or an answer is
-    interrupted otherwise, this object answers nothing more; a new one resumes from the stored
+    `store` receives `MaskingClient.to_bytes`, including secrets. If `store` raises, or an answer is
+    interrupted otherwise, this object answers nothing more; a new object resumes from the stored
     state.
 
     Raises:
@@ -57,7 +57,7 @@ class CommittedParty:
         if client.progress.commits < least:
             raise BadState(
                 "stale",
-                f"a state of {client.progress.commits} commits, where at least {least} were made "
+                f"the state has {client.progress.commits} commits, but at least {least} were made "
                 "before the last answer",
             )
         self._client, self._store, self._idle = client, store, True
@@ -79,7 +79,7 @@ class CommittedParty:
             session ends.
         """
         if not self._idle:
-            raise BadMessage("cut off", "a party that stopped before it could commit")
+            raise BadMessage("cut off", "the party stopped before it could commit")
         question, progress = hashlib.sha256(message).digest(), self._client.progress
         if progress.answer and question == progress.question:
             return progress.answer
@@ -87,8 +87,8 @@ class CommittedParty:
         if type(decoded) in _ORDER[: self._client.step]:
             raise BadMessage(
                 "answered already",
-                f"another {type(decoded).__name__} of a step that was already answered, or of a "
-                "session that this party has left",
+                f"another {type(decoded).__name__} was already answered at this step, or this "
+                "party has left the session",
             )
         self._idle = False
         self._claim_the_row(decoded)
@@ -98,22 +98,24 @@ class CommittedParty:
         return answer
 
     def end(self) -> None:
-        """Commits a final state: no further message is answered, and no answer is repeated."""
+        """Commits a final state, after which the party answers no message and repeats no answer."""
         self._client.end()
         self._lost = True
         self._commit(replace(self._client.progress, question=bytes(KEY), answer=b""))
 
+    def sends_row(self, message: bytes) -> bool:
+        """Whether `message` requests the row. Raises `Aborted` if it is malformed."""
+        return isinstance(decode(message), Inbox)
+
     def _claim_the_row(self, message: Message) -> None:
-        """Commits that the row is requested, if `message` requires it."""
+        """Stores durably that the row is requested, if `message` requires it."""
         if isinstance(message, Inbox) and not self._lost:
             self._commit(replace(self._client.progress, row_requested=True))
 
     def _answer(self, message: Message) -> bytes:
         try:
             if self._lost:
-                raise BadMessage(
-                    "row lost", "a party that was interrupted while its row was computed"
-                )
+                raise BadMessage("row lost", "the party was interrupted while its row was computed")
             return encode(self._client.handle(message))
         except Exception:
             self._client.end()

@@ -46,7 +46,7 @@ from privfed.secure.summation import Culprit, Reason
 def gives_its_secret(
     dealing: Dealing, agreed: bytes, mask_key: bytes, which: int, secret: bytes
 ) -> bool:
-    """Whether `secret` matches secret `which` of the signer of `dealing`.
+    """Whether `secret` is the signer's secret `which`, to which it committed in `dealing`.
 
     `mask_key` is the signer's public mask key.
     """
@@ -62,7 +62,7 @@ def gives_its_secret(
 
 @dataclass(frozen=True)
 class WrongShare:
-    """Proof that the signer of `unmask` revealed a share other than the share that it received."""
+    """Proof that the signer of `unmask` revealed a share that differs from the one it received."""
 
     unmask: Unmask
     hashes: ShareHashes
@@ -159,7 +159,7 @@ _KINDS: Mapping[str, type[Evidence]] = {kind.reason: kind for kind in (WrongShar
 def accusation(
     evidence: Evidence, invitation: Invitation, roster: Roster, keys: Advertise
 ) -> Culprit:
-    """Returns the culprit in the session of `invitation` with its proof; `keys` are its keys."""
+    """Returns the culprit with its proof; `keys` are the keys that the culprit advertised."""
     shown = replace(roster, keys=(keys,) if isinstance(evidence, WrongDealing) else ())
     about = invitation.context + sized(invitation.body()) + sized(shown.body())
     proof = about + evidence.encoded()
@@ -170,7 +170,7 @@ def accusation(
 def proves(culprit: Culprit, directory: Directory) -> bool:
     """Whether the culprit's own signed messages prove the accusation.
 
-    False for a count of complaints, which is no proof, and for invalid bytes.
+    Returns False for a count of complaints, which is no proof, and for invalid bytes.
     """
     kind = _KINDS.get(culprit.reason)
     if kind is None:
@@ -191,7 +191,7 @@ def proves(culprit: Culprit, directory: Directory) -> bool:
 
 
 def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | None:
-    """Returns the mask key that `client` advertised for `roster`; None if no key is shown."""
+    """Returns the mask key that `client` advertised for `roster`; None if the roster has none."""
     nonces = dict(zip(roster.clients, roster.nonces, strict=True))
     for keys in roster.keys:
         if keys.sender == client and keys.nonce == nonces.get(client):
@@ -203,8 +203,8 @@ def _advertised(roster: Roster, client: int, directory: Directory) -> bytes | No
 class Blame:
     """Collects the `culprits` of a session, each with its first proof.
 
-    At most `corrupt` holders of a client's shares are Byzantine: one more complaint shows that its
-    shares were garbled.
+    At most `corrupt` holders of a client's shares are Byzantine, so one more complaint shows that
+    the client distributed garbled shares.
     """
 
     invitation: Invitation
@@ -222,7 +222,7 @@ class Blame:
             )
 
     def count(self, complaints: Iterable[tuple[int, ...]]) -> None:
-        """Adds clients with more than `corrupt` complaints, given the complaints of each holder."""
+        """Adds clients about which more than `corrupt` holders complain."""
         session = (self.invitation.round, self.invitation.exchange)
         for client, count in Counter(who for each in complaints for who in each).items():
             if count > self.corrupt:

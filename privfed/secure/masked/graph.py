@@ -1,11 +1,11 @@
 """Mask graphs and thresholds, which every party computes from public constants.
 
 *Complete graph* (Bonawitz et al. 2017): each client shares its secrets with all clients, including
-itself, and t = ceil(threshold n) of them, or two more than may collude, reconstruct them. A server
-that follows the protocol learns nothing more. A malicious server, which reports a client as
+itself, and t = ceil(threshold n) clients, or two more than may collude, reconstruct the secrets. A
+server that follows the protocol learns nothing more. A malicious server, which reports a client as
 surviving to some and as dropped out to others, needs t shares of both kinds. It obtains n + n_C
-shares, from n clients that reveal one kind each and n_C colluders that reveal both. So nothing is
-learned if 2 t > n + n_C.
+shares, from n clients that reveal one kind each and n_C colluders that reveal both. So it learns
+nothing if 2 t > n + n_C.
 
 *Sparse graph*, for a server that follows the protocol: `privfed.secure.masked.circle`.
 
@@ -80,9 +80,9 @@ class Graph:
         return self.threshold
 
     def byzantine_holders(self, corrupt: int) -> int:
-        """Bounds the number of Byzantine clients (`corrupt`) that hold shares of an honest client.
+        """Bounds how many of the `corrupt` Byzantine clients hold shares of one honest client.
 
-        On the complete graph all of them do. Otherwise the bound fails for any client with
+        On the complete graph all of them do. Otherwise the bound fails for some client with
         probability at most 2^-40.
         """
         if self.complete:
@@ -104,7 +104,7 @@ class Graph:
 class RandomGraph(Graph):
     """A graph of independent edges, drawn by the roster's hash; `degree` is the average.
 
-    Up to `isolated` voters are in no sum, so `survivors` exceeds the guaranteed number by as many.
+    Up to `isolated` voters are in no sum, so `survivors` exceeds the guaranteed number by that.
     """
 
     isolated: int = 0

@@ -17,7 +17,7 @@ from privfed.secure.primitives import KEY
 
 _AES_BLOCK = 16
 _BATCH_SIZE = 1 << 18
-"""Bytes of the stream that are generated at once: they stay in the processor's cache."""
+"""Bytes of the stream that are generated at once; they fit into the processor's cache."""
 
 
 class CipherUniforms:
@@ -71,7 +71,7 @@ class ClientNoise:
         return self.keys.derived(purpose).bits(KEY // 8).tobytes()
 
     def draw(self, clients: int, seeds: tuple[bytes, ...], length: int) -> Integers:
-        """Draws the noise `[length]` of one of `clients`: its base and the layers of `seeds`."""
+        """Returns one client's noise `[length]`: its base and the layers of `seeds`."""
         total = np.zeros(length, dtype=np.int64)
         self.add(total, clients, seeds)
         return total
@@ -91,7 +91,7 @@ def next_layer(seed: bytes) -> bytes:
 
 
 def subtract_layer(total: Words, layers: Layers, clients: int, number: int, seed: bytes) -> None:
-    """Subtracts layer `number` of one of `clients`, by its `seed`, from `total` `[length]`."""
+    """Subtracts one client's layer `number`, drawn by its `seed`, from `total` `[length]`."""
     share = layers.layer(clients, number)
     for part, noise in share.blocks(CipherUniforms(seed), len(total)):
         total[part] -= noise.astype(total.dtype)

@@ -1,4 +1,4 @@
-"""The requirements of a client of masked sums: the graph of a cohort, and the sum it expects."""
+"""The requirements of a client of masked sums: a cohort's graph, and the sum that it expects."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def least_threshold(sites: int, colluders: int, threat: Literal["curious", "mali
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """The requirements of a pinned site; counts refer to all pinned sites.
+    """The requirements of a pinned site (glossary); counts refer to all pinned sites.
 
-    They never refer to a roster sent by the server: sites missing from a roster count as dropouts
-    (rules of proof, section 9.1, S5).
+    Counts never refer to a roster from the server: sites that are missing from a roster count as
+    dropouts (rules of proof, section 9.1, S5).
 
     Attributes:
       sites: number of pinned sites.
@@ -58,9 +58,11 @@ class SitePolicy:
         return self.sites
 
     def graph(self, clients: int) -> Graph:
-        """Returns the complete graph on `clients` sites. Raises `Aborted` for too few."""
+        """Returns the complete graph on `clients` sites. Raises `Aborted` if they are too few."""
         if not self.minimum <= clients <= self.sites:
-            raise Aborted("too few sites, or more than there are")
+            raise Aborted(
+                f"{clients} sites take part; expected from {self.minimum} to {self.sites}"
+            )
         return Graph(clients, clients - 1, self.threshold, self.minimum)
 
     def withstands_malicious_server(self, graph: Graph) -> bool:
@@ -71,7 +73,7 @@ class SitePolicy:
 COMPLETE = 200
 """The largest number of clients with which the graph is always complete."""
 _EXACT = 1e-9
-"""A tolerance that protects floor and ceil from rounding errors of a product."""
+"""A tolerance that compensates rounding errors before floor and ceil."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,10 @@ class Policy:
     def least_threshold(self, clients: int) -> int:
         """Returns the number of `clients` that must survive on the complete graph.
 
-        It is at least the configured number, and at least two more than may collude, since a client
-        holds one of its own shares and at least one other honest client must help. If the fractions
-        imply 2 t > n + k, it is large enough that this also holds for integer counts, for any
-        admitted cohort.
+        The number is at least the configured one, and at least two more than may collude, since a
+        client holds one of its own shares and at least one other honest client must help. If the
+        fractions imply 2 t > n + k, the number is large enough that this inequality also holds for
+        integer counts, for any admitted cohort.
         """
         corrupt = self.corrupt(clients)
         least = max(clients - self.lost(clients), corrupt + 2)
@@ -167,7 +169,6 @@ class Masking(Protocol):
 
     def within(self, limits: Limits) -> Insists:
         """Returns the requirements of parties for sums within `limits`."""
-        ...
 
 
 @functools.lru_cache(maxsize=256)
@@ -203,11 +204,11 @@ class Expected:
     def require(
         self, invitation: Invitation, policy: Insists, limits: Limits, layers: Layers | None
     ) -> None:
-        """Raises `BadMessage` for an invitation to another sum or from another configuration."""
+        """Raises `BadMessage` if the invitation is to another sum, or of another configuration."""
         expected = self.invitation(invitation.session, policy, limits, layers)
         for name in ("round", "exchange", "model_hash", "bits", "length"):
             if getattr(invitation, name) != getattr(expected, name):
-                raise BadMessage(f"wrong {name}", "an invitation to another sum than this client's")
+                raise BadMessage(f"wrong {name}", "the invitation is to another sum")
         if invitation.agreement != expected.agreement:
             raise BadMessage(
                 "wrong agreement",

@@ -108,7 +108,7 @@ class MaskedSums(SecureProtocol):
         return max(super().begun(limits), self.within(limits).smallest)
 
     def least_admitted(self, limits: Limits) -> int:
-        """Returns the configured size, or else two clients more than may collude."""
+        """Returns the configured size; by default, two clients more than may collude."""
         return self.begun(limits) if self.admitted else self._needed(limits)
 
     def _needed(self, limits: Limits) -> int:
@@ -139,12 +139,11 @@ class MaskedSums(SecureProtocol):
         return max(limits.size / self.sharing(limits), 1 / stay)
 
     def withstood(self, limits: Limits) -> float:
-        """The largest `colluders` with which the graphs of these sums still hide every row.
+        """Returns the largest `colluders` with which the graphs of these sums still hide every row.
 
-        With n clients sharing keys on the complete graph, t shares open a secret, and its owner
-        holds one: t - 2 colluders open none, and 2 t > n + k is needed for a malicious server.
-        Graphs that are not complete are drawn for `colluders` as configured and are not
-        re-examined.
+        If n clients share keys on the complete graph, t shares open a secret, and the secret's
+        owner holds one: t - 2 colluders open none, and 2 t > n + k is needed for a malicious
+        server. Other graphs are drawn for the configured `colluders` and are not re-examined.
         """
         if limits.sites:
             shares = self.least_sites(limits.sites)
@@ -187,7 +186,7 @@ class MaskedSums(SecureProtocol):
         return min(1.0, missing + few)
 
     def _graph(self, clients: int, layers: int) -> Graph:
-        """Returns the graph of `clients`; a complete graph if they are too few for a sparse one."""
+        """Returns the graph of `clients`; the complete graph if the policy admits none."""
         try:
             return self.policy(0, layered=layers > 0).graph(clients)
         except Aborted:
@@ -255,9 +254,9 @@ class MaskedSums(SecureProtocol):
     def withstands_malicious_server(self, limits: Limits) -> bool:
         """Whether a malicious server can open only sums of enough clients.
 
-        The server chooses which cohort it reports to which client. So this must hold for every
-        cohort size at which clients accept a roster and unmask a sum; above 200 clients a graph may
-        be a circle.
+        The server chooses which cohort it reports to which client. So the condition must hold for
+        every cohort size at which clients accept a roster and unmask a sum; above 200 clients a
+        graph may be a circle.
         """
         policy = self.within(limits)
         if limits.sites:

@@ -45,7 +45,7 @@ _SECURE = 120
 _CORRECT = 20
 """Bits of the probability that some client keeps too few neighbours to remove its masks."""
 _PARTS = 2
-"""Further bits for each of the three events, so that their union has `_SECURE` bits."""
+"""Additional bits for each of the three events, so that their union has `_SECURE` bits."""
 
 Numbers = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ class Shape:
     Attributes:
       degree: average number of neighbours.
       threshold: neighbours of a client that reconstruct its secrets.
-      votes: votes that are needed to open any secret.
+      votes: number of votes that open a secret.
       isolated: upper bound on the voters that are in no sum.
     """
 
@@ -93,7 +93,7 @@ def sparsest_shape(clients: int, corrupt: int, lost: int) -> Shape | None:
 
 
 def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> Shape | None:
-    """Returns the shape with which `degree` neighbours give the guarantees; None without one."""
+    """Returns the shape with which `degree` neighbours give the guarantees; None if none does."""
     p, most = degree / (clients - 1), -(_SECURE + _PARTS) * math.log(2)
     threshold = _least_left(clients, lost, p)
     if not threshold or log_surrounded(clients, corrupt, p, threshold) > most:
@@ -113,7 +113,7 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> Shape | None:
 
 
 def _least_left(clients: int, lost: int, p: float) -> int:
-    """Smallest number of surviving neighbours of any client, except with probability 2^-20."""
+    """Returns the fewest surviving neighbours of any client, except with probability 2^-20."""
     others = clients - 1 - lost
     counts = np.arange(1, others + 1)
     fewer = log_at_least(others, 1 - p, others - counts + 1) + math.log(clients)
@@ -163,7 +163,7 @@ def log_isolated(clients: int, corrupt: int, votes: int, p: float) -> Numbers:
 
 
 def _log_closed(a: Numbers, corrupt: int, p: float, threshold: int) -> Numbers:
-    """Bounds log P[a clients have a t neighbours among themselves and colluders] `[h // 2]`.
+    """Bounds `[h // 2]` on log P[a clients have a t neighbours among themselves and colluders].
 
     Chernoff's inequality gives a bound for any s >= 0. s starts at the optimum for Poisson
     variables and is refined by a few Newton steps.
@@ -182,7 +182,7 @@ def _log_closed(a: Numbers, corrupt: int, p: float, threshold: int) -> Numbers:
 
 
 def _tilted(p: float, s: Numbers) -> Numbers:
-    """The mean of a Bernoulli(p) variable tilted by the weight e^s of one."""
+    """The mean of a Bernoulli(p) variable whose outcome 1 is weighted by e^s."""
     return p / (p + (1 - p) * np.exp(-s))
 
 
@@ -200,7 +200,7 @@ def edge_key(agreed: bytes) -> bytes:
 
 
 def partners(key: bytes, clients: tuple[int, ...], degree: int, me: int) -> tuple[int, ...]:
-    """Returns the neighbours of `me`, in order; both ends of an edge draw it alike from `key`.
+    """Returns the neighbours of `me`, in order; both ends of an edge compute the same from `key`.
 
     The draw for two clients is the first word of the AES-256 encryption of a block that holds their
     numbers, the smaller first.

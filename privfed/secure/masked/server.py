@@ -1,8 +1,8 @@
-"""The server of a masked sum: it collects and forwards messages, then unmasks the total.
+"""The server of a masked sum, which collects and forwards messages, then unmasks the total.
 
-It holds one sum `[length]`, independent of the number of clients, public keys, and sealed shares
-that it cannot read. An invalid message from one client is refused by name and changes nothing, so
-this client counts as dropped out. If too few clients remain, the session aborts.
+The server holds one sum `[length]` (whatever the number of clients), public keys, and encrypted
+shares that it cannot read. An invalid message is refused with a reason and changes nothing; its
+client counts as dropped out. If too few clients remain, the session aborts.
 """
 
 from __future__ import annotations
@@ -88,21 +88,21 @@ class MaskingServer:
         if not isinstance(message, _ORDER):
             raise BadMessage("wrong type", f"a {type(message).__name__} from a client")
         if message.context != self._context:
-            raise BadMessage("wrong session", "a message of another session")
+            raise BadMessage("wrong session", "the message belongs to another session")
         if not isinstance(message, _ORDER[self._step]):
-            raise BadMessage("wrong type", f"a {type(message).__name__} out of its turn")
+            raise BadMessage("wrong type", f"a {type(message).__name__} is not expected now")
         if message.sender != client:
-            raise BadMessage("wrong sender", "a message in another client's name")
+            raise BadMessage("wrong sender", "the message is in another client's name")
         if client not in self._awaited:
             raise BadMessage(
-                "unknown sender", "not an expected sender, or one that has already answered"
+                "unknown sender", "no answer is expected from this client, or it has answered"
             )
         public = self._directory.get(client, b"")
         if isinstance(message, Vote):
             if not message.cast_by(public, self._vote_text):
-                raise BadMessage("inconsistent", "not what its client signed")
+                raise BadMessage("inconsistent", "the vote is not what its client signed")
         elif not message.signed_by(public):
-            raise BadMessage("wrong signature", "not what its client signed")
+            raise BadMessage("wrong signature", "the message is not what its client signed")
         match message:
             case Advertise():
                 self._advertised(message)
@@ -143,12 +143,12 @@ class MaskingServer:
 
     def _require_alive(self) -> None:
         if not self._alive:
-            raise Aborted("a session that has ended")
+            raise Aborted("the session has ended")
 
     def _advertised(self, message: Advertise) -> None:
         public = {message.channel, message.mask}
         if len(public) < 2 or public & self._taken:
-            raise BadMessage("duplicate key", "a public key that is in use already")
+            raise BadMessage("duplicate key", "a public key is in use already")
         for key in public:
             agreed_secret(self._probe, key)  # refuses keys of low order
         self._taken |= public
@@ -175,16 +175,14 @@ class MaskingServer:
 
     def _shared(self, message: Shares) -> None:
         if tuple(client for client, _ in message.sealed) != self._members.near[message.sender]:
-            raise BadMessage(
-                "wrong receivers", "shares for clients other than the graph's neighbours"
-            )
+            raise BadMessage("wrong receivers", "the shares are not for the graph's neighbours")
         holders = tuple(holder for holder, _ in message.hashes)
         layers = self._members.layers(self._layers)
         sizes = {len(hashes) for _, hashes in message.hashes}
         if holders != self._members.holders(message.sender) or sizes != {(2 + layers) * HASH}:
-            raise BadMessage("wrong hashes", "not of all shares of each of its holders")
+            raise BadMessage("wrong hashes", "the hashes do not cover all shares of each holder")
         if any(len(text) != sealed_size(layers) for _, text in message.sealed):
-            raise BadMessage("wrong length", "sealed shares of another length than shares have")
+            raise BadMessage("wrong length", "the encrypted shares have the wrong length")
         self._shares[message.sender] = message
 
     def _inboxes(self) -> Mapping[int, Inbox]:
@@ -205,31 +203,31 @@ class MaskingServer:
 
     def _masked(self, message: Masked) -> None:
         if len(message.words) != self._masks.size:
-            raise BadMessage("wrong length", "a masked row of another length than the session's")
+            raise BadMessage("wrong length", "the masked row has another length than the session's")
         near, complaints = self._members.near[message.sender], set(message.complaints)
         if len(complaints) < len(message.complaints) or not complaints <= {*near} & self._sharers:
             raise BadMessage(
                 "wrong complaints",
-                "duplicate masks, or masks with clients other than neighbours that sent shares",
+                "complaints are duplicate, or about clients that sent this client no shares",
             )
         attestation = self._attestation(message) if self._members.graph.independent else None
         if not self._masks.add(self._sum, message.words):
-            raise BadMessage("wrong modulus", "bits beyond the numbers of the session's modulus")
+            raise BadMessage("wrong modulus", "the row has bits beyond the session's modulus")
         self._complaints[message.sender] = message.complaints
         if attestation:
             self._attested[message.sender] = attestation
         self._senders.add(message.sender)
 
     def _attestation(self, message: Masked) -> Attestation:
-        """Returns the sender's attestation of masks with all sharers. Raises `BadMessage`."""
+        """Returns the sender's valid attestation of its masks. Raises `BadMessage` without one."""
         attestation, near = message.attestation, self._members.near[message.sender]
         left_out = tuple(who for who in near if who not in self._sharers)
         claimed = attestation and (attestation.sender, attestation.left_out)
         if not attestation or claimed != (message.sender, left_out):
-            raise BadMessage("not attested", "masks with clients that did not share their keys")
+            raise BadMessage("not attested", "the attestation must name all masks with neighbours")
         public = self._directory.get(message.sender, b"")
         if not attestation.given_by(public, self._members.agreed):
-            raise BadMessage("not attested", "masks that the client did not sign for")
+            raise BadMessage("not attested", "the client did not sign the attestation of its masks")
         return attestation
 
     def _survivors(self) -> Mapping[int, Survivors]:
@@ -283,26 +281,26 @@ class MaskingServer:
         if len(set(seeds)) != len(seeds) or not set(seeds) <= near & self._senders:
             raise BadMessage(
                 "wrong shares",
-                "duplicate seeds, or seeds of clients other than surviving neighbours",
+                "seeds are duplicate, or of clients other than surviving neighbours",
             )
         if len(set(keys)) != len(keys) or not set(keys) <= (near & self._sharers) - self._senders:
             raise BadMessage(
                 "wrong shares",
-                "duplicate keys, or keys of clients other than neighbours that dropped out",
+                "keys are duplicate, or of clients other than neighbours that dropped out",
             )
         layers = [who for who, _, _ in message.layers]
         if len(set(layers)) != len(layers) or not set(layers) <= near & self._senders:
             raise BadMessage(
-                "wrong shares", "duplicate layers, or layers of clients that did not survive"
+                "wrong shares", "layers are duplicate, or of clients that did not survive"
             )
         keeping = self._keeping(self._members.expected - len(self._senders))
         if any(layer <= keeping[who] for who, layer, _ in message.layers):
-            raise BadMessage("wrong shares", "of layers of noise that the survivors have to keep")
+            raise BadMessage("wrong shares", "some shares open layers that survivors have to keep")
         if not all(value < PRIME for *_, value in message.shares):
-            raise BadMessage("wrong shares", "a share outside the field")
+            raise BadMessage("wrong shares", "a share is outside the field")
         received = handed(self._dealings, message.sender)
         if message.acknowledged != acknowledged(self._members.agreed, message.sender, received):
-            raise BadMessage("wrong hashes", "not of the shares that were sent to it")
+            raise BadMessage("wrong hashes", "the hashes are not of the shares sent to the client")
         self._unmasks[message.sender] = message
 
     def total(self) -> tuple[Words, int]:
@@ -324,7 +322,7 @@ class MaskingServer:
             return unmasking.total(self._sum), len(self._senders)
 
     def _require(self, left: set[int], did: str) -> None:
-        """Raises `Aborted` unless `left` has enough share holders for every client's secrets."""
+        """Raises `Aborted` unless `left` contains enough holders of every client's shares."""
         members = self._members
         if not recoverable(members.graph, members.near, self._sharers, left):
             raise Aborted(f"too few clients {did}")

@@ -1,7 +1,7 @@
 """Shamir's secret sharing of 32-byte secrets over the prime 2^256 + 297 (Shamir 1979).
 
 Any `threshold` shares reconstruct the secret; fewer reveal nothing about it, even to an unbounded
-adversary: every secret is equally consistent with them. If some shares may be wrong, they are
+adversary: every secret is equally consistent with them. Shares of which some may be wrong are
 decoded as a Reed-Solomon word (Gao 2003).
 """
 
@@ -22,19 +22,19 @@ def share(
     places: tuple[int, ...],
     below: Callable[[int], int] = secrets.randbelow,
 ) -> dict[int, int]:
-    """Returns shares of a 32-byte `secret` at distinct `places`: place -> value.
+    """Returns shares of a 32-byte `secret`: the polynomial's value at each of `places`.
 
     Args:
       secret: 32 bytes.
       threshold: shares that reconstruct the secret.
-      places: distinct positive integers.
+      places: evaluation points, distinct positive integers.
       below: draws a uniform integer below its argument; by default from the system's CSPRNG.
 
     Raises:
       ValueError: if the secret has another length, or places or threshold are invalid.
     """
     if len(secret) != 32:
-        raise ValueError(f"a secret of {len(secret)} bytes; expected 32")
+        raise ValueError(f"the secret has {len(secret)} bytes; expected 32")
     if len(set(places)) != len(places) or not all(0 < place < PRIME for place in places):
         raise ValueError("places of shares are distinct numbers from 1; place 0 is the secret")
     if not 1 <= threshold <= len(places):
@@ -56,7 +56,7 @@ def _value(coefficients: tuple[int, ...], place: int) -> int:
 
 
 def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
-    """Reconstructs the secret from at least `threshold` shares (the first places are used).
+    """Reconstructs the secret from at least `threshold` shares (the first ones are used).
 
     Raises:
       ValueError: if there are too few shares, values are outside the field, or no 32-byte secret
@@ -65,7 +65,7 @@ def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares; expected at least {threshold}")
     if not all(0 < place < PRIME and 0 <= value < PRIME for place, value in shares.items()):
-        raise ValueError("a share outside the field")
+        raise ValueError("a share is outside the field")
     places = tuple(sorted(shares)[:threshold])
     weights = _weights(places)
     pairs = zip(places, weights, strict=True)
@@ -101,8 +101,8 @@ def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
     the shares in excess of `threshold`.
 
     Returns:
-      The secret; None if no polynomial of a degree below `threshold` with a 32-byte secret differs
-      from the shares in at most that many places.
+      The secret; None if every polynomial of a degree below `threshold` with a 32-byte secret
+      differs from more shares.
     """
     places = tuple(sorted(shares))
     if len(places) < threshold:

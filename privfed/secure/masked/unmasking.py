@@ -50,7 +50,7 @@ class Members:
 
     @cached_property
     def places(self) -> Mapping[int, int]:
-        """The place of each client among the holders of shares, from 1."""
+        """The number of each client among the holders of shares, from 1."""
         return {client: place for place, client in enumerate(self.clients, start=1)}
 
     def layers(self, noise: Layers | None) -> int:
@@ -67,7 +67,7 @@ class Unmasking:
     """Removes the masks of one sum over `senders`, with the shares in helpers' `answers`.
 
     `dealings` are those of all clients who shared secrets. Helpers reveal shares of a client's seed
-    or of its key, never of both, and only shares that they hold: the server has refused other
+    or of its mask key, never of both, and only shares that they hold: the server has refused other
     answers. Each sender keeps as many layers of noise as `keeping` gives; later ones are removed.
 
     *Wrong shares* have another hash than their dealer signed. They are left out, and the client
@@ -79,8 +79,9 @@ class Unmasking:
     **A client that stops a sum is identified.** Let at most `corrupt` of a client's holders be
     Byzantine, and let threshold + `corrupt` honest ones reveal the shares they hold. Then either
     all secrets are reconstructed, or there is a culprit. For if a secret has fewer than `threshold`
-    good shares, more than `corrupt` honest holders had none, and each of them complained. If it has
-    at least `threshold`, it is reconstructed, or its dealer is proved Byzantine.
+    good shares, more than `corrupt` honest holders had none, and each of them complained. If the
+    secret has at least `threshold` good shares, it is reconstructed, or its dealer is proved
+    Byzantine.
     """
 
     masks: Expander
@@ -178,7 +179,7 @@ class Unmasking:
 
 
 def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
-    """Returns the hashes of all shares dealt to `holder`, in the order of the dealers."""
+    """Returns the hashes of all shares that `holder` was sent, in the order of the dealers."""
     return tuple(
         (dealer, dealing.by_holder[holder])
         for dealer, dealing in sorted(dealings.items())

@@ -71,7 +71,7 @@ def test_bad_arguments_say_what_the_command_line_says(sections, tmp_path):
         ({"privacy": 4}, "privacy is 4; expected its keys"),
         ({"client": {"privacy": 4}}, "client.privacy is 4; expected its keys"),
         ({"epsilon": 1, "privacy": {"epsilon": 2}}, "epsilon and privacy.epsilon are both given"),
-        ({"server": {"optimizer": Signs(lr=1), "lr": 2}}, "server.lr is given by itself"),
+        ({"server": {"optimizer": Signs(lr=1), "lr": 2}}, "server.lr is given separately"),
         ({"model": 7}, "model.name is 7; expected a name"),
         ({"server": {"optimizer": torch.nn.Linear}}, "server.optimizer is .*which is no part"),
     ],

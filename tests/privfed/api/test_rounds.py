@@ -137,7 +137,7 @@ def test_an_entered_run_is_not_entered_or_resumed_again(tmp_path):
             ended.__enter__()
 
 
-@pytest.mark.parametrize("name", ["on_round", "on_evaluation"])
+@pytest.mark.parametrize("name", ["on_round", "on_evaluation", "on_end"])
 def test_a_callback_that_is_no_function_is_refused_before_a_charge(name, tmp_path):
     with pytest.raises(Refused, match=f"{name} is 3; expected a function"):
         privfed.train(out=tmp_path / "run", **{name: 3}, **KEYS)
@@ -148,12 +148,14 @@ def test_callbacks_of_resume_see_each_round(tmp_path):
     with privfed.start(out=tmp_path / "run", **KEYS) as run:
         next(iter(run))
     seen, evaluated = [], []
-    calls = {"on_round": seen.append, "on_evaluation": evaluated.append}
+    ended = []
+    calls = {"on_round": seen.append, "on_evaluation": evaluated.append, "on_end": ended.append}
     privfed.resume(run.path, **calls)
     assert [each.number for each in seen] == [2, 3, 4]
     assert [each.number for each in evaluated] == [2, 4]
     run.resume(rounds=5, epsilon=9, **calls)
     assert seen[-1].number == 5
+    assert [each.path for each in ended] == [run.path, run.path]
 
 
 def test_an_empty_cohort_has_updates_of_the_model_s_length(tmp_path):
@@ -208,11 +210,15 @@ def test_callbacks_of_train_see_each_round(tmp_path):
         out=tmp_path / "run",
         on_round=lambda each: seen.append((each.number, each.epsilon)),
         on_evaluation=lambda each: scored.append(each.metrics["accuracy"]),
+        on_end=lambda run: scored.append(run.summary["accuracy"]),
         **KEYS,
     )
     assert [number for number, _ in seen] == [1, 2, 3, 4]
     assert seen[-1][1] == run.summary["epsilon"]
-    assert scored == [row["accuracy"] for row in run.metrics]
+    assert "epsilon" not in run.metrics[-1]  # a seeded run is a simulation
+    assert run.metrics[-1]["nominal_epsilon"] == run.summary["epsilon"]
+    assert "(nominal), 4 rounds" in repr(run)
+    assert scored == [*(row["accuracy"] for row in run.metrics), run.summary["accuracy"]]
 
 
 def test_clients_evaluate_a_run_without_privacy_without_a_budget(tmp_path):

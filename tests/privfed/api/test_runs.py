@@ -354,7 +354,7 @@ def test_other_objects_than_those_it_began_with_are_refused(tmp_path):
     one_less = FRAME.drop(index=0)
     moved = FRAME.assign(age=FRAME["age"].where(FRAME.index != 7, 30.0))
     for frame in (one_less, moved):
-        with pytest.raises(privfed.Refused, match="not the clients with which the run began"):
+        with pytest.raises(privfed.Refused, match="not those with which the run began"):
             privfed.load(run.path, model=Other(), data=population(frame))
     with pytest.raises(privfed.Refused, match="population is a DataFrame without a declaration"):
         privfed.load(run.path, data=FRAME)
@@ -484,6 +484,7 @@ def test_a_public_backbone_is_not_taken_for_a_runs(tmp_path):
 def test_interrupted_it_says_how_to_go_on_and_goes_on_as_if_never_stopped(tmp_path):
     class Interrupts:
         def before(self, *_): ...
+        def choosing(self, *_): ...
         def aborted(self, *_): ...
         def after(self, record): ...
         def after_round(self, round):
@@ -616,7 +617,7 @@ def test_scores_are_of_the_test_set_that_the_run_has(tmp_path):
     public = PUBLIC.copy()
     run = privfed.train(population(test=public), model="mlp", out=tmp_path / "run", **SMALL)
     public["readmitted"] = public["readmitted"].map({"yes": "no", "no": "yes"})
-    with pytest.raises(privfed.Refused, match="not the clients with which the run began"):
+    with pytest.raises(privfed.Refused, match="not those with which the run began"):
         run.evaluate()
 
 
@@ -667,7 +668,7 @@ def test_networks_that_nobody_can_train_are_refused(module, expected):
         (lambda: privfed.load(3), "path is 3; expected a path"),
         (lambda: privfed.train(out=3), "out is 3; expected a path"),
         (lambda: privfed.audit([]), "no run is given"),
-        (lambda: privfed.train(observers=[print]), "has no method before"),
+        (lambda: privfed.train(observers=[print]), "has no method choosing, before"),
         (lambda: privfed.calibrate(delta=1e-5, rounds=9, epsilon="2"), "epsilon is '2'"),
         (lambda: privfed.calibrate(delta=1e-5, rounds=1.5, epsilon=2), r"rounds is 1\.5"),
     ],
@@ -759,6 +760,60 @@ def test_only_a_users_own_sources_are_digested():
     assert sources_digest([typing.Generic, abc.ABC, privfed.Table]) == ""  # a version names these
     assert sources_digest([Other]) == sources_digest([Other, typing.Generic])
     assert sources_digest(Other.__mro__) != sources_digest(Changed.__mro__)
+
+
+def test_a_lambda_is_identified_by_itself_and_not_by_its_statement():
+    first, third = lambda t: 0.5**t, lambda: 0
+    second = [lambda t: 0.5**t][0]
+    assert sources_digest([first]) == sources_digest([second]) != sources_digest([third])
+    assert sources_digest([first]) != sources_digest([lambda t: 0.6**t])
+
+
+def halved(round):
+    return 0.5**round
+
+
+def test_a_schedule_is_a_function_of_the_round_and_passed_again_to_resume(tmp_path):
+    def called(round):
+        rounds.append(round)
+        return np.float32(0.5**round)
+
+    rounds = []
+    keys = {"server": {"schedule": halved}, "epsilon": 8, **SEEDED}
+    run = privfed.train(rounds=3, out=tmp_path / "a", client={"schedule": called}, **keys)
+    assert {*rounds} == {1, 2, 3}
+    assert run.config.names["server_schedule"] == f"{__name__}:halved"
+    again = privfed.train(
+        rounds=3, out=tmp_path / "b", client={"schedule": lambda t: 0.5**t}, **keys
+    )
+    assert again.metrics == run.metrics
+    with pytest.raises(privfed.Refused, match="was passed in Python: pass it again"):
+        privfed.load(again.path).resume(rounds=4)
+    with pytest.raises(
+        privfed.Refused, match="code of the client_schedule that was passed differs"
+    ):
+        privfed.load(again.path, client={"schedule": lambda t: 0.4**t})
+    resumed = privfed.load(again.path, client={"schedule": lambda t: 0.5**t})
+    assert resumed.resume(rounds=4, epsilon=20).summary["charges"] == 4
+
+
+@every_case(
+    "schedule, message",
+    [
+        (
+            lambda: 1,
+            r"failed in round 1: TypeError: .*\(\) takes 0 .*called with the round, from 1",
+        ),
+        (lambda t: -1, "returns -1 in round 1; expected a factor"),
+        (lambda t: None if t == 3 else 1, "returns None in round 3; expected a factor"),
+        (lambda t: 3 - t, "client.schedule has a learning rate of 0 in the last round, 3"),
+        (3, "client.schedule is 3; expected a name"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_before_anything_is_written(tmp_path, schedule, message):
+    with pytest.raises(privfed.Refused, match=message):
+        privfed.train(rounds=3, out=tmp_path / "run", client={"schedule": schedule})
+    assert not (tmp_path / "run").exists()
 
 
 def test_runs_in_threads_are_those_of_one_thread(tmp_path):

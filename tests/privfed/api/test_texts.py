@@ -147,8 +147,8 @@ class Fails:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: texts({"ann": "hello"}), "holds other objects than texts"),
-        (lambda: texts({"ann": [1]}), "holds other objects than texts"),
+        (lambda: texts({"ann": "hello"}), "holds objects other than texts"),
+        (lambda: texts({"ann": [1]}), "holds objects other than texts"),
         (lambda: texts(["hello"]), "expected texts by client"),
         (lambda: texts({"ann": (["a"], [1])}), "expected a list of texts"),
         (lambda: texts({"ann": ["a"]}, classes=2), "a pair .texts, labels."),
@@ -156,7 +156,7 @@ class Fails:
         (lambda: texts({"ann": ["ab"]}, vocabulary=0), "vocabulary is missing"),
         (lambda: texts({"ann": ["ab"]}, window=1), "window is 1; expected an integer of 2"),
         (lambda: texts({"ann": ["ab"]}, window="8"), "window is '8'; expected an integer of 2"),
-        (lambda: texts({"ann": None}), "holds other objects than texts"),
+        (lambda: texts({"ann": None}), "holds objects other than texts"),
         (lambda: texts({"ann": (["a"], 1)}, classes=2), "expected one label for each text"),
         (lambda: texts({}), "no client has an example in the texts; give"),
         (lambda: texts(FRAME[:0], **COLUMNS), "no client has an example in the texts; give"),

@@ -45,6 +45,16 @@ def test_a_notebook_has_a_bar_that_is_drawn_over(tmp_path, displayed, capsys):
     assert len(displayed) == count
 
 
+def test_a_notebook_shows_the_choice_of_keys_and_what_was_chosen(tmp_path, displayed):
+    keys = {"model": "mlp", "client": {"lr": "auto"}, "privacy": {"clip": 0.5}}
+    run = privfed.train(out=tmp_path / "run", **SMALL, **keys)
+    assert "value=3></progress> choosing client.lr (&quot;auto&quot;): simulated run 3 of 9" in str(
+        displayed
+    )
+    assert "choosing" not in displayed[-1]
+    assert f"client.lr = {run.config.client.lr:g}: chosen from" in displayed[-1]
+
+
 def test_a_notebook_shows_an_answer_once(displayed, monkeypatch):
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     answer = privfed.check(**SMALL)

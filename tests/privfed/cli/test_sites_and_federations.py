@@ -80,7 +80,7 @@ def test_receipts_say_what_was_spent_by_the_sites_own_count(site):
     bound, alone = receipts.guarantees(1e-5)
     shown = run("site", "receipts", site)
     assert shown.exit_code == 0
-    for part in ("run r1", "3 rounds in 3 exchanges", "of 2,", "trusting this site alone"):
+    for part in ("run r1", "3 rounds in 3 exchanges", "of 2,", "if only this site is trusted"):
         assert part in shown.stdout
     assert receipts.head in shown.stdout
     facts = json.loads(run("site", "receipts", site, "--json").stdout)

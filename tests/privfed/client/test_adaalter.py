@@ -5,9 +5,8 @@ import torch
 from helpers import set_fields
 from papers import full_batches, gradients
 
-from privfed.client.objective import Cohorts
+from privfed.client.objective import Cohorts, Sgd
 from privfed.client.objectives.adaalter import AdaAlter
-from privfed.client.objectives.sgd import Sgd
 from privfed.server.fedopt import FedAvg
 
 

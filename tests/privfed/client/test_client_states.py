@@ -13,12 +13,11 @@ from small import same_run, small, trained
 from torch import nn
 
 from privfed.client.client_states import ClientStates
-from privfed.client.objective import Cohorts, Work
+from privfed.client.objective import Cohorts, Sgd, Work
 from privfed.client.objectives.fedcurv import FedCurv
 from privfed.client.objectives.feddyn import FedDyn
 from privfed.client.objectives.mime import Mime
 from privfed.client.objectives.scaffold import Scaffold
-from privfed.client.objectives.sgd import Sgd
 from privfed.core.registry import BUILT_IN
 from privfed.core.streams import Streams
 from privfed.models.recipes import Foreign

@@ -16,8 +16,7 @@ from privfed.client.compression.low_rank import LowRank
 from privfed.client.compression.power_sgd import PowerSgd
 from privfed.client.compression.qsgd import Qsgd, Sign
 from privfed.client.compression.top_k import TopK
-from privfed.client.objective import Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd, Work
 from privfed.client.trainer import _MEASURING, DROPOUT
 from privfed.core.parts import find
 from privfed.core.registry import BUILT_IN

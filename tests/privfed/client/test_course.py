@@ -12,7 +12,7 @@ from toys import Turns
 
 from privfed.client.batches import plan_batches
 from privfed.client.dp_sgd import DpSgd
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.client.silos import PrivateSilos, SiloLedgers
 from privfed.core.streams import Streams
 

@@ -11,11 +11,10 @@ from lanes import every_case
 from papers import full_batches, gradients
 
 from privfed.client.exchange import Exchange
-from privfed.client.objective import Cohorts, Work
+from privfed.client.objective import Cohorts, Sgd, Work
 from privfed.client.objectives.afl import Afl, on_simplex
 from privfed.client.objectives.group_clip import GroupClip
 from privfed.client.objectives.qfedavg import QFedAvg
-from privfed.client.objectives.sgd import Sgd
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Federation

@@ -16,6 +16,7 @@ from attacks.types import Knowledge, UpdateAttack
 from attacks.updates.simple import FreeRider, Scaling, SignFlip
 from privfed.client.byzantine import FalseClaims
 from privfed.client.exchange import Exchange
+from privfed.client.objective import Sgd
 from privfed.client.objectives.adaalter import AdaAlter
 from privfed.client.objectives.afl import Afl
 from privfed.client.objectives.fedcurv import FedCurv
@@ -28,7 +29,6 @@ from privfed.client.objectives.fedprox import AdaptiveFedProx, FedProx
 from privfed.client.objectives.mime import Mime, MimeLite
 from privfed.client.objectives.qfedavg import QFedAvg
 from privfed.client.objectives.scaffold import Scaffold
-from privfed.client.objectives.sgd import Sgd
 from privfed.core.errors import Refused
 from privfed.core.streams import Keys
 from privfed.plan.plan import plan

@@ -11,9 +11,8 @@ from papers import full_batches, quadratics
 
 from privfed.client.batches import plan_batches
 from privfed.client.descent import LocalStep
-from privfed.client.objective import Work
+from privfed.client.objective import Sgd, Work
 from privfed.client.objectives.fedpa import FedPa
-from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Streams
 from privfed.server.fedopt import FedAvg
 

@@ -10,11 +10,10 @@ from lanes import every_case
 from papers import full_batches, gradients, quadratics
 
 from privfed.client.batches import plan_batches
-from privfed.client.objective import Work
+from privfed.client.objective import Sgd, Work
 from privfed.client.objectives.feddyn import FedDyn
 from privfed.client.objectives.fedlin import FedLin
 from privfed.client.objectives.fedsplit import FedSplit
-from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Streams
 from privfed.server.fedopt import FedAvg, FedAvgM
 

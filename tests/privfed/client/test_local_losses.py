@@ -16,9 +16,8 @@ from privfed.client.around import HOOKS, Around
 from privfed.client.compression.compressed import compressed
 from privfed.client.compression.top_k import TopK
 from privfed.client.descent import LocalStep
-from privfed.client.objective import Objective
+from privfed.client.objective import Objective, Sgd
 from privfed.client.objectives.moon import Moon
-from privfed.client.objectives.sgd import Sgd
 from privfed.client.objectives.skewed_labels import FedLc, FedRs
 from privfed.client.partial import Partial
 from privfed.config.reading import load

@@ -11,11 +11,10 @@ from torch import nn
 
 from privfed.client.batches import plan_batches
 from privfed.client.client_states import ClientStates
-from privfed.client.objective import Work
+from privfed.client.objective import Sgd, Work
 from privfed.client.objectives.adaalter import AdaAlter
 from privfed.client.objectives.fedprox import FedProx
 from privfed.client.objectives.scaffold import Scaffold
-from privfed.client.objectives.sgd import Sgd
 from privfed.client.partial import Averaging, Partial
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams

@@ -12,10 +12,10 @@ from papers import full_batches, gradients, quadratics
 from privfed.client.autotune import first_broadcast
 from privfed.client.batches import plan_batches
 from privfed.client.descent import LocalStep
+from privfed.client.objective import Sgd
 from privfed.client.objectives.personal.ifca import Ifca
 from privfed.client.objectives.personal.next_to_global import Apfl, Ditto
 from privfed.client.objectives.personal.per_fedavg import HessianFree, PerFedAvg
-from privfed.client.objectives.sgd import Sgd
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation
 from privfed.models.recipes import Logistic, Mlp

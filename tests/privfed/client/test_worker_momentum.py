@@ -15,8 +15,7 @@ from accounting.events import Event
 from accounting.noises import Gaussian
 from accounting.releases import PoissonSampled
 from defenses.on_rows.median import Median
-from privfed.client.objective import Work
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd, Work
 from privfed.client.objectives.worker_momentum import WorkerMomentum
 from privfed.core.errors import Broken, Refused
 from privfed.core.registry import BUILT_IN

@@ -8,7 +8,7 @@ from lanes import every_case
 from pydantic import Field
 
 from accounting.choosing.repetitions import Repetitions
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.config.reading import load, overridden, read_resolved
 from privfed.config.resolved import Chosen, Resolved
 from privfed.config.sections import SECTIONS

@@ -72,7 +72,7 @@ TABLE = ("source=table", "path=t.csv", "client=c", "label=y", "classes=2", "clie
         ("missing=true", r"data\.missing is True; expected .*'refuse'"),
         ("label=3", r"data\.label is 3; expected text or a list$"),
         ("label=[1]", r"data\.label\.0 is 1; expected text$"),
-        ("features={a=[1]}", r"data\.features\.a is \[1\]; expected at least 2 of them$"),
+        ("features={a=[1]}", r"data\.features\.a is \[1\]; expected at least 2 entries$"),
         ("features={a='b'}", r"data\.features\.a is 'b'; expected a list$"),
         (
             "categories={s=[1.5]}",

@@ -132,7 +132,7 @@ def test_a_public_test_file_that_holds_clients_who_train_is_refused():
     [
         (owned(NAMES), "test", 0.2, "states the owners of examples"),
         (numbered(20), "clients", 0.2, "does not state the owner"),
-        (owned(["only"]), "clients", 0.5, "one has to be public and one to train"),
+        (owned(["only"]), "clients", 0.5, "one has to be held out and one to train"),
         (owned(NAMES), "examples", 1e-9, "none to test"),
     ],
 )

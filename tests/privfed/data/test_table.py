@@ -268,7 +268,7 @@ BAD = {
     "unknown word": (
         CSV + "a,1,60,x,no,1\n",
         {"outside": "refuse"},
-        "row 4: column 'sex' holds another",
+        "row 4: column 'sex' holds an undeclared",
         "'x'",
     ),
     "class beyond": (
@@ -431,7 +431,7 @@ def test_one_client_and_one_of_ten_thousand_examples_train(tmp_path):
         (["clients = 4"], 'data.holdout = "clients"'),
         (
             ["clients = 4", 'holdout = "clients"', "holdout_fraction = 1e-9"],
-            "declares 0 of 3 clients public",
+            "holds out 0 of 3 clients",
         ),
         (["clients = 4", 'holdout = "clients"', "shape = 3"], "data.shape is not a known key"),
         (["clients = 4", 'partition = "iid"'], "states the owners of examples"),

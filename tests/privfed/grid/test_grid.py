@@ -23,6 +23,7 @@ from pool_jobs import job
 from pyarrow import parquet
 from waiting import LONG, until
 
+import privfed
 from privfed.cli.main import main
 from privfed.core.errors import Refused
 from privfed.grid import cell_job
@@ -42,6 +43,23 @@ def run(path, *words):
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(experiment, "work", in_process)
+
+
+def test_on_end_receives_each_cell_that_this_call_ends(tmp_path, quick):
+    path, ended = write(tmp_path, GRID.replace("0.5]", "-1]").replace("0.1\n", "-1\n")), []
+    done = privfed.experiment(path, on_end=ended.append)
+    assert len(ended) == done.cells
+    assert {(each["client.lr"], each["status"]) for each in ended} == {
+        (0.1, "done"),
+        (-1, "refused"),
+    }
+    assert all(each["epsilon"] > 0 for each in ended if each["status"] == "done")
+    assert all("client.lr is -1" in each["reason"] for each in ended if each["status"] == "refused")
+    ended.clear()
+    privfed.experiment(path, on_end=ended.append)
+    assert {each["status"] for each in ended} == {"refused"}
+    with pytest.raises(Refused, match="on_end is 3; expected a function of the result of a cell"):
+        privfed.experiment(path, on_end=3)
 
 
 def test_cells_are_the_product_without_exclusions_times_seeds(tmp_path):

@@ -339,7 +339,7 @@ def test_an_earlier_run_is_counted_once_and_marked_once(tmp_path, monkeypatch):
 def test_a_chosen_run_goes_no_further(tmp_path, monkeypatch):
     number(monkeypatch, 1)
     tuned(write(tmp_path, TUNED, BUDGET))
-    with pytest.raises(Refused, match="chosen among others"):
+    with pytest.raises(Refused, match="chose this run among several"):
         resume(tmp_path / "best", lambda stored: stored.with_run(rounds=9))
     assert resume(tmp_path / "best", lambda stored: stored).charges == 4
 
@@ -417,7 +417,7 @@ def test_a_chosen_run_is_not_evaluated_for_more(tmp_path, monkeypatch):
     number(monkeypatch, 1)
     tuned(write(tmp_path, TUNED, BUDGET))
     before = (tmp_path / "best/ledger.jsonl").read_bytes()
-    with pytest.raises(Refused, match="chosen among others"):
+    with pytest.raises(Refused, match="chose this run among several"):
         evaluate_by_clients(tmp_path / "best", 0.5, {})
     assert (tmp_path / "best/ledger.jsonl").read_bytes() == before
 
@@ -439,6 +439,8 @@ def test_candidates_run_in_processes(tmp_path, monkeypatch):
 def test_from_python(tmp_path, monkeypatch):
     number(monkeypatch, 2)
     path = write(tmp_path, TUNED, BUDGET)
+    with pytest.raises(Refused, match=r"on_end is given, but the results of .* are secret"):
+        privfed.experiment(path, on_end=print)
     ahead = privfed.experiment(path, dry_run=True)
     assert ahead.epsilon_of_one_run < ahead.epsilon
     done = privfed.experiment(path)

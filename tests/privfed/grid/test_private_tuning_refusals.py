@@ -72,8 +72,8 @@ def test_what_the_charge_leaves_out_is_refused(tmp_path, section, why):
     [
         (TUNED + '[grid]\n"privacy.epsilon" = [1.0]\n', "needs several runs"),
         (TUNED + '[[method]]\nname = "a"\n', "needs several runs"),
-        ("seeds = [0, 1]\n" + TUNED, "a single seed"),
-        (TUNED.replace("candidates", "seeds = [3]\ncandidates"), "a single seed"),
+        ("seeds = [0, 1]\n" + TUNED, "of one seed"),
+        (TUNED.replace("candidates", "seeds = [3]\ncandidates"), "of one seed"),
         (TUNED.replace("candidates = 4", "candidates = 0.5"), "expected 1 or more"),
         (TUNED.replace("private = true\n", ""), "only with tune.private = true"),
     ],

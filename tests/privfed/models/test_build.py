@@ -16,7 +16,7 @@ from torch import nn
 
 import privfed
 from privfed.client.autotune import fastest
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.client.trainer import LocalTrainer
 from privfed.config.reading import load
 from privfed.core.errors import Broken, Refused
@@ -502,9 +502,9 @@ def test_code_that_was_changed_is_noticed(here):
     path.write_text(path.read_text().replace("ReLU", "Sigmoid"))
     sys.modules.pop("my_own_module")
     importlib.invalidate_caches()
-    with pytest.raises(Broken, match="the model's code gives other outputs"):
+    with pytest.raises(Broken, match="the model's code computes other outputs"):
         resume(here / "run", lambda stored: stored.with_run(rounds=5))
-    with pytest.raises(Broken, match="the model's code gives other outputs"):
+    with pytest.raises(Broken, match="the model's code computes other outputs"):
         evaluate(here / "run")
 
 

@@ -7,7 +7,7 @@ from helpers import built as build
 from lanes import every_case
 from torch import nn
 
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.client.trainer import LocalTrainer
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams

@@ -10,7 +10,7 @@ from lanes import every_case
 from torch import nn
 from torch.nn import functional as F
 
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.client.trainer import LocalTrainer
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams

@@ -88,7 +88,7 @@ def test_a_sum_takes_each_client_once_and_one_bound():
     assert total.total.tolist() == [4.0, 4.0]
     assert (total.bound, total.survivors) == (3.0, 4)
     for again in ([2, 5], [6, 6], [7]):
-        with pytest.raises(ValueError, match="exactly one row"):
+        with pytest.raises(ValueError, match="registered twice"):
             summed(([1, 2], rows), (again, rows))
     with pytest.raises(ValueError, match="opened for 3"):
         summed(([1, 2], rows), ([3, 4], BoundedRows(torch.ones(2, 2), 3.5)))

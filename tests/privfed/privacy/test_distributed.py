@@ -279,7 +279,7 @@ def test_an_answer_with_a_share_of_a_layer_that_stays_is_refused():
     _, expected = layered(lambda layers: layers, leaves)
     channel, total = layered(lambda layers: ((3, 1, 5), *layers), leaves)
     assert total == expected
-    assert channel.faults == ["wrong shares: of layers of noise that the survivors have to keep"]
+    assert channel.faults == ["wrong shares: some shares open layers that survivors have to keep"]
 
 
 @FULL

@@ -8,7 +8,7 @@ from distributed_noise import SETTING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.core.streams import Keys
 from privfed.privacy.codec import Codec
 from privfed.privacy.mechanism import BoundedRows, BoundedSum

@@ -27,6 +27,28 @@ def play(observer, path, *keys, train=train):
         return train(small(*keys), path, [observer])
 
 
+AUTO = "model.name=mlp", "client.lr=auto", "privacy.clip=auto", "run.rounds=4"
+
+
+def test_a_log_announces_the_choice_of_each_key_once_and_then_the_values(tmp_path):
+    screen = console(200)
+    play(PlainProgress(screen), tmp_path / "run", *AUTO)
+    first, second, *_ = shown(screen).splitlines()
+    assert first == 'choosing client.lr ("auto"): 9 simulated runs'
+    assert second == 'choosing privacy.clip ("auto"): 6 simulated runs'
+    assert re.search(r"client.lr = \d\S* and privacy.clip = \d\S*: chosen from", shown(screen))
+
+
+def test_a_terminal_redraws_the_choice(tmp_path, monkeypatch):
+    screen, drawn = console(200, terminal=True), []
+    with LiveProgress(screen) as live:
+        monkeypatch.setattr(live._live, "start", lambda: drawn.append(live._line().plain))
+        train(small(*AUTO), tmp_path / "run", [live])
+    chosen = [f"simulated run {n} of {count}" for count in (9, 6) for n in range(1, count + 1)]
+    assert [line.partition(": ")[2] for line in drawn[:-1]] == chosen
+    assert drawn[-1].startswith("round 0/4")
+
+
 def lines_of(text):
     return re.findall(r"^round (\d+)/", text, re.MULTILINE)
 

@@ -23,7 +23,7 @@ from privfed.client.compression.qsgd import Sign
 from privfed.client.compression.top_k import TopK
 from privfed.client.descent import LocalStep
 from privfed.client.exchange import Exchange
-from privfed.client.objectives.sgd import Sgd
+from privfed.client.objective import Sgd
 from privfed.client.objectives.worker_momentum import WorkerMomentum
 from privfed.core.errors import Refused
 from privfed.core.vector import Shapes

@@ -12,8 +12,8 @@ from small import small, trained
 from waiting import LONG
 
 from accounting.ledger import Ledger
+from privfed.client.objective import Sgd
 from privfed.client.objectives.feddane import FedDane
-from privfed.client.objectives.sgd import Sgd
 from privfed.core.errors import Refused
 from privfed.models.network import Network
 from privfed.round.round import run_round
@@ -62,6 +62,7 @@ class Crash(Exception):
 class Quiet:
     def before(self, *_) -> None: ...
     def after_round(self, round) -> None: ...
+    def choosing(self, *_) -> None: ...
     def aborted(self, *_) -> None: ...
     def after(self, record) -> None: ...
 

@@ -14,11 +14,11 @@ from scipy import stats
 from small import model, same_run, small, trained
 
 from privfed.cli.main import main
+from privfed.client.objective import Sgd
 from privfed.client.objectives.fedcurv import FedCurv
 from privfed.client.objectives.feddane import FedDane
 from privfed.client.objectives.mime import Mime
 from privfed.client.objectives.personal.ifca import Ifca
-from privfed.client.objectives.sgd import Sgd
 from privfed.core.errors import Refused
 from privfed.core.streams import Streams
 from privfed.data.federation import Examples, Federation

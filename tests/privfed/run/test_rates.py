@@ -48,8 +48,11 @@ def trained(mapping, model="mlp", **keys):
 def test_a_network_gets_both_and_config_toml_records_from_what():
     config = trained(people()).config
     assert config.open == ()
-    assert config.auto == "client.lr and privacy.clip: chosen from 90 public test examples"
-    assert config.client.lr in rates.RATES
+    rate, clip = config.client.lr, config.mechanism.clip
+    assert config.auto == (
+        f"client.lr = {rate:g} and privacy.clip = {clip:g}: chosen from 90 public test examples"
+    )
+    assert rate in rates.RATES
     again = read_resolved(config.toml(), given=config.given)
     assert (again.auto, again.client.lr, again.open) == (config.auto, config.client.lr, ())
 
@@ -87,9 +90,9 @@ def test_clients_examples_and_too_few_are_not_public(keys):
 def test_what_is_set_stays_and_the_other_is_chosen():
     config = trained(people(), client={"lr": 0.123}).config
     assert config.client.lr == 0.123
-    assert config.auto.startswith("privacy.clip: ")
+    assert config.auto.startswith("privacy.clip = 0")
     config = trained(people(), privacy={"mechanism": "none"}).config
-    assert config.auto.startswith("client.lr: ")
+    assert config.auto.startswith("client.lr = ")
 
 
 def test_noise_that_sites_share_is_calibrated_to_the_chosen_clip():
@@ -108,7 +111,7 @@ def test_a_linear_model_has_recommendations_unless_asked():
     assert small().open == ()
     assert small("client.lr=auto").open == ("client.lr",)
     config = prepare(small("client.lr=auto", "run.randomness=seeded")).plan.config
-    assert config.auto.startswith("client.lr: ")
+    assert config.auto.startswith("client.lr = ")
 
 
 def test_check_says_that_they_are_chosen_later_and_a_run_what_they_are():
@@ -168,7 +171,7 @@ def test_rounds_and_noise_of_simulated_runs_stand_for_those_of_the_run():
     setup = prepare(small(*NETWORK, "run.rounds=24", *SET))
     plan, cohort = setup.plan, 5
     trials = Trials(prepare(small(*NETWORK, "run.rounds=6", *SET)), best=1.0)
-    assert rates._clip(plan, trials, 0.1, cohort) == pytest.approx(1.0 * 6 / 24)
+    assert rates._clip(plan, trials, 0.1, cohort, print) == pytest.approx(1.0 * 6 / 24)
     z, m = plan.noise_multiplier, plan.config.sampler.size
     for clip, noise in trials.noises:
         in_run = math.sqrt(24) * z * (clip * 6 / 24) / m

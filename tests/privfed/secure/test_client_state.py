@@ -77,7 +77,7 @@ def resealed(data):
 
 
 def test_another_format_is_refused_by_name():
-    with pytest.raises(BadState, match=r"^other format: a state that another version"):
+    with pytest.raises(BadState, match=r"^other format: another version"):
         restored(resealed(b"PFP3" + STATES[2][4:]))
 
 

@@ -246,7 +246,7 @@ def test_an_old_state_votes_again_unless_its_owner_wrote_down_how_far_it_came():
     fewer = wire.encode(replace(survivors, clients=survivors.clients[:-1]))
     old, answered = site.states[MASKED - 1], MASKED + 1
     client = setting.client(8, None, old)
-    with pytest.raises(BadState, match="stale: a state of 4 commits, where at least 5"):
+    with pytest.raises(BadState, match="stale: the state has 4 commits, but at least 5"):
         CommittedParty(client, [].append, answered)
     vote = wire.decode(CommittedParty(client, [].append, MASKED).handle(fewer))
     first = wire.decode(outcome.answers[8, "Survivors"])

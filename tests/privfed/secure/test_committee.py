@@ -159,7 +159,7 @@ def test_a_client_that_deals_nothing_to_more_than_may_lie_is_named(count):
     """And stops the sum only where fewer than the threshold can open its shares."""
     ready, expected = summed(Changing(Contribution, garbled(count), {8}))
     if count > 2:
-        with pytest.raises(Aborted, match="wrong dealing: client 8 dealt garbled shares"):
+        with pytest.raises(Aborted, match="client 8 distributed shares that members"):
             ready.total()
     else:
         assert np.array_equal(ready.total()[0], expected)
@@ -186,7 +186,7 @@ def test_a_client_whose_shares_give_another_secret_is_named():
         return replace(message, dealt=replace(message.dealt, corrections=corrections))
 
     ready, _ = summed(Changing(Contribution, change, {8}))
-    with pytest.raises(Aborted, match="wrong dealing: client 8 shared other seeds"):
+    with pytest.raises(Aborted, match="wrong dealing: client 8 distributed shares of other seeds"):
         ready.total()
     assert named(ready) == {8: "wrong dealing"}
 
@@ -249,7 +249,7 @@ def test_a_call_to_another_sum_is_refused_and_no_row_asked_for(fault):
     [
         ((3, 8, 8, 13), "duplicate"),
         ((3, 8, 13, 999), "unknown"),
-        ((8, 13, 18, 23), "without this client"),
+        ((8, 13, 18, 23), "not contain this client"),
         ((3, 8), "too few clients"),
     ],
     ids=["twice", "unknown", "without it", "few"],
@@ -269,7 +269,7 @@ MEMBERS = {
     "too few": (MemberInbox, "sealed", lambda texts: texts[:5]),
     "wrong session": (MemberInbox, "context", lambda context: bytes(32)),
     "wrong voters": (Ballots, "votes", lambda votes: votes[:1] * 4),
-    "fewer votes": (Ballots, "votes", lambda votes: votes[:3]),
+    "the votes are fewer": (Ballots, "votes", lambda votes: votes[:3]),
     "inconsistent": (
         Ballots,
         "votes",

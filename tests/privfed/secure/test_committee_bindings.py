@@ -221,7 +221,7 @@ def test_a_card_with_a_key_or_a_nonce_of_another_length_is_refused(public, nonce
     """Else bytes of one could be taken for the other's under one hash."""
     book = simulated_keys(NAMES).book
     card = KeyCard(book.run, 8, public, nonce).signed(client_identity(8))
-    with pytest.raises(BadMessage, match="of another length"):
+    with pytest.raises(BadMessage, match="the wrong length"):
         replace(book, cards={**book.cards, 8: card}).check()
 
 

@@ -81,7 +81,7 @@ FAULTS = {
     **{
         f"a copy {name}": (
             lambda p, m, first, changed=changed: _instead(m, first, 1, changed),
-            "no ciphertext: a vector whose sizes|wrong length",
+            "no ciphertext: the vector.s sizes|wrong length",
         )
         for name, changed in {
             "with an unknown field": lambda block: block + UNKNOWN_FIELD,

@@ -181,7 +181,7 @@ def test_a_sealed_text_of_another_length_stops_nobody():
     of, encoder = session(8), codec()
     channel = MaskedChannel(of, encoder, Fixed(5), wire=Longer())
     sent(channel, of, rows(encoder, 8))
-    assert [fault for fault in channel.faults if "another length" in fault]
+    assert [fault for fault in channel.faults if "have the wrong length" in fault]
     assert channel.total()[1] == 7
 
 

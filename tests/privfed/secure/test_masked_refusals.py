@@ -160,7 +160,7 @@ def test_a_public_key_of_another_client_is_refused(which):
     whole = rows(encoder, 6)
     sent(channel, of, whole)
     total, survivors = channel.total()
-    assert channel.faults == ["duplicate key: a public key that is in use already"]
+    assert channel.faults == ["duplicate key: a public key is in use already"]
     assert survivors == 5
     assert np.array_equal(total, whole.sum(0) - whole[1])
 

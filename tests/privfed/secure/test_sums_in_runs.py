@@ -168,7 +168,7 @@ def test_a_row_beyond_the_bound_of_its_sum_is_refused():
     accumulator = sums(arithmetic=True).open(Session(1, 0, b""), 3, Encoding(1.0, 2.0**20))
     with pytest.raises(ValueError, match="opened for"):
         accumulator.add(np.array([1]), BoundedRows(torch.zeros(1, 3), 1.5))
-    with pytest.raises(ValueError, match="exactly one row"):
+    with pytest.raises(ValueError, match="registered twice"):
         accumulator.add(np.array([1, 1]), BoundedRows(torch.zeros(2, 3), 1.0))
 
 

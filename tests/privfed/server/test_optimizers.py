@@ -13,14 +13,13 @@ from lanes import every_case
 from small import model, same_run, small, trained
 
 from privfed.client.batches import plan_batches
-from privfed.client.objective import Cohorts
+from privfed.client.objective import Cohorts, Sgd
 from privfed.client.objectives.feddane import FedDane
 from privfed.client.objectives.fedfor import FedFor
 from privfed.client.objectives.fedlin import FedLin
 from privfed.client.objectives.fednova import FedNova
 from privfed.client.objectives.fedprox import AdaptiveFedProx, FedProx
 from privfed.client.objectives.mime import Mime, MimeLite
-from privfed.client.objectives.sgd import Sgd
 from privfed.core.errors import Refused
 from privfed.core.parts import find
 from privfed.core.registry import BUILT_IN

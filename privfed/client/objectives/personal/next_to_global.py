@@ -106,7 +106,7 @@ def _personal(carried: Tensor | None) -> Tensor:
 
 
 class Apfl(WithPersonalModel):
-    """APFL: each client mixes the global model with one of its own.
+    """APFL: each client mixes the global model with its own model.
 
     A client keeps d + 1 numbers, sends d (FedAvg's update) and receives d; a step takes two
     gradients of one batch. With alpha = 0 the mixture is the global model; with alpha = 1 it is a

@@ -31,7 +31,7 @@ from privfed.core.deferred import Tensor, torch
 
 
 class PerFedAvg(Objective):
-    """Per-FedAvg, first-order: a model that each client adapts in one step of its own.
+    """Per-FedAvg, first-order: a model that each client adapts by one step on its data.
 
     A client sends d numbers and receives d. Each step of the paper takes two local steps: a client
     that takes only one local step sends an update of zero. Under privacy a round costs the same as
@@ -59,7 +59,7 @@ class PerFedAvg(Objective):
 
 
 class HessianFree(PerFedAvg):
-    """Per-FedAvg, Hessian-free: a model that each client adapts in one step of its own.
+    """Per-FedAvg, Hessian-free: a model that each client adapts by one step on its data.
 
     A client sends d numbers and receives d. Each step of the paper takes three local steps of two
     gradients each. Under privacy a round costs the same as FedAvg's: one vector, clipped like an

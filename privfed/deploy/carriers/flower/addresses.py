@@ -1,4 +1,4 @@
-"""Maps sites to nodes of Flower's grid: a site is at the node where its agent signed a greeting.
+"""Maps sites to nodes of Flower's grid: a site is at the node whose agent signed a greeting.
 
 Flower assigns node ids and may change them; they occur in no signed message.
 """
@@ -31,12 +31,12 @@ def carrying(data: bytes) -> RecordDict:
 
 
 def carried_bytes(message: Message) -> bytes:
-    """Returns the bytes that `message` carries. Raises `ValueError` if it has none of this form."""
+    """Returns the bytes that `message` carries. Raises `ValueError` if it is not of this form."""
     if message.has_error():
         raise ValueError("the message is an error report and carries no bytes")
     records = message.content.array_records
     if set(records) != {_RECORD} or set(records[_RECORD]) != {_NAME}:
-        raise ValueError("the message has other records than one array of bytes")
+        raise ValueError("the message does not consist of one array of bytes")
     array = records[_RECORD][_NAME]
     if (array.dtype, array.stype) != (_TYPE, _FORM) or not isinstance(array.data, bytes):
         raise ValueError("the message's array does not hold raw bytes")
@@ -61,10 +61,10 @@ class GridMail:
         return set(self.grid.get_node_ids())
 
     def ask(self, node: int, data: bytes, deadline: float) -> bytes | None:
-        """Returns the reply of `node` to `data`; None without a useful reply by `deadline`.
+        """Returns the reply of `node` to `data`; None if no valid reply arrives by `deadline`.
 
-        A reply counts only from the queried node and to this very message. Flower may block longer
-        than until `deadline` (`time.monotonic`) if an upload to it stalls: call this in a thread
+        A reply is valid only if the queried node sent it in answer to this message. Flower may
+        block beyond `deadline` (`time.monotonic`) if an upload to it stalls: call this in a thread
         that no other thread waits for.
         """
         left = deadline - time.monotonic()
@@ -79,7 +79,7 @@ class GridMail:
             return None
 
     def _reply(self, node: int, number: str, deadline: float) -> bytes | None:
-        """Polls for the reply of `node` to message `number`. Raises `ValueError` if malformed."""
+        """Polls for the reply of `node` to message `number`; malformed ones raise `ValueError`."""
         pause, slowest = _MAIL_PAUSES
         while (left := deadline - time.monotonic()) > 0:
             for reply in self.grid.pull_messages([number]):
@@ -104,7 +104,7 @@ _SOON = 0.5
 
 @dataclass
 class _Node:
-    """The time at which a node may be greeted again, and the pause after that."""
+    """The time from which a node may be greeted again, and the pause after that greeting."""
 
     again: float = 0.0
     pause: float = _PAUSES[0]
@@ -147,12 +147,12 @@ class Addresses:
                 self._nodes[node] = _Node(again=time.monotonic() + _SOON)
 
     def doubt(self, site: int, doubtful: bool) -> None:
-        """Sets whether `site` is also sought at other nodes, as when its node has no agent."""
+        """Sets whether other nodes are searched for `site`, too, as when its node has no agent."""
         with self._changed:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
 
     def look(self) -> None:
-        """Greets new nodes in the background, and known nodes again while a site is sought."""
+        """Greets new nodes in the background, and known nodes again while a site is missing."""
         with self._changed:
             if self._looking:
                 return
@@ -209,9 +209,10 @@ class Addresses:
 class GridCarrier:
     """Carries bytes to sites at the nodes of their `addresses`, and back.
 
-    Each message has its own thread, which is abandoned at its deadline because Flower may block it
-    longer. Answers that arrive after the next message to the same site was sent are dropped. A node
-    without an agent answers `UNREACHABLE` in the site's place, so that no caller waits for it.
+    Each message has its own thread, which is abandoned at the message's deadline because Flower may
+    block it longer. Answers that arrive after the next message to the same site was sent are
+    dropped. A node without an agent answers `UNREACHABLE` instead of the site, so that no caller
+    waits for the site.
     """
 
     addresses: Addresses
@@ -229,7 +230,7 @@ class GridCarrier:
         threading.Thread(target=self._carry, args=errand, daemon=True).start()
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Returns answers to the latest message of each site; empty after `deadline`."""
+        """Returns answers to the latest message to each site; empty after `deadline`."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 arrived = [self._arrived.get(timeout=left)]
@@ -242,7 +243,7 @@ class GridCarrier:
         return []
 
     def _carry(self, site: int, number: int, data: bytes, deadline: float) -> None:
-        """Queries `site`, after each failure at its new node, until it answers or time is up."""
+        """Queries `site` until it answers or time is up; after a failure, at its next node."""
         began = time.monotonic()
         while (node := self.addresses.wait(site, deadline)) is not None:
             answer = self.addresses.mail.ask(node, data, deadline)

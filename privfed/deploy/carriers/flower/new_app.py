@@ -1,6 +1,6 @@
 """Writes a Flower app that carries a run: three files, which contain paths and no secrets.
 
-The installed privfed runs; the two modules of the app only import it. Writing them does not require
+The app's two modules only import the privfed that is installed. Writing an app does not require
 Flower.
 """
 

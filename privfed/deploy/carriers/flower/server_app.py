@@ -33,7 +33,7 @@ _PATHS, _SECONDS = ("run", "federation", "key", "out"), ("seconds", "patience")
 class RunFailed(Exception):
     """A federated run ended by an error.
 
-    The text states an invalid configuration, and for other errors refers to the coordinator's log.
+    The text states what is wrong in the configuration, or refers to the coordinator's log.
     """
 
 
@@ -83,7 +83,7 @@ class WrittenRounds(Observer):
     """Logs the end or abort of each round, and its public metrics."""
 
     _charged: set[int] = field(default_factory=set)
-    """Rounds that were charged before a resume, or aborted: their end is not logged."""
+    """Rounds that were charged before a resume, and aborted rounds; their ends are not logged."""
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         ledger = RunDirectory(path).ledger
@@ -107,7 +107,7 @@ def main(grid: Grid, context: Context) -> None:
     """Trains or resumes the run that Flower's run configuration names.
 
     Raises:
-      RunFailed: with the reason if that configuration is invalid; after any other error, with a
+      RunFailed: with the reason, if that configuration is invalid; after any other error, with a
         fixed text that refers to the log.
     """
     try:

@@ -1,9 +1,10 @@
 """A site's own executor of Flower tasks, which runs only the installed privfed.
 
 By default Flower unpacks and runs, at each site, code from the user who starts a run. A SuperNode
-in isolation mode "process" delegates this: this process takes its tasks, passes their bytes to the
-agent, and never reads the code that came with them. It also stays warm, which is faster. Only this
-module uses non-public names of Flower (`tests/privfed/deploy/flower/test_pinned.py`).
+in isolation mode "process" delegates its tasks to another process. This executor takes the tasks,
+passes their bytes to the agent, and never reads the code that came with them. It is also faster,
+since it starts no process per task. Only this module uses non-public names of Flower
+(`tests/privfed/deploy/flower/test_pinned.py`).
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class SiteExecutor:
     def serve(self, stop: threading.Event) -> None:
         """Runs tasks until `stop` is set, each in its own thread; failures are logged.
 
-        A SuperNode that lost its SuperLink hands out a task without its message. Such a task may
-        block for hours, but blocks only its own thread.
+        A SuperNode that lost its connection to SuperLink hands out tasks without messages. Such a
+        task may block its thread for hours, but no other thread.
         """
         slots = threading.BoundedSemaphore(_CONCURRENT_TASKS)
         signed = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=_ACQUIRE)
@@ -104,7 +105,7 @@ class SiteExecutor:
     def _carry(self, token: str) -> None:
         """Passes a task's bytes to the agent.
 
-        If this fails, no result is sent: the SuperNode, which does nothing else meanwhile, answers
+        If this fails, no result is sent: the SuperNode, which runs no other task meanwhile, answers
         with its own error when the task's heartbeats end.
         """
         with self._client(RuntimeTokenHttpInterceptor(token)) as client:

@@ -31,23 +31,20 @@ class WireMessage(ABC):
 
 
 class Framed(Protocol):
-    """Contract of messages in `Forms`: a `WireMessage` whose context is a field or a property."""
+    """Interface of messages in `Forms`: as `WireMessage`, with `context` a field or a property."""
 
     kind: ClassVar[int]
 
     @property
     def context(self) -> bytes:
         """The context that all messages of a session share."""
-        ...
 
     def body(self) -> bytes:
         """Returns the bytes after the context."""
-        ...
 
     @classmethod
     def read(cls, context: bytes, data: Reader) -> Self:
         """Parses a message from its body. Raises `BadMessage`."""
-        ...
 
 
 M = TypeVar("M", bound=Framed)
@@ -69,10 +66,10 @@ class Forms(Generic[M]):
         """Parses a message. Raises `BadMessage`."""
         reader = Reader(data)
         if reader.take(len(self._format)) != self._format:
-            raise BadMessage("wrong format", "bytes that are no message of this version")
+            raise BadMessage("wrong format", "the bytes are no message of this version")
         kind = self._kinds.get(reader.take(1)[0])
         if kind is None:
-            raise BadMessage("wrong type", "a message of no known kind")
+            raise BadMessage("wrong type", "the message is of an unknown kind")
         message = kind.read(reader.take(KEY), reader)
         reader.end()
         return message

@@ -25,7 +25,7 @@ class Attestation:
     left_out: tuple[int, ...]
     signature: bytes
     size: ClassVar[int] = NUMBER.size + SIGNATURE + COUNT.size
-    """Its bytes if `left_out` is empty."""
+    """Size in bytes if `left_out` is empty."""
 
     @staticmethod
     def text(agreed: bytes, sender: int, left_out: tuple[int, ...]) -> bytes:
@@ -33,7 +33,7 @@ class Attestation:
         return b"privfed masked with" + agreed + NUMBER.pack(sender) + _packed(left_out)
 
     def given_by(self, public: bytes, agreed: bytes) -> bool:
-        """Whether the holder of `public` signed this under the roster with the hash `agreed`."""
+        """Whether the holder of `public` signed this under the roster of hash `agreed`."""
         return verified(public, self.signature, self.text(agreed, self.sender, self.left_out))
 
     def body(self) -> bytes:
@@ -85,7 +85,7 @@ class Invitation(WireMessage):
         round, exchange, bits, length = (data.number() for _ in range(4))
         invitation = cls(session, round, exchange, model_hash, bits, length, agreement)
         if invitation.context != context:
-            raise BadMessage("wrong session", "an invitation that is not of its own context")
+            raise BadMessage("wrong session", "the invitation's session is not its hash")
         return invitation
 
 

@@ -24,9 +24,9 @@ SealedShares = tuple[tuple[int, bytes], ...]
 class Dealing(ClientMessage):
     """The signed part of a client's shares: everything except the sealed texts, which are hashed.
 
-    `commitment`, a hash of the self-mask's seed, and `layer_commitment`, a hash of the last layer's
-    seed (if there are layers), reveal wrong secrets. `hashes`, of the share for each holder, reveal
-    wrong shares.
+    `commitment` is a hash of the self-mask's seed, `layer_commitment` a hash of the last layer's
+    seed (if there are layers): with them, wrong secrets are detected. `hashes` are hashes of each
+    holder's shares, with which wrong shares are detected.
     """
 
     commitment: bytes
@@ -53,7 +53,7 @@ class Dealing(ClientMessage):
 
 @dataclass(frozen=True)
 class Shares(ClientMessage):
-    """Client to server: sealed shares of its secrets for each neighbour, and their hashes.
+    """Client to server: encrypted shares of its secrets for each neighbour, and the shares' hashes.
 
     `hashes` has an entry for each holder, including the client itself on the complete graph. The
     client signs its `Dealing`.
@@ -125,7 +125,7 @@ class Masked(ClientMessage):
     """
 
     words: Bytes
-    """A view into the received message, which must not change before the words are added."""
+    """A view into the received message; the message must not change before the words are added."""
     complaints: tuple[int, ...] = ()
     attestation: Attestation | None = None
     kind: ClassVar[int] = 6

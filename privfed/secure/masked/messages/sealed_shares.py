@@ -12,13 +12,13 @@ from privfed.secure.primitives import SEAL, KeyPair, LowOrder, derive
 SEED, MASK_KEY, LAYERS = 0, 1, 2
 """A client's secrets: the seed of its self-mask, its mask key, its first layer's seed."""
 HASH = 16
-"""Bytes of the hash of a share. A second preimage takes 2^128 trials. A dealer may search for a
-collision (2^64), and is identified by whichever value is revealed.
+"""Bytes of the hash of a share. A second preimage takes 2^128 trials. A dealer could search for a
+collision (2^64 trials), but would be identified whichever value is revealed.
 """
 _WHICH = 9
 """Bytes of the number of a secret: a message may name any layer number of eight bytes."""
 ShareHashes = tuple[tuple[int, bytes], ...]
-"""Hashes of shares of all secrets of a client, concatenated, each with the other client."""
+"""For each other client, the concatenated hashes of the shares of all secrets of a client."""
 
 
 def sealed_size(layers: int) -> int:
@@ -27,7 +27,7 @@ def sealed_size(layers: int) -> int:
 
 
 def share_text(sender: int, receiver: int, shares: tuple[int, ...]) -> bytes:
-    """Returns the text to be sealed: shares of the sender's seed, key and layers' seeds."""
+    """Returns the text to encrypt: shares of the sender's seed, mask key and layers' seeds."""
     values = b"".join(value.to_bytes(LENGTH, "little") for value in shares)
     return NUMBER.pack(sender) + NUMBER.pack(receiver) + values
 
@@ -54,14 +54,14 @@ def values_of(text: bytes) -> tuple[int, ...]:
 
 
 def between(agreed: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the context of a sealed text: its roster, sender and receiver."""
+    """Returns the associated data of encrypted shares: the roster, the sender and the receiver."""
     return agreed + NUMBER.pack(sender) + NUMBER.pack(receiver)
 
 
 def share_hash(agreed: bytes, dealer: int, holder: int, which: int, value: int) -> bytes:
     """Returns the hash `[16]` of the share `value` of secret `which`, of `dealer` for `holder`.
 
-    A share is uniform, also given fewer others than the threshold. If the hash is a random
+    A share is uniform, even given fewer other shares than the threshold. If the hash is a random
     function, it reveals nothing about a share to a party that cannot try 2^256 values.
     """
     way = between(agreed, dealer, holder)
@@ -103,7 +103,7 @@ def agreed_secret(pair: KeyPair, public: bytes) -> bytes:
 
 
 def commit(agreed: bytes, secret: bytes) -> bytes:
-    """Returns a commitment: a hash that reveals nothing about a random secret and identifies it."""
+    """Returns a commitment: a hash that identifies a random secret and reveals nothing about it."""
     return hashlib.sha256(b"privfed commitment" + agreed + secret).digest()
 
 

@@ -54,7 +54,7 @@ class Survivors(WireMessage):
 
 @dataclass(frozen=True)
 class Vote(WireMessage):
-    """Client to server: the client's only signature on the survivors."""
+    """Client to server: its signature on the survivors; an honest client signs only one set."""
 
     context: bytes
     sender: int
@@ -97,11 +97,11 @@ class Votes(WireMessage):
 
 @dataclass(frozen=True)
 class Unmask(ClientMessage):
-    """Client to server: one share per neighbour, of its seed if it survived, else of its mask key.
+    """Client to server: one share per neighbour: of survivors' seeds, of dropouts' mask keys.
 
-    `layers` contains shares of the seed of each survivor's first layer that is removed by this
-    client's own count, with the layer's number from 1. `acknowledged` is a hash of the hashes of
-    shares that it received; revealed shares must have these hashes.
+    `layers` contains a share of the seed of each survivor's first layer that is removed according
+    to this client's own count of dropouts, with the layer's number from 1. `acknowledged` is a hash
+    of the hashes of the shares that the client received; revealed shares must have these hashes.
     """
 
     seeds: OpenShares

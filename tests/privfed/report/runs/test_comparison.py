@@ -61,7 +61,7 @@ def test_epsilons_that_mean_different_things_are_not_compared(folder):
     compared = compare_runs(folder / "a", folder / "fixed")
     assert compared.incomparable == ("they differ in adjacency relation, δ",)
     assert compared.joint is None
-    assert "do not concern the same population" in compared.why_no_joint
+    assert "are not over the same population" in compared.why_no_joint
     (why,) = compare_runs(folder / "a", folder / "shared").incomparable
     assert "the party against whom it holds" in why
     shown = run("compare", folder / "a", folder / "fixed").stdout
@@ -93,7 +93,7 @@ def test_a_run_that_was_charged_nothing_has_no_epsilon_to_compare(folder, tmp_pa
     (tmp_path / "config.toml").write_bytes((folder / "a/config.toml").read_bytes())
     compared = compare_runs(folder / "a", tmp_path)
     assert compared.incomparable == (f"{tmp_path} has no charges yet",)
-    assert compared.why_no_joint == "one of them released nothing"
+    assert compared.why_no_joint == "one of the runs released nothing"
     assert run("compare", folder / "a", tmp_path).exit_code == 0
 
 

@@ -59,7 +59,10 @@ def test_it_changes_nothing_that_the_run_computes(tmp_path):
         ('["nowhere:Nobody"]', "cannot be imported"),
         ('["watching:told"]', "cannot be imported"),
         ('["small:SMALL"]', "no part; expected .* or a function that returns an observer"),
-        ('["watching:Deaf"]', "Deaf: Deaf has no method before, after_round, aborted, after"),
+        (
+            '["watching:Deaf"]',
+            "Deaf: Deaf has no method choosing, before, after_round, aborted, after",
+        ),
         ('["watching:unmade"]', r"unmade failed: KeyError: 'no server'(.|\n)*watching\.py"),
     ],
 )
