@@ -18,8 +18,8 @@ from accounting.noises import (
 )
 from accounting.over_rounds import AllocatedEpoch, BufferedToeplitz, RandomAllocation, Separated
 
-MOST_SITES = 64
-"""Largest number of sites of one client that is accounted for."""
+MOST_ROWS = 1024
+"""Largest number of independently sampled rows of one client that is accounted for."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class PoissonSampled(Kinded):
 class SeveralSites(Kinded):
     """`of`, where a client has up to `sites` rows, each sampled independently at `rate`.
 
+    The rows are at as many sites, or are a user's examples under example-level sampling.
+
     The noise multiplier of `of` is relative to the bound of *one row*; removing the client removes
     all its rows (`accounting.bounds.several_sites`).
     """
@@ -54,7 +56,7 @@ class SeveralSites(Kinded):
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", number(self.rate, "sampling rate", 0.0, 1.0))
         object.__setattr__(
-            self, "sites", natural_number(self.sites, "sites of a client", MOST_SITES)
+            self, "sites", natural_number(self.sites, "sites of a client", MOST_ROWS)
         )
 
 

@@ -19,7 +19,7 @@ from accounting.bounds.integer_noise import (
     skellam_divergence,
 )
 from accounting.bounds.poisson_sampling import poisson_sampled
-from accounting.bounds.several_sites import split
+from accounting.bounds.several_sites import likely_divergences, split
 from accounting.bounds.without_replacement import wor_divergence
 from accounting.choosing.private_selection import selected_divergences
 from accounting.choosing.repeat_and_select import RepeatAndSelect
@@ -44,24 +44,27 @@ library's sums in double precision were off by up to 1e-14 (alpha = 256)."""
 _FEW = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
 
 
-def rdp_epsilon(
-    counts: Mapping[Known, int], delta: float, few: tuple[float, ...] | None = None
-) -> float:
-    """Returns epsilon of `counts` at `delta`, by the best order (among `few`, if given)."""
-    orders = _curve(next(iter(counts)), few)[0]
-    total = sum(count * _curve(release, few)[1] for release, count in counts.items())
+def rdp_epsilon(counts: Mapping[Known, int], delta: float) -> float:
+    """Returns epsilon of `counts` at `delta`, by the best order."""
+    orders = _curve(next(iter(counts)))[0]
+    total = sum(count * _curve(release)[1] for release, count in counts.items())
     return float(library.compute_epsilon(orders, total, delta)[0])
 
 
 def reach(counts: Mapping[Any, int]) -> float:
     """Estimates the largest relevant privacy loss of `counts`; no proof depends on the estimate."""
-    known: dict[Known, int] = {}
-    for release, count in counts.items():
-        plain = release
-        if isinstance(release, TruncatedPoisson):
-            plain = PoissonSampled(release.rate, release.of)
-        known[plain] = known.get(plain, 0) + count
-    return rdp_epsilon(known, 1e-15, _FEW)
+    total = sum(count * _likely_curve(release) for release, count in counts.items())
+    return float(library.compute_epsilon(_FEW, total, 1e-15)[0])
+
+
+def _likely_curve(release: Any) -> np.ndarray:
+    """Estimates the Rényi divergences of `release` at a few orders."""
+    match release:
+        case TruncatedPoisson(rate=rate, of=noise):
+            return _curve(PoissonSampled(rate, noise), _FEW)[1]
+        case SeveralSites():
+            return likely_divergences(release, _FEW) + _ROUNDING
+    return _curve(release, _FEW)[1]
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,4 +1,6 @@
-"""Clients with rows at up to s sites that sample independently at a common rate.
+"""Clients with up to s rows that are sampled independently at a common rate.
+
+The rows are at s sites that sample independently, or are examples of which a server samples each.
 
 *Gaussian noise* (`SeveralSites`). A client has rows x_1, ..., x_s, at most one per site, of norm at
 most 1 in units of the bound of *one row*; b_1, ..., b_s are independent Bernoulli(q). With and
@@ -15,6 +17,13 @@ and with it, in both directions, its hockey-stick divergence above the true one 
 With fewer rows, shorter ones or smaller rates the sum of the b_i is stochastically smaller and the
 bound decreases, since Phi increases. At *more* than s sites there is no guarantee.
 
+*Examples of users* (example-level sampling, ELS: Charles et al. 2024, arXiv 2407.07737, whose
+abstract states a tight user-level accountant of it). A step of DP-SGD releases the sum of clipped
+gradients of a batch, plus noise of z clipping norms. The unit of privacy is one user with all
+examples, of which at most s are in the training data in all steps; adjacency is add/remove; each
+example is in the batch by a Bernoulli(q) draw, fresh in each step. Each b_i x_i above is then the
+gradient of one example, and the proof is the same. The server is trusted with examples and batches.
+
 *Rényi divergence*: by a split. The noise is a sum of s independent parts of variance z^2 / s; give
 each site one, and publish the sites' sums; the round is post-processing of these. The b_i are
 independent, so this is a product of s pairs: s times the divergence of Poisson(q) at z / sqrt(s).
@@ -30,11 +39,14 @@ log p_0. Its inverse is found by Newton's method here: dp-accounting's mixture o
 it to 1e-6 only, which makes its delta too *small* (by up to 8e-14 an event at one site, q = z =
 0.3, against 1e-15 here), and takes ten seconds. Between the points of the grid delta is
 interpolated by "connect the dots" (Doroshenko et al. 2022), pessimistically, as for Gaussians.
+Counts j that the sum of the b_i exceeds with negligible probability are replaced by s, which is
+stochastically larger.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,8 +67,14 @@ _TAIL = 0.5 * math.exp(-50)
 """Probability mass beyond the largest loss, which is counted as an infinite loss."""
 _TAIL_STDS = 9.8
 """Number of standard deviations beyond which a Gaussian has less than mass `_TAIL`."""
+_NEGLIGIBLE = _TAIL / 1000
+"""Probability of all counts of sampled rows that are replaced by the largest count."""
 _BATCH_SIZE = 1 << 18
 _STEPS = 100
+_ROUNDING = 1e-6
+"""Margin added to the logarithm of a tail probability."""
+_COARSE = 2_000
+"""Number of losses in an estimate of Rényi divergences."""
 
 
 def at_several_sites(
@@ -111,6 +129,20 @@ def largest_loss(release: SeveralSites) -> float:
     return _Pair(release).largest_loss() if release.rate > 0.0 else 0.0
 
 
+def likely_divergences(release: SeveralSites, orders: Sequence[float]) -> Numbers:
+    """Estimates Rényi divergences at `orders`, up to losses of negligible probability."""
+    if release.rate == 0.0:
+        return np.zeros(len(orders))
+    distribution = losses(release, max(largest_loss(release) / _COARSE, 1e-6))
+    powers, sides = np.array(orders)[:, None] - 1, []
+    for pmf in (distribution._pmf_remove, distribution._pmf_add):
+        dense = pmf.to_dense_pmf()
+        loss = (dense._lower_loss + np.arange(dense.size)) * dense._discretization
+        with np.errstate(divide="ignore"):
+            sides.append(logsumexp(np.log(dense._probs) + powers * loss, axis=1))
+    return np.asarray(np.maximum(*sides) / powers[:, 0])
+
+
 def _dots(delta: Any, low: float, high: float, grid: float) -> Any:
     """Returns probabilities of losses in [`low`, `high`] with hockey-stick divergences `delta`."""
     first, last = math.floor(low / grid), math.ceil(high / grid)
@@ -121,12 +153,24 @@ def _dots(delta: Any, low: float, high: float, grid: float) -> Any:
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, first, last, falling)
 
 
+def _log_weights(sites: int, rate: float) -> Numbers:
+    """Returns log P[Binom(`sites`, `rate`) = j], with negligible large counts moved to `sites`."""
+    counts = np.arange(sites + 1)
+    log_weights = np.asarray(binom.logpmf(counts, sites, rate))
+    beyond = binom.logsf(counts, sites, rate)
+    last = int(np.argmax(beyond <= math.log(_NEGLIGIBLE)))
+    if last < sites - 1:
+        log_weights[last + 1 :] = -np.inf
+        log_weights[sites] = beyond[last] + _ROUNDING
+    return log_weights
+
+
 class _Pair:
     """The mixture of N(j, z^2), j ~ Binom(s, q), against N(0, z^2), for q > 0."""
 
     def __init__(self, release: SeveralSites) -> None:
         self.z = release.of.noise_multiplier
-        log_weights = binom.logpmf(np.arange(release.sites + 1), release.sites, release.rate)
+        log_weights = _log_weights(release.sites, release.rate)
         self.log_none = float(log_weights[0])
         likely = np.flatnonzero(log_weights[1:] > -np.inf)
         self.shifts = likely + 1.0

@@ -67,23 +67,29 @@ def compare(first: str | PathLike[str], second: str | PathLike[str]) -> Answer:
 def calibrate(*, delta: float, **flags: Any) -> Answer:
     """Solves for noise, epsilon, rounds or cohort (or rate): the value that is left out.
 
+    With `examples` and `batch`, compares the noise of sampling examples and of sampling clients.
+
     Args:
       delta: the delta of the guarantee.
       flags: the other flags of `privfed calibrate`: `epsilon`, `noise_multiplier`, `rounds`,
         `sampling_rate`, `population`, `cohort`, `sampler`, `mechanism`, `protocol`, …
 
     Returns:
-      The solved value and the resulting guarantee.
+      The solved value and the resulting guarantee, or the comparison.
 
     Raises:
       Refused: unless exactly one value is left to solve for.
     """
+    from privfed.plan.calibration.example_sampling import asks_for_sampling, compare_sampling
     from privfed.plan.calibration.question import CalibrationQuestion
     from privfed.plan.calibration.solving import solve
     from privfed.report.calibration import calibration_table
+    from privfed.report.example_sampling import sampling_report
 
-    solved = solve(CalibrationQuestion.of({"delta": delta, **flags}))
-    return Answer.of(solved, calibration_table)
+    question = CalibrationQuestion.of({"delta": delta, **flags})
+    if asks_for_sampling(question):
+        return Answer.of(compare_sampling(question), sampling_report)
+    return Answer.of(solve(question), calibration_table)
 
 
 def audit(

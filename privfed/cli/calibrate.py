@@ -76,7 +76,7 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
     refuse_promises_without_advice(promises)
     answer = calibrate(**flags)
     code = print_answer(answer, as_json)
-    if not as_json:
+    if not as_json and flags["examples"] is None:
         others = alternatives_table(answer.result, alternatives(answer.result))
         console(False).print("", others, sep="\n")
     return code

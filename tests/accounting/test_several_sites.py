@@ -186,7 +186,7 @@ def test_it_survives_its_ledger_line_and_knows_its_relation():
         for name in ("rdp", "pld"):
             assert supports(event, name) == (relation == ADD_REMOVE)
     assert summable({Event(release, "poisson"): 4}) == {Event(release, "poisson"): 4}
-    for sites in (0, 65, 2.5):
+    for sites in (0, 1025, 2.5):
         with pytest.raises(Unaccountable, match="sites of a client"):
             SeveralSites(0.1, sites, Gaussian(1.0))
     with pytest.raises(Unaccountable, match="not known to this version"):

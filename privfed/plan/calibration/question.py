@@ -54,7 +54,8 @@ class CalibrationQuestion:
     allocation. Distributed noise also depends on `dimension` and on the numbers of the secure sum,
     whose `protocol` is "masks" by default. With `sites`, sites hold the clients and are the
     parties, so `minimum` and `colluders` are numbers of sites; without, `minimum` is a number of
-    clients and `colluders` a fraction of a cohort.
+    clients and `colluders` a fraction of a cohort. `examples`, `batch` and `gradient_ratio` belong
+    to another question (`privfed.plan.calibration.example_sampling`).
     """
 
     mechanism: str = field(metadata=_flag("As privacy.mechanism.", "gaussian"))
@@ -112,6 +113,17 @@ class CalibrationQuestion:
     sizing: str | None = _optional("As privacy.sizing.", choices=("minimum", "layers"))
     against: str | None = _optional(
         "distributed noise: adversary of the budget.", choices=("server", "readers")
+    )
+    examples: int | None = _optional(
+        "Largest number of examples of a client; compares sampling of examples and of clients.",
+        least=1,
+        most=1024,
+    )
+    batch: int | None = _optional("With --examples: expected examples per round.", **_CLIENTS)
+    gradient_ratio: float | None = _optional(
+        "With --examples: norm of a client's average gradient / an example's; default: 1.",
+        least=0,
+        most=1,
     )
     rounds: int | None = _optional(
         "Number of rounds; left out: the largest possible one.", **_ROUNDS
