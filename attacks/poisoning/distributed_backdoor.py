@@ -28,7 +28,7 @@ class DistributedBackdoor(Backdoor):
 
     >>> import torch
     >>> attack, x = DistributedBackdoor(parts=2), torch.zeros(1, 2, 3)
-    >>> attack.taught(x, Briefing(10, place=1))
+    >>> attack.poisoned_examples(x, Briefing(10, place=1))
     tensor([[[0., 0., 0.],
              [0., 1., 1.]]])
     """

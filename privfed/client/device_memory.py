@@ -68,9 +68,9 @@ class MemoryNeed:
     def clients(self, free: int, held: int = 0, margin: float = MARGIN) -> int:
         """Number of clients that fit in `free` bytes, less `held` bytes in use; 0 if none does.
 
-        >>> Need(fixed=100, each=50).clients(free=1000, margin=0.2)
+        >>> MemoryNeed(fixed=100, each=50).clients(free=1000, margin=0.2)
         14
-        >>> Need(fixed=100, each=50).clients(free=1000, held=700)
+        >>> MemoryNeed(fixed=100, each=50).clients(free=1000, held=700)
         0
         """
         room = int(free * (1 - margin)) - held - self.fixed

@@ -306,7 +306,7 @@ CONTRACTS = {
 """
 
 ADAPTERS = {
-    "model": "privfed.models.recipes:Foreign",
+    "model": "privfed.models.recipes:UserNetwork",
     "watcher": "privfed.run.watch.watcher:OwnWatcher",
     "client_schedule": "privfed.core.schedules:OwnSchedule",
     "server_schedule": "privfed.core.schedules:OwnSchedule",

@@ -708,6 +708,7 @@ def test_a_refusal_keeps_what_is_private_on_its_way_to_another_process():
 PACKAGE = Path(privfed.__file__).parent
 QUOTES_CODE_OR_CONFIGURATION = {
     "auditing/joint_audit.py",
+    "core/schedules.py",
     "auditing/run_audit.py",
     "auditing/released_function.py",
     "cli/calibrate.py",

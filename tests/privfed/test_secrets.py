@@ -170,7 +170,7 @@ def test_kept_keys_follow_from_the_kept_key_and_not_from_the_seed_alone(kind):
 def made_public(kind):
     def plant(monkeypatch):
         monkeypatch.setattr(streams, "PRIVATE", PRIVATE - {kind})
-        monkeypatch.setattr(streams, "KEPT", SAVED_STREAMS - {kind})
+        monkeypatch.setattr(streams, "SAVED_STREAMS", SAVED_STREAMS - {kind})
         monkeypatch.setattr(streams, "PUBLIC", PUBLIC | {kind})
 
     return plant

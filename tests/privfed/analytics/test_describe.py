@@ -409,7 +409,7 @@ def test_a_taken_folder_is_left_alone(tmp_path):
     before = (tmp_path / "out" / "ledger.jsonl").read_bytes()
     again = described(tmp_path)
     assert again.exit_code == 2
-    assert "holds another run" in again.output
+    assert "contains another run" in again.output
     assert (tmp_path / "out" / "ledger.jsonl").read_bytes() == before
 
 

@@ -223,7 +223,7 @@ import os, signal, sys
 from pathlib import Path
 from privfed.canary import drawing
 drawing.commitments = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
-drawing.Drawing(3, 4, 0.5, "add/remove").write(Path(sys.argv[1]))
+drawing.CanaryRequest(3, 4, 0.5, "add/remove").write(Path(sys.argv[1]))
 """
 
 

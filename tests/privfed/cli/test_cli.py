@@ -228,7 +228,7 @@ def test_out_that_holds_another_run_is_refused_and_left_alone(finished):
     before = files(finished)
     result = run("train", *SETTINGS, "--out", finished)
     assert result.exit_code == 2
-    assert "holds another run" in result.stderr
+    assert "contains another run" in result.stderr
     assert "--resume" in result.stderr
     assert files(finished) == before
 

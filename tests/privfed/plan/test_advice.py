@@ -12,7 +12,12 @@ from privfed.cli.main import main
 from privfed.config.reading import load
 from privfed.core.errors import Refused
 from privfed.plan.calibration.advice import relative
-from privfed.plan.calibration.advice_question import AdviceQuestion, advice_on_run, advise, promised
+from privfed.plan.calibration.advice_question import (
+    AdviceQuestion,
+    advice_on_run,
+    advise,
+    parse_assumptions,
+)
 from privfed.plan.plan import plan
 from privfed.privacy.noise_on_model import noise_on_model
 
@@ -178,5 +183,5 @@ def test_check_advises_on_request_and_says_so():
 
 
 def test_promises_are_a_list_of_words():
-    assert promised("secret, separation") == ("secret", "separation")
-    assert promised("nothing") == ()
+    assert parse_assumptions("secret, separation") == ("secret", "separation")
+    assert parse_assumptions("nothing") == ()

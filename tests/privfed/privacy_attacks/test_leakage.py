@@ -202,7 +202,7 @@ def test_inversion_command(tmp_path, empty):
     assert [view["epsilon"] for view in stored["views"] if view["epsilon"]] == [10.0]
     again = attack("inversion", empty, "--out", out)
     assert again.exit_code == 2
-    assert "not empty" in again.output
+    assert "not an empty folder" in again.output
 
 
 def test_commands_on_a_run_directory(tmp_path):

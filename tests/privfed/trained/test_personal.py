@@ -297,7 +297,7 @@ def test_further_clients_score_the_runs_model(heads, tmp_path):
         str(heads / n) for n in ("run", "before")
     ]
     scored, words = asked(heads, *others)
-    assert (scored.exit_code, "holds another run" in words) == (2, True)
+    assert (scored.exit_code, "contains another run" in words) == (2, True)
 
 
 def test_it_is_said_whose_models_are_scored(heads):
