@@ -183,8 +183,8 @@ class Texts(Arrays):
             return [list(tokenizer(text)) for text in texts]
         except Exception as error:  # a user's own object, whose error may quote a text
             raise Refused(
-                f"data: the tokenizer fails on {called}: {public_text(error)}; expected one of "
-                "transformers or tokenizers, or a function from a text to its token ids",
+                f"data: the tokenizer fails on {called}: {public_text(error)}; expected a "
+                "tokenizer of transformers or tokenizers, or a function from a text to token ids",
                 private=" ".join(str(error).split()),
             ) from None
 

@@ -49,8 +49,8 @@ def train(
     continues the run. `train` warns of a `delta` that is not below 1 / clients.
 
     Args:
-      population: a `privfed.Table` or `privfed.Arrays`, the path of a run file, a `Config`, or None
-        for the default run.
+      population: a `privfed.Table`, `privfed.Arrays` or `privfed.Texts`, the path of a run file, a
+        `Config`, or None for the default run.
       model: a name ("mlp"), a `torch.nn.Module` whose weights are public initial values, a function
         that returns a module, or the keys of [model].
       epsilon: the privacy budget, `privacy.epsilon`.

@@ -1,4 +1,4 @@
-"""Objectives that wrap another objective: for a part of the model, or with compressed messages."""
+"""Base of objectives that wrap another: for a part of the model, or with compressed messages."""
 
 from __future__ import annotations
 

@@ -91,10 +91,11 @@ def fastest(
 ) -> Speed:
     """Returns the fastest training mode and chunk size that the configuration permits.
 
-    Clients are looped if the network draws random numbers (dropout), if PyTorch cannot batch it
-    over models (an LSTM), or if two models have more than 2^25 parameters. If `memory` is given,
-    chunks are limited to what fits in it, also a requested chunk size. Otherwise an automatically
-    chosen chunk has at most 2^25 parameters.
+    Clients are looped if the network draws random numbers (dropout), or if PyTorch cannot batch it
+    over models (an LSTM). If `way` is "auto" and `memory` is None, they are also looped if two
+    models have more than 2^25 parameters. If `memory` is given, chunks are limited to what fits in
+    it, also a requested chunk size. Otherwise an automatically chosen chunk has at most 2^25
+    parameters, or one client.
 
     Args:
       trainer: the local trainer of the run.

@@ -68,7 +68,7 @@ class ClientState(Protocol):
 
         Args:
           ids: client indices, shape [c].
-          unseen: state returned for clients without one, shape [k].
+          initial_client_state: state returned for clients without one, shape [k].
         """
 
     def scatter(self, ids: NDArray[np.int64], values: Tensor) -> None: ...

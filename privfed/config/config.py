@@ -216,7 +216,7 @@ class Config:
 
     @property
     def joint_noise(self) -> JointNoise | None:
-        """The mechanism if pairs of clients share noise on rows for the server; otherwise None."""
+        """The mechanism if pairs of clients share noise that cancels in the sum; otherwise None."""
         return self.mechanism if noised_jointly(self.mechanism) else None
 
     @property

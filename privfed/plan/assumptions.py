@@ -90,7 +90,7 @@ def _against_as_many(
 
 
 def _ratio(noise: CountedNoise, against: str, assumed: Assumed, now: Assumed) -> float:
-    """Returns the fraction of the counted variance that remains with the adversary of `now`.
+    """Returns the fraction of the counted variance that still counts against `now`'s adversary.
 
     The fraction is 1 if `now` has no more colluders and Byzantine clients than `assumed`. Raises
     `Incomposable` if nothing remains.

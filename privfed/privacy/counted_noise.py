@@ -29,7 +29,7 @@ class NoiseOfClients:
         is also charged if a later run assumes fewer colluders.
       known: upper bound on the fraction of the noise known to colluders, divided by their fraction
         of a cohort.
-      withstood: largest `secure.colluders` for which the executed protocol hides rows.
+      colluders_tolerated: largest `secure.colluders` for which the executed protocol hides rows.
       aborts: lower bound on the part of an event's slack that covers visible aborts.
     """
 
@@ -68,7 +68,8 @@ class NoiseOfSites:
     Attributes:
       size: number of sites.
       minimum: least number of surviving sites.
-      withstood: largest number of colluding sites from which the executed protocol hides rows.
+      colluders_tolerated: largest number of colluding sites from which the executed protocol hides
+        rows.
     """
 
     size: int

@@ -112,7 +112,7 @@ class ClientEvidence:
 
 @dataclass(frozen=True)
 class Misbehaviour:
-    """Evidence against `clients` `[n]` that participated in `rounds` `[n]`, by measure.
+    """Evidence, by measure, against `clients` `[n]`; each took part in `rounds` `[n]` rounds.
 
     `byzantine` `[n]` marks Byzantine clients; None if there are none, or if they change over
     rounds.

@@ -40,7 +40,7 @@ _HERE = "127.0.0.1"
 
 
 def under_torchrun() -> bool:
-    """Whether torchrun started this process as one of several."""
+    """Whether torchrun started this process, even as the only one."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
 
 

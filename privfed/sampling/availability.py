@@ -25,8 +25,8 @@ from privfed.core.vector import Indices
 class Devices(Part):
     """Duration model of devices: T_round = T_comm + T_comp, for a synchronous, parallel cohort.
 
-    T_comm = down / download + up / upload, bytes of one client over bytes per second. T_comp = the
-    slowest client's slowdown * simulated seconds + overhead, plus the server's own time. The
+    T_comm = down / download + up / upload, bytes of one client over bytes per second. T_comp =
+    slowdown * simulated seconds of the slowest client + overhead + the server's own time. The
     paper's estimates of a cross-device system are 0.75 MB/s down, 0.25 MB/s up, a slowdown of 7
     relative to the simulation, and 10 s of overhead. A simulated local step takes the declared
     `step_seconds`, so that results do not depend on the machine.

@@ -177,7 +177,7 @@ class RunDirectory:
         durable.write_atomically(self._attackers, (dump(dict(attackers), indent=1) + "\n").encode())
 
     def write_clients(self, table: str) -> None:
-        """Writes the CSV `table` of a simulation: the evidence that each client is Byzantine."""
+        """Writes the CSV `table` of a simulation: evidence against each client that took part."""
         durable.write_atomically(self.clients, table.encode())
 
     def stopped_at_budget(self) -> bool:

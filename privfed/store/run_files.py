@@ -138,7 +138,7 @@ class ConstantsFile:
             write(self.path, tensors, {"lineage": lineage.to_json()})
 
     def read(self) -> dict[str, Tensor]:
-        """Returns the constants by name; empty if the file is missing.
+        """Returns the model's untrained tensors by name; empty if the file is missing.
 
         Raises `Broken` for a damaged file.
         """

@@ -187,7 +187,7 @@ def assigned_by_class(
       labels: class of each example, shape [N].
       classes: number of classes.
       quota: number of examples of each client, shape [clients].
-      wish: draws the rule by which a client takes labels.
+      draw_label_counts: draws the rule by which a client takes labels.
       rng: random generator.
     """
     piles = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]

@@ -98,7 +98,7 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_not_at_the_server(config: Config) -> Iterator[str]:
-    """Refuses an objective of several models if the server updates the run's model differently."""
+    """Refuses a server step under which the run's model is none of the objective's models."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "

@@ -53,7 +53,7 @@ _ROUNDED = 1e-9
 
 @dataclass(frozen=True)
 class ClientEvaluation(Encoded):
-    """The clients' measures in `round` of the model at `path`, and the run's spending afterwards.
+    """Clients' measures of the model of the run at `path`, in `round`, and the spending afterwards.
 
     `alone` is the epsilon of this release only, `epsilon` that of all charges of the run.
     """
@@ -120,9 +120,9 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
         )
     if setup.plan.other is not None or config.at_remote_sites:
         raise Refused(
-            "this run cannot be evaluated by clients afterwards, because clients add the noise "
-            'or are at sites on other machines; set evaluation.by = "clients" before a run starts, '
-            "so that its ledger states the evaluation"
+            "this run cannot be evaluated by clients afterwards, because clients or sites add the "
+            'noise, or sites are on other machines; set evaluation.by = "clients" before a run '
+            "starts, so that its ledger states the evaluation"
         )
     remembers = setup.algorithm.sampler.remembers or setup.algorithm.mechanism.remembers
     if remembers:

@@ -1,4 +1,4 @@
-"""A party of a masked sum that survives crashes: it stores its state durably (commits) to answer.
+"""A party of a masked sum that survives crashes: it commits (stores) its state before it answers.
 
 **Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
 fsync, rename, fsync of the folder), and let an interrupted party resume only from the last stored
@@ -7,14 +7,14 @@ of one `MaskingClient` that was never killed. Every answer is stored together wi
 it, so it is the only answer to its step, and is repeated byte for byte. Results that were computed
 but not stored never left; they are computed afresh.
 
-The row is an exception: it is requested only once, and the party commits *before* the request. A
+The row is an exception: it is computed only once, and the party commits *before* it computes it. A
 party that is killed between this commit and its masked row counts as a dropout. (If the row were
-requested until no crash occurs, random draws and noise would be conditioned on the absence of a
-crash, and no longer independent: rules of proof, section 2.)
+computed again until no crash occurs, random draws and noise would be conditioned on the absence of
+a crash, and no longer independent: rules of proof, section 2.)
 
 **Limits.** A process that holds nothing else cannot distinguish an old state (a backup or a copied
 folder) from the last one. A party that resumes from an old state may vote again, for other
-survivors, or be asked for another row. Other clients must count such a party as colluding with the
+survivors, or compute another row. Other clients must count such a party as colluding with the
 server, and its own rows have no guarantee. Therefore no function restores a state. In addition, a
 party receives `least`, its number of commits at its last answer. The caller records this number in
 the site's receipts after `store`, before the answer leaves. An older state is refused as stale.
