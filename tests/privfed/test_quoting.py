@@ -725,6 +725,7 @@ QUOTES_CODE_OR_CONFIGURATION = {
     "models/recipes.py",
     "models/calling.py",
     "core/parts.py",
+    "plan/calibration/example_sampling.py",
     "plan/calibration/solving.py",
     "plan/plan.py",
     "plan/solved_parts.py",

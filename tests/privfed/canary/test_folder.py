@@ -237,7 +237,7 @@ def test_what_a_kill_left_is_swept_by_the_next_one_and_nothing_else(tmp_path):
         (tmp_path / name).mkdir()
     held = tmp_path / ".canaries.half-held"
     held.mkdir()
-    with drawing._held(held):
+    with drawing._locked(held):
         drawn(path)
     assert {each.name for each in tmp_path.iterdir()} == {"canaries", held.name, *others}
 

@@ -172,7 +172,7 @@ def test_the_command_draws_tabulates_and_answers_in_json(tmp_path):
     [
         (("missing.toml",), "does not exist"),
         (("--set", "nothing", "RUN"), "is a trained run; remove --set"),
-        (("--out", "RUN", "RUN"), "is not empty"),
+        (("--out", "RUN", "RUN"), "is not an empty folder"),
         (("--shadows", "3", "RUN"), "3 is not in the range"),
         (("--level", "household", "RUN"), "is not one of"),
     ],
