@@ -177,8 +177,8 @@ def best_of(spending: Spending, repetitions: Repetitions) -> Event:
     meanings = {(event.unit, event.relation) for event in spending}
     if len(meanings) != 1:
         raise Unaccountable(
-            f"events have several units, relations or samplers, {sorted(meanings)}, but only "
-            "events that agree in all three can be composed; compose each group by itself"
+            f"events have several units or relations, {sorted(meanings)}, but only events that "
+            "agree in both can be composed; compose each group by itself"
         )
     (unit, relation) = meanings.pop()
     each = summable(spending)

@@ -157,8 +157,8 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
     meanings = {(event.unit, event.relation) for event in spending}
     if len(meanings) > 1:
         raise Unaccountable(
-            f"events have several units, relations or samplers, {sorted(meanings)}, but only "
-            "events that agree in all three can be composed; compose each group by itself"
+            f"events have several units or relations, {sorted(meanings)}, but only events that "
+            "agree in both can be composed; compose each group by itself"
         )
     unit, relation = meanings.pop() if meanings else ("client", "")
     sampler = ", ".join(sorted({event.sampler for event in spending}))

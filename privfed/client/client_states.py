@@ -121,7 +121,7 @@ class ClientStates:
     def gather(self, ids: Indices, initial_client_state: Tensor) -> tuple[Tensor, Tensor]:
         """States `[c, k]` of clients `ids` `[c]`, and a mask `[c]` of clients with a state.
 
-        All other clients have the state `unseen` `[k]`.
+        All other clients have the state `initial_client_state` `[k]`.
         """
         held = np.array(self._settled[ids])
         places = [self._where.get(client) for client in ids.tolist()]

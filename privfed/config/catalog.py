@@ -248,7 +248,7 @@ def _usual(kind: str) -> str:
 
 
 def example_keys(part: type[BaseModel]) -> dict[str, Any]:
-    """Returns the examples that keys of `part` declare, and the keys that follow the clip."""
+    """Returns example values by key: those that fields of `part` declare, and of `follows_clip`."""
     follows = getattr(part, "follows_clip", {}).items()
     examples = {key: of.examples[0] for key, of in part.model_fields.items() if of.examples}
     return {**{key: value for key, value in follows if value}, **examples}

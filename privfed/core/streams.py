@@ -234,7 +234,7 @@ class Streams:
         name = f"privfed|{stream}|{self.seed}|{round}".encode()
         if kind in SAVED_STREAMS and not self.simulated:
             if self.key is None:
-                raise ValueError(f"the stream {stream!r} needs the run's kept key")
+                raise ValueError(f"the stream {stream!r} needs the run's secret key")
             return Keys(hashlib.blake2b(name, key=self.key).digest(), ids, secret=True)
         return Keys(hashlib.blake2b(name, digest_size=16).digest(), ids)
 

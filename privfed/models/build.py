@@ -301,8 +301,9 @@ def _restore(module: nn.Module, shapes: Shapes, constants: Mapping[str, Tensor])
     held = _constants(module, shapes)
     if {name: t.shape for name, t in held.items()} != {n: t.shape for n, t in constants.items()}:
         raise Broken(
-            f"the run's constants are {sorted(constants)}, but its model has {sorted(held)}; "
-            "restore the run directory or the model's code, one of which was changed"
+            f"the run's fixed parameters and buffers are {sorted(constants)}, but its model's are "
+            f"{sorted(held)}, or of other shapes; restore the run directory or the model's code, "
+            "one of which was changed"
         )
     with torch.no_grad():
         for name, tensor in held.items():

@@ -92,7 +92,10 @@ def draws_in_parts(mechanism: Mechanism) -> bool:
 
 
 def require_bounded(total: BoundedSum, norm: float) -> None:
-    """Raises `TypeError` unless `total` has a proven, finite bound of at least `norm`."""
+    """Raises `TypeError` unless `total` has a proven, finite bound of at least `norm`.
+
+    Noise is calibrated to the bound, which exceeds `norm` where encoded rows may be longer.
+    """
     if not isinstance(total, BoundedSum) or not norm <= total.bound < math.inf:
         raise TypeError("noise needs a BoundedSum of rows with a norm bound, for any guarantee")
 

@@ -28,9 +28,10 @@ class SiteNoise:
     counts only the noise of H, the survivors without colluders, at least `counted` sites. The
     variance of the noise of H is at least (z C)^2, so z refers to the noise that the proof counts:
 
-    *Minimum*: each site adds (z C)^2 / counted. *Layers*: a base of (z C)^2 / (sites - colluders),
-    and layers sized for the same number of sites. So m survivors together keep m / (m - colluders)
-    times (z C)^2, or up to 5 % more, and any m - colluders of them keep at least (z C)^2.
+    *Minimum*: each site adds (z C)^2 / counted. *Layers*: each site adds a base of
+    (z C)^2 / (sites - colluders), and layers sized for sites - colluders sites, too. So m survivors
+    together keep m / (m - colluders) times (z C)^2, or up to 5 % more, and any m - colluders of
+    them keep at least (z C)^2.
     """
 
     sites: int

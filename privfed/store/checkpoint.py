@@ -38,7 +38,7 @@ class Checkpoint:
         return cls(0, 0, state, head)
 
     def save(self, directory: RunDirectory, network: Network) -> None:
-        """Makes the checkpoint durable, then removes the releases that it contains."""
+        """Makes the checkpoint durable, then deletes the release files of rounds up to its own."""
         tensors = {f"model/{k}": v for k, v in network.shapes.views(self.state.params).items()}
         for kind in _KINDS:
             named = getattr(self.state, kind).items()

@@ -198,7 +198,7 @@ def test_little_noise_needs_neither_much_time_nor_memory():
 
 
 def test_events_that_protect_different_things_are_not_composed():
-    with pytest.raises(Unaccountable, match="agree in all three"):
+    with pytest.raises(Unaccountable, match="agree in both"):
         guarantee({poisson(0.1, 1.0): 1, Event(Gaussian(1.0), "full", "zero-out"): 1}, 1e-5)
 
 

@@ -158,7 +158,7 @@ def test_events_go_to_json_and_back():
 
 
 def test_parts_of_a_run_protect_the_same():
-    with pytest.raises(Unaccountable, match="agree in all three"):
+    with pytest.raises(Unaccountable, match="agree in both"):
         best_of({ROUND: 1, Event(Gaussian(1.0), "full", ZERO_OUT): 1}, LAWS[0])
 
 

@@ -312,7 +312,7 @@ def test_different_samplers_of_one_relation_compose_and_others_do_not():
     assert both.sampler == "poisson, truncated_poisson"
     assert both.by_accountant["rdp"] is None
     assert both.epsilon == pytest.approx(guarantee({poisson: 200}, 1e-5).epsilon, rel=1e-2)
-    with pytest.raises(Unaccountable, match="agree in all three"):
+    with pytest.raises(Unaccountable, match="agree in both"):
         guarantee({poisson: 1, drawn(1, 10, 1.0): 1}, 1e-5)
 
 

@@ -75,8 +75,9 @@ class SiteTable(Part):
     def settled(self) -> dict[str, Any]:
         """Values that replace a run's keys for its table: those of this file, and three fixed ones.
 
-        Numbers beyond their bounds are always clipped, whatever the run states. Otherwise a run
-        could choose bounds that reveal whether any client exceeds them.
+        Numbers beyond the run's bounds are always clipped, even if the run states
+        `outside = "refuse"`: a run chooses its bounds, and a refusal would reveal whether any
+        client exceeds them.
         """
         requested = {"path": self.path, "delimiter": self.delimiter, "decimal": self.decimal}
         requested |= {"encoding": self.encoding, "client": self.client}

@@ -160,7 +160,7 @@ def column_tree(agreed: bytes, dealer: int, place: int, column: tuple[int, ...])
 
 
 def number_commitment(agreed: bytes, dealer: int, place: int, number: int, part: bytes) -> bytes:
-    """Returns the commitment `[DIGEST]` to the number that a member drew for secret `number`."""
+    """Returns the commitment `[DIGEST]` to `part`, the p_j drawn for the secret at `number`."""
     text = agreed + NUMBER.pack(dealer) + NUMBER.pack(place) + NUMBER.pack(number) + part
     return hashlib.sha256(b"privfed number" + text).digest()[:DIGEST]
 

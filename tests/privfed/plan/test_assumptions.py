@@ -511,7 +511,7 @@ def test_what_is_a_fact_of_each_run_is_charged_in_its_own_events(name, tmp_path)
 
 
 EQUAL = {
-    "adjacency relation": (PEOPLE, ("cohort.sampler=fixed_size",), (), "agree in all three"),
+    "adjacency relation": (PEOPLE, ("cohort.sampler=fixed_size",), (), "agree in both"),
     "population": (PEOPLE, ("data.population=others",), (), "are not the clients of this run"),
     "party": (MASKED, ("secure.protocol=none", "privacy.mechanism=gaussian"), (), "against"),
     "simulation": (PEOPLE, ("run.randomness=seeded",), (), "is a simulation"),
@@ -541,7 +541,7 @@ def test_units_are_never_composed():
     client, example = (
         Event(Gaussian(1.0), "full", ZERO_OUT, unit) for unit in ("client", "example")
     )
-    with pytest.raises(Unaccountable, match="agree in all three"):
+    with pytest.raises(Unaccountable, match="agree in both"):
         guarantee({client: 1, example: 1}, 1e-5)
 
 

@@ -76,7 +76,7 @@ def test_another_key_draws_other_slots_and_a_resume_the_same():
     other = slots_of(sampler, 100, 2, Streams(0, key=bytes([1] * 32)))
     np.testing.assert_array_equal(first, again)
     assert (first == other).mean() < 0.1
-    with pytest.raises(ValueError, match="kept key"):
+    with pytest.raises(ValueError, match="secret key"):
         sampler.sample(1, 100, Population.of(np.ones(4, dtype=np.int64)), Streams(0))
 
 

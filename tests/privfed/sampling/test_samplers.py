@@ -94,7 +94,7 @@ def test_cyclic_keeps_each_clients_slot_and_its_separation():
     keys = [Streams(0, key=bytes([n] * 32)) for n in range(250)]
     slots = [len(sampler.sample(1, 40, Population.of(SIZES), one).clients) for one in keys]
     assert np.var(slots) == pytest.approx(40 / 8 * 7 / 8, rel=0.35)  # independent slots
-    with pytest.raises(ValueError, match="kept key"):
+    with pytest.raises(ValueError, match="secret key"):
         sampler.sample(1, 40, Population.of(SIZES), Streams(0))
 
 
