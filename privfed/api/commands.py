@@ -83,8 +83,7 @@ def calibrate(*, delta: float, **flags: Any) -> Answer:
     from privfed.plan.calibration.example_sampling import asks_for_sampling, compare_sampling
     from privfed.plan.calibration.question import CalibrationQuestion
     from privfed.plan.calibration.solving import solve
-    from privfed.report.calibration import calibration_table
-    from privfed.report.example_sampling import sampling_report
+    from privfed.report.calibration import calibration_table, sampling_report
 
     question = CalibrationQuestion.of({"delta": delta, **flags})
     if asks_for_sampling(question):
