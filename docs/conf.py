@@ -36,7 +36,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {
     # those of scikit-learn: added to estimators by its base class, with texts in another form
-    "exclude-members": "model_config, later, set_fit_request, set_score_request, set_predict_request"
+    "exclude-members": "model_config, later, set_fit_request, set_score_request",
 }
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
