@@ -122,6 +122,27 @@ def test_no_doubt_is_overlooked(scale):
     assert rounding._MOST_SLACK / 1.1 < slack.max() < rounding._MOST_SLACK / 1.05
 
 
+def test_errors_within_their_bounds_change_no_bit(monkeypatch):
+    """Both quantiles may be wrong, in opposite directions, by nearly what the proof permits."""
+    words, scale = SEEDED.at("noise", 6).bits(200_000), 2.0**31.9
+    right = rounded_normal(words, scale, more)
+    ndtri, erfinv = rounding.ndtri, torch.erfinv
+
+    def lower(tails, out=None):
+        z = ndtri(tails)
+        return z + 0.9 * rounding._ERROR * (1 - z)
+
+    def higher(x, out):
+        z = erfinv(x) * np.sqrt(2)
+        return out.copy_((z + 0.9 * rounding._ERROR * (1 + z)) / np.sqrt(2))
+
+    monkeypatch.setattr(rounding, "ndtri", lower)
+    monkeypatch.setattr(rounding.torch, "erfinv", higher)
+    assert (rounded_normal(words, scale, more) == right).all()
+    monkeypatch.setattr(rounding, "_doubtful", lambda words, *_: np.zeros(len(words), np.bool_))
+    assert (rounded_normal(words, scale, more) != right).any()  # errors of this size are seen
+
+
 def shifted_exactly(word, scale, shift):
     """round(scale Z - shift) at the middle of the word's tail, at 60 digits."""
     with mpmath.workdps(60):
