@@ -4,13 +4,12 @@ A draw depends on its key alone, never on earlier draws. A result therefore does
 chunk size, the rank or a resume, and two methods can be compared on the same cohorts.
 
 Streams in `PRIVATE` support the privacy proof, or must be unpredictable to attackers. Unless the
-run is a seeded simulation, they read the operating system's CSPRNG or, since it is slow, expand a
-new key from it by AES-256 for each call; their numbers are never stored. Streams in
-`SAVED_STREAMS` are drawn again after a resume: they derive by SHAKE-256 from a secret key of 32
-bytes from the operating system, stored under private/. Streams in `PUBLIC` (initialisation, splits,
-shuffling) derive from the run's seed by BLAKE2b (keys) and Philox or a 64-bit mixer (draws). An
-unlisted stream is refused, so that none becomes public by an oversight. Every name hashes to its
-own key, so no two streams share randomness.
+run is a seeded simulation, they read the operating system's CSPRNG, and their numbers are never
+stored. Streams in `SAVED_STREAMS` are drawn again after a resume: they derive by SHAKE-256 from a
+secret key of 32 bytes from the operating system, stored under private/. Streams in `PUBLIC`
+(initialisation, splits, shuffling) derive from the run's seed by BLAKE2b (keys) and Philox or a
+64-bit mixer (draws). An unlisted stream is refused, so that none becomes public by an oversight.
+Every name hashes to its own key, so no two streams share randomness.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ PUBLIC = frozenset(
 Words = NDArray[np.uint64]
 Reals = NDArray[np.float64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FEW = 256
-"""Number of words up to which the operating system generates them itself."""
 
 
 def bernoulli(words: Words, rate: float | Reals) -> NDArray[np.bool_]:
@@ -65,20 +62,13 @@ def uniforms(words: Words) -> Reals:
     return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
-def expanded(key: bytes, size: int) -> bytes:
-    """Returns `size` bytes of AES-256 in counter mode (NIST SP 800-38A) under `key`, used once."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
-
-
 @dataclass(frozen=True)
 class Keys:
     """The random numbers of one (stream, round), or of one stream per client if `clients` is given.
 
-    With `seed` None, every call draws new numbers: from the operating system's CSPRNG or, for many
-    words, by AES-256-CTR under a new key from it, in an eighth of the time. With a seed, every call
-    repeats the same numbers: take each kind of draw once. A `secret` seed is expanded by SHAKE-256.
+    With `seed` None, every call draws new numbers from the operating system's CSPRNG. With a seed,
+    every call repeats the same numbers: take each kind of draw once. A `secret` seed is expanded by
+    SHAKE-256.
     """
 
     seed: bytes | None
@@ -90,9 +80,7 @@ class Keys:
     def bits(self, count: int) -> Words:
         """Returns `count` independent uniform 64-bit words."""
         if self.seed is None:
-            few = count <= _FEW
-            drawn = os.urandom(8 * count) if few else expanded(os.urandom(32), 8 * count)
-            return np.frombuffer(drawn, dtype=np.uint64)
+            return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
         if self.secret:
             digest = hashlib.shake_256(self.seed).digest(8 * (self.start + count))
             return np.frombuffer(digest, dtype=np.uint64)[self.start :]

@@ -8,7 +8,6 @@ from helpers import assert_normal
 from lanes import every_case
 from scipy import stats
 
-from privfed.core import streams
 from privfed.core.streams import Streams
 
 SEEDED, SECRET = Streams(7, simulated=True), Streams(7)
@@ -40,20 +39,6 @@ def test_private_streams_read_the_operating_system_unless_simulated(stream, monk
     first, second = SECRET.at(stream, 1).normal(8), SECRET.at(stream, 1).normal(8)
     assert asked == [64, 64]
     assert not np.array_equal(first, second)
-
-
-def test_many_words_expand_a_new_key_for_each_call(monkeypatch):
-    keys, real = [], os.urandom
-    monkeypatch.setattr(os, "urandom", lambda n: (keys.append(real(n)), keys[-1])[1])
-    count = streams._FEW + 1
-    first, second = (SECRET.at("noise", 1).bits(count) for _ in range(2))
-    assert [len(key) for key in keys] == [32, 32]
-    assert keys[0] != keys[1]
-    assert first.tobytes() == streams.expanded(keys[0], 8 * count)
-    assert not (first == second).any()
-    # AES-256 of a block of zeros under a key of zeros (FIPS 197 algorithm, known answer)
-    assert streams.expanded(bytes(32), 16).hex() == "dc95c078a2408989ad48a21492842087"
-    assert stats.kstest(streams.uniforms(SECRET.at("noise").bits(200_000)), "uniform").pvalue > 1e-4
 
 
 def test_a_private_stream_has_no_seeded_generator():

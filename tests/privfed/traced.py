@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 from privfed.config.config import Config
-from privfed.core.streams import PRIVATE, SAVED_STREAMS, Keys, Streams, expanded
+from privfed.core.streams import PRIVATE, SAVED_STREAMS, Keys, Streams
 from privfed.run import prepare
 from privfed.run.rates import with_rates
 from privfed.secure import primitives
@@ -33,10 +33,6 @@ class Trace:
     """Streams derived from the run's own key: name, owner, and seed."""
     secrets: list[bytes] = field(default_factory=list)
     """Private keys and seeds of masks."""
-
-    def expanded(self, size: int) -> set[bytes]:
-        """Returns `size` bytes of each key that `os.urandom` returned."""
-        return {expanded(key, size) for key in self.given if len(key) == 32}
 
 
 @dataclass(frozen=True)
@@ -113,16 +109,14 @@ def assert_secret(trace: Trace) -> None:
     """Asserts that no private randomness follows from a seed or from anything that can be obtained
     again.
 
-    The words of private streams are bytes newly obtained from the operating system, or the
-    expansion of such a key. Kept streams
+    The words of private streams are bytes newly obtained from the operating system. Kept streams
     follow from a key obtained in the same way, and would differ under another key. The same holds
     for the keys of masks.
     """
     for stream, seed, words in trace.draws:
         if stream.partition("/")[0] in PRIVATE:
             assert seed is None, f"{stream} has a seed"
-            new = not words or words in trace.given or words in trace.expanded(len(words))
-            assert new, f"{stream} is not the operating system's"
+            assert not words or words in trace.given, f"{stream} is not the operating system's"
     for stream, streams, seed in trace.kept:
         assert not streams.simulated, f"{stream} was asked of a simulation's streams"
         assert streams.key in trace.given, f"{stream} follows from a key that nobody drew"
