@@ -6,7 +6,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_extensions"), str(HERE.parent)]
 
-from privfed.core.version import __version__  # noqa: E402
+from privfed.core import __version__  # noqa: E402
 
 project = "privfed"
 author = "the privfed contributors"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from privfed.core.version import __version__ as __version__
+from privfed.core import __version__ as __version__
 
 if TYPE_CHECKING:
     from attacks.types import Attack as Attack

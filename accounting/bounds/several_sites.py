@@ -1,6 +1,6 @@
 """Clients with up to s rows that are sampled independently at a common rate.
 
-The rows are at s sites that sample independently, or are examples of which a server samples each.
+The rows are at s sites that sample independently, or are examples that a server samples one by one.
 
 *Gaussian noise* (`SeveralSites`). A client has rows x_1, ..., x_s, at most one per site, of norm at
 most 1 in units of the bound of *one row*; b_1, ..., b_s are independent Bernoulli(q). With and
@@ -20,9 +20,10 @@ bound decreases, since Phi increases. At *more* than s sites there is no guarant
 *Examples of users* (example-level sampling, ELS: Charles et al. 2024, arXiv 2407.07737, whose
 abstract states a tight user-level accountant of it). A step of DP-SGD releases the sum of clipped
 gradients of a batch, plus noise of z clipping norms. The unit of privacy is one user with all
-examples, of which at most s are in the training data in all steps; adjacency is add/remove; each
-example is in the batch by a Bernoulli(q) draw, fresh in each step. Each b_i x_i above is then the
-gradient of one example, and the proof is the same. The server is trusted with examples and batches.
+examples; the training data contain at most s of them, the same in all steps. Adjacency is
+add/remove. Each example is in the batch by a Bernoulli(q) draw, fresh in each step. Each b_i x_i
+above is then the gradient of one example, and the proof is the same. The server is trusted with
+examples and batches.
 
 *Rényi divergence*: by a split. The noise is a sum of s independent parts of variance z^2 / s; give
 each site one, and publish the sites' sums; the round is post-processing of these. The b_i are

@@ -1,4 +1,4 @@
-"""The random number of repetitions of a mechanism of which only the best answer is released.
+"""The random number of repetitions of a mechanism that releases only its best answer.
 
 The number of repetitions must be secret and random (Papernot & Steinke 2022): the best of a fixed,
 known number of answers reveals far more than a single answer.

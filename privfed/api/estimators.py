@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Self
@@ -22,7 +23,7 @@ _LABEL, _CLIENT = "y", "client"
 """Columns in addition to the features."""
 
 
-class _Federated(BaseEstimator):  # type: ignore[misc]
+class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
     """The common part of both estimators."""
 
     _labels = '["no", "yes"]'
@@ -100,9 +101,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.guarantee_ = self.run_.guarantee
         return self
 
+    @abstractmethod
     def _of_label(self, y: np.ndarray) -> tuple[Any, dict[str, Any]]:
         """The column of the label, and the keys that declare it. Raises `Refused`."""
-        raise NotImplementedError
 
     def _predicted(self, X: Any) -> Any:
         """The table of predictions for the rows `X` `[n, d]`."""
@@ -185,9 +186,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     """A classifier that is trained with privacy for each client, for code of scikit-learn.
 
-    It is a table (`privfed.Table`) and `privfed.train` with the default model, or another one.
-    No row becomes public: the run has no test set. Each fit is a run of its own, with an ε of its
-    own; `privfed.audit` composes several.
+    `fit` calls `privfed.train` on a `privfed.Table` of the rows. No row becomes public: the run has
+    no test set. Each fit is a separate run with a separate ε; `privfed.audit` composes several.
 
     Args:
       client: the client of each row: the name of a column of the rows, which is then no feature,

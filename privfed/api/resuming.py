@@ -36,12 +36,12 @@ def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> 
     except (KeyboardInterrupt, OSError) as error:
         if (path / "ledger.jsonl").exists():
             error.add_note(
-                _way_on(path, given) if lasting else "this run was temporary and has been deleted"
+                _resume_call(path, given) if lasting else "this run was temporary and has been deleted"
             )
         raise
 
 
-def _way_on(path: Path, given: Collection[str]) -> str:
+def _resume_call(path: Path, given: Collection[str]) -> str:
     """Returns the call that resumes the run at `path`."""
     calls = {
         naming[0]: f"{name}=dict({key}=…)"

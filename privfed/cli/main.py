@@ -24,6 +24,7 @@ from privfed.cli.runs import compare_command, report_command, runs_command
 from privfed.cli.site import flower, site
 from privfed.cli.train import train_command
 from privfed.cli.trained_model import evaluate_command, export_command, predict_command
+from privfed.core import __version__
 from privfed.core.failures import (
     INTERRUPTED,
     print_failure,
@@ -32,7 +33,6 @@ from privfed.core.failures import (
     reporting,
 )
 from privfed.core.text import dump, visible
-from privfed.core.version import __version__
 
 
 class CommandLine(click.Group):

@@ -1,4 +1,4 @@
-"""Partial models, of which clients send only the shared part; and averaged batch statistics.
+"""Partial models, whose shared part alone is sent; and averaged batch statistics.
 
 The objective wraps the run's objective, which trains only the shared part `[d]`: row, server and
 event are those of a smaller model. The local part `[p]` takes plain gradient steps:

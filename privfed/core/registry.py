@@ -308,8 +308,8 @@ CONTRACTS = {
 ADAPTERS = {
     "model": "privfed.models.recipes:UserNetwork",
     "watcher": "privfed.run.watch.watcher:OwnWatcher",
-    "client_schedule": "privfed.core.schedules:OwnSchedule",
-    "server_schedule": "privfed.core.schedules:OwnSchedule",
+    "client_schedule": "privfed.core.schedules:UserSchedule",
+    "server_schedule": "privfed.core.schedules:UserSchedule",
 }
 """Kinds whose external parts may be plain functions, and the class that adapts a function."""
 

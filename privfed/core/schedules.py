@@ -64,13 +64,13 @@ class Cosine(Part):
         return (1 + math.cos(math.pi * progress)) / 2
 
 
-class OwnSchedule(Part):
+class UserSchedule(Part):
     """A user's function of the round, counted from 1, which returns the factor of that round."""
 
     function: ClassVar[Callable[[int], float]]
 
     @classmethod
-    def of(cls, function: Callable[[int], float]) -> type[OwnSchedule]:
+    def of(cls, function: Callable[[int], float]) -> type[UserSchedule]:
         """The part whose factors `function` returns."""
         return part_with_objects(cls, function, function=staticmethod(function))
 

@@ -82,7 +82,7 @@ def user_frames(error: BaseException) -> str:
     Frames are formatted as Python formats them, without the exception's text and without values.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    return "".join(traceback.format_list([f for f in frames if _is_own(f.filename)])).rstrip()
+    return "".join(traceback.format_list([f for f in frames if _is_users(f.filename)])).rstrip()
 
 
 def in_user_code(error: BaseException) -> str:
@@ -91,7 +91,7 @@ def in_user_code(error: BaseException) -> str:
     return f"\nin your own code:\n{frames}" if frames else ""
 
 
-def _is_own(filename: str) -> bool:
+def _is_users(filename: str) -> bool:
     """Whether `filename` is a file that belongs neither to privfed nor to an installed package."""
     path = Path(filename)
     libraries = (*_PRIVFED, *_INSTALLED)

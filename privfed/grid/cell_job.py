@@ -13,9 +13,9 @@ from accounting.errors import AccountingError
 from privfed.config.assembly import assembled
 from privfed.config.config import Config, Raw
 from privfed.config.resolved import Chosen
+from privfed.core import __version__
 from privfed.core.errors import Broken, Busy, PrivfedError, public_text, ran_out_of_memory
 from privfed.core.text import dump
-from privfed.core.version import __version__
 from privfed.grid.cells import STOPPED, WAITING, Result
 from privfed.grid.results import DONE, FAILED, REFUSED
 from privfed.run.outcome import Outcome

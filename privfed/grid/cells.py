@@ -25,8 +25,8 @@ from privfed.config.config import Config, Raw
 from privfed.config.overrides import assign, value_at
 from privfed.config.reading import read_raw
 from privfed.config.sections import SECTIONS
+from privfed.core import __version__
 from privfed.core.errors import Refused
-from privfed.core.version import __version__
 from privfed.grid.grid import AT_EDGE, Grid, Values, key_combinations
 from privfed.grid.results import DONE, FAILED, REFUSED, Files, cell_of
 from privfed.models.loss import Loss

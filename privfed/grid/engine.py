@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from accounting.documents import encoded
 from accounting.durable import make_folder
+from privfed.core import __version__
 from privfed.core.errors import Refused
-from privfed.core.version import __version__
 from privfed.grid.cell_charges import charged, uncounted
 from privfed.grid.cell_job import Job, run_cell
 from privfed.grid.cells import (

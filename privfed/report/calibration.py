@@ -121,7 +121,7 @@ _HONEST = "added by honest clients"
 
 
 def calibration_table(answer: CalibrationAnswer) -> Table:
-    """Returns noise, ε, rounds and cohort, of which the solved one is marked, and their terms."""
+    """Returns noise, ε, rounds and cohort, with the solved value marked, and their terms."""
     question, bound = answer.question, answer.bound
     numbers = {
         "noise multiplier": ("noise_multiplier", ceiling(question.noise_multiplier)),

@@ -25,11 +25,11 @@ from torch.distributed.rendezvous import rendezvous
 from accounting.errors import BudgetExceeded
 from privfed.config.config import Config
 from privfed.config.reading import read_resolved
+from privfed.core import __version__
 from privfed.core.errors import PrivfedError, Refused
 from privfed.core.failures import OUR_FAULT, bug_message, ends_silently, guarded, report_failure
 from privfed.core.memory import keep_freed
 from privfed.core.ranks import PATIENCE, SINGLE_PROCESS, Ranks, Together, rank_lost_on_failure
-from privfed.core.version import __version__
 from privfed.round.algorithm import TrainingState
 from privfed.round.round import run_round
 from privfed.run.prepare import prepare

@@ -61,7 +61,7 @@ _PERTURBATION = 0.1
 
 Prepare = Callable[[Config, Federation], Setup]
 Trying = Callable[[str, int, int], object]
-"""Receives the key of which a value is tried, the number of this value, and that of all values."""
+"""Receives a key, the number of the value that is tried for it, and the number of all values."""
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from accounting.documents import from_json
 from accounting.durable import write_atomically
 from privfed.auditing.run_audit import audit
 from privfed.config.config import Config
+from privfed.core import __version__
 from privfed.core.errors import Broken, Refused
 from privfed.core.streams import Streams
 from privfed.core.text import dump
-from privfed.core.version import __version__
 from privfed.data.inputs import by_name, by_position
 from privfed.models.adapters import merge_model, unadapt
 from privfed.models.form import Form

@@ -46,7 +46,7 @@ class Readable(Protocol):
 
     @property
     def naming(self) -> str:
-        """Where the table has its column names, as a phrase for messages."""
+        """The place of the table's column names, worded for messages."""
 
     def hint(self, names: Sequence[str]) -> str:
         """A hint for a message about a column that is not among `names`; may be empty."""

@@ -1,4 +1,4 @@
-"""Gaussian noise, a part of which pairs of clients share; shared parts cancel in the sum."""
+"""Gaussian noise that pairs of clients partly share; shared parts cancel in the sum."""
 
 from __future__ import annotations
 

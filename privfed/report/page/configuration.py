@@ -11,10 +11,10 @@ from typing import Any
 from privfed.config.config import Config
 from privfed.config.reading import load
 from privfed.config.sections import SECTIONS
+from privfed.core import __version__
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
 from privfed.core.text import number
-from privfed.core.version import __version__
 from privfed.report.page.blocks import Chapter, Facts, Figures, Paragraph, ShellLine
 from privfed.report.page.run_facts import PageFacts
 

@@ -1,5 +1,0 @@
-"""The version of privfed, which run directories and exports state."""
-
-from __future__ import annotations
-
-__version__ = "0.1.0"
