@@ -35,9 +35,8 @@ def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> 
             yield
     except (KeyboardInterrupt, OSError) as error:
         if (path / "ledger.jsonl").exists():
-            error.add_note(
-                _resume_call(path, given) if lasting else "this run was temporary and has been deleted"
-            )
+            deleted = "this run was temporary and has been deleted"
+            error.add_note(_resume_call(path, given) if lasting else deleted)
         raise
 
 

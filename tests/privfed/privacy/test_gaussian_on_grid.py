@@ -1,5 +1,6 @@
 """Noise on the grid: the exact rounded Gaussian, from every bit pattern, at the right scale."""
 
+from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 
 import mpmath
@@ -236,6 +237,8 @@ def test_threads_draw_the_same_bits_and_no_number_twice(three_threads, drawing):
     keys, length, beyond = SEEDED.at("noise", 1), 60 * rounding._BLOCK + 5, 77
     together = gaussian_on_grid(keys, 0.37, length)
     assert 1 < len(drawing) <= 3
+    with ThreadPoolExecutor(1) as other:  # threads that start later compute with three again
+        assert other.submit(torch.get_num_threads).result() == 3
     secret = gaussian_on_grid(Keys(None), 0.37, length)
     assert_normal(secret, 0.37)
     assert len(np.unique(np.abs(secret))) > 0.99 * length  # no block is another's
