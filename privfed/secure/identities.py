@@ -41,7 +41,7 @@ def agreement(**facts: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Returns the hashed form, in which all but text, boolean and None are tagged lists."""
+    """Returns `value` as it is hashed: all but texts, booleans and None become tagged lists."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, np.generic):
@@ -68,7 +68,7 @@ def _plain(value: object) -> object:
 
 
 def _instance(value: object, names: Iterable[str]) -> object:
-    """Returns an instance's form with its class name, since equal fields may differ in meaning."""
+    """Returns an instance as it is hashed, with its class: equal fields may differ in meaning."""
     kind = type(value)
     values = {name: getattr(value, name) for name in names}
     return ["instance", kind.__module__, kind.__qualname__, _plain(values)]

@@ -55,7 +55,7 @@ class Session:
       round: round number.
       exchange: number of the sum within the round.
       model_hash: hash of the broadcast model.
-      clients: the cohort, shape [n]; sites if sites are the parties.
+      clients: the cohort, shape [n]; the sites, if sites are the parties.
       leaves: stage at which each client drops out, shape [n] (`Leaves`); empty for no dropout.
       streams: randomness of rounding.
       sites: site of each client whose row is added, shape [population]; None without sites.
@@ -110,7 +110,7 @@ class SumProtocol(Protocol):
     """Whether the protocol supports noise in layers, and can remove the layers in excess."""
 
     def over(self, limits: Limits) -> Summation:
-        """Returns the protocol with `limits`. Raises `Refused` if it does not support them."""
+        """Returns the protocol's summation within `limits`. Raises `Refused` if unsupported."""
 
 
 class Aborted(Exception):
@@ -118,10 +118,10 @@ class Aborted(Exception):
 
 
 class Accumulator(Protocol):
-    """Interface of an open sum."""
+    """Interface of a sum that was started: rows are added, then it is closed."""
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
-        """Adds client rows; each client once per session.
+        """Adds clients' rows. Each client may be added once per session.
 
         Args:
           ids: clients, shape [c].

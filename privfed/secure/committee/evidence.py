@@ -91,9 +91,9 @@ class WrongOpening:
 class UnusableDealing:
     """Proof that the numbers that a client sent to members do not reconstruct its secrets.
 
-    `texts` holds the numbers and their proofs, by the member's number from 1. The numbers belong to
-    the hash trees whose roots the client signed in `dealing`, but do not yield the secrets that the
-    client committed to.
+    `texts` holds each member's opened numbers and their proof, by the member's number from 1. The
+    numbers belong to the hash trees whose roots the client signed in `dealing`, but do not yield
+    the secrets that the client committed to.
     """
 
     dealing: SignedDealing

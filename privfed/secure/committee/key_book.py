@@ -27,12 +27,12 @@ def agree(pair: KeyPair, public: bytes) -> bytes:
 
 
 def run_secret(book: bytes, secret: bytes, client: int, other: int) -> bytes:
-    """s_uv `[32]`: the initial secret of two clients in a run, from the agreement of their keys."""
+    """Returns s_uv `[32]`: two clients' initial secret in a run, from their agreed `secret`."""
     return derive(secret, book, b"committee run" + _between(*sorted((client, other))))
 
 
 def pair_seed(agreed: bytes, secret: bytes, client: int, other: int) -> bytes:
-    """r_uv `[32]`: the seed of two clients' mask under the roster with the hash `agreed`."""
+    """Returns r_uv `[32]`: the seed of two clients' mask under the roster of hash `agreed`."""
     return derive(secret, agreed, b"committee pair" + _between(*sorted((client, other))))
 
 

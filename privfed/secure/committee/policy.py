@@ -56,7 +56,7 @@ class CommitteePolicy:
     size: int = 0
 
     def corrupt(self, clients: int) -> int:
-        """Returns the number of `clients` that may collude with the server."""
+        """Returns the largest number of `clients` that may collude with the server."""
         return math.floor(self.colluders * max(clients, self.size) + _EXACT)
 
     def committee(self, clients: int) -> Committee:
@@ -76,7 +76,7 @@ class CommitteePolicy:
         return Committee(clients, members, threshold, survivors, corrupt)
 
     def _lost(self, clients: int) -> int:
-        """Returns the number of `clients` that may drop out before the sum is opened."""
+        """Returns the largest number of `clients` that may drop out before the sum is opened."""
         return math.floor((1 - self.threshold) * clients + _EXACT)
 
 
@@ -88,7 +88,8 @@ def _quorum(members: int, corrupt: int) -> int:
 def drawn(round: int, exchange: int, clients: tuple[int, ...], members: int) -> tuple[int, ...]:
     """Returns the committee of an exchange: `members` of the `clients`, in order.
 
-    Hashes of the numbers distribute the work over clients; the guarantees hold for any choice.
+    Hashes of round, exchange and client choose them, which distributes the work over clients. The
+    guarantees hold for any choice.
     """
     seed = b"privfed committee" + NUMBER.pack(round) + NUMBER.pack(exchange)
 

@@ -69,11 +69,11 @@ class CommitteeSums(SecureProtocol):
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
 
     def least_cohort(self, limits: Limits) -> int:
-        """Returns the smallest cohort: a single honest client's row would be revealed."""
+        """Returns the smallest cohort: as configured, and at least two honest clients."""
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors: `threshold` * n of n, and two more than may collude."""
+        """Returns the fewest survivors: `threshold` of the smallest cohort, or colluders + 2."""
         least_cohort = self.least_cohort(limits)
         stay = math.ceil(self.threshold * least_cohort - _EXACT)
         return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
@@ -120,9 +120,9 @@ class CommitteeSums(SecureProtocol):
         return committee.members, committee.threshold
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
-        """Counts operations of a round without key agreement.
+        """Returns the number of operations of a sum, without key agreement.
 
-        Each number is hashed by the client and by the member.
+        The client and the member each hash every number of the member.
         """
         members, threshold = self._members(clients)
         row = Expander(codec.length, codec.bits)

@@ -1,6 +1,6 @@
 """BFV and CKKS: an interface to TenSEAL in integers and bytes.
 
-The capacity of homomorphic sums: the parameters of both schemes, and the noise of a sum.
+The number of rows that a sum can hold follows from both schemes' parameters and its noise.
 
 BFV and CKKS both work in the ring of degree N = 4096, with ciphertexts modulo a prime q of 54 bits
 and public keys modulo 109 bits, the most that leaves 128 bits of security at that degree with
@@ -133,7 +133,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def keys(self) -> Any:
-        """Creates a fresh key pair. TenSEAL also makes relinearisation keys; they are not sent."""
+        """Returns a fresh key pair. TenSEAL also makes relinearisation keys; they are not sent."""
 
     @abstractmethod
     def encrypt(self, key: Any, block: Integers) -> bytes:
@@ -146,7 +146,7 @@ class Scheme(ABC):
     @property
     @abstractmethod
     def most_rows(self) -> int:
-        """The largest number of rows, except with probability below 1e-20 per number."""
+        """The largest number of rows of an exact sum, except with probability 1e-20 per number."""
 
     @abstractmethod
     def _load(self, key: Any, data: bytes) -> Any: ...
@@ -185,10 +185,10 @@ class Scheme(ABC):
         return vector
 
     def content(self, data: bytes, size: int) -> bytes:
-        """Extracts SEAL's ciphertext from the bytes of TenSEAL's vector of `size` numbers.
+        """Returns SEAL's ciphertext from the bytes of TenSEAL's vector of `size` numbers.
 
-        A sender could choose the other bytes freely, though they do not affect the sum. Raises
-        `BadMessage` unless these bytes are the sizes `[size]` and this scheme's scale.
+        The other bytes do not affect the sum, so a sender could choose them freely. Raises
+        `BadMessage` unless they state the sizes `[size]` and this scheme's scale.
         """
         start = bytes_field(1, varint(size))
         inner = data[len(start) + _PREFIX : len(data) - len(self._end)]

@@ -46,9 +46,10 @@ from privfed.secure.summation import Culprit, Reason
 def gives_its_secret(
     dealing: Dealing, agreed: bytes, mask_key: bytes, which: int, secret: bytes
 ) -> bool:
-    """Whether `secret` is the signer's secret `which`, to which it committed in `dealing`.
+    """Whether `secret` is the secret number `which` of the signer of `dealing`.
 
-    `mask_key` is the signer's public mask key.
+    The seed, and seeds of layers, are compared with the commitments in `dealing`; a private mask
+    key with the signer's public `mask_key`.
     """
     if which == SEED:
         return commit(agreed, secret) == dealing.commitment
@@ -214,7 +215,7 @@ class Blame:
     culprits: dict[int, Culprit]
 
     def prove(self, evidence: Evidence) -> None:
-        """Adds a proof."""
+        """Adds the culprit that `evidence` proves, unless it is among the culprits already."""
         if evidence.client not in self.culprits:
             keys = self.keys[evidence.client]
             self.culprits[evidence.client] = accusation(
@@ -222,7 +223,7 @@ class Blame:
             )
 
     def count(self, complaints: Iterable[tuple[int, ...]]) -> None:
-        """Adds clients about which more than `corrupt` holders complain."""
+        """Adds clients about which more than `corrupt` holders complain, one tuple per holder."""
         session = (self.invitation.round, self.invitation.exchange)
         for client, count in Counter(who for each in complaints for who in each).items():
             if count > self.corrupt:

@@ -50,7 +50,7 @@ class SitePolicy:
         return self.minimum
 
     def corrupt(self, clients: int) -> int:
-        """Returns the number of sites that may collude with the server."""
+        """Returns the largest number of sites that may collude with the server."""
         return self.colluders
 
     def counted_of(self, clients: int) -> int:
@@ -105,11 +105,11 @@ class Policy:
         return max(2, self.admitted or math.ceil(self.threshold * self.size - _EXACT))
 
     def counted_of(self, clients: int) -> int:
-        """Returns the number of parties that are counted for a roster of `clients`."""
+        """Returns the number of parties expected for a roster of `clients`: all of these."""
         return clients
 
     def corrupt(self, clients: int) -> int:
-        """Returns the number of `clients` that may collude with the server."""
+        """Returns the largest number of `clients` that may collude with the server."""
         return math.floor(self.colluders * max(clients, self.size) + _EXACT)
 
     def graph(self, clients: int) -> Graph:
@@ -134,7 +134,7 @@ class Policy:
         return max(least, (clients + corrupt) // 2 + 1) if promised else least
 
     def lost(self, clients: int) -> int:
-        """Returns the number of `clients` that may drop out."""
+        """Returns the largest number of `clients` that may drop out."""
         return math.floor((1 - self.threshold) * clients + _EXACT)
 
 
@@ -165,7 +165,7 @@ MaskingPolicy = Policy | SitePolicy
 
 @runtime_checkable
 class Masking(Protocol):
-    """A protocol whose sums are masked, by messages between a server and parties."""
+    """Interface of protocols whose sums are masked."""
 
     def within(self, limits: Limits) -> MaskingPolicy:
         """Returns the requirements of parties for sums within `limits`."""

@@ -82,7 +82,7 @@ class MaskedSums(SecureProtocol):
 
         Args:
           size: expected cohort size.
-          admitted: smallest cohort accepted unless configured; 0 for the default.
+          admitted: smallest cohort accepted, if `self.admitted` is 0; 0 for the default.
           layered: whether noise is in layers.
         """
         return Policy(
@@ -106,7 +106,7 @@ class MaskedSums(SecureProtocol):
         return whole_sites(self.colluders, sites)
 
     def least_sites(self, sites: int) -> int:
-        """Returns the least number of surviving sites: as configured, or more for security."""
+        """Returns the smallest number of surviving `sites`: as configured, or more if needed."""
         least = least_threshold(sites, self.colluding_sites(sites), self.threat)
         return max(least, math.ceil(self.threshold * sites - 1e-9), FEWEST)
 
@@ -114,7 +114,7 @@ class MaskedSums(SecureProtocol):
         return max(super().least_cohort(limits), self.within(limits).smallest)
 
     def least_admitted(self, limits: Limits) -> int:
-        """Returns the configured size; by default, two clients more than may collude."""
+        """Returns the smallest value of `Limits.admitted`, unless configured: colluders + 2."""
         return self.least_cohort(limits) if self.admitted else self._needed(limits)
 
     def _needed(self, limits: Limits) -> int:
@@ -192,7 +192,7 @@ class MaskedSums(SecureProtocol):
         return min(1.0, missing + few)
 
     def _graph(self, clients: int, layers: int) -> Graph:
-        """Returns the graph of `clients`; the complete graph if the policy admits none."""
+        """Returns the graph on `clients`; the complete graph if no graph gives the guarantees."""
         try:
             return self.policy(0, layered=layers > 0).graph(clients)
         except Aborted:
@@ -218,7 +218,7 @@ class MaskedSums(SecureProtocol):
         return row + degree * (sealed + opened) + Advertise.size + Vote.size + fixed + frames
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """Describes the guarantee for a sum over `clients`, within `limits`.
+        """Returns a description of the guarantee for a sum over `clients`, within `limits`.
 
         Without `limits`, exactly `clients` are expected and no more are sampled.
         """

@@ -22,12 +22,12 @@ ShareHashes = tuple[tuple[int, bytes], ...]
 
 
 def sealed_size(layers: int) -> int:
-    """Returns the size in bytes of sealed shares of two secrets and `layers` more."""
+    """Returns the bytes of one receiver's sealed shares, of two secrets and `layers` seeds."""
     return (2 + layers) * LENGTH + 2 * NUMBER.size + SEAL
 
 
 def share_text(sender: int, receiver: int, shares: tuple[int, ...]) -> bytes:
-    """Returns the text to encrypt: shares of the sender's seed, mask key and layers' seeds."""
+    """Returns the text to encrypt: `shares` of the sender's seed, mask key and layers' seeds."""
     values = b"".join(value.to_bytes(LENGTH, "little") for value in shares)
     return NUMBER.pack(sender) + NUMBER.pack(receiver) + values
 
@@ -84,7 +84,7 @@ def hash_of(hashes: bytes, which: int) -> bytes:
 
 
 def acknowledged(agreed: bytes, holder: int, hashes: ShareHashes) -> bytes:
-    """Returns the hash `[32]` of the hashes of shares that `holder` received, by dealer."""
+    """Returns the hash `[32]` of `hashes`, those of the shares that `holder` received by dealer."""
     texts = b"".join(NUMBER.pack(dealer) + sized(each) for dealer, each in hashes)
     text = b"privfed acknowledged" + agreed + NUMBER.pack(holder) + texts
     return hashlib.sha256(text).digest()
