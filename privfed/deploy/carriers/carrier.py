@@ -37,7 +37,7 @@ class Carrier(Protocol):
 
 
 class Loopback:
-    """Sites in this process; each answers as soon as a message is sent to it."""
+    """A carrier to sites in this process; each answers as soon as a message is sent to it."""
 
     def __init__(self, sites: Mapping[int, Site]) -> None:
         self._sites = sites

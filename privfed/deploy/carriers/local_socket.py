@@ -41,7 +41,7 @@ _MOMENT = 0.05
 
 @dataclass(frozen=True)
 class LocalServer:
-    """Answers questions at the socket `path` by calling `answer`, one at a time.
+    """Answers questions at the socket `path`, one question at a time, by calling `answer`.
 
     A frame has at most `most` bytes, and must be received, and sent, within `seconds`.
     """

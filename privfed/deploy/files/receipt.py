@@ -186,7 +186,7 @@ def charges_restated(
 
 @dataclass
 class RunReceipts:
-    """All lines of one run."""
+    """All lines of one run in a site's receipts."""
 
     first: Receipt
     lines: dict[tuple[int, int], Receipt] = field(default_factory=dict)
@@ -253,7 +253,10 @@ class RunReceipts:
             )
 
     def note(self, commits: Commits) -> None:
-        """Records commits. Raises `LedgerBroken` if they are older or of another exchange."""
+        """Records a number of commits, of the last exchange, that exceeds the recorded one.
+
+        Raises `LedgerBroken` for any other.
+        """
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
             raise LedgerBroken("states commits of an earlier state, or of another exchange")
         self.commits = commits.count

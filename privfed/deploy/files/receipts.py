@@ -81,7 +81,10 @@ class Receipts:
 
     @classmethod
     def recover(cls, path: Path) -> Receipts:
-        """Loads the file and removes an incomplete last line, whose question was never answered."""
+        """Returns the receipts in the file, after it removed an incomplete last line, if any.
+
+        The question of such a line was never answered.
+        """
         receipts = cls.load(path)
         if receipts.torn:
             lines, newline, _ = regular.read_bytes(path).rpartition(b"\n")
@@ -122,7 +125,10 @@ class Receipts:
         return self._joint()
 
     def _joint(self, now: Assumed | None = None) -> Assumed:
-        """Returns the joint adversary: it trusts only parties that all runs and `now` trust."""
+        """Returns the joint adversary of all runs and `now`.
+
+        Only parties that all of these trust remain trusted.
+        """
         each = [*(run.first.assumes for run in self._runs.values()), now]
         known = [assumed for assumed in each if assumed is not None]
         joint = reduce(or_, known, Assumed())
@@ -167,7 +173,7 @@ class Receipts:
     def guarantees(self, delta: float) -> tuple[Guarantee, Guarantee | None]:
         """Returns guarantees at `delta`: against colluding sites, and if only this site is trusted.
 
-        The second is None if it equals the first in every line.
+        The second is None if every line charges the same event for both.
         """
         both = any(each.alone for run in self._runs.values() for each in run.lines.values())
         bound = self._guarantee(delta)
@@ -177,7 +183,7 @@ class Receipts:
         return replace(bound, against="sites"), replace(alone, against="others")
 
     def _guarantee(self, delta: float, alone: bool = False) -> Guarantee:
-        """Composes all runs at `delta`; epsilon is infinite if a run does not compose."""
+        """Returns the guarantee of all runs at `delta`; epsilon is infinite if one has none."""
         try:
             with terms_are_whole():
                 return guarantee(self.spending(alone), delta)

@@ -1,4 +1,4 @@
-"""A site's state of its runs: `state/`, with one folder per run, readable by its owner only.
+"""The folder `state/` of a site, with one folder per run, which only its owner may read.
 
 A run's folder contains a copy of the coordinator's ledger, to which lines are only added.
 
@@ -67,7 +67,7 @@ class PartyStore:
 
 @dataclass
 class LedgerCopy:
-    """The verified ledger lines in the file at `path`."""
+    """A site's verified copy of the coordinator's ledger, in the file at `path`."""
 
     path: Path
 

@@ -60,7 +60,7 @@ def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) 
 
 @dataclass(frozen=True)
 class Question:
-    """Exchange `number` of a round: the exchange, and the mechanism's public `state`."""
+    """The question of exchange `number` of a round, with the mechanism's public `state`."""
 
     round: int
     number: int
@@ -122,12 +122,12 @@ class Question:
 
 
 def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Prefixes the names of `tensors` by `group`."""
+    """Returns `tensors` with their names prefixed by `group`."""
     return {f"{group}/{name}": value.cpu().contiguous().clone() for name, value in tensors.items()}
 
 
 def _without(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors of `group` by their own names."""
+    """Returns the tensors whose names have the prefix `group`, by their names without it."""
     start = f"{group}/"
     return {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
 

@@ -55,7 +55,7 @@ class PlainParty:
     commits: int
 
     def handle(self, message: bytes) -> bytes:
-        """Computes and commits the site's sum, and returns it; later calls return the same sum.
+        """Computes and commits the site's sealed sum, and returns it; later calls return the same.
 
         Raises `BadMessage` if `message` is not empty, or if the site was interrupted or late while
         it computed the sum.
@@ -74,7 +74,7 @@ class PlainParty:
         return answer
 
     def sends_row(self, message: bytes) -> bool:
-        """True: every answer is a sum."""
+        """Always true: every answer is a sum."""
         return True
 
     def end(self) -> None:
@@ -106,7 +106,7 @@ class PlainParties:
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
     ) -> PlainParty:
-        """Returns the party of the sum for `question`. Raises `BadState` for a stale `state`."""
+        """Returns the party of the sum for `question`. Raises `BadState` if `state` is unusable."""
         if state == b"":
             raise BadState("damaged", "the state is empty")
         counted = {None: 0, _BEGUN: 1, _OVER: 3}.get(state, 2)

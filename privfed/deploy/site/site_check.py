@@ -35,7 +35,7 @@ class SiteCheck(Encoded):
     Attributes:
       clients: number of clients in the site's table; private.
       rows: number of rows that are used; private.
-      epsilon: epsilon at `delta` of the site's receipts and the whole run.
+      epsilon: epsilon at `delta` of all charges in the site's receipts and of the whole run.
       budget: the site's largest epsilon.
       delta: the site's delta.
       cohort: size of the largest cohort that may be sampled here.

@@ -247,7 +247,7 @@ class SiteWork:
         return self._updates
 
     def _cohort(self, question: Question) -> Cohort:
-        """Samples the site's clients for the round from the site's own random streams."""
+        """Returns the cohort that the site samples for the round by its own random streams."""
         population = self.setup.federation.population().with_equal_sizes()
         return self._algorithm(question).draw(question.round, population, self.setup.streams)
 
@@ -258,7 +258,7 @@ class SiteWork:
 
 
 class _Outbox:
-    """A channel that holds the row that a site sends."""
+    """A channel that stores the one row of a site instead of sending it."""
 
     largest = float("inf")
 

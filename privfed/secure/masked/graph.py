@@ -53,7 +53,7 @@ class Graph:
         return self.degree == self.clients - 1
 
     def holders(self, me: int, near: Iterable[int]) -> tuple[int, ...]:
-        """Returns the clients that hold shares of the secrets of `me`; `near` are its neighbours."""
+        """Returns the holders of shares of the secrets of `me`, whose neighbours are `near`."""
         return tuple(sorted((*near, me))) if self.complete else tuple(near)
 
     def edge_key(self, seed: bytes, agreed: bytes) -> bytes:

@@ -127,7 +127,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def train_over(grid: Grid, settings: Settings) -> Outcome:
-    """Trains or resumes over the nodes of `grid`. Raises as `coordinate` does."""
+    """Trains or resumes the run over the nodes of `grid`. Returns and raises as `coordinate`."""
     return coordinate(
         settings.run,
         settings.federation,
