@@ -107,7 +107,7 @@ class Daily(Part):
 
 
 class Groups(Part):
-    """Makes groups of clients available in turn, each for `turn` rounds."""
+    """Makes groups of clients available in turn, each for `turn` rounds at a time."""
 
     varies: ClassVar[bool] = True
     groups: int = Field(4, ge=1)

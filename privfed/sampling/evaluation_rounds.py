@@ -53,6 +53,6 @@ class EvaluationRounds:
         return rounds // self.every if self.every else 0
 
     def turn(self, round: int) -> int:
-        """Returns the number of `round` among the rounds of its kind, from 1 without gaps."""
+        """Returns the position of `round` among the training or evaluation rounds, from 1."""
         evaluated = self.among(round)
         return evaluated if round in self else round - evaluated

@@ -222,9 +222,9 @@ class Cyclic(SizedSampler):
 class BySize(SizedSampler):
     """Includes clients with a probability proportional to their number of examples; no privacy.
 
-    Each client is included independently with probability min(1, size n_k / mean n / N). With a
-    uniform average of updates, this is the alternative to uniform sampling with weights by examples
-    (Li et al. 2020, Algorithm 2).
+    Each client is included independently with probability min(1, (size / N) n_k / mean(n)) for n_k
+    examples. With a uniform average of updates, this is the alternative to uniform sampling with
+    weights by examples (Li et al. 2020, Algorithm 2).
 
     *Event*: none. A client's number of examples is private, so nothing is proved under privacy.
     """
@@ -244,7 +244,7 @@ class BySize(SizedSampler):
 
 
 def _unamplified(noise: Gaussian) -> Release:
-    """Returns the release unchanged: all clients take part, without amplification."""
+    """Returns the release `noise` unchanged, because all clients take part in every round."""
     return noise
 
 
@@ -259,10 +259,10 @@ def _rate(size: int, clients: int) -> float:
 
 
 def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
-    """Returns a uniform sample of `count` of `clients`, in order: those with the smallest words.
+    """Returns a uniform sample of `count` of `clients`, in order.
 
-    Words are random. Two are equal with a probability of about n^2 2^-65; the earlier client is
-    then preferred.
+    Each client draws a random word, and the smallest words are chosen. Two of n words are equal
+    with a probability of about n^2 2^-65; the earlier client is then preferred.
     """
     if len(clients) <= count:
         return clients
@@ -288,7 +288,7 @@ def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
 
 
 def refuse_other_number(population: int, clients: int, sampler: str) -> None:
-    """Refuses a `population` that has not exactly the declared number of `clients`."""
+    """Refuses a number of clients `population` that differs from the declared number `clients`."""
     if population != clients:
         raise Refused(
             f"data.clients is {clients}, but there are {population} clients; cohort.sampler = "
