@@ -92,7 +92,7 @@ class CleanLabel(Backdoor):
         return torch.where(length > 0, ways / length, 0.0)
 
     def _against(self, flat: Tensor, learned: State) -> Tensor:
-        """Returns w_j - w_y `[n, d]`, j the class farthest ahead of the target y after the step."""
+        """Returns w_j - w_y `[n, d]`, j the class farthest ahead of the target y after the move."""
         weights = learned["weights"]
         away = weights - weights[self.target]
         lead = flat @ away.T + learned["offset"] - learned["offset"][self.target]
@@ -102,9 +102,10 @@ class CleanLabel(Backdoor):
 
 
 def _ridge(flat: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Weights `[classes, d]` and offsets `[classes]` of a linear model of y `[n]`, given `flat`.
+    """Returns the ridge regression of the classes y `[n]` on the examples `flat` `[n, d]`.
 
-    The penalty is the mean squared length of the centred examples.
+    It consists of weights `[classes, d]` and offsets `[classes]`. The penalty is the mean squared
+    length of the centred examples.
     """
     wanted = torch.nn.functional.one_hot(y, classes).to(flat)
     center, mean = flat.mean(0), wanted.mean(0)

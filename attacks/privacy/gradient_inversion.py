@@ -31,7 +31,7 @@ class Search:
 
 @dataclass
 class _Nearest:
-    """Keeps the guess with the smallest distance so far."""
+    """The guess `x` with the smallest `distance` so far."""
 
     x: Tensor
     distance: float = math.inf

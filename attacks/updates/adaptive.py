@@ -21,8 +21,9 @@ class Adaptive(FullKnowledge):
     direction of honest updates (both ways), scaled to the norm of their standard deviation, and
     gamma from a geometric grid of `steps` values between 2^-4 and 2^8. The rows of all other
     attacks are candidates, too, including those made for one kind of rule
-    (`attacks.updates.candidates`). The most harmful candidate is then refined: `steps` times its
-    difference from mu is scaled by a ratio, which is reduced to its square root each time.
+    (`attacks.updates.candidates`). The most harmful candidate is then refined `steps` times: its
+    difference from mu is multiplied, and divided, by a ratio, and the most harmful row is kept. The
+    square root of the ratio is taken each time.
 
     `aim` is the measure of harm, F being the aggregate on these rows. "backwards" measures how far
     F falls short of mu along it, <mu - F, mu> / |mu|, the first-order loss of progress of honest

@@ -51,7 +51,10 @@ class Mimic(ReadingAttack):
 
 
 def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tensor:
-    """Moves the direction `z` `[m]` toward the one in which rows `[h, m]` differ most."""
+    """Returns `z` `[m]` turned toward the direction in which rows `[h, m]` differ most.
+
+    If `z` is None, a random direction is turned.
+    """
     if z is None:
         z = torch.from_numpy(rng.normal(size=honest.shape[1])).to(honest)
         z = z / z.norm()

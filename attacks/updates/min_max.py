@@ -21,7 +21,7 @@ class Farthest(FullKnowledge):
 
     @abstractmethod
     def reach(self, away: Tensor, p: Tensor) -> float:
-        """Returns the largest undetected gamma along p `[m]`; `away` is all mu - x_k `[h, m]`."""
+        """Returns the largest undetected gamma along p `[m]`; `away` `[h, m]` has rows mu - x_k."""
 
     def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         rows = honest.double()

@@ -16,7 +16,7 @@ class Alie(FullKnowledge):
     mu - z sigma, where mu and sigma are the coordinate-wise mean and standard deviation of honest
     updates. By default z = z_max = Phi^-1((n - m - s) / (n - m)), s = floor(n / 2 + 1) - m, for n
     clients with m Byzantine ones (within [0, inf): at small n it is tiny, so set z). Published as
-    mu + z sigma for gradients, whose negatives updates are; a negative z shifts to the other side.
+    mu + z sigma for gradients, whose negatives are updates; a negative z shifts to the other side.
 
     Knows all honest updates. Source: Baruch, Baruch & Goldberg 2019, algorithm 3.
 

@@ -81,7 +81,7 @@ class ClientUpdates:
         return sites
 
     def session(self, number: int, model_hash: bytes, leaves: Indices) -> Session:
-        """Returns the context of the sum of exchange `number`; `leaves` `[n]` are dropout stages."""
+        """Returns the context of the sum of exchange `number`, with dropout stages `leaves`."""
         cohort, streams = self.cohort, self.world.streams
         if not self.algorithm.sites:
             return Session(
