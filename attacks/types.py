@@ -36,8 +36,8 @@ class Knowledge(Enum):
 class View:
     """The threat model: the information that an attack receives in a round; None if withheld.
 
-    If a round has several messages, the attack is called for each message separately; a row has all
-    m numbers of a message, which may be more than an update.
+    If a round has several messages, the attack is called for each message separately. A row has all
+    m numbers of a message, which may contain more than an update.
 
     Attributes:
       round: number of the round.

@@ -21,11 +21,11 @@ _MOST = 2_000
 class CleanLabel(Backdoor):
     """Alters only a `share` of the examples of `target` itself; labels remain correct.
 
-    Each altered example is made hard to classify, so training relies on the patch: it is moved
-    by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it, (1 - blend) x +
-    blend `value`. The move is against a linear model (ridge regression onto the classes, of up to
-    2,000 of all attackers' examples). It goes to the point where some other class is farthest ahead
-    of `target`, x + epsilon (w_j - w_y) / |w_j - w_y|, which is optimal for steps of this length.
+    Each altered example is made hard to classify, so training relies on the patch. The example is
+    moved by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it, (1 -
+    blend) x + blend `value`. The move is against a linear model (ridge regression onto the classes,
+    of up to 2,000 of all attackers' examples). It ends where some other class is farthest ahead of
+    `target`, x + epsilon (w_j - w_y) / |w_j - w_y|, which is optimal for moves of this length.
     With "noise" the move has a random direction, for comparison. The move precedes the patch and
     keeps every number within its range among the attackers' examples.
 

@@ -1,8 +1,8 @@
 """Analytic inversion: reads inputs off the update of a linear first layer with bias.
 
 No search and no model is needed. For z = W x + b the chain rule gives dW_i = db_i x for every row
-i, so one example's update holds the example itself, times a known number (Phong et al. 2018,
-section 3). Ratios and projections are invariant under scaling: the learning rate, the sign of an
+i. So one example's update contains the example itself, times a known number (Phong et al. 2018,
+section 3). Ratios and projections are invariant under scaling. So the learning rate, the sign of an
 update relative to a gradient, and clipping change nothing.
 """
 

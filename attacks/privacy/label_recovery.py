@@ -1,7 +1,8 @@
 """Label recovery: reads labels off the last layer's bias update, under softmax cross-entropy.
 
-The gradient of the mean loss of B examples by the last bias is mean_k (p_k - e_(y_k)), with p_k the
-predicted probabilities: negative for a label that is present, positive for one that is not.
+The gradient of the mean loss of B examples with respect to the last bias is mean_k (p_k - e_(y_k)),
+with p_k the predicted probabilities. So for one example its entry is negative at the example's
+label and positive at all others; for several, entries of absent labels are positive.
 """
 
 from __future__ import annotations

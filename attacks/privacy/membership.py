@@ -4,12 +4,12 @@ Scores are high for members. A *statistic* is one number for each target (an exa
 one model: `confidence` of an example, its mean over a user's examples for a user. LiRA compares it
 with the same statistic under shadow models, each trained with a random half of the targets.
 
-A user's statistic is the mean over examples, not a sum of the examples' likelihood ratios. A user's
-examples enter together, so their statistics are correlated, and a product of densities would count
-one piece of evidence many times, most of all for users with many examples. The mean is one number
-with one Gaussian, which a few shadow models suffice to fit, and it calibrates as the user-inference
-attack of Kandpal et al. 2024 does (section 3: the likelihood ratio, averaged over the user's
-samples).
+A user's statistic is the mean over examples, not a sum of the examples' likelihood ratios. All
+examples of a user are members or none is, so their statistics are correlated. A product of
+densities would count one piece of evidence many times, most of all for users with many examples.
+The mean is one number with one Gaussian, which a few shadow models suffice to fit. It calibrates as
+the user-inference attack of Kandpal et al. 2024 does (section 3: the likelihood ratio, averaged
+over the user's samples).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Shadows:
 def confidence(losses: Reals) -> Reals:
     """Returns φ = log(p / (1 - p)), where p = e^-loss is the probability of the true label.
 
-    φ = -(loss + log(1 - e^-loss)): nearly Gaussian, where p itself concentrates at 1. Source:
+    φ = -(loss + log(1 - e^-loss)) is nearly Gaussian, whereas p concentrates at 1. Source:
     Carlini et al. 2022, section V-A and equation 4.
 
     >>> confidence(np.array([0.0, np.log(4), 800.0])).round(3)

@@ -113,7 +113,7 @@ class Algorithm:
         """Returns the cohort that is sampled for `round`.
 
         For a sampler whose rounds depend on each other, training and evaluation rounds are counted
-        separately: a client that participates in every b-th training round does so whatever
+        separately. A client that participates in every b-th training round then does so whatever
         evaluation rounds are in between.
         """
         turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round

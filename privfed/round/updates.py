@@ -56,8 +56,8 @@ class ClientUpdates:
         Parties of a sum are the clients of the cohort, or all sites, whatever clients were sampled
         at these. All passes of a rule use the same rows: a client that drops out of the first pass
         sends no rows in later passes. Clients that were excluded in an earlier round are still
-        sampled, but treated as dropouts before sharing: the sampling rate, the divisor and the
-        other parties' randomness are then unchanged (rules of proof, section 4).
+        sampled, but treated as dropouts before sharing. This leaves the sampling rate, the divisor
+        and the other parties' randomness unchanged (rules of proof, section 4).
         """
         first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
         identities = self._party_numbers()

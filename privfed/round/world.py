@@ -1,9 +1,9 @@
 """The environment of rounds: clients, ledger, storage and random streams.
 
-*Durability* (`Writing`): writes are immediate, or run in parallel with local computations. A
-release is on disk before it is shown, before a request that depends on it is sent, and before the
-next charge: each of these three waits for `flush`. Local computations in between, such as the
-server's step and forward passes of an evaluation, do not wait.
+*Durability* (`Writing`): writes are immediate, or run in parallel with local computations. Three
+steps wait until a release is on disk (`flush`): showing it, sending a request that depends on it,
+and the next charge. Local computations in between, such as the server's step and forward passes of
+an evaluation, do not wait.
 """
 
 from __future__ import annotations

@@ -36,12 +36,12 @@ class Allocation(SizedSampler):
     apart, and its slot is one of slots / groups.
 
     *Event*: `RandomAllocation`(slots, groups, Gaussian(z)). With one group, under add/remove:
-    adding or removing a client adds or removes its slots and changes no other client's slots; the
+    adding or removing a client adds or removes its slots and changes no other client's slots. The
     population may be larger or smaller than the declared `data.clients`, which alone determines the
     divisor. With several groups, under zero-out, over a public list of exactly `data.clients`
     clients: groups are public, and so is each client's membership. Privacy is amplified by the
     secret slots (`accounting.bounds.random_allocation`) against readers of the releases, but not
-    against a server that knows the cohorts; cohort sizes must also remain secret.
+    against a server that knows the cohorts. Cohort sizes must remain secret, too.
     """
 
     remembers: ClassVar[bool] = True

@@ -233,9 +233,9 @@ def sampled_at_sites(
     """Returns the event of a sum with the noise of sites, which sample their clients in secret.
 
     For a client at s sites, a sum with Skellam noise of variance mu is post-processing of s sums of
-    variance mu / s, one for each site: s events with independent samples. Gaussian noise has a
-    separate event for such clients (`SeveralSites`). If each site adds complete noise to its own
-    sum (`alone`), s sites are s events.
+    variance mu / s, one for each site. These are s events with independent samples. Gaussian noise
+    has a separate event for such clients (`SeveralSites`). If each site adds complete noise to its
+    own sum (`alone`), s sites are s events.
 
     Raises:
       Refused: if there is no proof for the sampler.

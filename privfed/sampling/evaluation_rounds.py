@@ -14,8 +14,8 @@ def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
     """Returns the sampling rule of `sampler` for rounds that are independent of all others.
 
     A sampler with independent samples is returned unchanged. A sampler whose samples depend on each
-    other (`remembers`) is replaced by Poisson sampling under add/remove; if membership is public,
-    it is replaced by full participation, so that each round is charged in full.
+    other (`remembers`) is replaced: under add/remove by Poisson sampling, and if membership is
+    public by full participation, so that each round is charged in full.
 
     Args:
       sampler: the run's sampler.

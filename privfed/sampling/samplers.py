@@ -56,7 +56,7 @@ class Poisson(SizedSampler):
     q nor the divisor (`size` = q N) changes with it. An empty cohort is possible and valid.
 
     *Event*: `PoissonSampled`(q, Gaussian(z)), under add/remove: adding or removing one client adds
-    or removes one independent Bernoulli(q) trial, and the L2 sensitivity of the sum is one clipping
+    or removes one independent Bernoulli(q) trial. The L2 sensitivity of the sum is one clipping
     norm. Privacy is amplified by subsampling, provided the cohort is secret (Mironov, Talwar &
     Zhang 2019, section 3).
     """
@@ -84,8 +84,8 @@ class CappedPoisson(Poisson):
 
     *Event*: `TruncatedPoisson`(q, cap, clients, Gaussian(z)), under add/remove. Privacy is
     amplified by subsampling as for Poisson sampling. Adding a client to a full cohort displaces
-    another one, so a sum changes by two clipping norms; the event is a mixture of both cases (the
-    proof is in `accounting.bounds.pld`).
+    another one, so a sum changes by two clipping norms; otherwise by one. The event is a mixture of
+    both cases (the proof is in `accounting.bounds.pld`).
     """
 
     cap: int = Field(0, ge=0)

@@ -34,11 +34,11 @@ from privfed.secure.summation import Aborted, Session
 class SiteSums:
     """A channel whose parties are sites: takes clients' encoded rows and keeps one sum per site.
 
-    A site sends the sum of its sampled clients' encoded rows, each bounded individually, and the
-    site's `share` of noise, even if none of its clients was sampled; if noise is in layers, the
-    protocol adds these instead. No sum is rounded, so one client changes the total by its own
-    encoded row, whose norm the codec bounds (rules of proof, sections 9.1 and 9.3). Memory is one
-    row `[m]` per site.
+    A site sends the sum of its sampled clients' encoded rows, each bounded individually, plus the
+    site's `share` of noise. It sends even if none of its clients was sampled. (If noise is in
+    layers, the protocol adds it, and `share` is None.) No sum is rounded, so one client changes the
+    total by its own encoded row, whose norm the codec bounds (rules of proof, sections 9.1 and
+    9.3). Memory is one row `[m]` per site.
     """
 
     def __init__(
@@ -198,11 +198,11 @@ class SecureProtocol(Part):
         return binomial_at_most(limits.least(clients) - 1, clients, sending(dropout))
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Approximate bytes that each client sends, with `layers` layers of noise."""
+        """Returns the approximate bytes that each client sends, with `layers` layers of noise."""
         return codec.bits / 8 * codec.length
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Approximate bytes that each client receives in addition to the model."""
+        """Returns the approximate bytes that each client receives in addition to the model."""
         return 0.0
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:

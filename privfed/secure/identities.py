@@ -27,8 +27,8 @@ def agreement(**facts: object) -> bytes:
     """Returns the SHA-256 hash `[32]` of `facts` by name.
 
     Two parties that differ in one fact (a layer's variance, a threshold, a step, a clipping norm)
-    or in the version have different hashes, so they cannot complete a sum together. Equal numbers
-    are hashed alike. Other values are hashed alike only if they and their classes are equal.
+    or in the version have different hashes. They cannot complete a sum together. Equal numbers have
+    equal hashes. Other values have equal hashes only if they and their classes are equal.
 
     Args:
       **facts: frozen dataclasses, parts, mappings, tuples, numbers, bytes, texts or None.

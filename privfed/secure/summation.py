@@ -174,7 +174,7 @@ class Summation(Protocol):
         """
 
     def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
-        """Approximate seconds for a sum if all parties run on one core.
+        """Returns the approximate seconds of a sum if all parties run on one core.
 
         Args:
           length: numbers in a row.
@@ -186,10 +186,10 @@ class Summation(Protocol):
         """Returns the step of the integer encoding; None if rows stay real."""
 
     def download(self, clients: int, noise: Share | None = None) -> float:
-        """Approximate bytes that each of `clients` receives in addition to the model."""
+        """Returns the approximate bytes that each of `clients` receives besides the model."""
 
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
-        """Approximate bytes that each of `clients` sends for a row `[length]`."""
+        """Returns the approximate bytes that each of `clients` sends for a row `[length]`."""
 
 
 class SummedClients:

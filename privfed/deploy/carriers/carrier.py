@@ -14,10 +14,10 @@ Site = Callable[[bytes], bytes]
 class Carrier(Protocol):
     """Carries bytes to sites and back; it may lose, swap or delay them.
 
-    No sum and no charge relies on a carrier: messages are signed and bound to their context, and
-    content for the coordinator alone is encrypted to its key. A site's refusals, and its report of
-    the last ledger head that it saw, are not signed: a carrier can forge both, just as it can lose
-    answers.
+    Neither sums nor charges rely on a carrier: messages are signed and bound to their context, and
+    content for the coordinator alone is encrypted to its key. Two kinds of answers are not signed:
+    a site's refusals, and the last ledger head that a site reports. A carrier can forge both, just
+    as it can lose answers.
     """
 
     def send(self, site: int, data: bytes, deadline: float) -> None:

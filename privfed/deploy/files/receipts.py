@@ -2,9 +2,9 @@
 
 The lines are hash-chained (`accounting.chain`). Each states the exchange (federation, run, round,
 exchange) and digests of the model, of all bytes of the question and of the configuration. It also
-states the events that the round charges to each client of this site: one against a server that
-colludes with other sites, and one if only this site is trusted (rules of proof, section 9.6). A
-line contains no time, no number of clients and no client data.
+states the two events that the round charges to each client of this site. One holds against a server
+that colludes with other sites, the other if only this site is trusted (rules of proof, section
+9.6). A line contains no time, no number of clients and no client data.
 
 Order: a line is durable before clients are sampled, and the answer leaves after that. A line that a
 crash left incomplete is removed and costs nothing, since no clients were sampled for it and no

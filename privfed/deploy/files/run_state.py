@@ -2,8 +2,8 @@
 
 A run's folder contains a copy of the coordinator's ledger, to which lines are only added.
 
-A coordinator that rolls its ledger back (to charge rounds once and sample them twice), or that has
-a second ledger, has to send a site lines that differ from earlier ones. The site refuses these
+A coordinator could roll its ledger back (to charge rounds once and sample them twice), or use a
+second ledger. It would then send a site lines that differ from earlier ones. The site refuses these
 lines, and keeps those that it has seen.
 """
 

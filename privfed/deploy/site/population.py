@@ -1,8 +1,8 @@
 """A site's clients, read from its own table with the columns that the run declares.
 
 In a simulation, one cell that contradicts its column's declaration makes the table unreadable. At a
-site, one client could then exclude all others from the sum (rules of proof, section 9.1, S1), so
-only clients with unreadable rows are left out.
+site this would let one client exclude all others from the sum (rules of proof, section 9.1, S1). So
+a site leaves out the clients with unreadable rows, and reads all others.
 """
 
 from __future__ import annotations

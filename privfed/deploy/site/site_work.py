@@ -4,8 +4,8 @@ The run's sampler, executor, mechanism and codec are used as in a simulation, bu
 own clients only.
 
 A site flushes denormal numbers to zero, because processors take about a hundred times as long for
-them: a malicious coordinator could choose a model that makes training slow for certain clients
-(rules of proof, section 9.1, S1).
+them. Otherwise a malicious coordinator could choose a model that makes training slow for certain
+clients (rules of proof, section 9.1, S1).
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def member_share(
 
 @functools.lru_cache(maxsize=64)
 def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
-    """Lagrange coefficients at the points T to c, for the values at 0 to T - 1."""
+    """Returns the Lagrange coefficients at the points T to c, for values at 0 to T - 1."""
     points = range(threshold)
     rows = []
     for place in range(threshold, members + 1):

@@ -1,7 +1,7 @@
 """Proofs that a client of a committee's sum deviated, by its own signatures; any party can verify.
 
-No proof against an honest client exists, whatever the server and other clients send, unless its
-signature is forged or a second input is found for one of its 128-bit hashes:
+Whatever the server and other clients send, there is no proof against an honest client, unless its
+signature is forged or a second input is found for one of its 128-bit hashes. There are two proofs:
 
 - *Wrong share.* A member signs, with its vote, the root of the numbers it drew for each survivor,
   and then the numbers it opens. An honest member opens only numbers under this root.

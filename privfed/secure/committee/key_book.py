@@ -1,8 +1,8 @@
 """The public keys of a run: a key card signed by each client, and the book of all cards.
 
 A client draws one X25519 key pair and a nonce for a run. Its long-term Ed25519 key signs both. All
-keys and signatures of the run are bound to the book, and so to every nonce in it: no two books with
-an honest client's fresh card are equal, whatever the names of runs.
+keys and signatures of the run are bound to the book, and so to every nonce in it. So two runs with
+an honest client have different books, even if the runs have the same name.
 """
 
 from __future__ import annotations

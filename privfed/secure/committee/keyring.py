@@ -3,11 +3,11 @@
 **Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
 fsync, rename, fsync of the folder), and let an interrupted client resume only from the last stored
 state, in one process at a time. Then, whenever it is killed, it sends for at most one call of an
-exchange, and no secret of an exchange is used in two sums: the state stored before an exchange's
-secrets are used does not determine these secrets. A client that is killed after it stored this
-state and before its answer counts as a dropout of this exchange, and takes part in the next one;
-the same holds for a member that is killed before it opened its shares. A client that never stored a
-key ring has lost its keys, as the private key is not stored: it is excluded from the run.
+exchange. No secret of an exchange is used in two sums: before the secrets are used, a state is
+stored that does not determine them. A client that is killed after it stored this state and before
+its answer counts as a dropout of this exchange, and takes part in the next one. The same holds for
+a member that is killed before it opened its shares. A client that never stored a key ring has lost
+its keys, as the private key is not stored: it is excluded from the run.
 
 **Limits.** From the state alone, a process cannot distinguish an old state from the last one: a
 client that resumes from an old state sends again. Other clients must count such a client as

@@ -2,8 +2,8 @@
 
 Of a roster of n clients at most k collude with the server, and all k may be members of the
 committee. So nothing depends on how the committee was drawn, or on when members were corrupted. Of
-its c members, T = floor((c + k) / 2) + 1 open a sum, but at least k + 2; c is the smallest number,
-at least the configured one, for which T does not exceed the fraction that must survive.
+its c members, T = max(floor((c + k) / 2) + 1, k + 2) open a sum. c is the smallest number, from
+the configured one on, for which T members survive if no more than the permitted fraction drops out.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class CommitteeSums(SecureProtocol):
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors: `threshold` of the smallest cohort, or colluders + 2."""
+        """Returns the fewest survivors: at least `threshold` * `least_cohort`, and colluders + 2."""
         least_cohort = self.least_cohort(limits)
         stay = math.ceil(self.threshold * least_cohort - _EXACT)
         return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
@@ -82,8 +82,8 @@ class CommitteeSums(SecureProtocol):
         """Upper bound on the fraction of counted noise known to the server and its colluders.
 
         Of n clients at most K = colluders * max(n, size) collude. They know K / m of the noise of m
-        survivors. For n <= size, K is colluders * size and m is at least `fewest`; for larger n, K
-        / m is at most colluders / threshold, as m is at least threshold * n.
+        survivors. For n <= size, K is colluders * size and m is at least `fewest`. For larger n, m
+        is at least threshold * n, so K / m is at most colluders / threshold.
         """
         return self.colluders * self.known_per_colluder(limits)
 
@@ -137,13 +137,13 @@ class CommitteeSums(SecureProtocol):
         )
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Average bytes per client: the roster and, for committee members, an inbox and votes."""
+        """Returns the average bytes per client: the roster and, for members, an inbox and votes."""
         members, threshold = self._members(clients)
         inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Average bytes per client: a masked row, dealing, and a member's ballot and opening."""
+        """Returns the average bytes per client: row, dealing, and a member's ballot and opening."""
         members, threshold = self._members(clients)
         corrections = clients * (members - threshold + 1) * LENGTH
         dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST

@@ -83,7 +83,7 @@ def check_parameters(key: Any, scheme: Scheme) -> None:
 
 
 def _identifier(scheme: Scheme) -> list[int]:
-    """SEAL's `parms_id`: four words."""
+    """Returns the parameters' hash, SEAL's `parms_id`: four words of 64 bits."""
     parameters = scheme.parameters
     words = (scheme.code, parameters.degree, *parameters.moduli, parameters.plain)
     hashed = hashlib.blake2b(struct.pack(f"<{len(words)}Q", *words), digest_size=32)

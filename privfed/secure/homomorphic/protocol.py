@@ -10,22 +10,22 @@ Protection. The server sees ciphertexts and their senders. The key holder sees t
 trusted to round the sum, and to add central noise, before it releases anything.
 
 Every message is signed by a long-term Ed25519 key of a directory that all parties know beforehand
-(a public-key infrastructure; simulated here): the opening by the key holder, a row by
-its client, the total by the server. Signatures bind the session's context, the sender and the hash
+(a public-key infrastructure; simulated here). The key holder signs the opening, a client its row,
+the server the total. Signatures bind the session's context, the sender and the hash
 of each ciphertext, and the context binds the parties' configuration. So a party that carries,
 changes, swaps, repeats or invents messages, of this session or another, can make a sum fail or lack
 a row, but no forged message is accepted. A client encrypts only with a key that the key holder
 signed and that has the parameters of the proof. A repeated row or ciphertext of a session is
 refused, whatever its sender and its encoding.
 
-Limits. **The key holder and the server together read every row.** So does a server that sends the
-key holder one client's row as the total: **it is trusted to send the total of all rows**,
-which its signature states and nothing proves. A client can spoil the sum with its own row. A client
-that sees another's row in transit can turn it into a new ciphertext, by adding an encryption of
-zero, that counts as its own: transport must hide rows from other clients. A client that receives an
-old opening of the same round, exchange and model again answers it, and server and key holder refuse
-the answer. No noise flooding is used: it is not proved that a total reveals nothing beyond the sum
-to its key holder.
+Limits. **The key holder and the server together can read every row.** A server can also have one
+client's row opened, by sending it to the key holder as the total: **it is trusted to send the total
+of all rows**, which its signature states and nothing proves. A client can spoil the sum with its
+own row. A client that sees another client's row in transit can add an encryption of zero, and send
+this new ciphertext as its own row: transport must hide rows from other clients. A client that
+receives an old opening of the same round, exchange and model again answers it, and server and key
+holder refuse the answer. No noise flooding is used: it is not proved that a total reveals nothing
+beyond the sum to its key holder.
 """
 
 from __future__ import annotations
@@ -166,9 +166,9 @@ class Bfv(_Homomorphic):
 
     Numbers are integers modulo a prime of 33 bits, 4096 per ciphertext: 15.4 bytes per number.
 
-    The key holder, one client or all of them, knows its own share of distributed noise, and those
-    of `colluders`: at least one client's share, and at most a fraction `colluders` of an expected
-    cohort.
+    The key holder is one client, or all clients. It knows its own share of distributed noise and
+    the shares of `colluders`: at least one client's share, and at most those of a fraction
+    `colluders` of an expected cohort.
     """
 
     bits: int = Field(32, ge=8, le=32)
@@ -199,7 +199,7 @@ class Bfv(_Homomorphic):
         return float(limits.sites) or 1.0
 
     def colluding(self, limits: Limits) -> float:
-        """Fraction of noise that the key holder knows: its own share, or those of all colluders."""
+        """Returns the fraction of noise that the key holder knows: one share, or all colluders'."""
         return max(1, math.floor(self.colluders * limits.size + 1e-9)) / self.fewest(limits)
 
 

@@ -10,7 +10,7 @@ but not stored were never sent; they are computed afresh.
 The row is an exception: it is computed only once, and the party commits *before* it computes it. A
 party that is killed between this commit and its masked row counts as a dropout. (If the row were
 computed again until no crash occurs, random draws and noise would be conditioned on the absence of
-a crash, and no longer independent: rules of proof, section 2.)
+a crash. They would no longer be independent: rules of proof, section 2.)
 
 **Limits.** From the state alone, a process cannot distinguish an old state (a backup or a copied
 folder) from the last one. A party that resumes from an old state may vote again, for other

@@ -1,7 +1,7 @@
 """Proofs that a client of a masked sum deviated, by its own signatures; any party can verify them.
 
-No proof against an honest client exists, whatever the server and other clients send, unless its
-signature is forged or two inputs have the same hash:
+Whatever the server and other clients send, there is no proof against an honest client, unless its
+signature is forged or two inputs have the same hash. There are two kinds of proof:
 
 - *Wrong share.* In one message a client signs the hashes of the shares that it received
   (`acknowledged`) and the shares that it reveals. An honest client reveals no share whose hash

@@ -1,8 +1,8 @@
 """Mask graphs and thresholds, which every party computes from public constants.
 
 *Complete graph* (Bonawitz et al. 2017): each client shares its secrets with all clients, including
-itself, and t = ceil(threshold n) clients, or two more than may collude, reconstruct the secrets. A
-server that follows the protocol learns nothing more. A malicious server, which reports a client as
+itself. t = ceil(threshold n) clients, or two more than may collude, reconstruct the secrets. A
+server that follows the protocol learns only the sum. A malicious server, which reports a client as
 surviving to some and as dropped out to others, needs t shares of both kinds. It obtains n + n_C
 shares, from n clients that reveal one kind each and n_C colluders that reveal both. So it learns
 nothing if 2 t > n + n_C.

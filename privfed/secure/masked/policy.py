@@ -123,10 +123,10 @@ class Policy:
     def least_threshold(self, clients: int) -> int:
         """Returns the number of `clients` that must survive on the complete graph.
 
-        The number is at least the configured one, and at least two more than may collude, since a
-        client holds one of its own shares and at least one other honest client must help. If the
-        fractions imply 2 t > n + k, the number is large enough that this inequality also holds for
-        integer counts, for any admitted cohort.
+        The number t is at least the configured one, and at least two more than may collude: a
+        client holds one of its own shares, and at least one other honest client must help. If the
+        configured fractions imply 2 t > n + k, t is large enough that this inequality also holds
+        for integer counts, for any admitted cohort.
         """
         corrupt = self.corrupt(clients)
         least = max(clients - self.lost(clients), corrupt + 2)

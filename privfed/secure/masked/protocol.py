@@ -131,10 +131,10 @@ class MaskedSums(SecureProtocol):
         """Upper bound on the fraction of counted noise known to the server and its colluders.
 
         Of n clients who share keys at most K = colluders * max(n, size) collude. They know K / m of
-        the noise of m survivors. For n <= size, K is colluders * size and m is at least `fewest`;
-        for larger n, K / m is at most colluders / max(threshold, 1 - tolerance). With layers they
-        know K / (n - T), as if all T dropouts within the tolerance had occurred, even if the
-        threshold excludes that: a tolerance above 1 - threshold costs noise.
+        the noise of m survivors. For n <= size, K is colluders * size and m is at least `fewest`.
+        For larger n, K / m is at most colluders / max(threshold, 1 - tolerance). With layers they
+        know K / (n - T), as if all T dropouts within the tolerance had occurred. This is so even if
+        the threshold excludes T dropouts: a tolerance above 1 - threshold costs noise.
         """
         return self.colluders * self.known_per_colluder(limits)
 
@@ -148,8 +148,8 @@ class MaskedSums(SecureProtocol):
         """Returns the largest `colluders` with which the graphs of these sums still hide every row.
 
         If n clients share keys on the complete graph, t shares open a secret, and the secret's
-        owner holds one: t - 2 colluders open none, and 2 t > n + k is needed for a malicious
-        server. Other graphs are drawn for the configured `colluders` and are not re-examined.
+        owner holds one. So t - 2 colluders open none. Against a malicious server, 2 t > n + k is
+        needed, too. Other graphs are drawn for the configured `colluders` and are not re-examined.
         """
         if limits.sites:
             shares = self.least_sites(limits.sites)

@@ -77,7 +77,7 @@ def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange coefficients at 0, which depend only on the `places` of the shares."""
+    """Returns the Lagrange coefficients at 0 for values at `places`."""
     weights = []
     for place in places:
         above = below = 1
@@ -155,7 +155,7 @@ def _at(polynomial: Polynomial, place: int) -> int:
 
 
 def _sum(first: Polynomial, second: Polynomial, sign: int = 1) -> Polynomial:
-    """`first` plus `sign` times `second`."""
+    """Returns `first` plus `sign` times `second`."""
     length = max(len(first), len(second))
     padded = (each + [0] * (length - len(each)) for each in (first, second))
     return _trimmed([(a + sign * b) % PRIME for a, b in zip(*padded, strict=True)])

@@ -142,7 +142,7 @@ def train_over(grid: Grid, settings: Settings) -> Outcome:
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """A context in which privfed's log is also written to the file at `path`."""
+    """Writes privfed's log also to the file at `path`, until the block ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
