@@ -6,9 +6,9 @@ states the two events that the round charges to each client of this site. One ho
 that colludes with other sites, the other if only this site is trusted (rules of proof, section
 9.6). A line contains no time, no number of clients and no client data.
 
-Order: a line is durable before clients are sampled, and the answer leaves after that. A line that a
-crash left incomplete is removed and costs nothing, since no clients were sampled for it and no
-answer left. A complete line is charged, whether its answer arrived or not. All lines of a file
+Order: a line is durable before clients are sampled, and the answer is sent after that. A line that
+a crash left incomplete is removed and costs nothing, since no clients were sampled for it and no
+answer was sent. A complete line is charged, whether its answer arrived or not. All lines of a file
 concern the clients of one table; a site folder has one table.
 """
 

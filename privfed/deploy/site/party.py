@@ -1,8 +1,8 @@
 """A site's party of one sum, for any protocol. It commits (stores its state durably), then answers.
 
 The coordinator sees plain sums, with or without the site's own noise. A party computes at most one
-sum per question: it commits a mark before the computation, and the sum before the sum leaves. A
-site that is killed between the two commits counts as a dropout; a site that is killed later sends
+sum per question: it stores a mark before the computation, and the sum before it sends the sum. A
+site that is killed between these two commits counts as a dropout. A site that is killed later sends
 the same bytes again.
 """
 
@@ -29,7 +29,7 @@ from privfed.secure.masked.policy import Expected, Masking
 from privfed.secure.summation import Session
 
 Commit = Callable[[bytes, int], None]
-"""A function that stores a state and the number of commits durably, before an answer leaves."""
+"""A function that stores a state and the number of commits durably, before an answer is sent."""
 
 
 _BEGUN, _OVER = b"begun", b"over"

@@ -1,10 +1,10 @@
 """A site's participation in the sums of one run: it checks, charges and answers each question.
 
-Answers leave at a fixed time. Training takes longer with more sampled clients and more rows, so the
-time of a sum would reveal both (rules of proof, section 9.1, S1). A sum therefore leaves a constant
-number of seconds after its question. If the work takes longer, the site counts as a dropout; a
-rehearsal of the largest cohort (`privfed.deploy.site.site_setup`) ensures that dropouts by lateness
-are rare. Reading a table also takes a fixed time; if it takes longer, the table is ignored.
+Answers are sent at a fixed time. Training takes longer with more sampled clients and more rows, so
+the time of a sum would reveal both (rules of proof, section 9.1, S1). A sum is therefore sent a
+constant number of seconds after its question. If the work takes longer, the site counts as a
+dropout. A rehearsal of the largest cohort (`privfed.deploy.site.site_setup`) ensures that such
+dropouts are rare. Reading a table also takes a fixed time; if it takes longer, the table is ignored.
 
 A machine that has just worked wakes up some microseconds sooner or later than one that has slept.
 Each answer is therefore delayed further by a random fraction of the constant time.

@@ -1,6 +1,6 @@
 """Checks for a site's operator whether the site would take part in a run, and at what cost.
 
-No data leave the site, and nothing is charged.
+No data are sent from the site, and nothing is charged.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ its keys, as the private key is not stored: it is excluded from the run.
 **Limits.** From the state alone, a process cannot distinguish an old state from the last one: a
 client that resumes from an old state sends again. Other clients must count such a client as
 colluding with the server, and its own rows have no guarantee. So the client's owner records each
-exchange before the answer leaves (`after`), and an older state is refused as stale. This check
+exchange before the answer is sent (`after`), and an older state is refused as stale. This check
 detects neither a folder in which state and record were both rolled back nor a copy that runs
 elsewhere.
 """

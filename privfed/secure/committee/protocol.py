@@ -73,7 +73,7 @@ class CommitteeSums(SecureProtocol):
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors: at least `threshold` * `least_cohort`, and colluders + 2."""
+        """Returns the fewest survivors: `threshold` * `least_cohort`, or more to hide rows."""
         least_cohort = self.least_cohort(limits)
         stay = math.ceil(self.threshold * least_cohort - _EXACT)
         return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)

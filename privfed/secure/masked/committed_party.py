@@ -2,7 +2,7 @@
 
 **Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
 fsync, rename, fsync of the folder), and let an interrupted party resume only from the last stored
-state, in one process at a time. Then, whenever it is killed, all messages that leave it are those
+state, in one process at a time. Then, whenever it is killed, all messages that it sends are those
 of one `MaskingClient` that was never killed. Every answer is stored together with the state after
 it, so it is the only answer to its step, and is repeated byte for byte. Results that were computed
 but not stored were never sent; they are computed afresh.
@@ -17,7 +17,7 @@ folder) from the last one. A party that resumes from an old state may vote again
 survivors, or compute another row. Other clients must count such a party as colluding with the
 server, and its own rows have no guarantee. Therefore no function restores an older state. Moreover,
 a party receives `least`, its number of commits at its last answer. The caller records this number
-in the site's receipts after `store`, before the answer leaves. An older state is refused as stale.
+in the site's receipts after `store`, before the answer is sent. An older state is refused as stale.
 This check detects a state that was rolled back, but not a ledger that was rolled back with the
 state, nor a copy that runs elsewhere.
 """

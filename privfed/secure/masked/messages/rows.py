@@ -17,7 +17,7 @@ from privfed.secure.packing import Bytes
 from privfed.secure.primitives import KEY
 
 SealedShares = tuple[tuple[int, bytes], ...]
-"""Sealed texts, each with its recipient or its sender."""
+"""Sealed texts, each with the number of its recipient (when sent) or its sender (when received)."""
 
 
 @dataclass(frozen=True)
