@@ -34,7 +34,7 @@ _REACH = 14.0
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
-    """Returns the event of a round, charged for visible aborts.
+    """Returns the event of a round, with a charge for visible aborts in its slack.
 
     Args:
       mechanism: the mechanism of the round.

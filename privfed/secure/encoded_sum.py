@@ -73,9 +73,10 @@ COARSEST = 0.01
 class SecureProtocol(Part):
     """Contract and base of protocols that reveal no client's row, for any cohort within `Limits`.
 
-    It has the common keys of `[secure]`, and encodes rows as integers. *Counted noise* is the part
-    of distributed noise that the privacy guarantee relies on. The *opener* is the party that opens
-    sums; defaults assume that it sees all noise. With sites, clients are sites.
+    Its fields are the common keys of `[secure]`. Rows are encoded as integers. *Counted noise* is
+    the part of distributed noise that the privacy guarantee relies on. The *opener* is the party
+    that opens sums; defaults assume that it knows all noise. If sites are the parties, "clients"
+    are the sites.
     """
 
     bits: int = Field(32, ge=8, le=62)

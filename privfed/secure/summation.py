@@ -143,7 +143,7 @@ class Summation(Protocol):
     """
 
     def open(self, session: Session, length: int, encoding: Encoding) -> Accumulator:
-        """Starts a sum.
+        """Starts a sum and returns its accumulator.
 
         Args:
           session: the context of the sum.

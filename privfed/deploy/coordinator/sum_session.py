@@ -31,7 +31,7 @@ _STEPS = 4
 
 @dataclass
 class MaskedSession:
-    """A masked sum: the encoding of rows as integers, and the protocol's server."""
+    """The coordinator's side of a masked sum: the encoding of rows, and the protocol's server."""
 
     codec: Codec
     server: MaskingServer

@@ -173,8 +173,8 @@ def charges_restated(
     Args:
       spending: counts of the charged events.
       assumed: adversary that the events hold against; None if the receipts do not state it.
-      against: party against which the events hold ("sites" or "others"); None if the run charged
-        the same event against both.
+      against: "sites" for events against a server that colludes with other sites, "others" for
+        events if only this site is trusted; None if the run charged the same event for both.
       now: adversary for which the events are restated.
 
     Raises:
@@ -225,7 +225,7 @@ class RunReceipts:
         return charges_restated(charged, self.first.assumes, self._party(alone), now)
 
     def _party(self, alone: bool) -> str | None:
-        """Returns the party against which the events hold; None if they hold against both."""
+        """Returns `against` of `charges_restated` for this run's events."""
         if self.first.alone is None:
             return None
         return "others" if alone else "sites"

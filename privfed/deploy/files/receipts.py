@@ -44,7 +44,7 @@ from privfed.plan.assumptions import Incomposable
 class Receipts:
     """The receipts in the file at `path`; only one process at a time may append.
 
-    Use `Receipts.load` to read, and `Receipts.recover` to continue.
+    Use `Receipts.load` to read the file, and `Receipts.recover` to append to it.
     """
 
     def __init__(self, path: Path, links: Iterable[chain.Link], torn: bool = False) -> None:
@@ -157,8 +157,8 @@ class Receipts:
         Args:
           spending: planned charges of the further run.
           assumed: its adversary.
-          against: the party against which its charges hold ("sites" or "others"); None if they
-            hold against both.
+          against: "sites" for charges against a server that colludes with other sites, "others"
+            for charges if only this site is trusted; None if these are the same.
 
         Returns:
           The charges so far, and those of the further run.

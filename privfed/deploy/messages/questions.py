@@ -1,6 +1,6 @@
-"""A question asks a site for a sum: it has the released model and other inputs of the clients.
+"""Questions ask a site for a sum: they contain the released model and other inputs of the clients.
 
-Also the site's sealed answer: a sum that only the coordinator can read, signed by the site.
+The site's answer is sealed: a sum that only the coordinator can read, signed by the site.
 
 The numbers of a sum are float64, little-endian. The coordinator declares an X25519 key; a site
 seals to it with a fresh key for each sum (ECIES, by `privfed.secure.primitives`).

@@ -1,4 +1,4 @@
-"""A site's answers to its coordinator: protocol messages, or fixed words without a reason."""
+"""A site's answers to its coordinator: protocol messages, or fixed words that reveal no data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 class Agent:
     """Checks each message of a site's coordinator, and answers it.
 
-    The reasons for refusals and failures are in the site's own log only.
+    The full reasons for refusals and failures are in the site's own log only.
 
     Attributes:
       key: the site's key.

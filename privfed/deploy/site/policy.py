@@ -1,4 +1,4 @@
-"""`policy.toml`: the permissions of a site, enforced where the data are."""
+"""`policy.toml`: what a site permits runs to do; the site itself enforces it."""
 
 from __future__ import annotations
 

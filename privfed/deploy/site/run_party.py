@@ -4,7 +4,7 @@ Answers are sent at a fixed time. Training takes longer with more sampled client
 the time of a sum would reveal both (rules of proof, section 9.1, S1). A sum is therefore sent a
 constant number of seconds after its question. If the work takes longer, the site counts as a
 dropout. A rehearsal of the largest cohort (`privfed.deploy.site.site_setup`) ensures that such
-dropouts are rare. Reading a table also takes a fixed time; if it takes longer, the table is ignored.
+dropouts are rare. Reading a table also takes a fixed time; a table that takes longer is ignored.
 
 A machine that has just worked wakes up some microseconds sooner or later than one that has slept.
 Each answer is therefore delayed further by a random fraction of the constant time.
@@ -155,7 +155,7 @@ class RunParty:
         """Returns the current party in its last committed state.
 
         Returns None if the party's question is not `body`, or was not the last to be charged.
-        Raises `BadMessage` if the state is unusable: the party's answers from it are then unknown.
+        Raises `BadMessage` if the state is unusable: the party's earlier answers are then unknown.
         """
         if (last := self.store.read()) is None or body not in (None, last[0]):
             return None

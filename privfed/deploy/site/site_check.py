@@ -58,7 +58,7 @@ class SiteCheck(Encoded):
 
 
 def check_site(member: Membership, run: Path) -> SiteCheck:
-    """Checks a run against a site's table, policy and machine.
+    """Returns the result of the check of a run against a site's table, policy and machine.
 
     Args:
       member: the site.

@@ -78,7 +78,7 @@ class WrongOpening:
         )
 
     def encoded(self) -> bytes:
-        """Returns the part of a proof after call and survivors."""
+        """Returns the bytes of the proof that follow the call and the survivors."""
         return sized(self.ballot.body()) + sized(self.disclosure.body())
 
     @classmethod
@@ -122,7 +122,7 @@ class UnusableDealing:
         return opens.seeds(self.client, texts, dealt) is None
 
     def encoded(self) -> bytes:
-        """Returns the part of a proof after call and survivors."""
+        """Returns the bytes of the proof that follow the call and the survivors."""
         texts = (COUNT.pack(place) + sized(text) for place, text in self.texts)
         return sized(self.dealing.body()) + COUNT.pack(len(self.texts)) + b"".join(texts)
 

@@ -133,7 +133,7 @@ class Keyring:
         store: Callable[[bytes], None],
         after: tuple[int, int] = _BEFORE_ALL,
     ) -> Self:
-        """Restores the ring of client `me` in `book` from the result of `to_bytes`.
+        """Returns the ring of client `me` in `book`, restored from the result of `to_bytes`.
 
         Raises:
           BadState: if the bytes are damaged, of another format, client or book, or if the ring is

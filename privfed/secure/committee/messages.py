@@ -2,9 +2,8 @@
 
 A client sends one `Contribution` for a `Call`. Members of the committee then exchange
 `MemberInbox`, `Ballot`, `Ballots` and `Disclosure` with the server. Every message begins with the
-hash of the call, the agreed roster: it binds the run, its key book and settings, round, exchange,
-model and participants. Numbers are little-endian. Bytes that are not exactly one message raise
-`BadMessage`.
+hash of the call. This hash binds the run, its key book and settings, round, exchange, model and
+roster. Numbers are little-endian. Bytes that are not exactly one message raise `BadMessage`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Openings:
     def seeds(
         self, client: int, texts: Mapping[int, bytes], dealt: Dealt
     ) -> dict[int, bytes] | None:
-        """Reconstructs a client's opened seeds, by paired client (its own seed under itself).
+        """Returns a client's opened seeds, by paired client (its own seed under itself).
 
         Args:
           client: a survivor.

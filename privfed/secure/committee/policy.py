@@ -26,7 +26,7 @@ class Committee:
     Attributes:
       clients: clients of the roster.
       members: clients in the committee.
-      threshold: members that open a sum.
+      threshold: number of members that open a sum together.
       survivors: smallest number of rows of a sum.
       corrupt: largest number of clients, members or not, that collude with the server.
     """

@@ -86,14 +86,14 @@ def tenseal() -> Any:
 
 
 def varint(number: int) -> bytes:
-    """Encodes a number as protocol buffers do."""
+    """Returns `number` as a varint of protocol buffers."""
     if number < 128:
         return bytes([number])
     return bytes([128 + number % 128]) + varint(number // 128)
 
 
 def bytes_field(number: int, body: bytes) -> bytes:
-    """Encodes a field of bytes as protocol buffers do."""
+    """Returns field `number` with the bytes `body`, as protocol buffers encode it."""
     return bytes([number << 3 | 2]) + varint(len(body)) + body
 
 
@@ -106,9 +106,9 @@ _SCALE = struct.Struct("<Bd")
 
 @dataclass(frozen=True)
 class Scheme(ABC):
-    """Encrypts blocks of up to `slots` integers; sums stay below 2^(`bits` - 1) in size.
+    """Encrypts blocks of up to `slots` integers, with sums below 2^(`bits` - 1) in absolute value.
 
-    Keys and ciphertexts are TenSEAL's; a ciphertext read for a key keeps a reference to it.
+    Keys and ciphertexts are TenSEAL's; a ciphertext keeps a reference to the key it was read for.
     """
 
     bits: int
@@ -202,7 +202,7 @@ class Scheme(ABC):
 
     @property
     def _end(self) -> bytes:
-        """The bytes after the ciphertext in a vector."""
+        """The bytes that follow the ciphertext in TenSEAL's encoding of a vector."""
         return b""
 
 

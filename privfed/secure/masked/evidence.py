@@ -89,7 +89,7 @@ class WrongShare:
         )
 
     def encoded(self) -> bytes:
-        """Returns the part of a proof after invitation and roster."""
+        """Returns the bytes of the proof that follow the invitation and the roster."""
         pairs = [NUMBER.pack(dealer) + sized(hashes) for dealer, hashes in self.hashes]
         return sized(self.unmask.body()) + COUNT.pack(len(pairs)) + b"".join(pairs)
 
@@ -143,7 +143,7 @@ class WrongDealing:
         return not gives_its_secret(dealing, agreed, mask_key, self.which, secret)
 
     def encoded(self) -> bytes:
-        """Returns the part of a proof after invitation and roster."""
+        """Returns the bytes of the proof that follow the invitation and the roster."""
         return sized(self.dealing.body()) + COUNT.pack(self.which) + shares_bytes(self.shares)
 
     @classmethod

@@ -19,7 +19,10 @@ from privfed.secure.summation import Aborted
 
 
 def least_threshold(sites: int, colluders: int, threat: Literal["curious", "malicious"]) -> int:
-    """Returns the fewest shares t that open a secret: t > k, and 2 t > n + k if "malicious"."""
+    """Returns the least number t of shares that may open a secret.
+
+    t > k and, if `threat` is "malicious", 2 t > n + k, for n `sites` and k `colluders`.
+    """
     return (sites + colluders) // 2 + 1 if threat == "malicious" else colluders + 1
 
 

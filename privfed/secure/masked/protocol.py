@@ -121,7 +121,7 @@ class MaskedSums(SecureProtocol):
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors: at least the fraction `threshold` of clients with keys."""
+        """Returns the fewest survivors: at least `threshold` of the clients that share keys."""
         if limits.sites:
             return limits.minimum
         stay = math.ceil(self.threshold * self.least_cohort(limits) - 1e-9)

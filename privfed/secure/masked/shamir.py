@@ -170,7 +170,7 @@ def _times(first: Polynomial, second: Polynomial) -> Polynomial:
 
 
 def _divided(above: Polynomial, below: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Returns quotient and remainder."""
+    """Returns the quotient and the remainder of `above` divided by `below`."""
     rest, inverse = list(above), pow(below[-1], -1, PRIME)
     quotient = [0] * max(len(above) - len(below) + 1, 0)
     for at in reversed(range(len(quotient))):

@@ -113,7 +113,7 @@ class Unmasking:
         return self.masks.reduce(total)
 
     def _secrets(self) -> dict[Secret, bytes]:
-        """Reconstructs all secrets that are needed. Raises `Aborted`."""
+        """Returns all secrets that are needed to open the sum. Raises `Aborted` if one is lost."""
         opened = self._opened()
         secrets = {needed: self._secret(*needed, opened[needed]) for needed in sorted(opened)}
         for (_, which), secret in secrets.items():
@@ -142,7 +142,7 @@ class Unmasking:
         self.blame.prove(WrongShare(answer, hashes))
 
     def _secret(self, who: int, which: int, shares: Mapping[int, int]) -> bytes | None:
-        """Reconstructs a secret from its `shares`, by holder; None if reconstruction fails."""
+        """Returns a secret, reconstructed from its `shares` by holder; None if that fails."""
         threshold, places = self.members.graph.threshold, self.members.places
         if len(shares) < threshold:
             return None
@@ -188,7 +188,7 @@ def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
 
 
 def _any(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """Reconstructs a secret from the first `threshold` shares; None if no secret fits."""
+    """Returns the secret that the first `threshold` shares yield; None if no secret fits."""
     try:
         return reconstruct(shares, threshold)
     except ValueError:

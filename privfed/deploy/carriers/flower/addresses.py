@@ -52,7 +52,7 @@ _MAIL_PAUSES = 0.05, 0.2
 
 @dataclass(frozen=True)
 class GridMail:
-    """Queries nodes of the `grid`; safe to use from several threads."""
+    """Sends messages to nodes of Flower's `grid` and waits for their replies; thread-safe."""
 
     grid: Grid
 
@@ -233,7 +233,7 @@ class GridCarrier:
         threading.Thread(target=self._carry, args=errand, daemon=True).start()
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Returns answers to the latest message to each site; empty after `deadline`."""
+        """Waits for answers until `deadline`; returns those to the latest message to each site."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 arrived = [self._arrived.get(timeout=left)]

@@ -39,7 +39,7 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings in Flower's run configuration: absolute paths on the coordinator's machine."""
+    """The settings in Flower's run configuration: absolute paths at the coordinator, and times."""
 
     run: Path
     federation: Path

@@ -31,7 +31,7 @@ class WireMessage(ABC):
 
 
 class Framed(Protocol):
-    """Interface of messages in `Forms`: as `WireMessage`, with `context` a field or a property."""
+    """Interface of messages that `Forms` encodes; `context` may be a field or a property."""
 
     kind: ClassVar[int]
 

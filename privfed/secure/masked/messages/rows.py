@@ -22,7 +22,7 @@ SealedShares = tuple[tuple[int, bytes], ...]
 
 @dataclass(frozen=True)
 class Dealing(ClientMessage):
-    """The signed part of a client's shares: everything except the sealed texts, which are hashed.
+    """The signed part of a client's `Shares`: the sealed texts are replaced by their hash.
 
     `commitment` is a hash of the self-mask's seed, `layer_commitment` a hash of the last layer's
     seed (if there are layers): with them, wrong secrets are detected. `hashes` are hashes of each

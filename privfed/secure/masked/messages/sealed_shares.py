@@ -48,7 +48,7 @@ def read_shares(text: bytes, sender: int, receiver: int, count: int) -> tuple[in
 
 
 def values_of(text: bytes) -> tuple[int, ...]:
-    """Parses consecutive values of shares."""
+    """Returns the values of shares that `text` contains one after another."""
     starts = range(0, len(text), LENGTH)
     return tuple(int.from_bytes(text[at : at + LENGTH], "little") for at in starts)
 
@@ -59,10 +59,10 @@ def between(agreed: bytes, sender: int, receiver: int) -> bytes:
 
 
 def share_hash(agreed: bytes, dealer: int, holder: int, which: int, value: int) -> bytes:
-    """Returns the hash `[16]` of the share `value` of secret `which`, of `dealer` for `holder`.
+    """Returns the hash `[16]` of `value`, the share of secret `which` from `dealer` for `holder`.
 
     A share is uniform, even given fewer other shares than the threshold. If the hash is a random
-    function, it reveals nothing about a share to a party that cannot try 2^256 values.
+    function, the hash reveals nothing about a share to a party that cannot try 2^256 values.
     """
     way = between(agreed, dealer, holder)
     text = (
@@ -79,7 +79,7 @@ def share_hashes(agreed: bytes, dealer: int, holder: int, shares: tuple[int, ...
 
 
 def hash_of(hashes: bytes, which: int) -> bytes:
-    """Returns the hash of the share of secret `which`."""
+    """Returns the hash of the share of secret `which` from the concatenated `hashes`."""
     return hashes[which * HASH : (which + 1) * HASH]
 
 

@@ -113,7 +113,7 @@ class Unmask(ClientMessage):
 
     @property
     def shares(self) -> Iterator[tuple[int, int, int]]:
-        """All shares: client, secret and value."""
+        """All shares in this message: a client, the number of its secret, and the value."""
         for which, shares in ((SEED, self.seeds), (MASK_KEY, self.keys)):
             yield from ((who, which, value) for who, value in shares)
         yield from ((who, LAYERS + layer - 1, value) for who, layer, value in self.layers)
