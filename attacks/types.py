@@ -98,12 +98,12 @@ class Attack(BaseModel):
 
     @property
     def corrupts(self) -> bool:
-        """Whether rows are replaced."""
+        """Whether the attack replaces the attackers' rows."""
         return False
 
     @property
     def acts(self) -> bool:
-        """Whether the attack does anything."""
+        """Whether the attack poisons examples or replaces rows."""
         return self.poisons or self.corrupts
 
     def unfit_reason(self, shape: tuple[int, ...], numbers: bool) -> str | None:

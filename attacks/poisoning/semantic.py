@@ -81,5 +81,5 @@ class Semantic(Natural):
 
 
 def _brightness(x: Tensor) -> Tensor:
-    """Returns the mean number `[n]` of each of examples x `[n, *]`."""
+    """Returns the mean `[n]` of the numbers in each of the examples x `[n, *]`."""
     return x.flatten(1).mean(1)

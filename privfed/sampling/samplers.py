@@ -184,8 +184,9 @@ class Full(SizedSampler):
 class Cyclic(SizedSampler):
     """Includes each client once in every `separation` rounds, always in the same slot.
 
-    The slot depends only on the client's own number and a key, which is drawn once and stored under
-    private/. So a resume keeps the separation, whatever the other clients and their order are.
+    The slot, one of these rounds, depends only on the client's own number and a key. The key is
+    drawn once and stored under private/. So a resume keeps the separation, whatever the other
+    clients and their order are.
 
     *Event*: `Separated`(separation, Gaussian(z)), under zero-out: one client's contribution is
     zero, over a public list of exactly data.clients clients. There is no amplification, since

@@ -1,4 +1,4 @@
-"""`federation.toml`: a federation's members, agreed out of band; messages are bound to its digest."""
+"""`federation.toml`: the members, agreed out of band; messages are bound to the file's digest."""
 
 from __future__ import annotations
 
