@@ -17,7 +17,7 @@ class PgdReplacement(Backdoor):
 
     After every local step, w is projected: w <- w_t + min(1, epsilon / |w - w_t|) (w - w_t), with
     w_t the broadcast model. So the trained model is in the ball, too. The update, at most epsilon
-    long, is then multiplied by `boost`. Set boost * epsilon to the length that a norm bound accepts.
+    long, is then multiplied by `boost`. Set boost * epsilon to the length that a bound accepts.
 
     Projection at every step is the published method (the authors' code can also project at
     intervals). It differs from clipping the end point: after a projection the next gradient is
