@@ -34,7 +34,7 @@ _REACH = 14.0
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
-    """Returns the event of a round, with a charge for visible aborts in its slack.
+    """Returns the event of a round, with a charge for aborts if they reveal a secret cohort.
 
     Args:
       mechanism: the mechanism of the round.
@@ -103,9 +103,9 @@ def _of_poisson_cohorts(
 ) -> float:
     """Upper bound on the abort probability for cohorts of min(Binomial(N, rate), cap) clients.
 
-    It holds for every N from 0.9 `clients` to `most`. Cohort sizes up to a cut have their
-    probabilities at the smallest N, and as abort probability the largest of all sizes from theirs
-    to the cut. Larger cohorts count as aborts, at the largest N. The best cut is chosen.
+    It holds for every N from 0.9 `clients` to `most`. Cohorts above a cut count as aborts, with
+    their probability at the largest N. Other cohorts have their probability at the smallest N, and
+    the largest abort probability of all sizes from their own to the cut. The best cut is taken.
     """
     smallest = int(np.ceil(LEAST_DECLARED_SHARE * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(most, rate)[1], cap)

@@ -199,11 +199,11 @@ class SecureProtocol(Part):
         return binomial_at_most(limits.least(clients) - 1, clients, sending(dropout))
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Returns the approximate bytes that each client sends, with `layers` layers of noise."""
+        """Returns the approximate number of bytes that each client sends."""
         return codec.bits / 8 * codec.length
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Returns the approximate bytes that each client receives in addition to the model."""
+        """Returns the approximate number of bytes that each client receives besides the model."""
         return 0.0
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:

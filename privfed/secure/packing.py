@@ -78,7 +78,7 @@ class PackedRows:
 
     @property
     def size(self) -> int:
-        """Bytes of a packed row."""
+        """The size of a packed row in bytes."""
         return -(-self.length * self.bits // 8)
 
     def zeros(self) -> Words:

@@ -110,7 +110,7 @@ class SumProtocol(Protocol):
     """Whether the protocol supports noise in layers, and can remove the layers in excess."""
 
     def over(self, limits: Limits) -> Summation:
-        """Returns the protocol's summation within `limits`. Raises `Refused` if unsupported."""
+        """Returns the protocol's summation within `limits`, or raises `Refused` if it has none."""
 
 
 class Aborted(Exception):
@@ -186,10 +186,10 @@ class Summation(Protocol):
         """Returns the step of the integer encoding; None if rows stay real."""
 
     def download(self, clients: int, noise: Share | None = None) -> float:
-        """Returns the approximate bytes that each of `clients` receives besides the model."""
+        """Returns the approximate number of bytes that each client receives besides the model."""
 
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
-        """Returns the approximate bytes that each of `clients` sends for a row `[length]`."""
+        """Returns the approximate number of bytes that each client sends for a row `[length]`."""
 
 
 class SummedClients:

@@ -81,7 +81,7 @@ class Coordinator:
     """The reason why each other site is unavailable."""
 
     def gather(self) -> None:
-        """Waits `patience` seconds for `least` sites to accept the run, then raises `Busy`."""
+        """Returns once `least` sites have accepted the run; after `patience` s raises `Busy`."""
         until = time.monotonic() + self.patience
         while True:
             self._declare()

@@ -126,7 +126,7 @@ class Requirements(Part):
 
 
 class Allowances(Part):
-    """The largest or only values that a site permits a run."""
+    """The parts, sizes and releases that a site permits a run."""
 
     objectives: Annotated[list[str], _names(_built_in("objective"))] = ["sgd", "fedprox"]
     models: Annotated[list[str], _names(_built_in("model"), digests=True)] = ["logistic", "mlp"]

@@ -232,7 +232,7 @@ class SiteWork:
                 accumulator.add(ids, rows)
 
     def _drawn(self, question: Question) -> ClientUpdates:
-        """Returns the updates of the round's cohort, which is sampled at its first question."""
+        """Returns the updates of the round's cohort, which the round's first question samples."""
         if self._updates is None or self._updates.cohort.round != question.round:
             if question.number > 0:
                 raise Aborted(

@@ -33,7 +33,7 @@ Tree = tuple[tuple[bytes, ...], ...]
 
 
 def tree(leaves: Iterable[bytes]) -> Tree:
-    """Returns the hash tree over `leaves` of `DIGEST` bytes each; added leaves are zeros."""
+    """Returns the hash tree over `leaves` of `DIGEST` bytes, with zeros up to a power of two."""
     level = list(leaves)
     level += [bytes(DIGEST)] * ((1 << (len(level) - 1).bit_length()) - len(level))
     levels = [tuple(level)]
@@ -55,7 +55,7 @@ def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
 def root_of_proof(leaves: Mapping[int, bytes], proof: bytes, count: int) -> bytes | None:
     """Returns the root of a tree of `count` leaves, computed from some `leaves` and their `proof`.
 
-    `leaves` are by their numbers. Returns None if the proof has the wrong length.
+    `leaves` maps numbers of leaves to their values. Returns None if the proof has the wrong length.
     """
     level, at = dict(leaves), 0
     for _ in range((count - 1).bit_length()):
@@ -93,7 +93,7 @@ class Dealt:
 def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
-    """Returns the dealing of `secrets` to members with `keys`; `threshold` members restore each."""
+    """Returns the dealing of `secrets` to members with `keys`; any `threshold` restore a secret."""
     count, members = len(secrets), len(keys)
     columns = [member_numbers(key, count) for key in keys]
     corrections, commitments = [], []

@@ -19,7 +19,10 @@ from privfed.secure.primitives import KEY, KeyPair, LowOrder, SignedMessage, der
 
 
 def agree(pair: KeyPair, public: bytes) -> bytes:
-    """Returns the secret that `pair` shares with the holder of `public`. Raises `BadMessage`."""
+    """Returns the secret that `pair` shares with the holder of `public`.
+
+    Raises `BadMessage` for a key of low order.
+    """
     try:
         return pair.agree(public)
     except LowOrder as error:

@@ -137,13 +137,13 @@ class CommitteeSums(SecureProtocol):
         )
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Returns the average bytes per client: the roster and, for members, an inbox and votes."""
+        """Returns the average number of bytes: the roster and, for members, an inbox and votes."""
         members, threshold = self._members(clients)
         inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Returns the average bytes per client: row, dealing, and a member's ballot and opening."""
+        """Returns the average number of bytes: row, dealing, and a member's ballot and opening."""
         members, threshold = self._members(clients)
         corrections = clients * (members - threshold + 1) * LENGTH
         dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST

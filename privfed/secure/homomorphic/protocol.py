@@ -126,7 +126,7 @@ class _Homomorphic(SecureProtocol):
         return Operations(signatures=signatures, exact_blocks=blocks)
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Returns the bytes of the session's opening, mainly of its public key."""
+        """Returns the size in bytes of the session's opening, mainly of its public key."""
         return float(OPENING + PUBLIC_KEY)
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:

@@ -22,7 +22,7 @@ ShareHashes = tuple[tuple[int, bytes], ...]
 
 
 def sealed_size(layers: int) -> int:
-    """Returns the bytes of one receiver's sealed shares, of two secrets and `layers` seeds."""
+    """Returns the size in bytes of a receiver's sealed shares, of two secrets and `layers` seeds."""
     return (2 + layers) * LENGTH + 2 * NUMBER.size + SEAL
 
 
