@@ -176,7 +176,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The complete state that a round changes, all of it public.
+    """The complete state that a round changes. It is public, unless attackers are simulated.
 
     It contains the model `[d]`, and the states of server optimizer, mechanism, objective and rule.
     It also contains the memory of simulated attackers, which may read raw updates: a run with

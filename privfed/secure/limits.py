@@ -98,7 +98,7 @@ class Limits:
         return max(self.minimum, FEWEST, clients - self.missing(clients))
 
     def missing(self, clients: int) -> int:
-        """Returns how many of `clients` may drop out: floor(`tolerance` * `clients`)."""
+        """Returns the number of `clients` that may drop out: floor(`tolerance` * `clients`)."""
         return math.floor(self.tolerance * clients + 1e-9)
 
 

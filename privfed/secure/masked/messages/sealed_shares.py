@@ -22,7 +22,7 @@ ShareHashes = tuple[tuple[int, bytes], ...]
 
 
 def sealed_size(layers: int) -> int:
-    """Returns the size in bytes of a receiver's sealed shares, of two secrets and `layers` seeds."""
+    """Returns the size in bytes of one receiver's sealed shares: of two secrets, `layers` seeds."""
     return (2 + layers) * LENGTH + 2 * NUMBER.size + SEAL
 
 
@@ -84,7 +84,7 @@ def hash_of(hashes: bytes, which: int) -> bytes:
 
 
 def acknowledged(agreed: bytes, holder: int, hashes: ShareHashes) -> bytes:
-    """Returns the hash `[32]` of `hashes`, those of the shares that `holder` received by dealer."""
+    """Returns the hash `[32]` of `hashes`: by dealer, those of the shares sent to `holder`."""
     texts = b"".join(NUMBER.pack(dealer) + sized(each) for dealer, each in hashes)
     text = b"privfed acknowledged" + agreed + NUMBER.pack(holder) + texts
     return hashlib.sha256(text).digest()
