@@ -173,7 +173,7 @@ class Ledger:
         return self._prior + self._choice.spent(past)
 
     def head(self) -> bytes:
-        """Returns the hash of the last line. A copy kept elsewhere reveals truncation (`holds`)."""
+        """Returns the hash of the last line. A copy elsewhere reveals truncation (`holds`)."""
         return bytes.fromhex(self._hashes[-1] if self._hashes else chain.START)
 
     def trail(self) -> tuple[Head, ...]:
@@ -197,8 +197,8 @@ class Ledger:
     def charge(self, round: int, event: Event) -> Charge:
         """Charges `round` for `event` before its cohort is sampled; durable when this returns.
 
-        A round that was charged before, or that precedes a charged round, is refused, since a
-        second sample would depend on the first. Only a ledger that `reexecutes` (a seeded
+        Refuses a round that is not later than every charged round: its cohort may have been sampled
+        already, and the charge covers one sample. Only a ledger that `reexecutes` (a seeded
         simulation, which repeats the same draws) returns the earlier charge of the same event.
 
         Raises:

@@ -209,12 +209,12 @@ class _Pair:
         return np.asarray(ndtr(x / self.z) - below)
 
     def _terms(self, x: Numbers) -> Numbers:
-        """The logarithms `[shifts, x]` of the contribution of each positive shift to exp(loss)."""
+        """Returns the logarithms `[shifts, x]` of the terms of exp(loss) for positive shifts."""
         shifts = self.shifts[:, None]
         return np.asarray(self.log_weights[:, None] + shifts * (x - shifts / 2) / self.z**2)
 
     def _inverse(self, losses: Numbers) -> Numbers:
-        """Returns the x at which the loss is `losses`; -inf if the loss is larger everywhere.
+        """Returns the x of each of `losses`; -inf if the privacy loss is larger at every x.
 
         With log p_0 subtracted, the loss is convex in x and no slope is below 1 / z^2. The least x
         at which a single term reaches the target is at or right of the solution, and Newton's steps

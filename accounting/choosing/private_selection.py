@@ -1,9 +1,9 @@
 """Privacy of the best of a random number of runs: bounds from those of a single run.
 
-A mechanism Q is run K times, each time with fresh randomness, and only the best of its answers is
-released, by an order fixed beforehand: A. K follows a `Repetitions` law with E[x^K] = φ(x), and
-remains secret. Q may choose its parameters at random, for example one of several learning rates, as
-long as every choice has the same bounds.
+A mechanism Q is run K times, each time with fresh randomness. The selection A releases only the
+best of the answers, by an order fixed beforehand. K follows a `Repetitions` law with E[x^K] = φ(x),
+and remains secret. Q may choose its parameters at random, for example one of several learning
+rates, as long as every choice has the same bounds.
 
 *Ties.* Give each answer an independent uniform number as tie-breaker. Answers are then in a strict
 order. The choice among equal answers has the same distribution as by position, since answers are

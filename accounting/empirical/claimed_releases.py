@@ -14,7 +14,7 @@ _DELTAS = (1e-6, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 
 
 def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
-    """Yields points (epsilon, delta) of the claimed profile of `rounds`; one point is at `delta`.
+    """Yields points (epsilon, delta) claimed by `rounds` rounds of `event`; one is at `delta`.
 
     If clients are sampled by independent Bernoulli draws, the first point is epsilon 0 at the
     probability that the client is sampled at least once (plus slack), since a client that is never
@@ -27,7 +27,10 @@ def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
 
 
 def points_for_releases(profile: Callable[[float], float], delta: float) -> Iterator[Claim]:
-    """Yields points of `profile` (epsilon by delta) that releases can test; one is at `delta`."""
+    """Yields points of `profile` (epsilon as a function of delta) that releases can test.
+
+    One of the points is at `delta`.
+    """
     yield from points_of(profile, sorted({*_DELTAS, delta}))
 
 

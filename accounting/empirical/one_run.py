@@ -29,14 +29,16 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Guesses of inclusion bits: `made` of `canaries` bits were guessed, `right` correctly."""
+    """Guesses of canaries' inclusion bits: `made` of `canaries` bits were guessed, `right`
+    correctly.
+    """
 
     canaries: int
     made: int
     right: int
 
     def p_value(self, epsilon: float, delta: float) -> float:
-        """Bounds the probability that an (epsilon, delta)-DP run allows this many right guesses.
+        """Returns a bound on the probability of this many right guesses under (epsilon, delta)-DP.
 
         >>> round(Guesses(100, 20, 20).p_value(0.0, 0.0) * 2**20, 6)
         1.0

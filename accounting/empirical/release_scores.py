@@ -1,9 +1,9 @@
 """Scores that distinguish the releases on two neighbouring inputs, fitted on one half of them.
 
-Each release of either neighbour (`[n, ..., k]`) is mapped to one number (`[n]`), which
-`accounting.empirical.two_sample` tests: it chooses among sets of scores on the same first half, and
-counts on the second half, which is not used here. A test is therefore valid whatever is fitted; the
-fit determines its power.
+Each release of either neighbour (`[n, ..., k]`) is mapped to one number (`[n]`), its score.
+`accounting.empirical.two_sample` chooses sets of scores on the same first half and counts scores on
+the second half, to which nothing here is fitted. Its test is therefore valid for any fit, which
+determines only the power.
 
 - `linear_scores`: differences of means, and of combinations of numbers with small variance.
 - `quadratic_scores`: differences of variances and correlations.
@@ -27,8 +27,8 @@ _LEAST_VARIANCE = 1e-9
 _LARGEST = 1e100
 """Upper bound on the absolute value of a scaled number."""
 _MOST_JOINT = 2000
-"""Number of dimensions above which a discriminant treats each one
-separately, and only if it differs beyond chance."""
+"""Number of dimensions above which a discriminant treats each dimension separately, and uses only
+those that differ beyond chance."""
 _ROWS_A_NUMBER = 20
 """Number of releases per dimension needed to estimate a covariance."""
 
