@@ -104,7 +104,7 @@ class DescribedTable(Part):
 
     @property
     def dialect(self) -> Dialect:
-        """The format of its files."""
+        """The format of the table's files."""
         return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
 
     def sources(self, seed: int) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class DescribedTable(Part):
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        """Returns one example per client and site: the counts to which its rows add."""
+        """Returns one example per client and site: indices of the counts to which its rows add."""
         table, questions = TableFile(Path(self.path), self.dialect), self.questions
         columns = self._columns(table)
         rules = CellRules(str(table), "clip", self.missing_words)
@@ -151,7 +151,7 @@ class DescribedTable(Part):
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
-    """Returns a random word per row `[N]`, from the client's randomness and its position."""
+    """Returns a random number per row `[N]`, from the row's client and its number in the client."""
     by_client = np.argsort(whose, kind="stable")
     nth = np.empty_like(whose)
     nth[by_client] = np.arange(len(whose)) - np.searchsorted(whose[by_client], whose[by_client])
@@ -161,6 +161,6 @@ def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
 
 
 def _examples(places: Indices) -> Examples:
-    """Returns examples of these counts `[n, width]`, -1 for none, without labels."""
+    """Returns unlabelled examples for indices of counts `[n, width]`, where -1 is no count."""
     x = torch.from_numpy(places + 1)
     return Examples(x, torch.zeros(len(x), 1), classes=2)

@@ -1,4 +1,4 @@
-"""Statistics of a column's numbers from noised counts of cells: range, mean, spread, quantiles.
+"""Statistics of a column's numbers from noised counts of cells: range, mean, std, quantiles.
 
 All of it is post-processing of one release. Values follow from one non-negative histogram, so they
 are consistent with each other. The 95 % intervals follow from the unbiased estimates on the tree,

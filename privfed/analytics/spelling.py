@@ -28,14 +28,14 @@ from privfed.core.vector import Indices
 Reals = NDArray[np.float64]
 _CHECKS, _SYMBOLS = 8, 16
 _CLEAR = 4.0
-"""Smallest readable count of a word, in standard deviations of one position's noise."""
+"""Smallest count at which a word is read, in standard deviations of one position's noise."""
 _EACH_SIDE, _EACH_OF_TWO = 1.96, 2.25
-"""Standard deviations of one bound at 97.5 %, and of each of two joint bounds at 98.75 %."""
+"""Normal quantiles of one bound at 97.5 %, and of each of two joint bounds at 98.75 %."""
 
 
 @dataclass(frozen=True)
 class ReadWord:
-    """A word, or its first letters if it is `cut`; its count, in a 95 % interval."""
+    """A word, or its first letters if it is `cut`, and its count with a 95 % interval."""
 
     word: str
     cut: bool
@@ -62,14 +62,14 @@ class Spelling:
         return self.buckets * self.positions * _SYMBOLS
 
     def places(self, word: str) -> Indices:
-        """Returns the counts to which `word` adds 1, shape `[positions]`."""
+        """Returns the indices of the counts to which `word` adds 1, shape `[positions]`."""
         bucket, symbols = self._written(word.encode("utf-8", "replace")[: self.letters])
         return np.asarray(
             (bucket * self.positions + np.arange(self.positions)) * _SYMBOLS + symbols
         )
 
     def read(self, sums: Reals, std: float) -> list[ReadWord]:
-        """Recovers the words in noised sums.
+        """Returns the words that noised sums spell, with their counts.
 
         Args:
           sums: the noised sums, shape `[length]`.

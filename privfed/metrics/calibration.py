@@ -22,7 +22,7 @@ class Calibration(Measure):
     to 1. An example's gap is 1 - confidence if its prediction is right and -confidence otherwise.
     The example's vector holds the gap in the example's bin and 0 in all others. The error is the
     sum over bins of the absolute summed gaps, divided by the count of examples. Clients also send
-    the slack of their mean vector (`with_slack`).
+    the additional entry of `with_slack`.
     """
 
     lower_is_better: ClassVar[bool] = True

@@ -109,17 +109,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class NoisedSum:
-    """The noised sum of clients' parts of one measure, scaled so that a client counts 1.
+    """The noised sum of clients' messages for one measure, scaled so that a client counts 1.
 
     Attributes:
-      values: noised sum of the parts, shape `[j]`.
+      values: noised sum of the messages (`Measure.parts`), shape `[j]`.
       std: standard deviation of the noise on each entry of `values`.
       count: noised sum of each client's fraction of examples that the measure counts; NaN if the
         measure takes no count.
       count_std: standard deviation of the noise on `count`; NaN likewise.
       rate: probability with which each client was sampled. At 1 the estimate describes the sampled
-        clients only. Below 1 it describes all clients, and its interval also covers the sampling;
-        0 stands for a sample from a much larger population.
+        clients only. Below 1 it describes all clients, and its interval also covers the sampling; 0
+        means a sample from a much larger population.
       quantile: two-sided quantile of the standard normal, for the interval.
     """
 

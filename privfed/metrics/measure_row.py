@@ -87,7 +87,7 @@ def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, coun
 
 @dataclass(frozen=True)
 class Weights:
-    """The weight of a measure's part of a row, and the weight of the count that measures share."""
+    """The factor on a measure's part of a row, and the factor on the count that measures share."""
 
     measure: float
     count: float
@@ -95,7 +95,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class MeasureRow:
-    """The row of a client that is scored by `measures` in each of the `groups`.
+    """The layout of a client's row: its entries for all `measures`, in each of the `groups`.
 
     Attributes:
       measures: the measures, in the order of the row.
@@ -111,7 +111,7 @@ class MeasureRow:
     def of(
         cls, measures: Sequence[Measure], scoring: Scoring, groups: Sequence[str] = ()
     ) -> MeasureRow:
-        """Returns the row of these measures.
+        """Returns the layout of rows for these measures.
 
         Args:
           measures: the measures, at least one.
@@ -221,7 +221,7 @@ class MeasureRow:
 
     @cached_property
     def weights(self) -> Weights:
-        """The weight of a measure, and of the count that measures share."""
+        """The factors on a measure's part of a row and on the shared count; see the module."""
         counts = [measure.count(self.scoring) for measure in self.measures]
         root = math.sqrt(counts.count(Count.SHARED))
         square = 1 / (len(counts) + counts.count(Count.APART) + root)
