@@ -43,9 +43,10 @@ def clusters(points: Tensor, most: int, references: int, generator: torch.Genera
 
 
 def k_means(sets: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Clusters `[b, n]` of b sets of points `[b, n, p]`, and the sums of squares within them `[b]`.
+    """Returns the labels `[b, n]` of b sets of points `[b, n, p]` in k clusters each.
 
-    Lloyd's algorithm from several random starts (k-means++); the best result is returned.
+    Also returns the sums of squares within the clusters `[b]`. The result is the best of Lloyd's
+    algorithm from several random starts (k-means++).
     """
     points = sets.repeat_interleave(_STARTS, dim=0)
     centers = _starts(points, k, generator)

@@ -46,7 +46,7 @@ class Rule(BaseModel):
 
     @property
     def remembers(self) -> bool:
-        """Whether a round starts from the last round's aggregate; otherwise from zero."""
+        """Whether the center of a round starts as the last round's aggregate; otherwise as zero."""
         return False
 
     def center_after(self, center: Tensor, released: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class RowRule(Rule):
         return ""
 
     def keeps(self, d: int) -> int:
-        """Returns the number of values kept per client between rounds, for rows of `d` numbers."""
+        """Returns the number of values stored per client between rounds, for rows of length `d`."""
         return 0
 
     @abstractmethod

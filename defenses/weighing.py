@@ -207,7 +207,7 @@ def mixtures(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The mixtures `[m, d]` that the steps `before` make of the usable rows of `rows` `[n, d]`."""
+    """Returns the mixtures `[m, d]` that the steps `before` make of the usable `rows` `[n, d]`."""
     keep = usable_places(rows)
     most, _ = _tolerated_before(len(rows) if keep is None else len(keep), before)
     return _mixtures(rows, keep, min(byzantine, most), before, generator)
@@ -304,10 +304,10 @@ def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
 
 
 def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
-    """Returns the largest number of Byzantine rows that `before` tolerates, and that of rows left.
+    """Returns the number of Byzantine rows that `before` tolerates, and the number of mixtures.
 
     Args:
-      n: number of rows before it.
+      n: number of rows.
       before: pre-aggregation steps, in order.
     """
     most = n

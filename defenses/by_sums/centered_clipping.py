@@ -17,9 +17,9 @@ class CenteredClipping(WithinRadius):
     suffices once the center has converged over rounds). v starts as the previous round's aggregate,
     or as 0 in the first round. Needs only sums; O(nd) per pass. Each of f Byzantine clients moves v
     by at most radius / n per pass, whatever it sends. The published guarantee holds for fewer than
-    n / 10 Byzantine clients (theorem III) and for clients' own momentum, which local-training
-    updates do not have. Without momentum, neither robustness over rounds nor a kappa is claimed; a
-    kappa would depend on the distance of the center from the honest mean.
+    n / 10 Byzantine clients (theorem III) that send momentum vectors, whereas here clients send
+    local-training updates. Without momentum, neither robustness over rounds nor a kappa is claimed;
+    a kappa would depend on the distance of the center from the honest mean.
 
     *Sensitivity of the terms*, v a released value: radius under add/remove; twice that under
     replace-one. Under privacy the radius is privacy.clip.

@@ -63,7 +63,7 @@ class GeometricMedian(SumRule, WeightRule):
     """Distance from the center within which a client has full weight;
     under privacy it follows from the clip."""
     balance: float = Field(0.5, gt=0, le=10)
-    """Weight of the factors b_k relative to the rows, under their joint clip."""
+    """Weight of the factors b_k relative to the rows, within their joint clipping norm."""
     floor: float | None = Field(None, gt=0, le=1)
     """Lower bound on the sum of weights used as divisor."""
     extra: ClassVar[int] = 1

@@ -38,8 +38,8 @@ class FlDetector(HistoryRule):
     Needs rows, client identities, the model, and d + N + 3 numbers per client (its last update, N
     scores); per run, 2 N + 2 vectors. Only clients that took part in the round before are
     predicted, so clients must take part often; no client is judged before round 2 N + 1. Detects
-    updates that contradict each other over rounds. No kappa: until round 2 N + 1, and against
-    undetected clients, it tolerates what the median does. O(n d + N^2 d + n d log n).
+    clients whose updates contradict their own earlier ones. No kappa: until round 2 N + 1, and
+    against undetected clients, it tolerates what the median does. O(n d + N^2 d + n d log n).
 
     In the published algorithm, training restarts without the detected clients. Here training
     continues and they remain excluded; to restart, begin a new run without them. The published
@@ -124,7 +124,9 @@ class FlDetector(HistoryRule):
     def _suspects(
         self, clients: _Clients, predicted: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """Returns a mask `[n]` of `predicted` `[n]` clients in the higher group with a full window.
+        """Returns a mask `[n]` of the clients in the higher group of scores.
+
+        Only clients in the mask `predicted` `[n]` that were scored in N rounds are grouped.
 
         Raises `ValueError` without a generator.
         """
@@ -197,7 +199,7 @@ class _Clients:
 
 
 def _distances(rows: Tensor, updates: Tensor, moved: Tensor, who: Tensor) -> Tensor:
-    """Returns distances `[m]` of the marked rows from their last updates plus `moved` `[d]`.
+    """Returns distances `[m]` of rows in the mask `who` from last updates plus `moved` `[d]`.
 
     Rows are processed one at a time, so that they are not copied.
     """

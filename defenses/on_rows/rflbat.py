@@ -23,7 +23,8 @@ class Rflbat(DrawnWeights):
     remaining rows. First, rows with e_i > `outer` median e are removed. k-means then clusters the p
     of the others, with the number of clusters chosen by the gap statistic. With c_i the mean cosine
     of x_i and the others of its cluster, the cluster with the least median of c is kept. Finally,
-    rows of it with e_i > `inner` median e are removed. F(x) is the mean of the remaining rows.
+    rows of that cluster with e_i > `inner` median e are removed. F(x) is the mean of the remaining
+    rows.
 
     Needs rows, and a generator for the starts of k-means and the gap statistic; without one these
     are fixed. Tolerates backdoors of any number of clients whose updates resemble one another more
@@ -92,7 +93,8 @@ def _near(points: Tensor, times: float) -> Tensor:
 def _least_alike(cosines: Tensor, labels: Tensor) -> Tensor:
     """Returns a mask `[n]` of the cluster with the smallest median of mean cosines.
 
-    If medians are equal, the larger is marked. All rows are marked if no cluster has two rows.
+    If medians are equal, the larger cluster is marked. All rows are marked if no cluster has two
+    rows.
     """
     groups = [labels == label for label in sorted(set(labels.tolist()))]
     scored = [

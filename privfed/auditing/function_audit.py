@@ -193,7 +193,7 @@ _SCORES: dict[str, Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]] = {
     "repetitions": repetition_scores,
 }
 _SECONDS, _FEWEST, _MOST, _MOST_NUMBERS = 60.0, 400, 100_000, 2**23
-"""Approximate limit in seconds, and limits on releases per neighbour and on numbers."""
+"""Approximate time limit in seconds, and limits on releases per neighbour and on all numbers."""
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
 
 
 def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
-    """Charges `run` under the joint assumptions. Raises `Refused` if that cannot be computed."""
+    """Returns `run` with its charges under the joint assumptions. Raises `Refused` without any."""
     try:
         return run.under(assumed.with_detected_byzantine(culprits) if culprits else assumed)
     except Incomposable as error:

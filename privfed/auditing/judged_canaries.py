@@ -58,7 +58,7 @@ class PipelineClaim:
 
     @classmethod
     def of_gaussian(cls, claim: Claim) -> PipelineClaim:
-        """Returns the profile of the Gaussian mechanism, without sampling, through `claim`."""
+        """Returns the claim of a Gaussian mechanism's profile through `claim`, without sampling."""
         return cls(gaussian_points(claim), "by Gaussian noise", gaussian=True)
 
     @classmethod
@@ -91,7 +91,7 @@ class PipelineClaim:
 
 
 def gaussian_points(claim: Claim) -> list[Claim]:
-    """Returns `claim`, and further points of the Gaussian mechanism with that point."""
+    """Returns `claim`, and further points of the Gaussian mechanism that has this point."""
     delta = claim[1]
     # At this delta epsilon reaches 0; for a small delta the root is as precise as a double.
     at_epsilon_0 = max(2 * float(ndtri((1 + delta) / 2)), math.sqrt(2 * math.pi) * delta)
@@ -217,7 +217,7 @@ _HALVINGS, _LARGEST = 9, 25.0
 def judge_releases(
     folder: Folder, releases: Path, claim: PipelineClaim, confidence: float
 ) -> Judgement:
-    """Judges a claim by the models that a pipeline released.
+    """Returns the judgement of a claim by the models that a pipeline released.
 
     Args:
       folder: the canaries that took part.

@@ -179,7 +179,7 @@ def _read_npy(path: Path) -> Any:
 
 
 def _read_npz(path: Path) -> Any:
-    """Returns a list if `numpy.savez` was given no names, and a mapping otherwise."""
+    """Returns the file's arrays: a list if `numpy.savez` was given no names, else a mapping."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     if all(re.fullmatch(r"arr_\d+", name) for name in arrays):

@@ -3,8 +3,9 @@
 Thousands of releases on neighbouring populations (`privfed.auditing.neighbours`) are distinguished
 by a linear rule fitted to one half of them. The other half is tested against every point of the
 claimed privacy profile (`accounting.empirical.two_sample`). In addition, the noise of releases on
-clients that send nothing is compared with the standard deviation that was charged: an accountant
-with a loose bound would not notice a fifth of the noise missing.
+clients that send nothing is compared with the standard deviation that was charged: if the
+accountant's bound is loose, the test of the profile does not detect that a fifth of the noise is
+missing.
 
 The test covers the sampler, the rule with all its passes, the secure sum (its arithmetic, no
 cryptography), clipping, noise and divisor, on updates of 16 numbers. If participation is public,
@@ -58,7 +59,10 @@ Numbers = NDArray[np.float64]
 
 
 def _column_norm(event: Event, algorithm: Algorithm) -> float:
-    """Returns the norm by which a unit row changes C x; 1 if noise is not correlated by C."""
+    """Returns the norm by which a unit row changes C x, with C the matrix that correlates noise.
+
+    It is 1 if noise is independent over rounds.
+    """
     if isinstance(event.release, BufferedToeplitz):
         return column_norm(event.release.decays, event.release.outputs)
     return float(np.linalg.norm(algorithm.mechanism.coefficients()))
@@ -193,7 +197,7 @@ def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAud
 
 
 def _examined(planned: Plan, releases: int | None) -> MechanismAudit:
-    """Tests the rounds of the plan `planned`."""
+    """Returns the test of the rounds of the plan `planned`."""
     (algorithm, scenarios), config = scenarios_of(planned), planned.config
     count = releases or _affordable(algorithm, scenarios)
     return examine(algorithm, scenarios, count, config.privacy.delta, config.audit.confidence)

@@ -96,9 +96,10 @@ def _promises(config: Config) -> bool:
 
 
 def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
-    """Charges `prior` against the party of this run's budget, under this run's assumptions.
+    """Returns `prior` with its charges against the party of this run's budget.
 
-    The proven Byzantine parties of `prior` (`culprits` of them) never count as honest.
+    The charges hold under this run's assumptions, except that the proven Byzantine parties of
+    `prior` (`culprits` of them) never count as honest.
 
     Raises:
       Refused: if no ledger states that charge, or it cannot be computed.

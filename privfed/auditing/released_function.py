@@ -37,7 +37,7 @@ class ReleasedFunction:
 
     @classmethod
     def named(cls, name: str, key: str) -> ReleasedFunction:
-        """Imports the function `name` ("module:name") of option `key`. Raises `Refused` if none."""
+        """Imports function `name` ("module:name") of option `key`. Raises `Refused` without one."""
         if not all(name.partition(":")):
             raise Refused(f"{key} is {name!r}; expected module:name, a function in a module")
         return cls.of(imported(name, name, key), name)
@@ -110,7 +110,7 @@ class ReleasedFunction:
         return epsilon
 
     def _result_of(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns the result of `function`. Raises `Refused` with the user's lines if it fails."""
+        """Returns the result of `function`. Raises `Refused` with the failing user code's lines."""
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:  # raised by the user's code

@@ -106,7 +106,7 @@ def audit_silos(
     """Returns the guarantee for an example of the silo that spent most, and problems of ledgers.
 
     The silos' own ledgers are used if all of them are available and participation is not secret.
-    Otherwise it is the bound for a silo that took part in every round.
+    Otherwise the guarantee is that of a silo that took part in every round.
 
     Args:
       directory: the run.
@@ -302,7 +302,8 @@ def _other(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
 def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
     """Returns the noise multiplier and the sampling rate if all rounds share one event.
 
-    The first is the standard deviation of the noise over the clipping norm.
+    Both are None if rounds have different events. The noise multiplier is the standard deviation of
+    the noise over the clipping norm.
     """
     if len(spending) != 1:
         return None, None

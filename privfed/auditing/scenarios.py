@@ -53,7 +53,7 @@ from privfed.secure.summation import Session
 
 
 class WithoutColluders(Arithmetic):
-    """The arithmetic of a sum over sites, without messages of sites from `honest` on."""
+    """The arithmetic of a sum over sites, without messages of sites numbered from `honest` on."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
 
 
 def _of_messages(planned: Plan) -> Algorithm:
-    """Returns the algorithm; with a plain mean, which reveals most, if messages are visible."""
+    """Returns the algorithm; if messages are visible, its rule is the mean, which reveals most."""
     algorithm = planned.algorithm()
     if planned.mechanism.trust == "client":
         return replace(algorithm, rule=Mean(), byzantine=0)

@@ -7,8 +7,8 @@ neighbours:
 | relation    | heads                                            | tails                       |
 |-------------|--------------------------------------------------|-----------------------------|
 | add/remove  | the canary is in the population                  | it is not                   |
-| zero-out    | it is in it, and sends its row when sampled      | it adds zero when sampled   |
-| replace-one | it is in it, and sends its row when sampled      | it sends the opposite row   |
+| zero-out    | it is present, and sends its row if sampled      | it adds zero when sampled   |
+| replace-one | it is present, and sends its row if sampled      | it sends the opposite row   |
 
 To *add zero* is to send a row that contributes nothing under the aggregation rule. A row of zeros
 does contribute if a rule sums differences from a center, or counts rows (`number_of_nothing`).
@@ -42,10 +42,10 @@ A secure sum has at most N + K clients (`privfed.plan.sum_limits`). The probabil
 charged for any population from nine tenths of N to N + K (`privfed.secure.aborts`). In a secure sum
 canaries are clients like others: they round, mask and drop out by the same code, and sample their
 noise shares from the same generator. Their directions and bits are kept, but their noise shares are
-not, and no party knows them. A canary's share is therefore as good a part of the counted noise as
-any client's. This holds for sums simulated in one process, which generates all clients' noise.
-Where clients are on separate machines, the party that generated the canaries would know a part of
-the noise, so canaries are refused (`privfed.plan.refusals.sampling`).
+not, and no party knows them. A canary's noise share therefore counts like any client's. This holds
+for sums simulated in one process, which generates all clients' noise. Where clients are on separate
+machines, the party that generated the canaries would know a part of the noise, so canaries are
+refused (`privfed.plan.refusals.sampling`).
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def canaries_drawn(plan: Plan) -> float:
 def canaries_sending(plan: Plan) -> float:
     """Returns the expected number of canaries in a cohort that send a row.
 
-    Half of the sampled canaries send a row; under replace-one all do. Canaries that train and have
-    tails hold no examples, so half of them send a row under every relation.
+    Half of the sampled canaries send a row; under replace-one all do. Canaries that train hold no
+    examples if their bit is tails, so half of them send a row under every relation.
     """
     drawn, train = canaries_drawn(plan), plan.config.audit.by_inputs
     return drawn if plan.event.relation == REPLACE_ONE and not train else drawn / 2

@@ -141,7 +141,7 @@ def public_models(network: Network, public: Examples | None, start: Tensor, lr: 
 
 
 def public_directions(network: Network, public: Examples | None, models: Tensor) -> Tensor:
-    """Returns unit directions `[p, q, d]` in which public clients would move the models."""
+    """Returns unit directions `[p, q, d]` in which clients of public examples move the models."""
     if public is None:
         return models.new_zeros(len(models), 0, models.shape[1])
     count = max(1, min(_CLIENTS, len(public) // _HELD, _MOST_NUMBERS // models.numel()))
@@ -163,12 +163,12 @@ def _gradient(network: Network, w: Tensor, public: Examples, first: int, count: 
 
 @dataclass(frozen=True)
 class WithTraining:
-    """An executor for cohorts of real clients and canaries, which the executor `training` trains.
+    """An executor for cohorts of real clients and canaries; `training` executes the canaries.
 
     Attributes:
       inner: the executor of the real clients.
       training: the executor of the canaries.
-      clients: number of real clients; a larger id is a canary's position plus this number.
+      clients: number of real clients; the id of a canary is its position plus this number.
       silent: canaries whose rows add zero, bool `[canaries]`.
       nothing: the number that fills a row which adds zero.
     """

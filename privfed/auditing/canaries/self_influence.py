@@ -53,8 +53,9 @@ class SelfInfluence:
     def of(self, x: Tensor, y: Tensor) -> Tensor:
         """Returns the worth `[c]` of canaries with x `[c, n, *features]`, y `[c, n, *labels]`.
 
-        It is the mean over models of log min(|g_i|, enough) - log(1 + sum_j cos^2(g_i, g_j)) / 2,
-        with g_i the gradient of its mean loss, over the other canaries j and the `others`.
+        The worth is the mean over models of log min(|g_i|, enough) - log(1 + sum_j cos^2(g_i, g_j))
+        / 2, with g_i the gradient of the canary's mean loss; j runs over the other canaries and the
+        `others`.
         """
         with torch.enable_grad(), scoring(self.network.module):
             each = zip(self.models, self.others, strict=True)
