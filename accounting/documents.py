@@ -22,7 +22,7 @@ DEEPEST = 100
 
 
 def from_json(text: str | bytes) -> Any:
-    """The value of the JSON document `text`. Raises `ValueError` if it is invalid or too deep."""
+    """Returns the value of the JSON `text`. Raises `ValueError` if invalid or nested too deeply."""
     try:
         return _shallow(json.loads(text))
     except RecursionError:
@@ -30,7 +30,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """The table of the TOML document `text`. Raises `ValueError` if it is invalid or too deep."""
+    """Returns the table of the TOML `text`. Raises `ValueError` if invalid or nested too deeply."""
     try:
         table = tomllib.loads(text)
         _shallow(table)

@@ -56,7 +56,7 @@ class Geometry:
         return self.products()
 
     def distances(self) -> Tensor:
-        """Squared distances between rows `[n, n]`."""
+        """Returns squared distances between rows `[n, n]`."""
         return _between(self.gram)[:-1, :-1]
 
     @cached_property
@@ -65,7 +65,7 @@ class Geometry:
         return _between(self.gram)[:-1, -1] if self.lengths is None else self.lengths()
 
     def inner(self) -> Tensor:
-        """Inner products `[n, n]` of the rows as vectors from the origin."""
+        """Returns inner products `[n, n]` of the rows as vectors from the origin."""
         squared = _between(self.gram)
         norms = squared[:-1, -1]
         return (norms[:, None] + norms[None, :] - squared[:-1, :-1]) / 2

@@ -48,7 +48,7 @@ def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _cumulant(rate: float, z: float, order: int) -> float:
-    """Upper bound on (order - 1) times the Rényi divergence; 0 at order 1.
+    """Returns an upper bound on (order - 1) times the Rényi divergence; 0 at order 1.
 
     It is log(1 + sum_i q^i C(order, i) t_i) over i = 2, ..., order, with q = `rate` and t_i as in
     `_terms`.

@@ -29,8 +29,9 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Guesses of canaries' inclusion bits: `made` of `canaries` bits were guessed, `right`
-    correctly.
+    """Guesses of canaries' inclusion bits.
+
+    Of `canaries` bits, `made` were guessed, and `right` of these guesses were correct.
     """
 
     canaries: int

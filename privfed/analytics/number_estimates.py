@@ -62,7 +62,7 @@ class CountedNumbers:
         )
 
     def _linear(self, weights: Reals) -> tuple[Reals, Reals]:
-        """Returns estimates and standard deviations `[f]` of cells weighted by `[f, c]`."""
+        """Returns estimates `[f]` of sums of cells with weights `[f, c]`, and their stds `[f]`."""
         of_nodes = np.zeros((len(weights), len(self.cells.tree)))
         of_nodes[:, self.cells.nodes] = weights
         return self.agreed.linear(of_nodes)

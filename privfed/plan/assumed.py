@@ -74,7 +74,7 @@ class Assumed:
     """The adversary that a run's epsilon holds against, as its ledger states it.
 
     Attributes:
-      trusts: parties that the guarantee trusts, since they see less processed data.
+      trusts: parties that the guarantee trusts with data that are less processed than releases.
       trusted_parties: required behaviour of the parties of secure sums, for example of the server.
       colluders: largest number of clients or sites that may collude with the server; if clients add
         the noise in secure sums, a fraction of each cohort. None: any number, since the guarantee
@@ -254,7 +254,7 @@ def _colluders(config: Config) -> float:
 
 
 def _counted_noise(config: Config, limits: Limits, aborts: float) -> CountedNoise:
-    """Returns how the noise that counts is divided among the parties of sums within `limits`."""
+    """Returns the division of the counted noise among the parties of sums within `limits`."""
     protocol, size = config.row_hiding, config.sampler.size
     if config.joint_noise is not None:
         return NoiseOfPairs(size, config.joint_noise.pair_noise)

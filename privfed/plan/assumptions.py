@@ -52,7 +52,7 @@ def charged_against(
 def _trusted_as_well(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Raises `Incomposable` if only the earlier run trusts, or relies on, some party."""
+    """Returns `spending`. Raises `Incomposable` if only the earlier run relies on some party."""
     if more := sorted({*assumed.trusts} - {*now.trusts}):
         mend = "privacy.mechanism and secure.protocol"
         if more == [OWN_SITE] and now.sites_per_client is None:
@@ -72,7 +72,7 @@ def _trusted_as_well(
 def _against_as_many(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Reduces the charged noise to the part that remains with more colluders or Byzantine clients.
+    """Returns the charges with the noise that remains with more colluders or Byzantine clients.
 
     Raises `Incomposable` if no noise remains, or no bound is known.
     """
@@ -157,7 +157,7 @@ def _less(noise: Noise, ratio: float) -> Noise:
 def _at_as_many_sites(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Charges a client with rows at more sites than the earlier run declared.
+    """Returns the charges for a client with rows at more sites than the earlier run declared.
 
     In the earlier run each row's norm is at most C / s, for s declared sites. With rows at s' > s
     sites, only the event for s' such rows holds (rules of proof, section 9.4).

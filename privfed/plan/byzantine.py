@@ -132,7 +132,7 @@ def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
 
 
 def _proved(culprits: int, parties: str) -> str:
-    """States the number of parties proved to be Byzantine."""
+    """Returns a text with the number of parties proved to be Byzantine."""
     named = f"{culprits} {parties} were" if culprits != 1 else f"one of the {parties} was"
     return f"{named} proved to be Byzantine in secure sums"
 

@@ -320,7 +320,7 @@ def _charged(ledger: Ledger) -> list[Event]:
 
 
 def _planned(rounds: int, ledger: Ledger) -> Counter[Event]:
-    """Charges of the planned `rounds`; the charges made if the ledger states no plan."""
+    """Returns the charges of the planned `rounds`; without a stated plan, the ledger's charges."""
     stated = ledger.terms.get("planned")
     if stated is None or ledger.chosen is not None:
         return Counter(_charged(ledger))

@@ -106,7 +106,7 @@ def rules_by_sums() -> tuple[str, ...]:
 
 
 def rule_text(config: Config) -> str:
-    """Describes the input of the rule, and the number of Byzantine clients that it tolerates."""
+    """Returns a text on the rule's input, and the number of Byzantine clients that it tolerates."""
     rule, name = rule_of(config), config.names["rule"]
     sees = "on every client's row"
     if isinstance(rule, SumRule):

@@ -1,7 +1,7 @@
 """Clipping: the only place where a client's influence is bounded.
 
-*Adaptive clipping.* The clip follows a quantile of clients' norms, estimated with a small part of
-the privacy budget.
+*Adaptive clipping.* The clip (clipping norm C) follows a quantile of the norms of clients' updates,
+estimated with a small part of the privacy budget.
 
 Andrew, Thakkar, McMahan & Ramaswamy 2021, "Differentially private learning with adaptive clipping",
 Algorithm 1. With its clipped update, each client reports whether its *unclipped* norm is within the
@@ -74,7 +74,7 @@ class Split:
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """The factor on the count's coordinate with which update and count have the same noise."""
+        """Returns the factor on the count's coordinate that equalises the noise on both."""
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:
@@ -99,7 +99,7 @@ class AdaptiveClip(NoisedMechanism):
         return self.adaptive_clip
 
     def resolved(self, setting: Setting) -> Self:
-        """The mechanism with the `count_noise` that follows from the expected cohort size."""
+        """Returns the mechanism with the default `count_noise`, from the expected cohort size."""
         mechanism = super().resolved(setting)
         if not self.adaptive_clip or self.count_noise is not None:
             return mechanism
@@ -150,7 +150,7 @@ def share_within(noised_count: float, weight: float, divisor: float) -> float:
 
 
 _NUMBERS, _ELSEWHERE = 1 << 16, 1 << 26
-"""Sizes of a block in numbers: half a megabyte as float64 on a CPU, half a gigabyte elsewhere."""
+"""Numbers of values per block: half a megabyte as float64 on a CPU, half a gigabyte elsewhere."""
 
 
 def blocks(rows: Tensor) -> Iterator[slice]:
@@ -234,7 +234,7 @@ def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRo
 
 
 def _norms(rows: Tensor) -> Tensor:
-    """L2 norms `[c, 1]` of rows `[c, m]`, in float64."""
+    """Returns the L2 norms `[c, 1]` of rows `[c, m]`, in float64."""
     parts = [_block_norms(rows[:, block]) for block in blocks(rows)]
     if len(parts) == 1:
         return parts[0]

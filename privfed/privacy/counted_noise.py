@@ -61,9 +61,10 @@ class NoiseOfClients:
 class NoiseOfSites:
     """Noise that sites add in equal shares; at least `minimum` sites survive.
 
-    Colluding and Byzantine sites are counted together, as integers. With layers of noise each of m
-    survivors keeps at least 1 / (m - k) of (z C)^2, k the number of colluders for which the noise
-    was sized (`privfed.privacy.setting`), so m = `minimum` is the worst case there as well.
+    Colluding and Byzantine sites are counted together, as integers. With layers of noise, each of m
+    survivors keeps at least 1 / (m - k) of the variance (z C)^2. Here k is the number of colluders
+    for which the noise was sized (`privfed.privacy.setting`), so m = `minimum` is the worst case
+    for layers as well.
 
     Attributes:
       size: number of sites.
@@ -118,7 +119,7 @@ def counted_to_json(noise: CountedNoise) -> dict[str, Any]:
 
 
 def counted_from_json(stated: Mapping[str, Any]) -> CountedNoise:
-    """The noise stated by `counted_to_json`. Raises `KeyError` or `TypeError` if it is invalid."""
+    """Returns the noise that `counted_to_json` stated. Raises `KeyError` or `TypeError`."""
     facts = dict(stated)
     kind = _KINDS[facts.pop("among")]
     if not all(isinstance(fact, bool) or is_count(fact) for fact in facts.values()):

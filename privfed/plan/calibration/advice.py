@@ -43,7 +43,7 @@ _AWAY = PROMISES[ATTENDANCE]
 
 
 def assumptions(witness: Witness) -> dict[str, str]:
-    """Returns the operational assumptions of a sampler's proof: their meaning here, by name.
+    """Returns the meaning of each operational assumption of a sampler's proof, by name.
 
     Without privacy amplification, schedule and dropouts may be public, and the proof only needs a
     limit on the number of rounds in which a client takes part.

@@ -56,7 +56,7 @@ def part_of_sites(question: CalibrationQuestion) -> float | None:
 
 
 def refuse_contradictory_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for flags that need --sites without it, and that exclude it with it."""
+    """Raises `Refused` for flags that need --sites if it is absent, or exclude it if given."""
     if question.sites is None:
         _refuse_flags_without_sites(question)
         return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # help texts need no parts
 
 _ALL_BUT_ONE = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"
 _SPACINGS = ("separation", "slots")
-"""Constants of samplers: the number of rounds in which a client takes part once."""
+"""Keys of samplers that state the number of rounds in which a client takes part once."""
 RUN_FILE_KEYS = {"clients": "population", "size": "cohort"}
 """Flags by key of a run file, where the names differ."""
 _SOLVABLE = frozenset({"rate", "size", *_SPACINGS})

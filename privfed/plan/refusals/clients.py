@@ -77,7 +77,7 @@ def _states_weighed_by_examples(config: Config) -> Iterator[str]:
 
 
 def most_steps(config: Config) -> int:
-    """The largest number of local steps in a round; 0 if it depends on the client's examples."""
+    """Returns the largest number of local steps in a round; 0 if it depends on the examples."""
     if config.example_privacy:
         return config.example_privacy.steps(config.client.epochs)
     return config.client.steps
@@ -98,7 +98,7 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_not_at_the_server(config: Config) -> Iterator[str]:
-    """Refuses a server step under which the run's model is none of the objective's models."""
+    """Refuses a server step under which the run's model would equal no broadcast model."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "

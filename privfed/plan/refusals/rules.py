@@ -145,7 +145,7 @@ def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
-    """Refuses an adaptive clipping norm if the rule bounds its terms by the first norm."""
+    """Refuses an adaptive clipping norm if the rule bounds its terms by the initial norm."""
     if choice.by_sums and not choice.plain and choice.config.mechanism.adaptive:
         yield (
             "privacy.adaptive_clip is true, so the clip changes between rounds, but the terms of "

@@ -143,7 +143,7 @@ def _nothing_measured(config: Config) -> Iterator[str]:
 
 
 def _uncharged_stop(config: Config) -> Iterator[str]:
-    """Refuses early stopping by examples of training clients, which is not charged."""
+    """Refuses early stopping by a metric on examples of training clients, which is not charged."""
     protected = config.mechanism.private or config.client_mechanism.private
     by_test = config.evaluation.by == "test"
     if protected and by_test and config.data.holdout == "examples":

@@ -293,7 +293,7 @@ def _minimum_above_capacity(config: Config) -> Iterator[str]:
 
 
 def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
-    """Refuses `approximate` decrypted sums that parties other than the key holder would see."""
+    """Refuses `approximate` decrypted sums if parties other than the key holder see them."""
     if config.protocol.approximate and config.mechanism.trust != "server":
         yield (
             f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, but "

@@ -160,7 +160,7 @@ class Banded(CorrelatedMechanism):
         return self._noise() * prefix_noise(self.coefficients(), rounds)
 
     def noise_on_update(self, size: int = 1) -> float:
-        """The standard deviation of Z, in clips. Raises `Refused` if sums are inexact."""
+        """Returns the std of Z, in clipping norms. Raises `Refused` if sums are inexact."""
         std = self.std()
         if self.toeplitz is not None:
             refuse_inexact(std, size)

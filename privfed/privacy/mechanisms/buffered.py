@@ -140,7 +140,7 @@ class Buffered(CorrelatedMechanism):
         return f"over all rounds by {self.buffers} buffer{'s' * (self.buffers > 1)}, {solved}"
 
     def coefficients(self) -> NDArray[np.float64]:
-        """First column of C over the rounds for which it was optimised; [1] before that."""
+        """Returns the first column of C, over the rounds of its optimisation; [1] before that."""
         if self.decays is None:
             return np.ones(1)
         return self._solved().column(max(self.solved_for, 1))

@@ -36,7 +36,7 @@ from privfed.privacy.noise.gaussian_on_grid import (
 from privfed.sampling.cohort import Witness
 
 _BATCH_SIZE = 1 << 17
-"""Numbers per thread whose noise is drawn and added at once."""
+"""Number of coordinates per thread whose noise is drawn and added at once."""
 
 
 class CentralGaussian(AdaptiveClip):
@@ -92,7 +92,7 @@ class CentralGaussian(AdaptiveClip):
         return CentralGaussian(clip=clip)
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise standard deviation on a sum, in clips. Raises `Refused` if inexact."""
+        """Returns the noise std on a sum, in clipping norms. Raises `Refused` for inexact sums."""
         refuse_inexact(self._noise(), size)
         return self._split().update if self.adaptive_clip else self._noise()
 
@@ -109,8 +109,9 @@ class CentralGaussian(AdaptiveClip):
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
         """Adds the noise of `part` of the sum; parts that cover the sum add all of its noise.
 
-        If several processes compute the sum, one of them adds the noise N(0, (z C)^2) to a number,
-        independently of all other numbers: the release is distributed as with one process.
+        If several processes compute the sum, exactly one of them adds the noise N(0, (z C)^2) to
+        each coordinate, independently of all other coordinates: the release is distributed as with
+        one process.
         """
         require_bounded(total, self._norm(state))
         sums = total.total.clone()
@@ -163,7 +164,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
     @abstractmethod
     def std(self) -> float:
-        """The standard deviation of Z, and of the first round's noise, in clipping norms."""
+        """Returns the std of Z, which is that of the first round's noise, in clipping norms."""
 
     def noise_on_update(self, size: int = 1) -> float:
         return self.std()

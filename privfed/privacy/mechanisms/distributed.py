@@ -216,7 +216,7 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
         return super()._largest_std() * (4 if self._planned_setting().sites else 1)
 
     def _least_shares(self) -> tuple[float, float]:
-        """Lower bounds on the variances of one party's counted noise, and of each of its layers.
+        """Returns lower bounds on the variance of one party's counted noise, and of each layer.
 
         The bounds hold for every number of parties that a sum may have.
         """

@@ -76,7 +76,7 @@ class LocalGaussian(NoisedMechanism):
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise standard deviation on the sum of all participants, in clips."""
+        """Returns the noise standard deviation on the sum of all messages, in clipping norms."""
         if self._sites:
             refuse_inexact(self._noise(), size)
         return self._noise() * math.sqrt(self._sites or size)

@@ -149,7 +149,7 @@ class PairwiseGaussian(NoisedMechanism):
         return Event(noise, witness.sampler, REPLACE_ONE)
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise standard deviation on the sum of `size` rows, in clips.
+        """Returns the noise standard deviation on the sum of `size` rows, in clipping norms.
 
         Raises `Refused` if the noise is not exact on the grid of the rows.
         """

@@ -101,7 +101,7 @@ def relative_noise(sums: Numbers, sensitivity: float) -> float:
 
 
 def entry_counts(rounds: int) -> Numbers:
-    """The number of rows `[rounds]` in which each entry of a Toeplitz column occurs: T, ..., 1."""
+    """Returns the numbers of rows in which each entry of a Toeplitz column occurs: T, ..., 1."""
     return np.arange(rounds, 0, -1, dtype=float)
 
 
@@ -150,7 +150,7 @@ def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
 
 
 def _searched(start: Numbers, rounds: int) -> Numbers:
-    """The free coefficients to which L-BFGS converges, restarted without its curvature memory."""
+    """Returns the free coefficients to which L-BFGS converges; restarts reset its memory."""
     at, least = start, math.inf
     for _ in range(_RESTARTS if len(start) else 0):
         result = minimize(
@@ -220,7 +220,7 @@ class Buffers:
         return relative_noise(self.inverse_sums(rounds), sensitivity / math.sqrt(participations))
 
     def inverse_sums(self, rounds: int) -> Numbers:
-        """The prefix sums `[rounds]` of the column of C^-1, which is the column of A C^-1."""
+        """Returns the prefix sums `[rounds]` of the column of C^-1: the column of A C^-1."""
         decays, outputs = self.inverse()
         return _sums(1 - decays, outputs, rounds)
 
@@ -320,7 +320,7 @@ def _outputs(across: Numbers, among: Numbers) -> Numbers:
 
 
 def _sums(distances: Numbers, outputs: Numbers, rounds: int) -> Numbers:
-    """The prefix sums `[rounds]` of the buffered column of decays 1 - `distances`, below 1."""
+    """Returns prefix sums `[rounds]` of the buffered column of decays 1 - `distances`, below 1."""
     sums = np.ones(rounds)
     for distance, output in zip(distances, outputs, strict=True):
         sums += output * (1 - powers(1 - distance, rounds)) / distance

@@ -37,7 +37,7 @@ class PairwiseNoise:
         return math.hypot(self.alone, self.shared * math.sqrt(self.clients - 1))
 
     def of_sum(self, rows: int) -> float:
-        """The noise standard deviation on a sum of `rows`; shared noise cancels over all."""
+        """Returns the noise standard deviation on a sum of `rows` rows; pairs within it cancel."""
         apart = rows * max(self.clients - rows, 0)
         return math.hypot(self.alone * math.sqrt(rows), self.shared * math.sqrt(apart))
 

@@ -213,11 +213,11 @@ class Layers:
         return len(self.boundaries(clients)) - 1
 
     def layers_kept(self, clients: int, gone: int) -> int:
-        """Returns i, the number of layers kept with `gone` dropouts; beyond T, all layers."""
+        """Returns i, the number of layers kept after `gone` dropouts; all layers if above T."""
         return min(bisect.bisect_left(self.boundaries(clients), gone), self.count(clients))
 
     def fewer(self, clients: int, gone: int) -> int:
-        """Returns how many survivors (never all) keep one layer less than `layers_kept`."""
+        """Returns the number of survivors (never all) that keep `layers_kept` - 1 layers."""
         until = self.layers_kept(clients, gone)
         if not until or gone > self.most_dropouts(clients):
             return 0
@@ -303,5 +303,5 @@ def _spends(clients: int, colluders: int, before: int, until: int, waste: float)
 
 
 def _fewer(counted: int, before: int, until: int, gone: int) -> int:
-    """Returns how many of `counted` clients keep one layer less after `gone` dropouts."""
+    """Returns the number of `counted` clients that keep one layer less after `gone` dropouts."""
     return (until - gone) * (counted - before) // (until - before)

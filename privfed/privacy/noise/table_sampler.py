@@ -151,7 +151,7 @@ class Guide:
 
 
 def guide(words: Leading, first: int) -> Guide:
-    """The guide of a table whose entries begin with `words` `[m]`, in order, from a draw `first`.
+    """Returns the guide of a table whose entries begin with `words` `[m]`, from a draw `first`.
 
     Draws beyond 16 bits and a sign, and draws in crowded buckets, are searched instead.
     """
@@ -169,7 +169,7 @@ def guide(words: Leading, first: int) -> Guide:
 _WORK = 512
 """Bits of the weights."""
 _BLOCK = 1 << 16
-"""Draws per block, which fits the processor's cache."""
+"""Number of draws per block, which fits the processor's cache."""
 _FEW = 1 << 14
 """Largest number of draws for which no guide is made."""
 LARGEST_STD = 20_000.0
@@ -206,7 +206,7 @@ class DistributionTable:
         return drawn
 
     def blocks(self, source: Uniforms, count: int) -> Iterator[tuple[slice, NDArray[np.int32]]]:
-        """Yields `count` draws from the numbers of `source` in blocks, with each block's place.
+        """Yields `count` draws from the numbers of `source` in blocks: a slice and its draws.
 
         A block is valid until the next one is requested.
         """
@@ -248,7 +248,7 @@ class DistributionTable:
 
 @functools.lru_cache(maxsize=32)
 def _guided(table: DistributionTable) -> Guide:
-    """Returns the guide of a table, of two megabytes."""
+    """Returns the guide of a table (two megabytes)."""
     return guide(table.words, table.first)
 
 
