@@ -4,7 +4,7 @@ Parsers are recursive, as is code that processes their results: a few hundred ne
 a RecursionError, which callers do not expect for invalid input. The project's own documents are far
 less nested.
 
-One encoder converts dataclasses to JSON objects, field by field.
+`Encoded` converts dataclasses to JSON objects, field by field.
 """
 
 from __future__ import annotations

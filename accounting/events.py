@@ -1,8 +1,8 @@
 """Events: the release of a round, and the meaning of its guarantee.
 
-An *event* is one round. It names the randomised mechanism, the sampler, and the adjacency relation
-of its guarantee, so that a noise multiplier cannot be combined with another sampler's
-amplification. Mechanisms emit events; users never build them to account for a run.
+An *event* describes one round. An event names the randomised mechanism, the sampler, and the
+adjacency relation of its guarantee, so that a noise multiplier cannot be combined with another
+sampler's amplification. Mechanisms emit events; users never build them to account for a run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Event(Encoded):
       unit: unit of privacy: "client" (all examples of one client, user-level privacy) or "example"
         (one example of one client).
       slack: upper bound on the total variation distance, on either neighbour, between `release` and
-        the executed mechanism, which may abort visibly or sample its noise almost exactly. It is
+        the executed mechanism, which may abort visibly or sample its noise almost exactly. Slack is
         charged to delta (`accounting.slack`).
     """
 

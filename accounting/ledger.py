@@ -5,8 +5,8 @@ guarantee (and the spending of earlier runs over the same population), one `defi
 distinct event, one `charge` line per round. A change of the budget during a run is stated by a
 further `define` line, of the run's own event, with a `budget`: older versions read it as an event
 that is never charged. The ledger holds only rules (the sampling rate, never the cohort), so
-publishing the ledger reveals nothing about clients. It holds everything that an accountant needs,
-so epsilon can be recomputed from it years later.
+publishing the ledger reveals nothing about clients. The ledger holds everything that an accountant
+needs, so epsilon can be recomputed from it years later.
 
 The head may be stored in a separate file (`accounting.heads`), by which truncation is detected.
 

@@ -208,8 +208,8 @@ def _placements(honest: Tensor, count: int) -> Iterator[Tensor]:
 def _honest(n: int, count: int) -> Iterator[Tensor]:
     """Yields four sets of `n` honest rows `[n, d]`.
 
-    These are two clouds, one set of two distant groups, and one with an outlier. In the third, the
-    smaller group has `count` rows (at least one), and neither center is 0.
+    The sets are two clouds, one set of two distant groups, and one set with an outlier. In the
+    third, the smaller group has `count` rows (at least one), and neither center is 0.
     """
     for d, seed in ((5, 0), (2, 2)):
         yield _cloud(n, d, seed)

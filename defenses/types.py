@@ -96,7 +96,7 @@ class RowRule(Rule):
     """A rule that sees every client's row.
 
     Rows that are not finite, or so long that their squares overflow (`defenses.finite`), are left
-    out. They may belong to honest clients whose training diverged, so the assumed number of
+    out. Such rows may belong to honest clients whose training diverged, so the assumed number of
     Byzantine rows is unchanged for the remaining rows, or reduced to what the rule tolerates among
     them. If no row remains, the aggregate is zero. Rows are never modified, and their dtype is
     kept.

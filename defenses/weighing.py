@@ -248,9 +248,9 @@ class Admitted:
 
     *Rows left out*: of the n rows with at most f Byzantine ones, m are not usable. The number of
     Byzantine rows among these m is unknown. Among the n - m others there are at most f, and the
-    rule receives f or the most that it tolerates among n - m. This bounds the Byzantine rows if all
-    m were honest and f is still tolerated. It also bounds them if all m were Byzantine, as the
-    number that a rule tolerates falls by at most one with each row.
+    rule receives f or the most that it tolerates among n - m. That number bounds the Byzantine rows
+    if all m were honest and f is still tolerated. It is also a bound if all m were Byzantine, as
+    the number that a rule tolerates falls by at most one with each row.
     """
 
     rows: Tensor

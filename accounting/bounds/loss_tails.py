@@ -70,8 +70,7 @@ class _Tail:
                 return None
 
     def _vanishing(self, delta: float, start: int) -> int | None:
-        """Returns the first index with mass delta above if exp(-loss) underflows there, else None.
-        """
+        """Returns the first index with mass delta where exp(-loss) is 0 in float64, or None."""
         if self._lower[start] > 0.0:
             return None
         reached = (self._lower[start + 1 :] == 0.0) & (self._upper[start + 1 :] >= delta)

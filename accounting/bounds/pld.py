@@ -156,10 +156,10 @@ def _gaussian(z: float, rate: float, grid: float) -> Any:
 def _grid(counts: Counts) -> float:
     """Returns the grid step of privacy losses: any is valid, a finer one is tighter and slower.
 
-    It is a tenth of the smallest standard deviation of one event's loss, within fixed limits, but
-    never so fine that the losses of one event, or of all events together (estimated by RDP), need
-    more than 300,000 points. If the number of points determines the step, it is a power of 2^(1/4),
-    so a search over rounds reuses the grid.
+    The step is a tenth of the smallest standard deviation of one event's loss, within fixed limits,
+    but never so fine that the losses of one event, or of all events together (estimated by RDP),
+    need more than 300,000 points. If the number of points determines the step, it is a power of
+    2^(1/4), so a search over rounds reuses the grid.
     """
     spread = min(_loss_std(release) for release in counts)
     tops = [_loss_reach(release) for release in counts]

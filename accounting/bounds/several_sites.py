@@ -30,10 +30,10 @@ each site one, and publish the sites' sums; the round is post-processing of thes
 independent, so this is a product of s pairs: s times the divergence of Poisson(q) at z / sqrt(s).
 
 *Skellam noise* (`at_several_sites`): parallel rows are not its worst case, and the mixture has no
-proof. It is divisible into s Skellams of variance mu / s: the split, s events of Poisson(q), is the
-bound. Sums of discrete Gaussians are charged as `Gaussian` if the standard deviation of each is at
-least three steps. Charged as `DiscreteGaussians` they are not divisible, and have no bound at more
-than one site.
+proof. Skellam noise is divisible into s Skellams of variance mu / s: the split, s events of
+Poisson(q), is the bound. Sums of discrete Gaussians are charged as `Gaussian` if the standard
+deviation of each is at least three steps. Charged as `DiscreteGaussians` they are not divisible,
+and have no bound at more than one site.
 
 *The privacy loss* at x is l(x) = log sum_j p_j exp((j x - j^2 / 2) / z^2), increasing in x from
 log p_0. Its inverse is found by Newton's method here: dp-accounting's mixture of Gaussians inverts

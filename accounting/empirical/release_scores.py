@@ -126,7 +126,7 @@ def _log_ratio(
     """Returns, for each of `values` `[n]`, the log ratio of its counts on side 1 and on side 0.
 
     Values are counted in the first quarter of the releases; values of that quarter are counted in
-    the second. One half is added to both counts.
+    the second. The number 1/2 is added to both counts.
     """
     _, which = np.unique(values, return_inverse=True)
     ratios = []

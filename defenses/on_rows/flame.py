@@ -28,8 +28,8 @@ class Flame(DrawnWeights):
     Byzantine rows aligned with honest ones are admitted (no kappa), and atypical honest rows are
     excluded. One Gram matrix, O(n^2 d).
 
-    The noise is meant to remove a backdoor. It gives no privacy guarantee: rows are not bounded
-    beforehand, and the ledger charges nothing for it.
+    The noise is meant to remove a backdoor. The noise gives no privacy guarantee: rows are not
+    bounded beforehand, and the ledger charges nothing.
 
     Source: Nguyen, Rieger, Chen, Yalame, Möllering, Fereidooni, Marchal, Miettinen, Mirhoseini,
     Zeitouni, Koushanfar, Sadeghi & Schneider 2022, "FLAME: taming backdoors in federated learning",

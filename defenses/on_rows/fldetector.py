@@ -29,11 +29,11 @@ class FlDetector(HistoryRule):
     removed permanently. At most `byzantine` clients of a cohort are removed in all, those of the
     highest scores first.
 
-    That bound is an addition to the published rule, in which removals are unbounded. Gap statistics
-    find two groups even in scores without any Byzantine client: for uniform scores of 12, 40 and
-    100 clients, in 14, 20 and 19 % of the judgements. Repeated in each round, they would eventually
-    remove nearly all clients. With `byzantine` = 0 the rule is therefore the median, and without an
-    attack up to `byzantine` honest clients may be removed.
+    The bound of `byzantine` removals is an addition to the published rule, in which removals are
+    unbounded. Gap statistics find two groups even in scores without any Byzantine client: for
+    uniform scores of 12, 40 and 100 clients, in 14, 20 and 19 % of the judgements. Repeated in each
+    round, they would eventually remove nearly all clients. With `byzantine` = 0 the rule is
+    therefore the median, and without an attack up to `byzantine` honest clients may be removed.
 
     Needs rows, client identities, the model, and d + N + 3 numbers per client (its last update, N
     scores); per run, 2 N + 2 vectors. Only clients that took part in the round before are

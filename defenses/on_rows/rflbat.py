@@ -34,8 +34,8 @@ class Rflbat(DrawnWeights):
 
     Source: Wang, Zhai, Zhan & Xia 2022, "RFLBAT: a robust federated learning algorithm against
     backdoor attack" (arXiv 2201.03772), following what published reimplementations agree on,
-    including the thresholds 10 and 4. They differ in the space that is clustered, which here is
-    that of the components (`defenses.kmeans`).
+    including the thresholds 10 and 4. The reimplementations differ in the space that is clustered,
+    which here is that of the components (`defenses.kmeans`).
 
     >>> import torch
     >>> rows = torch.tensor([[1.0, 0.3], [0.9, -0.4], [1.2, 0.0], [-9.0, 9.0], [-9.0, 9.1]])

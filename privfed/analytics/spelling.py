@@ -3,8 +3,9 @@
 A word falls into one of a few public buckets. At each of many positions it adds 1 to one of 16
 counts: for the two halves of every letter, for the padding of a short word, and for a checksum. In
 a bucket with a single word, the largest count at each position spells it. Only these sums are
-released, so a recovered word is post-processing. It needs neither a threshold nor a separate
-delta, and any secure sum can be used. An aggregator that sees the words themselves needs the
+released, so a recovered word is post-processing. The method needs neither a threshold nor a
+separate delta, and any secure sum can be used. An aggregator that sees the words themselves needs
+the
 threshold of Korolova, Kenthapadi, Mishra & Ntoulas 2009.
 
 *Limits*: the method misses words of few clients, words that share a bucket with a more frequent

@@ -35,8 +35,9 @@ class Cosines:
         """Returns canaries' scores `[K]`: "iterates" from single releases, "final" from their sum.
 
         The scores do not depend on the secret bits. "iterates" removes components that all releases
-        share, such as the model's path. This also hides canaries that take part in every round,
-        which "final" shows. With a single release both scores agree, and only "final" is returned.
+        share, such as the model's path. The removal also hides canaries that take part in every
+        round, which "final" shows. With a single release both scores agree, and only "final" is
+        returned.
         """
         if len(self.by_release) == 1:
             return {"final": self.final}

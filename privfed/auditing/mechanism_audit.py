@@ -147,7 +147,7 @@ class MechanismAudit(Verdicts):
     releases: int
     event: Event
     evaluation: MechanismAudit | None = None
-    """The same test of evaluation rounds, if there are any."""
+    """The result of the same tests of evaluation rounds; None if there are none."""
 
     @property
     def p_value(self) -> float:

@@ -1,8 +1,8 @@
 """Earlier runs over the same population, whose spending counts before a new run starts.
 
-The guarantee of the new run then covers a client over all of these runs together. This needs three
-conditions. The runs must have the same clients. A client whose data an earlier run published must
-not be claimed as covered now. A run that was counted must not have spent more since.
+The guarantee of the new run then covers a client over all of these runs together. That guarantee
+needs three conditions. The runs must have the same clients. A client whose data an earlier run
+published must not be claimed as covered now. A run that was counted must not have spent more since.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scenarios that test a mechanism: the clients' messages, the population, and the noise.
 
-Clients are not trained. One of them, the target, sends the message that reveals it most. The others
-send zeros, or a message against which the target is most visible.
+Clients do not train. One client, the target, sends the message that reveals its participation most.
+The others send zeros, or a message against which the target is most visible.
 
 For sums over sites, the scenario shows the joint view of the server and colluding sites in the
 worst tolerated case: as few sites survive and as many of these collude as tolerated. The colluders'
@@ -171,7 +171,7 @@ class Scenario:
 class TakesAll:
     """A sampler that samples all clients, for claims that hold if participation is known.
 
-    It makes the same claims as `sampler`, and its cohorts count as having `size` clients.
+    Its claims are those of `sampler`, and the divisor is that of cohorts of `size` clients.
     """
 
     sampler: Sampler

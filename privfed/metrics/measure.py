@@ -165,7 +165,7 @@ class Measure(Part):
     def count(self, scoring: Scoring) -> Count:
         """Returns the kind of count that divides the estimate.
 
-        It is `Count.APART` if some examples cannot be scored.
+        The kind is `Count.APART` if some examples cannot be scored.
         """
         return Count.APART if scoring.sequences else Count.SHARED
 

@@ -1,6 +1,6 @@
 """The adversary model of a guarantee, as ledgers state it.
 
-It consists of the trusted parties, the conditions on parties of secure sums, the numbers of
+The model consists of the trusted parties, the conditions on parties of secure sums, the numbers of
 colluding and of Byzantine clients or sites, and the number of sites per client.
 `privfed.plan.assumptions` composes runs whose adversaries differ.
 """
@@ -191,7 +191,8 @@ class Assumed:
     def under(self, now: Assumed) -> Self:
         """Returns the assumptions that hold after charges were recomputed for the adversary `now`.
 
-        Each number becomes the larger one of the two. None, which allows any number, remains None.
+        Each number becomes the larger of its values in both assumptions. None, which allows any
+        number, remains None.
         """
         size = max((noise.size for noise in self.noise), default=1)
         byzantine, share = None, 0.0

@@ -1,7 +1,7 @@
 """The guarantees of a run composed over the earlier runs that it counts.
 
-These are the guarantee that the budget limits (`ledger_guarantee`), the one against the other party
-of distributed noise, the one for examples of silos, and the one for all planned rounds.
+There are four: the guarantee that the budget limits (`ledger_guarantee`), the guarantee against the
+other party of distributed noise, that for examples of silos, and that for all planned rounds.
 """
 
 from __future__ import annotations

@@ -138,9 +138,9 @@ def _ratio(config: Config, evaluating: Config) -> float:
 def variance_weight(witness: Witness) -> float:
     """Returns the weight w of a round, which takes about w / z^2 of the variance budget.
 
-    It is q^2 for secret sampling with rate q, and q if a client takes part in a fixed schedule. For
-    a secret slot among B, drawn anew in each epoch, the log-likelihood ratio of an epoch has
-    variance about 1 / (B z^2).
+    The weight is q^2 for secret sampling with rate q, and q if a client takes part in a fixed
+    schedule. For a secret slot among B, drawn anew in each epoch, the log-likelihood ratio of an
+    epoch has variance about 1 / (B z^2).
     """
     if isinstance(witness.release, RandomAllocation):
         return witness.rate**2 * witness.separation

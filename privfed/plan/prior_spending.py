@@ -225,7 +225,8 @@ class Priors:
     def uncovered(self) -> str:
         """The reason why guarantees over these runs do not cover an initial model; "" otherwise.
 
-        This includes the initial models of the earlier runs, whose releases depend on them.
+        The initial models of the earlier runs count as well, since these runs' releases depend on
+        them.
         """
         heads: dict[str, set[str]] = {}
         for prior in self.runs:
@@ -275,8 +276,8 @@ def charged_under(
 ) -> Spending:
     """Returns a run's charges for a guarantee other than that of the budget.
 
-    The ledger's terms state under `key` the event of a training round for that guarantee. They also
-    map the charged event of an evaluation round to its event for that guarantee.
+    The ledger's terms state under `key` the event of a training round for that guarantee. The terms
+    also map the charged event of an evaluation round to its event for that guarantee.
 
     Args:
       ledger: the run's ledger.

@@ -79,9 +79,9 @@ def limits_of_rare_aborts(
     A cohort that is too small aborts visibly, and so reveals something about the secret sampling.
     In every exchange, (1 + e^epsilon) times the probability of such an abort is added to delta,
     with the `epsilon` of all rounds (rules of proof, section 4). The smallest admitted cohort is
-    the largest size for which the total over all rounds is at most a thousandth of delta. It is at
-    least the size that the protocol's guarantee needs, and at most the size that the protocol's
-    threshold requires. A configured size is kept.
+    the largest size for which the total over all rounds is at most a thousandth of delta. That size
+    is at least the size that the protocol's guarantee needs, and at most the size that the
+    protocol's threshold requires. A configured size is not changed.
 
     Args:
       config: the run.

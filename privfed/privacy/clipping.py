@@ -9,10 +9,10 @@ clip C, as b - 1/2 with b in {0, 1}. From the noised sum of these numbers, with 
 
     b~ = 1/2 + (sum (b_k - 1/2) + N(0, sigma_b^2)) / m,     C <- C exp(-rate (b~ - quantile)).
 
-One release, one event. Noise of standard deviation z_delta C on the update and sigma_b on the count
-is one Gaussian mechanism of multiplier z, z^-2 = z_delta^-2 + (2 sigma_b)^-2 (theorem 1 there):
-update and count are coordinates of one vector, in which the count is weighted so that both have the
-same noise standard deviation. The joint sensitivity is S:
+The two sums are one release and one event. Noise of standard deviation z_delta C on the update and
+sigma_b on the count is one Gaussian mechanism of multiplier z, z^-2 = z_delta^-2 + (2 sigma_b)^-2
+(theorem 1 there): update and count are coordinates of one vector, in which the count is weighted so
+that both have the same noise standard deviation. The joint sensitivity is S:
 
     S = sqrt(C^2 + weight^2 / 4),   weight = z_delta C / sigma_b,   z S = z_delta C.
 

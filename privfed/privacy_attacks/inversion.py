@@ -28,8 +28,8 @@ class ViewQuality:
     """The reconstructions `x` `[N, *features]` from one view, and their quality `[N]`.
 
     `ssim` is empty if examples are not images. `labels` is the fraction of labels that were
-    recovered. It is None without an update, and for a sum of several clients, where the adversary
-    does not know the owner of a label.
+    recovered; None without an update, and for a sum of several clients, in which the adversary does
+    not know the owner of a label.
     """
 
     view: View

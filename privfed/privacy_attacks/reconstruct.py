@@ -1,4 +1,4 @@
-"""One reconstruction: estimates the training examples of an observed update."""
+"""Reconstruction of training examples from one observed update."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def update_function(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns the function (x `[B, *features]`, y `[B]`) -> w_S - w_0 `[d]` of local training.
 
-    It starts from w_0 = `params` `[d]` and takes `steps` full-batch steps of plain local SGD, w_s =
-    w_(s-1) - lr * gradient of the mean loss on all of x. These are the steps of `LocalTrainer` with
-    as many epochs and a batch that holds all examples. The function is differentiable in x, through
-    all steps.
+    Training starts from w_0 = `params` `[d]` and takes `steps` full-batch steps of plain local SGD,
+    w_s = w_(s-1) - lr * gradient of the mean loss on all of x. These are the steps of
+    `LocalTrainer` with as many epochs and a batch that holds all examples. The function is
+    differentiable in x, through all steps.
 
     Args:
       network: the network.

@@ -1,15 +1,15 @@
 """Canary clients: synthetic clients that test a run's claim from inside.
 
 Each of K canaries realises one of two neighbouring datasets of the run's adjacency relation,
-selected by a fair secret bit (`privfed.auditing.canaries.inclusion`, which has the proof). It is
-subject to the run's own sampler, sites, secure sum and clipping. Whenever a canary is sampled, it
-sends a row along its own random direction, long enough to be clipped. Each release is then
+selected by a fair secret bit (`privfed.auditing.canaries.inclusion`, which has the proof). A canary
+is subject to the run's own sampler, sites, secure sum and clipping. Whenever a canary is sampled,
+it sends a row along its own random direction, long enough to be clipped. Each release is then
 multiplied with every direction.
 
 Canaries depend on no client's data, and sampling rate and divisor stay as configured, so the
 guarantee of real clients is the one charged. Bits and directions follow from a key under private/.
-They and the recorded products stay secret until the run ends. For the trained model, canaries' rows
-are noise.
+Bits, directions and the recorded products stay secret until the run ends. For the trained model,
+canaries' rows are noise.
 
 *Adaptive clipping* (`Mechanism.adaptive`) uses a sum of b - 1/2 over all rows, with a fixed
 divisor, where b = 1 for a row within the clipping norm. A fraction of the canaries sends rows just

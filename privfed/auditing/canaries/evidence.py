@@ -5,9 +5,9 @@ train, only the second adversary is scored. Each canary gets one score per adver
 `accounting.empirical` tests these scores. An *estimate* assumes Gaussian scores and may err in
 either direction; it uses the largest cosine of a round, or the cosine with the final model, as
 Andrew et al. 2024. A *lower bound* holds with its confidence, however the canaries affect each
-other. Two further bounds are tighter, but conditional, and never refute a run's claim. One holds if
-the run's trade-off function is Gaussian. The other, which splits the canaries, holds if they do not
-affect each other, as is nearly the case for random directions.
+other. Two further bounds are tighter, but conditional, and never refute a run's claim. The first
+holds if the run's trade-off function is Gaussian. The second, which splits the canaries, holds if
+they do not affect each other, as is nearly the case for random directions.
 """
 
 from __future__ import annotations

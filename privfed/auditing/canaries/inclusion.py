@@ -42,10 +42,10 @@ A secure sum has at most N + K clients (`privfed.plan.sum_limits`). The probabil
 charged for any population from nine tenths of N to N + K (`privfed.secure.aborts`). In a secure sum
 canaries are clients like others: they round, mask and drop out by the same code, and sample their
 noise shares from the same generator. Their directions and bits are kept, but their noise shares are
-not, and no party knows them. A canary's noise share therefore counts like any client's. This holds
-for sums simulated in one process, which generates all clients' noise. Where clients are on separate
-machines, the party that generated the canaries would know a part of the noise, so canaries are
-refused (`privfed.plan.refusals.sampling`).
+not, and no party knows them. A canary's noise share therefore counts like any client's. These
+arguments hold for sums simulated in one process, which generates all clients' noise. Where clients
+are on separate machines, the party that generated the canaries would know a part of the noise, so
+canaries are refused (`privfed.plan.refusals.sampling`).
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ TAILS: Mapping[str, int] = {ADD_REMOVE: 0, ZERO_OUT: 0, REPLACE_ONE: -1}
 def number_of_nothing(rule: SumRule | RowRule) -> float:
     """Returns the number that fills a participating client's row so that it adds zero under `rule`.
 
-    It is zero, unless the rule's center moves or its terms count rows. Then it is NaN: a row that
-    is not finite adds nothing (`SumRule`), while a row of zeros adds its difference from the
-    center.
+    The number is zero, unless the rule's center moves or its terms count rows. Then the number is
+    NaN: a row that is not finite adds nothing (`SumRule`), while a row of zeros adds its difference
+    from the center.
     """
     counts = isinstance(rule, SumRule) and (rule.remembers or rule.uploads > 1 or rule.extra > 0)
     return math.nan if counts else 0.0

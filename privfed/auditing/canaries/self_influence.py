@@ -6,7 +6,7 @@ an example is a better canary if its gradient is longer, up to the length at whi
 clipped, and if its gradient is less aligned with others. Gradients of canaries orthogonal to all
 others: Nasr et al. 2023, "Tight auditing of differentially private machine learning". Canaries
 optimised through training: Boglioni et al. 2025, "Optimizing canaries for privacy auditing with
-metagradient descent". This module uses the first order of that objective, and only public
+metagradient descent". The worth here is the first order of that objective, and uses only public
 information.
 """
 

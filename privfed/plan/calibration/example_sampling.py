@@ -1,9 +1,9 @@
 """Compares sampling of examples (ELS) with sampling of clients (ULS) at the same epsilon.
 
-Both release, in each step, the sum of clipped gradients of a batch with Gaussian noise, protect one
-client with all examples under add/remove, and average over the same expected number of examples
-(Charles et al. 2024, arXiv 2407.07737: example-level and user-level sampling at a fixed compute
-budget).
+Both methods release, in each step, the sum of clipped gradients of a batch with Gaussian noise.
+Both protect one client with all examples under add/remove, and average over the same expected
+number of examples (Charles et al. 2024, arXiv 2407.07737: example-level and user-level sampling at
+a fixed compute budget).
 
 *ELS*: each of at most G examples of a client is in the batch by its own Bernoulli draw; the
 gradient of each example is clipped to C. *ULS*: clients are sampled; a sampled client draws G of

@@ -51,9 +51,10 @@ class Buffered(CorrelatedMechanism):
 
     *Sensitivity*: rows are clipped to L2 norm `clip`, and the sampler enforces a separation of b
     rounds between two participations of a client. The client's columns of C overlap. As the column
-    is nonnegative and never increases (which is verified for the recorded numbers), T rounds change
-    C x by at most the norm of the sum of its columns at distances of b, in clips
-    (`accounting.bounds.toeplitz_sensitivity`), including updates that depend on earlier releases.
+    is nonnegative and never increases (which is verified for the recorded numbers), a client
+    changes C x over T rounds by at most the norm of the sum of the columns of C at distances of b,
+    in clipping norms (`accounting.bounds.toeplitz_sensitivity`), even if updates depend on earlier
+    releases.
 
     *Sampling*: cyclic, or full. T rounds are one Gaussian, and so is each prefix of them: the event
     of a round is `BufferedToeplitz`. A secret slot gives no amplification here: overlapping windows

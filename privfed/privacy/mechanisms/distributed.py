@@ -94,10 +94,10 @@ class SkellamNoise(InLayers):
 
     Releases (sum of encoded, clipped updates + Skellam of variance (z C)^2 or more) / (q N).
 
-    As `discrete_gaussian`, except for the noise and its accounting: any variance has a proof, but
-    only by Rényi divergences, which cost 7 to 12 % more noise. Their bound also depends on the L1
-    norm of encoded rows, at most min(sqrt(d), L2) times the L2 norm, d the padded length. Privacy
-    against readers is amplified under Poisson sampling only.
+    The same as `discrete_gaussian`, except for the noise and its accounting: any variance has a
+    proof, but only by Rényi divergences, which cost 7 to 12 % more noise. Their bound also depends
+    on the L1 norm of encoded rows, at most min(sqrt(d), L2) times the L2 norm, d the padded length.
+    Privacy against readers is amplified under Poisson sampling only.
 
     Source: Agarwal, Kairouz & Liu 2021.
     """

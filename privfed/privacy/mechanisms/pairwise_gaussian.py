@@ -63,9 +63,9 @@ class PairwiseGaussian(NoisedMechanism):
     sensitivity 2 C by `clip_rows`, so the event is Gaussian(z / 2), z = s / C the multiplier
     (zero-out: Gaussian(z)). The list of participants is public.
 
-    *Sampling*: all clients in each round (`full`), without amplification. They know each other
-    (their keys) from a list fixed before the run, never from the server: if the server announced
-    only few other clients, a client would have only the noise of these few pairs.
+    *Sampling*: all clients in each round (`full`), without amplification. Clients know each other's
+    keys from a list fixed before the run, never from the server: if the server announced only few
+    other clients, a client would have only the noise of these few pairs.
 
     *Dropouts*: a dropout leaves its partners' noise unchanged. The view is then a part of the n
     rows, a post-processing; no secret of an absent client is revealed, unlike with masks. A client

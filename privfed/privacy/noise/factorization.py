@@ -120,9 +120,9 @@ _OVERFLOWN = 1e6
 def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
     """Returns the coefficients (c_0 = 1, c_1, ...) of at most `bands` bands for a run of `rounds`.
 
-    They are multiples of `UNIT` in [0, 1], and never noisier than those of the square root. There
-    are min(bands, rounds) coefficients: further ones would only increase |c|. Raises `ValueError`
-    for fewer than one band or round.
+    The coefficients are multiples of `UNIT` in [0, 1], with at most the noise of the square root's.
+    There are min(bands, rounds) coefficients: further ones would only increase |c|. Raises
+    `ValueError` for fewer than one band or round.
     """
     if bands < 1 or rounds < 1:
         raise ValueError(

@@ -44,8 +44,8 @@ _CENTRAL = np.uint64(1 << 54)
 _LIKELY = np.uint64(1 << 44)
 """Tail probability, in multiples of 2^-64; fewer than two of a million draws are below it."""
 _MOST_SLACK = 1.3e-13
-"""Upper bound on the error of a draw of tail probability above `_LIKELY`, over the scale. It is
-largest at 2^-20: there z is 4.76, the error of z is 1.16e-13, and the rest is below 9e-15."""
+"""Upper bound on the error of a draw of tail probability above `_LIKELY`, over the scale. The error
+is largest at 2^-20: there z is 4.76, the error of z is 1.16e-13, and the rest is below 9e-15."""
 FINENESS = 2.0**30
 """Least number of grid steps per standard deviation; there are fewer than twice as many."""
 LARGEST_SCALE = 4 * FINENESS

@@ -164,8 +164,8 @@ class Layers:
     independent, and variances add up: the base and i layers of one client sum to the variance s_i =
     v / (n - d_i), by a telescoping sum in which layer i is l_i = v (d_i - d_{i-1}) / ((n - d_i) (n
     - d_{i-1})). All n - D survivors keep (n - D) s_i - `fewer` l_i, which is at least v as `fewer`
-    l_i <= v (d_i - D) / (n - d_i) = (d_i - D) s_i; and less than v + l_i. It is exactly v where
-    nothing is rounded down: at boundaries, and hence also without dropouts.
+    l_i <= v (d_i - D) / (n - d_i) = (d_i - D) s_i; and less than v + l_i. The remaining variance is
+    exactly v where nothing is rounded down: at boundaries, and hence also without dropouts.
 
     Each boundary is the largest for which no D leaves more than 1 + `waste` times v. Mostly that is
     T at once, and there is one layer. With a `waste` of 0 each step divides n - d_{i-1}, and the
@@ -287,9 +287,9 @@ def _boundaries(clients: int, colluders: int, most: int, waste: float) -> tuple[
 def _spends(clients: int, colluders: int, before: int, until: int, waste: float) -> bool:
     """Whether one layer between two boundaries leaves at most 1 + `waste` times the noise required.
 
-    The comparison is in integers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste)
-    (n - D) / (n - k - D) are multiplied by (n - k - d_i) (n - k - d_{i-1}) (n - k - D). It holds
-    for `until` = `before` + 1.
+    The comparison is in integers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste) (n -
+    D) / (n - k - D) are multiplied by (n - k - d_i) (n - k - d_{i-1}) (n - k - D). The inequality
+    holds for `until` = `before` + 1.
     """
     counted, step = clients - colluders, until - before
 

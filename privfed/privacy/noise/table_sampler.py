@@ -275,7 +275,7 @@ def discrete_gaussian_table(variance: float | Fraction) -> DistributionTable:
 def skellam_table(variance: float | Fraction) -> DistributionTable:
     """Returns the table of P[X = k] = e^-mu I_k(mu), mu = variance.
 
-    It is the difference of two Poissons of mean mu / 2.
+    Skellam noise is the difference of two independent Poisson variables of mean mu / 2.
     """
     std = math.sqrt(variance)
     most = reach(std)
