@@ -1,4 +1,4 @@
-"""Interfaces of aggregation rules, by what a rule needs to see."""
+"""Interfaces of aggregation rules: rules that need every client's row, and rules by sums."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ class RowRule(Rule):
 
     Rows that are not finite, or so long that their squares overflow (`defenses.finite`), are left
     out. Such rows may belong to honest clients whose training diverged, so the assumed number of
-    Byzantine rows is unchanged for the remaining rows, or reduced to what the rule tolerates among
-    them. If no row remains, the aggregate is zero. Rows are never modified, and their dtype is
-    kept.
+    Byzantine rows is unchanged for the remaining rows, or reduced to the number that the rule
+    tolerates among them. If no row remains, the aggregate is zero. Rows are never modified, and
+    their dtype is kept.
     """
 
     def needs(self) -> frozenset[str]:
@@ -140,7 +140,7 @@ class RowRule(Rule):
 
 
 class SumRule(Rule):
-    """A rule that sees averages of what clients compute from their rows and a released center.
+    """A rule that needs only averages of terms, computed from rows and a released center.
 
     Each of `passes` passes has two steps: every client computes `terms`, which are summed and
     averaged (in the clear, under masks, or under noise), and `step` moves the center. The last

@@ -18,9 +18,9 @@ With fewer rows, shorter ones or smaller rates the sum of the b_i is stochastica
 bound decreases, since Phi increases. At *more* than s sites there is no guarantee.
 
 *Examples of users* (example-level sampling, ELS: Charles et al. 2024, arXiv 2407.07737, whose
-abstract states a tight user-level accountant of it). A step of DP-SGD releases the sum of clipped
-gradients of a batch, plus noise of z clipping norms. The unit of privacy is one user with all
-examples; the training data contain at most s of them, the same in all steps. Adjacency is
+abstract announces a tight user-level accountant for ELS). A step of DP-SGD releases the sum of
+clipped gradients of a batch, plus noise of z clipping norms. The unit of privacy is one user with
+all examples; the training data contain at most s of them, the same in all steps. Adjacency is
 add/remove. Each example is in the batch by a Bernoulli(q) draw, fresh in each step. Each b_i x_i
 above is then the gradient of one example, and the proof is the same. The server is trusted with
 examples and batches.

@@ -33,7 +33,7 @@ class CenteredClipping(WithinRadius):
     """
 
     passes: int = Field(1, ge=1, le=100)
-    """Number of times the center moves; each move takes one sum."""
+    """Number of updates of the center; each update needs one sum."""
     remembers: ClassVar[bool] = True
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class GeometricMedian(SumRule, WeightRule):
     """
 
     passes: int = Field(2, ge=1, le=1000)
-    """Number of times the center moves; each move takes one sum."""
+    """Number of updates of the center; each update needs one sum."""
     smoothing: float | None = Field(None, ge=1e-3)
     """Distance from the center within which a client has full weight;
     under privacy it follows from the clip."""

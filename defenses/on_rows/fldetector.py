@@ -39,7 +39,7 @@ class FlDetector(HistoryRule):
     scores); per run, 2 N + 2 vectors. Only clients that took part in the round before are
     predicted, so clients must take part often; no client is judged before round 2 N + 1. Detects
     clients whose updates contradict their own earlier ones. No kappa: until round 2 N + 1, and
-    against undetected clients, it tolerates what the median does. O(n d + N^2 d + n d log n).
+    against undetected clients, the tolerance is that of the median. O(n d + N^2 d + n d log n).
 
     In the published algorithm, training restarts without the detected clients. Here training
     continues and they remain excluded; to restart, begin a new run without them. The published

@@ -33,8 +33,8 @@ class Rflbat(DrawnWeights):
     one row. One Gram matrix, O(n^2 d + n^3).
 
     Source: Wang, Zhai, Zhan & Xia 2022, "RFLBAT: a robust federated learning algorithm against
-    backdoor attack" (arXiv 2201.03772), following what published reimplementations agree on,
-    including the thresholds 10 and 4. The reimplementations differ in the space that is clustered,
+    backdoor attack" (arXiv 2201.03772), following published reimplementations where they agree, as
+    on the thresholds 10 and 4. The reimplementations differ in the space that is clustered,
     which here is that of the components (`defenses.kmeans`).
 
     >>> import torch

@@ -66,7 +66,8 @@ class DescribedTable(Part):
     letters: int = Field(12, ge=1, le=64)
     """Number of leading bytes of these words that are recovered."""
     earlier: list[str] = []
-    """Runs that a declaration counts in addition to this release: the run file's privacy.prior."""
+    """Earlier runs (privacy.prior of the run file) that a declared run file counts, next to this
+    release."""
     natural_partition: ClassVar[bool] = True
     holds_real_clients: ClassVar[bool] = True
     storage_keys: ClassVar[frozenset[str]] = frozenset({"site"})
@@ -108,7 +109,7 @@ class DescribedTable(Part):
         return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns the sources of the same table when a model is trained on it."""
+        """Returns the origins that the same table has as a source of training examples."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:

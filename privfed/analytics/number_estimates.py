@@ -1,8 +1,8 @@
 """Statistics of a column's numbers from noised counts of cells: range, mean, std, quantiles.
 
-All of it is post-processing of one release. Values follow from one non-negative histogram, so they
-are consistent with each other. The 95 % intervals follow from the unbiased estimates on the tree,
-whose noise is Gaussian (or nearly), and allow for any position of a number within its cell.
+All statistics are post-processing of one release. Values follow from one non-negative histogram, so
+they are consistent with each other. The 95 % intervals follow from the unbiased estimates on the
+tree, whose noise is Gaussian (or nearly), and allow for any position of a number within its cell.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def claim_of(
 def _unstated(
     function: ReleasedFunction, claimed_epsilon: float | None, noise_multiplier: float | None
 ) -> Refused:
-    """Returns a refusal that states what a claim lacks: `delta`, or everything."""
+    """Returns a refusal for a claim without `delta`, or without any number."""
     advice = "give delta"
     if {claimed_epsilon, noise_multiplier, function.profile} == {None}:
         advice = "give delta with an epsilon or with a noise multiplier, or add a method "

@@ -1,9 +1,9 @@
 """A test of a mechanism as configured, without training: do its releases satisfy its claim?
 
 Thousands of releases on neighbouring populations (`privfed.auditing.neighbours`) are distinguished
-by a linear rule fitted to one half of them. The other half is tested against every point of the
-claimed privacy profile (`accounting.empirical.two_sample`). In addition, the noise of releases on
-clients that send nothing is compared with the standard deviation that was charged: if the
+by a linear rule fitted to one half of the releases. The other half is tested against every point of
+the claimed privacy profile (`accounting.empirical.two_sample`). In addition, the noise of releases
+on clients that send nothing is compared with the standard deviation that was charged: if the
 accountant's bound is loose, the test of the profile does not detect that a fifth of the noise is
 missing.
 

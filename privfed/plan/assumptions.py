@@ -214,7 +214,7 @@ def _unchanged(spending: Spending, against: str | None, assumed: Assumed, now: A
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption of a stated epsilon, and the composition of two runs that differ in it.
+    """An assumption of a stated epsilon, and the rule for composing two runs that differ in it.
 
     Attributes:
       name: name of the assumption.

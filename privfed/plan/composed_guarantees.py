@@ -1,7 +1,8 @@
 """The guarantees of a run composed over the earlier runs that it counts.
 
 There are four: the guarantee that the budget limits (`ledger_guarantee`), the guarantee against the
-other party of distributed noise, that for examples of silos, and that for all planned rounds.
+other party of distributed noise (the server or readers, whichever `privacy.against` does not name),
+that for examples of silos, and that for all planned rounds.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
 
 
 def planned_others(rounds: int, ledger: Ledger) -> tuple[Guarantee, ...]:
-    """Returns the other guarantees for all planned `rounds`: for examples, against another party.
+    """Returns the guarantees for examples and against the other party, for all planned `rounds`.
 
     No budget limits these guarantees, and earlier runs state no planned charges for them.
     """

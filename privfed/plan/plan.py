@@ -227,7 +227,7 @@ def solve_plan(
       measures: number of entries of a client's row of metrics; distributed noise needs it.
 
     Raises:
-      Refused: if no noise keeps the budget, or aborts of secure sums would be too frequent.
+      Refused: if no noise is within the budget, or aborts of secure sums would be too frequent.
     """
     config = with_solved_parts(config, before.spending)
     cost, privacy = round_cost(config, length), config.privacy

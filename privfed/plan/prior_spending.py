@@ -225,8 +225,7 @@ class Priors:
     def uncovered(self) -> str:
         """The reason why guarantees over these runs do not cover an initial model; "" otherwise.
 
-        The initial models of the earlier runs count as well, since these runs' releases depend on
-        them.
+        This includes initial models of the earlier runs, since releases depend on them.
         """
         heads: dict[str, set[str]] = {}
         for prior in self.runs:

@@ -85,7 +85,7 @@ def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
 
 
 def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
-    """Returns what `rounded_double` does, several times faster, for a row that `fits_single`."""
+    """Equals `rounded_double` for a row that `fits_single`, but is several times faster."""
     drawn, whole_steps = sixteen_bits(keys, len(row)), np.empty(len(row), np.int64)
     scaled, floored = np.empty((2, _SINGLES), np.float32)
     numbers, real = np.empty(_SINGLES, np.int32), np.empty(_SINGLES)

@@ -71,7 +71,7 @@ class SolvedForRun(Protocol):
     """
 
     def solved_for_run(self, rounds: int, separation: int) -> Self:
-        """Returns the mechanism with optimised constants; given constants are kept.
+        """Returns the mechanism with optimised constants; configured constants are not changed.
 
         Args:
           rounds: number of training rounds.

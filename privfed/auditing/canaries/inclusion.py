@@ -14,11 +14,11 @@ To *add zero* is to send a row that contributes nothing under the aggregation ru
 does contribute if a rule sums differences from a center, or counts rows (`number_of_nothing`).
 
 Changing one bit replaces the run by its neighbour with respect to that canary, and nothing else: no
-other canary's row, bit or site depends on it. So if the run is (epsilon, delta)-private for each
-canary, the bits can be guessed from its releases no better than the one-run bound allows (Steinke,
-Nasr & Jagielski 2023, Theorem 5.2, whose inclusion is any choice between two neighbours). The
-scores are functions of the releases: of everything that the adversary of the claim sees, or of a
-part of it. If the claim covers more (single messages of clients that add noise themselves, or a
+other canary's row, bit or site depends on the bit. So if the run is (epsilon, delta)-private for
+each canary, the bits can be guessed from its releases no better than the one-run bound allows
+(Steinke, Nasr & Jagielski 2023, Theorem 5.2, whose inclusion is any choice between two neighbours).
+The scores are functions of the releases: of everything that the adversary of the claim sees, or of
+a part of it. If the claim covers more (single messages of clients that add noise themselves, or a
 server that knows the participants), the bound is still valid, and weaker.
 
 **Real clients' guarantee is the one charged.** Canaries follow from a key, and from no client's
@@ -41,11 +41,11 @@ data; for a real client they are other members of the population. The charged ev
 A secure sum has at most N + K clients (`privfed.plan.sum_limits`). The probability of an abort is
 charged for any population from nine tenths of N to N + K (`privfed.secure.aborts`). In a secure sum
 canaries are clients like others: they round, mask and drop out by the same code, and sample their
-noise shares from the same generator. Their directions and bits are kept, but their noise shares are
-not, and no party knows them. A canary's noise share therefore counts like any client's. These
-arguments hold for sums simulated in one process, which generates all clients' noise. Where clients
-are on separate machines, the party that generated the canaries would know a part of the noise, so
-canaries are refused (`privfed.plan.refusals.sampling`).
+noise shares from the same generator. Their directions and bits are stored, but their noise shares
+are not, and no party knows these shares. A canary's noise share therefore counts like any client's.
+These arguments hold for sums simulated in one process, which generates all clients' noise. Where
+clients are on separate machines, the party that generated the canaries would know a part of the
+noise, so canaries are refused (`privfed.plan.refusals.sampling`).
 """
 
 from __future__ import annotations

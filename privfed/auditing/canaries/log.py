@@ -20,8 +20,8 @@ INCLUSION, FINAL = 0, -1
 class CanaryRecord:
     """The records of K canaries over T rounds.
 
-    If canaries train, releases are not recorded, `dimension` is 0, and `final` is the score of what
-    the model learned (`privfed.auditing.canaries.learned`).
+    If canaries train, releases are not recorded, `dimension` is 0, and `final` is the score by
+    training on canaries (`privfed.auditing.canaries.learned`).
 
     Attributes:
       inclusion: secret bits, shape `[K]`; True for heads.

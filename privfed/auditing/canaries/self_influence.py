@@ -35,7 +35,7 @@ class SelfInfluence:
       network: the network.
       models: public models, shape `[p, d]`.
       others: unit directions in which clients move each model, shape `[p, q, d]`.
-      enough: gradient norm above which an update is clipped anyway.
+      enough: gradient norm above which an update is clipped.
       stacked: whether models can be computed as one batch.
     """
 

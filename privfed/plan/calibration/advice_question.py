@@ -249,7 +249,7 @@ def refuse_promises_without_advice(words: str | None) -> None:
 def parse_assumptions(words: str | None) -> tuple[str, ...]:
     """Returns the operational assumptions that `words` name, separated by commas.
 
-    None stands for all assumptions, and "nothing" for none. Raises `Refused` for an unknown name.
+    None means all assumptions, and "nothing" means none. Raises `Refused` for an unknown name.
     """
     if words is None:
         return tuple(PROMISES)

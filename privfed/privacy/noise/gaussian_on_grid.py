@@ -162,10 +162,7 @@ def _refuse_scale(scale: float) -> None:
 
 
 def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, Indices]:
-    """Returns what `_quickly` does, for quantiles minus `shift` `[n]`.
-
-    Error bounds are those of the differences.
-    """
+    """Returns what `_quickly` returns, but for the quantiles minus `shift` `[n]`."""
     value, slack = _scaled_quantiles(words, scale)
     value = _signed(words, value) - shift
     slack += 2.3e-16 * (np.abs(value) + 1.0) * (scale > 0.0)

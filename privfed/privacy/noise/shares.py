@@ -180,9 +180,9 @@ class Layers:
     unnecessarily.
 
     With k `colluders`, whose noise does not count, n is replaced by n - k: of n - k - D others,
-    whichever lose a layer, v remains by the same proof. All survivors keep k s_i more, and
-    boundaries are such that no D leaves more than 1 + `waste` times (n - D) v / (n - k - D), which
-    they would keep with a boundary at D (rules of proof, section 9.5).
+    whichever lose a layer, v remains by the same proof. All survivors together keep k s_i more.
+    Boundaries are such that no D leaves more than 1 + `waste` times (n - D) v / (n - k - D), the
+    variance with a boundary at D (rules of proof, section 9.5).
     """
 
     variance: float
