@@ -92,7 +92,7 @@ class Encoded:
 
 
 class Kinded(Encoded):
-    """An `Encoded` class that states its `kind` first, by which readers find the class."""
+    """An `Encoded` class whose JSON object begins with `kind`, which names the class."""
 
     stated_first = ("kind",)
 

@@ -52,7 +52,7 @@ class BudgetChange:
 
 @dataclass(frozen=True)
 class Charge:
-    """One charged round. `hash` is the chain's head after it, which a release cites."""
+    """One charged round. `hash` is the ledger's head after the charge; the release states it."""
 
     round: int
     event: Event

@@ -160,7 +160,7 @@ _BY_KIND = {release.kind: release for release in _INSIDE}
 
 
 def release_from_json(data: Mapping[str, Any]) -> Release:
-    """Returns the written release. Raises `Unaccountable`, `KeyError` or `TypeError`."""
+    """Returns the release in `data`. Raises `Unaccountable`, `KeyError` or `TypeError`."""
     kind = data["kind"]
     if kind not in _BY_KIND:
         raise Unaccountable(

@@ -191,7 +191,7 @@ def _refuses(part: Any, call: partial[Tensor], error: Exception) -> None:
 
 
 def _placements(honest: Tensor, count: int) -> Iterator[Tensor]:
-    """Yields `count` Byzantine rows `[count, d]` against the rows `honest` `[h, d]`."""
+    """Yields sets of `count` Byzantine rows `[count, d]` for the honest rows `honest` `[h, d]`."""
     mean, spread = honest.mean(0), honest.std(0, correction=0)
     alone = torch.zeros(count, honest.shape[1], dtype=honest.dtype)
     alone[range(count), [place % honest.shape[1] for place in range(count)]] = 1e4
@@ -222,7 +222,7 @@ def _honest(n: int, count: int) -> Iterator[Tensor]:
 
 
 def stays_within_the_tolerance_it_declares(part: Any) -> None:
-    """Checks the claimed kappa, or a few times the honest rows' radius if it claims none."""
+    """Checks errors against the claimed kappa, or else a few times the honest rows' radius."""
     rule = RuleOnRows(part)
     if not rule.claims:
         return

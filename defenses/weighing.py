@@ -298,7 +298,7 @@ def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rul
 
 
 def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
-    """Returns the number of Byzantine rows among `n` that all of these parts tolerate."""
+    """Returns the largest number of Byzantine rows among `n` that all of these parts tolerate."""
     most, left = _tolerated_before(n, before)
     return max(0, min(most, rule.most(left)))
 

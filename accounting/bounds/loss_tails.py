@@ -40,7 +40,7 @@ class LossTails:
 
 
 class _Tail:
-    """Probabilities of larger losses than each, under either neighbour, in one direction."""
+    """Tail probabilities of the privacy losses in one direction, under either neighbour."""
 
     def __init__(self, pmf: DensePLDPmf) -> None:
         self._probabilities = np.flip(pmf._probs)

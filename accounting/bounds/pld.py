@@ -82,7 +82,7 @@ def _losses(release: Known, grid: float) -> Any:
 
 
 def _truncated(release: TruncatedPoisson, grid: float) -> Any:
-    """Mixes Poisson sampling at z with that at z / 2, for a cohort that is full without the client.
+    """Returns losses of a mixture: Poisson sampling at z, or at z / 2 if others fill the cohort.
 
     Proof, for a population of n + 1 <= `clients` and its neighbour without client k. Each client
     has a random priority, and if more than `cap` clients are sampled, those of the highest
@@ -177,7 +177,7 @@ def _loss_std(release: Known) -> float:
 
 
 def _loss_reach(release: Known) -> float:
-    """Returns a large privacy loss of one event: for Gaussians that at 10 standard deviations."""
+    """Returns a large privacy loss of one event: of Gaussian noise at 10 standard deviations."""
     if isinstance(release, SeveralSites):
         return largest_loss(release)
     if isinstance(release, AllocatedEpoch):

@@ -44,7 +44,7 @@ def one_run_tests(
     claims: Sequence[Claim],
     confidence: float,
 ) -> OneRunTests:
-    """Tests a claim by the scores of canaries.
+    """Returns the tests of a claim by the scores of canaries.
 
     All claims are tested together, as one trade-off function.
 

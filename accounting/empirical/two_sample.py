@@ -103,7 +103,7 @@ class Counts:
 def judge(
     scores0: Numbers, scores1: Numbers, delta: float, confidence: float, claims: Sequence[Claim]
 ) -> Verdict:
-    """Tests claims by the scores of either neighbour's releases.
+    """Returns the verdict on claims, by the scores of both neighbours' releases.
 
     One half of the scores chooses the sets, the other half is counted.
 

@@ -11,7 +11,7 @@ from defenses.by_sums.norm_bound import WithinRadius
 
 
 class CenteredClipping(WithinRadius):
-    """Clips updates about the last aggregate.
+    """Clips each update's difference from the last aggregate.
 
     v <- v + (1/n) sum of (x_k - v) min(1, radius / |x_k - v|), repeated `passes` times (one pass
     suffices once the center has converged over rounds). v starts as the previous round's aggregate,

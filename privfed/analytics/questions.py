@@ -52,7 +52,7 @@ class ValuesQuestion:
 
     @cached_property
     def tree(self) -> Tree:
-        """The tree of the question's counts (`privfed.analytics.tree`), here without levels."""
+        """The tree of the question's counts (`privfed.analytics.tree`), with a single level."""
         return Tree.flat(OTHER_NODE + 1 + len(self.values))
 
     @property

@@ -101,7 +101,7 @@ class Spelling:
         return None
 
     def _counted(self, sums: Reals, written: Sequence[bytes], std: float) -> list[ReadWord]:
-        """Counts a bucket's recovered words, at positions where their symbols differ.
+        """Returns a bucket's recovered words, counted at positions where their symbols differ.
 
         Words that were not recovered can only add to these counts, by at most the bucket's count
         minus the recovered words' counts. An interval is extended downwards by that much. The

@@ -184,7 +184,7 @@ def _verdict(judgement: Judgement) -> str:
 
 
 def _power(judgement: Judgement) -> str:
-    """Describes the claims that could be refuted, or the reason why none could be."""
+    """Returns a text on the claims that could be refuted, or the reason why none could be."""
     needed = judgement.canaries_needed
     least = "more than 100,000" if needed is None else f"at least {needed}"
     this = f"this claim needs {least}"

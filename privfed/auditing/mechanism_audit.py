@@ -173,7 +173,7 @@ class MechanismAudit(Verdicts):
 
 
 def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAudit:
-    """Tests the mechanism that `config` runs.
+    """Returns the result of testing the mechanism that `config` runs.
 
     Args:
       config: the configuration of the run.
@@ -252,7 +252,7 @@ def examine(
 def evidence(
     observed: NDArray[np.float64], scenario: Scenario, neighbours: Neighbours, event: Event
 ) -> NDArray[np.float64]:
-    """Selects the numbers of releases that the target client may affect.
+    """Returns those numbers in each release that the target client may affect.
 
     Args:
       observed: releases, shape `[n, rounds, k]`.

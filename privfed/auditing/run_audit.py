@@ -287,9 +287,10 @@ def _crossed(bound: Guarantee) -> Iterator[str]:
 
 
 def _other(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
-    """Returns the secondary guarantee (`privacy.against`) after `charges` and prior runs.
+    """Returns the guarantee against the party other than `privacy.against`.
 
-    Returns None without distributed noise. The budget is not enforced for this guarantee.
+    It covers the first `charges` charges and the runs `before`. Returns None without distributed
+    noise. The budget is not enforced for this guarantee.
     """
     stated = ledger.terms.get("other")
     if stated is None:

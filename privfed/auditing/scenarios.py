@@ -98,7 +98,7 @@ class SeenWithColluders(EncodedSummation):
 
 
 class SeenWithOthers(RowRule):
-    """The weighted sum of rows that reveals most of the first row."""
+    """A rule whose aggregate is the weighted sum of rows that reveals most of the first row."""
 
     weights: tuple[float, ...]
 

@@ -50,7 +50,7 @@ from privfed.metrics.measure import (
 
 
 def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, count: int) -> Tensor:
-    """Computes sums of clients' example vectors by group, divided by the client's example count.
+    """Returns sums of clients' example vectors by group, divided by the client's example count.
 
     The sum over a client's groups is the mean of its examples, so clients with many and with few
     examples have equal weight.

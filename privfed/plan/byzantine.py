@@ -138,7 +138,7 @@ def _proved(culprits: int, parties: str) -> str:
 
 
 def exclusion_text(plan: Plan) -> str:
-    """Describes the consequence of a party that is proved to be Byzantine.
+    """Returns a text on the consequence of a party that is proved to be Byzantine.
 
     The text is empty if this cannot happen: the run has no secure sum with messages, or its
     protocol identifies no party.

@@ -168,7 +168,7 @@ def blocks(rows: Tensor) -> Iterator[slice]:
 
 
 def averaged(total: Tensor, divisor: float) -> Tensor:
-    """Returns `total` `[m]` over `divisor`, in float32; each block is divided in float64."""
+    """Returns `total` `[m]` divided by `divisor`, in float32; blocks are divided in float64."""
     average = total.new_empty(len(total), dtype=torch.float32)
     for block in blocks(total[None]):
         average[block] = total[block] / divisor

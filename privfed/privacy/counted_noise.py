@@ -102,7 +102,7 @@ class NoiseOfPairs:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Returns the variance of equivalent noise on a row, over that of a client's own noise."""
+        """Returns the variance of equivalent independent noise, divided by that of own noise."""
         honest = self.size - math.ceil(colluders)
         return alone_for_ratio(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
 

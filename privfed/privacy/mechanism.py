@@ -194,7 +194,7 @@ class Mechanism(Part):
         return np.ones(1)
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
-        """Returns the stored noise of earlier rounds; None if rounds are independent."""
+        """Returns the source of noise correlated over rounds; None if rounds are independent."""
         return None
 
     @abstractmethod

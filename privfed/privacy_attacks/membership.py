@@ -65,7 +65,7 @@ class TargetScores:
 def target_scores(
     net: Network, models: Sequence[Tensor], examples: Examples, offsets: Indices, level: Level
 ) -> TargetScores:
-    """Computes the scores of the targets under each model.
+    """Returns the scores of the targets under each model.
 
     Args:
       net: the network.

@@ -189,7 +189,7 @@ class Subject:
 
 
 def subject(path: Path, overrides: Sequence[str]) -> Subject:
-    """Returns the model of a run directory, or the initial model of a run file.
+    """Returns the subject: a run directory with its model, or a run file with its initial model.
 
     Args:
       path: a run directory or a run file.

@@ -1,10 +1,10 @@
-"""Canary clients: synthetic clients that test a run's claim from inside.
+"""Canary clients: synthetic clients that take part in a run to test its claim.
 
 Each of K canaries realises one of two neighbouring datasets of the run's adjacency relation,
 selected by a fair secret bit (`privfed.auditing.canaries.inclusion`, which has the proof). A canary
 is subject to the run's own sampler, sites, secure sum and clipping. Whenever a canary is sampled,
-it sends a row along its own random direction, long enough to be clipped. Each release is then
-multiplied with every direction.
+it sends a row along its own random direction, long enough to be clipped. The inner product of each
+release with every direction is recorded.
 
 Canaries depend on no client's data, and sampling rate and divisor stay as configured, so the
 guarantee of real clients is the one charged. Bits and directions follow from a key under private/.
@@ -137,7 +137,9 @@ class Canaries:
         )
 
     def products_with(self, vectors: list[Tensor]) -> NDArray[np.float64]:
-        """Returns the norm of the sum of `vectors`, and its products with directions, `[1 + K]`.
+        """Returns the norm of the sum of `vectors`, and its inner products with directions.
+
+        The shape is `[1 + K]`.
 
         Only the first d numbers of every vector `[m]` are used.
         """

@@ -114,7 +114,7 @@ def verdict_text(evidence: Evidence) -> str:
 
 
 def _heads(evidence: Evidence) -> str:
-    """Describes canaries whose bit is heads; canaries that train never send opposite rows."""
+    """Returns a text on canaries whose bit is heads; those that train send no opposite rows."""
     trained = evidence.epsilon_estimate_all_iterates is None
     opposite = evidence.relation == REPLACE_ONE
     return _HEADS[ZERO_OUT if trained and opposite else evidence.relation]

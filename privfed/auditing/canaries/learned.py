@@ -83,7 +83,7 @@ class CanaryExamples:
 def synthetic(
     keys: Keys, each: int, steps: int, space: InputSpace, influence: SelfInfluence
 ) -> CanaryExamples:
-    """Generates synthetic examples for canaries.
+    """Returns random examples for canaries, crafted to be detectable if `steps` is positive.
 
     Args:
       keys: one key per canary.
@@ -205,7 +205,7 @@ class WithTraining:
 
 
 def with_trainees(population: Population, there: Indices, sites: int) -> Population:
-    """Appends the canaries `there` `[c]` to the population, assigned to the sites in turn."""
+    """Returns the population with the canaries `there` `[c]` appended, at the sites in turn."""
     sizes = np.concatenate([population.sizes, np.zeros(len(there), dtype=np.int64)])
     identities = np.concatenate([population.identities, canary_identities(there)])
     if population.sites is None:

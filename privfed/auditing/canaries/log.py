@@ -1,4 +1,4 @@
-"""The log of a run's canaries under private/: bits, and products of releases with directions."""
+"""The log of a run's canaries under private/: bits, and inner products of releases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CanaryRecord:
       dimension: number of parameters d.
       rounds: recorded rounds, shape `[T]`.
       lengths: norms of the releases, shape `[T]`.
-      products: products of the releases with all directions, shape `[T, K]`.
+      products: inner products of the releases with all directions, shape `[T, K]`.
       final: cosines with the model's total change, shape `[K]`.
     """
 

@@ -136,7 +136,10 @@ def _by_epochs(
     coefficients: Numbers,
     variance: float,
 ) -> Numbers:
-    """Returns the log-likelihood of `filtered` products `[T, K]`, up to a constant `[K]`."""
+    """Returns the log-likelihood `[K]` of `filtered` products `[T, K]`, up to constants.
+
+    The canary takes part in one secret slot of each epoch (`drawn`).
+    """
     of_round = np.zeros_like(filtered)
     for at, round in enumerate(rounds):
         signal = _filtered((rounds == round).astype(float)[:, None], rounds, coefficients)
@@ -189,7 +192,7 @@ def weigh(
     confidence: float,
     slack: float = 0.0,
 ) -> Evidence | None:
-    """Tests the recorded scores of canaries against points of the claimed privacy profile.
+    """Returns the evidence of canaries' scores about points of the claimed privacy profile.
 
     Args:
       record: the records of the canaries.
@@ -248,7 +251,7 @@ def _largest(record: CanaryRecord) -> Numbers | None:
 
 
 def _estimate(scores: Numbers | None, inclusion: NDArray[np.bool_], delta: float) -> float | None:
-    """Returns epsilon between Gaussians fitted to the scores of canaries without and with heads."""
+    """Returns epsilon between Gaussians fitted to the scores of canaries with tails and heads."""
     return None if scores is None else estimate(scores[~inclusion], scores[inclusion], delta)
 
 

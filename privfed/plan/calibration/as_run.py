@@ -46,7 +46,7 @@ def given_flags(question: CalibrationQuestion, names: Iterable[str]) -> list[str
 
 
 def part_of_sites(question: CalibrationQuestion) -> float | None:
-    """Returns the value of `secure.colluders`: a fraction of the sites or, without any, of clients.
+    """Returns `secure.colluders`: a fraction of the sites or, without sites, of clients.
 
     None if `--colluders` is not given.
     """

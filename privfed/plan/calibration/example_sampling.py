@@ -44,7 +44,7 @@ _FAR = 2.0
 
 @dataclass(frozen=True)
 class SampledGroups:
-    """One way of sampling, with up to `examples` examples of a client.
+    """The noise of ELS or ULS with up to `examples` examples of a client.
 
     Attributes:
       examples: number G of examples of a client: in the training data (ELS), or in a round (ULS).
@@ -80,7 +80,7 @@ class SamplingComparison:
 
     @property
     def relative(self) -> float:
-        """The noise of the best ULS over that of the best ELS."""
+        """The noise of the best ULS divided by that of the best ELS."""
         return self.best_uls.noise / self.best_els.noise
 
     @property
@@ -131,7 +131,7 @@ def asks_for_sampling(question: CalibrationQuestion) -> bool:
 
 
 def gradient_ratio(question: CalibrationQuestion) -> float:
-    """Returns the norm of a client's average gradient over that of an example, by default 1."""
+    """Returns the ratio of the norms of a client's average gradient and an example's, default 1."""
     return 1.0 if question.gradient_ratio is None else question.gradient_ratio
 
 

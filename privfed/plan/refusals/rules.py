@@ -178,7 +178,7 @@ def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
-    """Refuses a rule whose terms may exceed the range of a secure sum without noise."""
+    """Refuses a rule whose terms may exceed the range of an unnoised secure sum."""
     protocol, rule = choice.config.row_hiding, choice.rule
     if protocol is None or choice.config.mechanism.private:
         return

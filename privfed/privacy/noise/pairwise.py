@@ -43,7 +43,7 @@ class PairwiseNoise:
 
     @property
     def centred(self) -> float:
-        """Standard deviation of independent noise that is distributed, less its mean, as shared."""
+        """Std of independent noise that, minus its mean, is distributed as the shared noise."""
         return self.shared * math.sqrt(self.clients)
 
     @property

@@ -231,7 +231,7 @@ class Layers:
         return {who: layers_kept - (place < fewer) for place, who in ordered}
 
     def base(self, clients: int) -> SeededShare:
-        """Returns the noise that each of `clients` adds below its layers."""
+        """Returns the noise that each of `clients` adds in addition to its layers."""
         return self._share(Fraction(1, clients - self.colluders))
 
     def least_layer(self, most: int) -> float:

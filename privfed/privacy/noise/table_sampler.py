@@ -41,7 +41,7 @@ class Uniforms(Protocol):
         """Returns the leading bits `[count]` of the next numbers."""
 
     def rest(self, place: int) -> int:
-        """Returns the last 160 bits of the number at `place`, at most once for each index."""
+        """Returns the last 160 bits of the number at index `place`; call once per index at most."""
 
 
 class FreshUniforms:
