@@ -3,8 +3,8 @@
 A file of hash-chained lines (`accounting.chain`): one `open` line that states the meaning of the
 guarantee (and the spending of earlier runs over the same population), one `define` line per
 distinct event, one `charge` line per round. A change of the budget during a run is stated by a
-further `define` line, of the run's own event, with a `budget`: older versions read it as an event
-that is never charged. The ledger holds only rules (the sampling rate, never the cohort), so
+further `define` line of the run's own event with a `budget`. Older versions read that line as an
+event that is never charged. The ledger holds only rules (the sampling rate, never the cohort), so
 publishing the ledger reveals nothing about clients. The ledger holds everything that an accountant
 needs, so epsilon can be recomputed from it years later.
 

@@ -123,8 +123,8 @@ def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
     """Returns inner products `[n + 1, n + 1]` of `rows[keep]` and the origin, on the CPU.
 
     The products are of vectors from a point near most rows. The search for the point starts at the
-    origin. If most rows are more than ten times nearer to one of the rows, by median distances,
-    than to the current point, that row becomes the new point, until there is no such row. If
+    origin. If some row is more than ten times nearer to most rows (by median distance) than the
+    current point is, that row becomes the new point. The search ends if there is no such row. If
     Byzantine rows form a chain, each step may advance by one row only, so up to n steps are
     allowed.
     """

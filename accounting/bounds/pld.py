@@ -156,8 +156,8 @@ def _gaussian(z: float, rate: float, grid: float) -> Any:
 def _grid(counts: Counts) -> float:
     """Returns the grid step of privacy losses: any is valid, a finer one is tighter and slower.
 
-    The step is a tenth of the smallest standard deviation of one event's loss, within fixed limits,
-    but never so fine that the losses of one event, or of all events together (estimated by RDP),
+    The step is a tenth of the smallest standard deviation of one event's loss, within fixed limits.
+    It is coarser if the losses of one event, or of all events together (estimated by RDP), would
     need more than 300,000 points. If the number of points determines the step, it is a power of
     2^(1/4), so a search over rounds reuses the grid.
     """

@@ -31,9 +31,9 @@ def refutable_claims(
     distance between an executed round and the accounted round is at most the round's slack (the two
     differ if a sum aborts, or because noise is sampled almost exactly). The distance of the
     complete run is therefore at most the sum of all slack, jointly for all inclusion bits of its
-    canaries, and the probability of an event exceeds that under the profile without slack by at
-    most this sum. The sum is therefore added to every p-value. Adding it to the delta of each of K
-    canaries instead would cost K times as much.
+    canaries. With slack, the probability of an event is larger by at most this sum, which is
+    therefore added to every p-value. Adding it to the delta of each of K canaries instead would
+    cost K times as much.
 
     Args:
       spending: events with their counts.

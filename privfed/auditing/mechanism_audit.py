@@ -3,16 +3,16 @@
 Thousands of releases on neighbouring populations (`privfed.auditing.neighbours`) are distinguished
 by a linear rule fitted to one half of the releases. The other half is tested against every point of
 the claimed privacy profile (`accounting.empirical.two_sample`). In addition, the noise of releases
-on clients that send nothing is compared with the standard deviation that was charged: if the
-accountant's bound is loose, the test of the profile does not detect that a fifth of the noise is
-missing.
+on clients that send nothing is compared with the standard deviation that was charged. If the
+accountant's bound is loose, the test of the profile alone does not detect that a fifth of the noise
+is missing.
 
 The test covers the sampler, the rule with all its passes, the secure sum (its arithmetic, no
 cryptography), clipping, noise and divisor, on updates of 16 numbers. If participation is public,
 all available clients take part: the smallest number for which the noise is guaranteed. If sites add
-the noise, the audit plays the server, the network and colluding sites: the largest tolerated number
-of sites drops out or colludes, and these sites' noise is known. The test does not cover local
-training and clients' states.
+the noise, the audit takes the view of the server, the network and colluding sites. The largest
+tolerated number of sites drops out or colludes, and the colluding sites' noise is known. The test
+does not cover local training and clients' states.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tup
     """Returns the ratio of measured to charged noise, and a p-value of the ratio being 1 or more.
 
     The clients send nothing. In clipping norms, the noise of one exchange has a standard deviation
-    of at least z times the change by one client, times the root of the number of exchanges, because
-    the exchanges are charged together as one event. If a client's sites are charged separately,
-    their noises add up. If noise is correlated over rounds, the releases are those of the first
-    round. The p-value is the probability that Gaussian noise has such a small sum of squares:
-    chi-squared, with one degree of freedom less for each number's estimated mean.
+    of at least z times the change by one client, times the root of the number of exchanges. The
+    root appears because the exchanges are charged together as one event. If a client's sites are
+    charged separately, their noises add up. If noise is correlated over rounds, the releases are
+    those of the first round. The p-value is the probability that Gaussian noise has such a small
+    sum of squares: chi-squared, with one degree of freedom less for each number's estimated mean.
 
     Args:
       released: releases, shape `[n, k]`.

@@ -4,7 +4,7 @@ Clients do not train. One client, the target, sends the message that reveals its
 The others send zeros, or a message against which the target is most visible.
 
 For sums over sites, the scenario shows the joint view of the server and colluding sites in the
-worst tolerated case: as few sites survive and as many of these collude as tolerated. The colluders'
+worst tolerated case: the fewest sites survive, and the most of these collude. The colluders'
 messages are known and subtracted. The rest is the sum over the honest survivors with the noise that
 they really added (docs/explanation/distributed_noise.md).
 """

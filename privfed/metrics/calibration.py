@@ -74,11 +74,11 @@ def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> E
     The absolute value |D + noise| exceeds |D| on average, and the more so the smaller D is. The
     estimate subtracts the noise variance from the squares, sqrt(max(D^2 - variance, 0)). The
     estimate is consistent, and at most about a quarter of a standard deviation too large per bin
-    where D is 0. The interval inverts a test of T, the sum of the noised |D_b|. Given the sum of
-    the true |D_b|, the mean of T is smallest if all bins have equal |D_b| and largest if one bin
-    has the whole sum (the mean of a folded normal is convex in |D|). An error is rejected only if T
-    is too small for the first case or too large for the second. The interval therefore holds for
-    any distribution of the gaps over bins, and is wider than necessary.
+    where D is 0. The interval inverts a test of T, the sum of the noised |D_b|. Let the sum of the
+    true |D_b| be given. The mean of T is then smallest if all bins have equal |D_b|, and largest if
+    one bin has the whole sum (the mean of a folded normal is convex in |D|). An error is rejected
+    only if T is too small for the first case or too large for the second. The interval therefore
+    holds for any distribution of the gaps over bins, and is wider than necessary.
 
     Args:
       gaps: noised sums of gaps per bin, shape `[bins]`.

@@ -127,8 +127,8 @@ class Assumed:
         """Returns the assumptions in a ledger's `terms`.
 
         Older ledgers have no "assumes", but state the trusted server and the sites under other
-        keys, from which the assumptions follow unless noise is distributed: then the number of
-        colluders is not known, and None is returned. Raises `LedgerBroken` for malformed terms.
+        keys, from which the assumptions follow. If noise is distributed, these keys do not state
+        the number of colluders, and None is returned. Raises `LedgerBroken` for malformed terms.
         """
         if "assumes" in terms:
             return cls.from_json(terms["assumes"])

@@ -88,10 +88,10 @@ def measure_row_of(config: Config, form: Form) -> MeasureRow:
 def as_evaluation(config: Config, length: int = 0) -> Config:
     """Returns the configuration of the evaluation rounds of a run.
 
-    A client sends a row of metrics instead of an update. The same parts sample, clip, sum and noise
-    rows, except that the aggregation rule is the mean, the clipping norm is fixed, and the sampling
-    and the noise of different rounds are independent. Attackers are not simulated in evaluation
-    rounds.
+    A client sends a row of metrics instead of an update. The same parts sample clients, clip, sum
+    and add noise. The differences: the aggregation rule is the mean, the clipping norm is fixed,
+    and the sampling and the noise of different rounds are independent. Attackers are not simulated
+    in evaluation rounds.
 
     Args:
       config: the run.

@@ -15,8 +15,9 @@ def rule_of(config: Config) -> SumRule | RowRule:
     """Returns the aggregation rule in the form that a run uses.
 
     The terms of a rule by sums are bounded by the clipping norm if noise is added to them. A rule
-    is applied to rows if it has pre-aggregators, if pairs of clients share noise, or if it is a
-    robust rule that has both forms and the server receives rows: it then needs only one upload.
+    is applied to rows if it has pre-aggregators or if pairs of clients share noise. A robust rule
+    that has both forms is also applied to rows if the server receives rows: it then needs only one
+    upload.
 
     Raises:
       Refused: if the configured rule is not an aggregation rule, or its keys are invalid.

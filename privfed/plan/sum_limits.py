@@ -23,8 +23,9 @@ def configured_limits(config: Config) -> Limits:
     """Returns the configured limits of a run's sums.
 
     By default, the capacity of a sum is the largest possible cohort, canaries included. Distributed
-    noise needs a minimum number of survivors: all except a fraction `privacy.tolerance` of the
-    clients that began the sum if noise is added in layers, otherwise of the expected cohort.
+    noise needs a minimum number of survivors: all clients except a fraction `privacy.tolerance`.
+    The fraction refers to the clients that began the sum if noise is added in layers, otherwise to
+    the expected cohort.
     """
     secure, sampler, shared = config.secure, config.sampler, config.shared_noise
     if config.by_sites:
@@ -47,7 +48,8 @@ def _limits_of_sites(config: Config) -> Limits:
     """Returns the limits if sites are the parties: all sites take part in each sum.
 
     The default of the minimum number of surviving sites is the number of shares that reconstruct a
-    secret; for distributed noise it is at least all sites except a fraction `privacy.tolerance`.
+    secret. For distributed noise the default is at least all sites except a fraction
+    `privacy.tolerance`.
     """
     secure, data, shared = config.secure, config.data, config.shared_noise
     protocol, sites = config.row_hiding, config.data.sites

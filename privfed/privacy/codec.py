@@ -10,8 +10,8 @@ A row without a proven norm (no privacy, or noise that its client added) has no 
 coordinates are at most `reach` in magnitude.
 
 The mean of n rows has a rounding error of standard deviation at most step / (2 sqrt(n)) per
-coordinate (step / sqrt(6 n) on average), and a smaller bias due to retries: a try fails with a
-probability below 0.4 at worst, which is negligible if C is many steps.
+coordinate (step / sqrt(6 n) on average). Retries add a smaller bias: a try fails with a probability
+below 0.4 at worst, which is negligible if C is many steps.
 
 Sums of up to `capacity` rows, noise included, are below half of the modulus in magnitude. This is
 checked when a run is configured, since a wrapped sum would be wrong without detection.

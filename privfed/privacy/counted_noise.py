@@ -1,8 +1,8 @@
 """Lower bounds on the noise variance that honest parties add and keep secret.
 
 If several parties add noise, only the shares of honest parties protect a client. A ledger states
-how the noise of a run is divided among parties, so that a later run with more colluding or
-Byzantine parties can recompute the earlier run's guarantee against these.
+the division of a run's noise among parties. A later run with more colluding or Byzantine parties
+can then recompute the earlier run's guarantee against these parties.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 There are two adversaries. One sees every release; the other sees only the final model. If canaries
 train, only the second adversary is scored. Each canary gets one score per adversary, and
 `accounting.empirical` tests these scores. An *estimate* assumes Gaussian scores and may err in
-either direction; it uses the largest cosine of a round, or the cosine with the final model, as
-Andrew et al. 2024. A *lower bound* holds with its confidence, however the canaries affect each
-other. Two further bounds are tighter, but conditional, and never refute a run's claim. The first
-holds if the run's trade-off function is Gaussian. The second, which splits the canaries, holds if
-they do not affect each other, as is nearly the case for random directions.
+either direction. It uses a canary's largest cosine with a release, or the cosine with the final
+model, as in Andrew et al. 2024. A *lower bound* holds with its confidence, however the canaries
+affect each other. Two further bounds are tighter, but conditional, and never refute a run's claim.
+The first holds if the run's trade-off function is Gaussian. The second, which splits the canaries,
+holds if they do not affect each other, as is nearly the case for random directions.
 """
 
 from __future__ import annotations

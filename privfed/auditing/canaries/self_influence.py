@@ -2,12 +2,11 @@
 
 A local update of length C along a canary's own gradient g_i lowers its loss by C |g_i| to first
 order. Another client's update along g_j changes the loss by the fraction cos(g_i, g_j) of that. So
-an example is a better canary if its gradient is longer, up to the length at which its update is
-clipped, and if its gradient is less aligned with others. Gradients of canaries orthogonal to all
-others: Nasr et al. 2023, "Tight auditing of differentially private machine learning". Canaries
-optimised through training: Boglioni et al. 2025, "Optimizing canaries for privacy auditing with
-metagradient descent". The worth here is the first order of that objective, and uses only public
-information.
+an example is a better canary if its gradient is longer (up to the length at which its update is
+clipped), and less aligned with other gradients. Gradients of canaries orthogonal to all others:
+Nasr et al. 2023, "Tight auditing of differentially private machine learning". Canaries optimised
+through training: Boglioni et al. 2025, "Optimizing canaries for privacy auditing with metagradient
+descent". The worth here is the first order of that objective, and uses only public information.
 """
 
 from __future__ import annotations

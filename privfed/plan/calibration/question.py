@@ -53,9 +53,9 @@ class CalibrationQuestion:
     depends only on their ratio; by `separation` for cyclic sampling; or by `slots` for random
     allocation. Distributed noise also depends on `dimension` and on the numbers of the secure sum,
     whose `protocol` is "masks" by default. With `sites`, sites hold the clients and are the
-    parties, so `minimum` and `colluders` are numbers of sites; without, `minimum` is a number of
-    clients and `colluders` a fraction of a cohort. `examples`, `batch` and `gradient_ratio` belong
-    to another question (`privfed.plan.calibration.example_sampling`).
+    parties, so `minimum` and `colluders` are numbers of sites. Without `sites`, `minimum` is a
+    number of clients and `colluders` a fraction of a cohort. `examples`, `batch` and
+    `gradient_ratio` belong to another question (`privfed.plan.calibration.example_sampling`).
     """
 
     mechanism: str = field(metadata=_flag("As privacy.mechanism.", "gaussian"))

@@ -50,10 +50,10 @@ class Buffered(CorrelatedMechanism):
     zero (zero-out). Participation may be public, and there is no amplification.
 
     *Sensitivity*: rows are clipped to L2 norm `clip`, and the sampler enforces a separation of b
-    rounds between two participations of a client. The client's columns of C overlap. As the column
-    is nonnegative and never increases (which is verified for the recorded numbers), a client
-    changes C x over T rounds by at most the norm of the sum of the columns of C at distances of b,
-    in clipping norms (`accounting.bounds.toeplitz_sensitivity`), even if updates depend on earlier
+    rounds between two participations of a client. The client's columns of C overlap. The column is
+    nonnegative and never increases, which is verified for the recorded numbers. So a client changes
+    C x over T rounds by at most the norm of the sum of the columns of C at distances of b, in
+    clipping norms (`accounting.bounds.toeplitz_sensitivity`), even if updates depend on earlier
     releases.
 
     *Sampling*: cyclic, or full. T rounds are one Gaussian, and so is each prefix of them: the event

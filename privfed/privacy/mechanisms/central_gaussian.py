@@ -49,12 +49,12 @@ class CentralGaussian(AdaptiveClip):
     *Unit and adjacency*: one client with all its examples; the adjacency relation is the sampler's:
     add/remove (poisson, truncated_poisson), replace-one (fixed_size), or zero-out (full, cyclic).
 
-    *Sensitivity*: C in L2, by `clip_rows`, and 2 C under replace-one; rows enter with weight one,
-    and the divisor q N is a constant of the configuration, so neither depends on the cohort. Under
-    a secure sum C is the proven norm of an encoded row, slightly larger than the clip
-    (`BoundedSum.bound`). With `adaptive_clip` a row also reports whether its unclipped norm was
-    within C, and C follows the `clip_quantile` of these norms. The clipped-count query shares the
-    same Gaussian mechanism of multiplier z (`privfed.privacy.clipping`).
+    *Sensitivity*: C in L2, by `clip_rows`, and 2 C under replace-one; rows have weight one, and the
+    divisor q N is a constant of the configuration: neither depends on the cohort. Under a secure
+    sum C is the proven norm of an encoded row, slightly larger than the clip (`BoundedSum.bound`).
+    With `adaptive_clip` a row also reports whether its unclipped norm was within C, and C follows
+    the `clip_quantile` of these norms. The clipped-count query shares the same Gaussian mechanism
+    of multiplier z (`privfed.privacy.clipping`).
 
     *Sampling*: any sampler whose witness states the resulting release (`Witness.sampled`); under
     Poisson sampling the event is PoissonSampled(q, Gaussian(z)). The inner release is Gaussian(z /

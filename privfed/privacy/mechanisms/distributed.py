@@ -132,7 +132,7 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
 
     *Sensitivity*: that of the encoded integers, `Codec.bound` in L2. With `adaptive_clip` a row
     also reports whether its unclipped norm was within C, as a further number of the clipped and
-    encoded vector, and C follows the `clip_quantile` of these norms, as with central noise
+    encoded vector. C then follows the `clip_quantile` of these norms, as with central noise
     (`privfed.privacy.clipping`). The step follows C, so that bound, shares and event in steps are
     those of the first round.
 

@@ -179,7 +179,7 @@ class DistributedNoise(NoisedMechanism):
 
         Privacy against readers is amplified if the total noise does not depend on the count (exact
         layers, used when the budget bounds the guarantee against readers) and no client is
-        Byzantine: the release is then that of central noise, for any sampler with an event for
+        Byzantine. The release is then that of central noise, for any sampler with an event for
         Gaussian noise, and for Skellam noise under Poisson sampling. Otherwise, if h of m survivors
         are Byzantine, a fraction h / m of the noise may be missing, so the noise itself would
         reveal m, which differs by one between add/remove neighbours. In addition, every client that
