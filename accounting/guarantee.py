@@ -143,7 +143,8 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
     Args:
       spending: events with their counts.
       delta: delta of the guarantee, in (0, 1).
-      accountant: "rdp", "pld" or "tightest", the minimum of those that support every event.
+      accountant: "rdp", "pld", or "tightest": the smallest epsilon of the accountants that support
+        every event.
 
     Returns:
       The guarantee; its epsilon is infinite if the accountant has no bound.

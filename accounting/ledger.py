@@ -222,9 +222,9 @@ class Ledger:
         return self._charges[-1]
 
     def change_budget(self, before: float, epsilon: float, event: Event) -> None:
-        """States that the budget is `epsilon` from the next round on; durable and atomic.
+        """Writes a line: the budget is `epsilon`, no longer `before`, from the next round on.
 
-        `event` is the event that such a round charges.
+        The write is durable and atomic. `event` is the event that a round charges.
         """
         change = {"round": self._next_round(), "before": before, "epsilon": epsilon}
         body = {"type": "define", "id": len(self._events), "event": event.to_json()}

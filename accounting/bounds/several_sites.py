@@ -214,7 +214,7 @@ class _Pair:
         return np.asarray(self.log_weights[:, None] + shifts * (x - shifts / 2) / self.z**2)
 
     def _inverse(self, losses: Numbers) -> Numbers:
-        """Returns the x of each of `losses`; -inf if the privacy loss is larger at every x.
+        """Returns the x with each of the privacy `losses`; -inf if the loss is larger at every x.
 
         With log p_0 subtracted, the loss is convex in x and no slope is below 1 / z^2. The least x
         at which a single term reaches the target is at or right of the solution, and Newton's steps

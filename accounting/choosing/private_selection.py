@@ -29,7 +29,7 @@ _STEPS = 24
 def selected_divergences(
     orders: np.ndarray, once: np.ndarray, repetitions: Repetitions
 ) -> np.ndarray:
-    """Bounds the Rényi divergences of the selection A at `orders` `[n]` > 1, from those of Q.
+    """Returns bounds on the Rényi divergences of A at `orders` `[n]` > 1, from those of Q.
 
     Papernot & Steinke 2022, Theorem 2: for all orders λ > 1 and λ' >= 1, at which the divergences
     of Q are at most ε and ε', the divergence of A of order λ is at most
@@ -52,7 +52,7 @@ def selected_divergences(
 def selected_epsilon(
     epsilon: Callable[[float], float | None], repetitions: Repetitions, delta: float
 ) -> float | None:
-    """Bounds epsilon of the selection A at `delta`, from a run's `epsilon`; None without a bound.
+    """Returns a bound on the epsilon of A at `delta`, from a run's `epsilon`; None without a bound.
 
     For every e' with δ_Q(e') (1 - γ) <= γ (exp(e') - 1), and every e,
 

@@ -140,8 +140,9 @@ def _log_ratio(
 def _beyond_chance(apart: Numbers, variances: Numbers) -> Numbers:
     """Sets differences `apart` `[m]` within chance to zero; keeps all if none exceeds chance.
 
-    `variances` `[m]` belong to the differences. Chance is the universal threshold sqrt(2 log m)
-    below which m standard Gaussians stay (Donoho & Johnstone 1994).
+    `variances` `[m]` are those of the differences. A difference is within chance if it is at most
+    sqrt(2 log m) standard deviations, the universal threshold for m Gaussians (Donoho & Johnstone
+    1994).
     """
     beyond = np.abs(apart) > np.sqrt(2 * math.log(len(apart)) * variances)
     return np.where(beyond, apart, 0.0) if beyond.any() else apart

@@ -152,7 +152,7 @@ class DescribedTable(Part):
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
-    """Returns a random number per row `[N]`, from the row's client and its number in the client."""
+    """Returns a random number per row `[N]`, from its client and its place among the client's."""
     by_client = np.argsort(whose, kind="stable")
     nth = np.empty_like(whose)
     nth[by_client] = np.arange(len(whose)) - np.searchsorted(whose[by_client], whose[by_client])

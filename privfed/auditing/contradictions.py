@@ -18,7 +18,7 @@ _TERMS = frozenset({"unit", "relation", "sampler", "delta", "accountant", "confi
 
 
 def file_contradictions(record: RunRecord) -> list[str]:
-    """Returns the contradictions between the directory's other files and its ledger."""
+    """Returns the contradictions between the ledger and the other files of the run directory."""
     ledger, head = record.ledger, record.checkpoint_head
     if not ledger.opened:
         return [f"{ledger.path} is empty: it states no guarantee"]

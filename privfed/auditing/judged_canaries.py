@@ -42,7 +42,7 @@ _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).t
 
 @dataclass(frozen=True)
 class PipelineClaim:
-    """A claim: `points` (epsilon, delta), the headline first; `by` names the source of the points.
+    """A claim: `points` (epsilon, delta), the stated point first; `by` names their source.
 
     If `gaussian`, the points are the whole privacy profile of Gaussian noise.
     """

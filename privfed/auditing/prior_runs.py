@@ -69,7 +69,7 @@ def priors(config: Config) -> Priors:
 
 
 def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
-    """Returns the run that `privacy.prior` names, and its ledger.
+    """Returns the run `name`, an entry of `privacy.prior`, and its ledger.
 
     Raises `Refused` if the run is still in progress or its ledger is broken.
     """
@@ -86,7 +86,7 @@ def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
 
 
 def _party(config: Config) -> str | None:
-    """Returns the party against which epsilon holds; None for all except a trusted server."""
+    """Returns the party against which epsilon holds; None means all but a trusted server."""
     return config.against or None
 
 

@@ -224,8 +224,8 @@ def refuse_unsuited(measure: Measure, scoring: Scoring) -> None:
 def with_slack(means: Tensor) -> Tensor:
     """Returns (m, 1 - |m|^2) for clients' means m `[c, k]` of norm at most 1: `[c, k + 1]`.
 
-    Its norm is sqrt(1 - |m|^2 + |m|^4) <= 1, so the last entry does not increase the sensitivity.
-    The sum of this entry over clients measures how much clients differ, for intervals.
+    The norm of a result is sqrt(1 - |m|^2 + |m|^4) <= 1, so the last entry does not increase the
+    sensitivity. The sum of this entry over clients measures how much clients differ, for intervals.
     """
     return torch.cat([means, 1 - means.square().sum(1, keepdim=True)], 1)
 

@@ -30,10 +30,10 @@ class Incomposable(Exception):
 def charged_against(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Recomputes charges under the assumptions of a later run.
+    """Returns charges recomputed under the assumptions of a later run.
 
     Args:
-      spending: events of an earlier run, as `accounting.events.summable` leaves them.
+      spending: events of an earlier run, in the form that `accounting.events.summable` returns.
       against: the party that the events are charged against; None: all untrusted parties.
       assumed: the assumptions of the earlier run.
       now: the assumptions of the run that counts it.

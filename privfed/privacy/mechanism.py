@@ -1,4 +1,4 @@
-"""Interface of user-level privacy mechanisms, and the bounded types that noise requires."""
+"""Interface of user-level privacy mechanisms, and the types of bounded rows and sums."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Mechanism(Part):
         return self
 
     def with_clip(self, clip: float) -> Mechanism:
-        """Returns the mechanism for other rows, clipped to `clip`.
+        """Returns the mechanism for rows other than updates (metrics), clipped to `clip`.
 
         The returned mechanism's clip is fixed, and its noise is independent of other rounds.
         """

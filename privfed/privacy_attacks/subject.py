@@ -74,7 +74,7 @@ class View:
 
 
 def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
-    """Returns the views from no protection to the strongest.
+    """Returns the adversary's views, from no protection of updates to the strongest protection.
 
     Args:
       plan: the plan of the run.

@@ -122,7 +122,7 @@ def public_examples(federation: Federation) -> Examples | None:
 
 
 def public_models(network: Network, public: Examples | None, start: Tensor, lr: float) -> Tensor:
-    """Returns the models `[p, d]`: the `start` `[d]`, and those after steps at rate `lr`.
+    """Returns public models `[p, d]`: the `start` `[d]`, and models after steps on `public`.
 
     Args:
       network: the network.
@@ -141,7 +141,7 @@ def public_models(network: Network, public: Examples | None, start: Tensor, lr: 
 
 
 def public_directions(network: Network, public: Examples | None, models: Tensor) -> Tensor:
-    """Returns unit directions `[p, q, d]` in which clients of public examples move the models."""
+    """Returns unit directions `[p, q, d]` in which simulated public clients move the models."""
     if public is None:
         return models.new_zeros(len(models), 0, models.shape[1])
     count = max(1, min(_CLIENTS, len(public) // _HELD, _MOST_NUMBERS // models.numel()))

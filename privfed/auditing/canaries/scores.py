@@ -60,7 +60,7 @@ class Scale:
     def of(cls, config: Config, dimension: int) -> Scale:
         """Returns the scale of a planned `config` for a model of `dimension` parameters.
 
-        If a client's rows come in parts, one part at its clipping norm adds 1.
+        If a client has several rows (`Mechanism.in_parts`), each row at its clipping norm adds 1.
         """
         size = config.sampler.size
         cost = round_cost(config, message_length(config, dimension))

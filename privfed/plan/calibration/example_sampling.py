@@ -190,7 +190,8 @@ def _solved(
 ) -> SampledGroups:
     """Solves for the noise of `release`, a function of the rate and the noise multiplier.
 
-    `clip` is the clipping norm of the sum of the gradients of `size` examples, or of one.
+    `clip` is the clipping norm of what is sampled: one example's gradient (ELS), or the sum of the
+    gradients of `size` examples (ULS).
     """
     population, batch, _ = _numbers(question)
     assert question.epsilon is not None

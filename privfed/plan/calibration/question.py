@@ -155,9 +155,9 @@ class CalibrationQuestion:
 
     @classmethod
     def flag_meant(cls, name: str) -> str | None:
-        """Returns the field for the name of a run file's key, or of another library's argument.
+        """Returns the field that `name` means, a run file's key or another library's argument.
 
-        None if there is no such field.
+        Returns None if there is no such field.
         """
         from privfed.config.mistakes import named_elsewhere
 

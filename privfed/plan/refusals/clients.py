@@ -187,7 +187,7 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
-    """Refuses `client.local_epochs` if no epochs can train only the local part."""
+    """Refuses `client.local_epochs` if no epochs can train the model's local part alone."""
     count, client = config.client.local_epochs, config.client
     if not count:
         return
@@ -286,7 +286,7 @@ def _false_claims(config: Config) -> Iterator[str]:
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
-    """Refuses details of an attack if there is no attack (`attack.acts`, `false_claims`)."""
+    """Refuses keys of an attack if there is no attack (`attack.acts`, `false_claims`)."""
     given = config.attackers
     details = (given.selection, given.stage, given.replaces, given.first_round, given.last_round)
     usual = ("once", "auto", "messages", 1, 0)

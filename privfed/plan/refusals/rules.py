@@ -205,7 +205,7 @@ def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
 
 
 def _root_set(choice: _Choice) -> Iterator[str]:
-    """Refuses a missing root set if the rule uses one (`needs`), and a set one if it uses none."""
+    """Refuses a missing root set if the rule needs one, and a configured one if it needs none."""
     root, needed = choice.config.aggregation.root, "root" in choice.needs
     if needed and not root:
         yield (

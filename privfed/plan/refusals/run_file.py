@@ -115,7 +115,7 @@ def _scores_personal_models(objective: Objective) -> bool:
 
 
 def _no_personal_models(config: Config) -> Iterator[str]:
-    """Refuses to evaluate personal models if there are none, or if they need other values."""
+    """Refuses to evaluate personal models if there are none, or if they depend on more values."""
     key, name = "evaluation.personal is true", config.names["objective"]
     objective, local = config.objective, config.start.local
     if config.evaluation.by != "clients":

@@ -303,7 +303,7 @@ def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
 
 
 def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
-    """Refuses dropouts of unknown probability, from which that of aborts is computed."""
+    """Refuses dropouts of unknown probability: the probability of aborts depends on it."""
     if config.by_sites:  # the senders are sites, whichever of their clients are available
         return
     if config.client.drop_stragglers or config.availability.varies:

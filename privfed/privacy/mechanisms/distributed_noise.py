@@ -319,7 +319,7 @@ def _once_in(witness: Witness, noise: Noise | Unprotected) -> Noise | Unprotecte
 
 
 def rotated_on(state: PublicState) -> PublicState:
-    """Returns the state after a release, which names the next rotation."""
+    """Returns the state after a release; its number `rotation` selects the next rotation."""
     return {**state, "rotation": state["rotation"] + 1}
 
 

@@ -73,7 +73,7 @@ def square_root(bands: int) -> Numbers:
 
 
 def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
-    """Returns the prefix sums w `[rounds]` of the column of C^-1, which are C^-1 1.
+    """Returns the prefix sums w `[rounds]` of the column of C^-1: C^-1 times a vector of ones.
 
     A C^-1 is Toeplitz as well, and w is its column.
     """

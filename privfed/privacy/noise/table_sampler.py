@@ -45,7 +45,7 @@ class Uniforms(Protocol):
 
 
 class FreshUniforms:
-    """Numbers from the operating system's CSPRNG; `keys` have no seed."""
+    """Numbers from the operating system's CSPRNG, for `keys` without a seed."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -151,7 +151,7 @@ class Guide:
 
 
 def guide(words: Leading, first: int) -> Guide:
-    """Returns the guide of a table whose entries begin with `words` `[m]`, from a draw `first`.
+    """Returns the guide of a table with leading bits `words` `[m]` and the least draw `first`.
 
     Draws beyond 16 bits and a sign, and draws in crowded buckets, are searched instead.
     """
