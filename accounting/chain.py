@@ -67,7 +67,7 @@ def following(previous: str, lines: Sequence[bytes], of: object, number: int = 1
       The objects of the lines.
 
     Raises:
-      LedgerBroken: if a line does not follow.
+      LedgerBroken: if a line is invalid or does not continue the chain.
     """
     links: list[Link] = []
     for line in lines:

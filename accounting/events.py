@@ -109,10 +109,10 @@ Spending = Mapping[Event, int]
 def summable(spending: Spending) -> Spending:
     """Returns one run's `spending` in a form whose counts may be added to those of other runs.
 
-    Rounds with a separation are replaced by as many releases as a client takes part in at most.
-    Rounds of random allocation are replaced by their epochs, since no slot of a run depends on
-    those of another run. Repeated releases are counted individually. `SeveralSites` with one site
-    is counted as Poisson sampling.
+    Rounds with a separation are replaced by releases, as many as the rounds in which one client may
+    take part. Rounds of random allocation are replaced by their epochs, since no slot of a run
+    depends on those of another run. Repeated releases are counted individually. `SeveralSites` with
+    one site is counted as Poisson sampling.
     """
     total: Counter[Event] = Counter()
     for event, count in _at_least_noise(spending).items():

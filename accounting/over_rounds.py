@@ -29,7 +29,7 @@ class Separated(Kinded):
 
     Participation is not secret. The release is charged once per round. A client takes part in T
     consecutive rounds of a run at most ceil(T / separation) times, so T rounds are accounted for as
-    that many releases `of`. Runs are counted separately (`apart`).
+    that many releases `of`. Runs are counted separately.
     """
 
     separation: int

@@ -23,7 +23,7 @@ class FlDetector(HistoryRule):
 
     An update is predicted from the same client's update of the round before: x^_i = x_i' + B (w -
     w'), where w and w' are the models of both rounds, and B v is an L-BFGS product over the last N
-    moves of the model and changes of the aggregate. A round's score is |x_i - x^_i| over its mean
+    differences of the model and of the aggregate. A round's score is |x_i - x^_i| over its mean
     among the predicted clients; a client's score is the mean of its last N. If gap statistics find
     more than one group among these scores, the clients of the higher of two groups (2-means) are
     removed permanently. At most `byzantine` clients of a cohort are removed in all, those of the
@@ -55,7 +55,7 @@ class FlDetector(HistoryRule):
     """
 
     window: int = Field(10, ge=1, le=100)
-    """Number of rounds N over which moves and scores are remembered."""
+    """Number of rounds N whose model differences and scores are stored."""
     references: int = Field(20, ge=2, le=1000)
     """Number of uniform samples that gap statistics compare scores with."""
 
@@ -170,7 +170,7 @@ class _Clients:
         return self.numbers[:, self._d + 3 :].mean(1)
 
     def score(self, who: Tensor, distances: Tensor) -> None:
-        """Stores a round's scores of the clients in the mask `who`, from `distances` `[m]`."""
+        """Stores a round's scores of the clients in `who`, from their prediction errors `[m]`."""
         window = self.numbers[who, self._d + 3 :]
         mean = distances.mean().clamp(min=torch.finfo(distances.dtype).tiny)
         newest = (distances / mean).nan_to_num(nan=1.0).to(window)[:, None]  # inf / inf is NaN
@@ -199,7 +199,9 @@ class _Clients:
 
 
 def _distances(rows: Tensor, updates: Tensor, moved: Tensor, who: Tensor) -> Tensor:
-    """Returns distances `[m]` of rows in the mask `who` from last updates plus `moved` `[d]`.
+    """Returns the prediction errors `[m]` of the rows in the mask `who`.
+
+    A prediction is the client's last update (`updates`) plus `moved` `[d]`.
 
     Rows are processed one at a time, so that they are not copied.
     """

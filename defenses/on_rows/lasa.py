@@ -28,8 +28,8 @@ class LayerAdaptive(RowRule):
 
     is the fraction of its nonzero entries that are positive (1/2 for a row without any). F(x)^l is
     the mean of the y_k^l with |a_k - median(a)| < `magnitude_radius` std(a) and |b_k - median(b)| <
-    `direction_radius` std(b), or of all if there is none. If all values agree, no client is
-    excluded.
+    `direction_radius` std(b), or of all y_k^l if no row satisfies this. If all values agree, no
+    client is excluded.
 
     Needs rows, and the sizes of layers (a model's parameters, one tensor each). Tolerates fewer
     than half Byzantine clients, each clipped to the median norm. The authors prove robustness up to

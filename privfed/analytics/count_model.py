@@ -39,9 +39,9 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
 
     The noise is solved jointly for the description, the training of the same run file and
     evaluation rounds, so that together they spend privacy.epsilon. With s the description's
-    fraction, e that of evaluation and w the `variance_weight` of a round, z_D / z = sqrt(w_D (1 -
-    s) (1 - e) / (s w (T - E))). The description is charged as its own event. The noise of training
-    is then solved for again, with that charge counted.
+    fraction, e that of evaluation, w the `variance_weight` of a round, T rounds and E evaluations
+    among them, z_D / z = sqrt(w_D (1 - s) (1 - e) / (s w (T - E))). The description is charged as
+    its own event. The noise of training is then solved for again, with that charge counted.
 
     Args:
       raw: the run file.

@@ -35,11 +35,11 @@ def describe(
     """Releases statistics of a run file's population into the new directory `out`.
 
     *Releases*: the noised sum of one vector per client (`privfed.analytics.questions`), of norm at
-    most 1, and nothing else. All statistics follow from it and from public constants. *Unit and
-    adjacency*: a client with all its rows, under the adjacency relation of the run file's sampler.
-    The event is one round of its mechanism with full participation, without amplification. The
-    directory is that of a run: `privfed audit` recomputes epsilon from its ledger, and later runs
-    count it by `privacy.prior`.
+    most 1, and nothing else. All statistics follow from that sum and from public constants. *Unit
+    and adjacency*: a client with all its rows, under the adjacency relation of the run file's
+    sampler. The event is one round of the run file's mechanism with full participation, without
+    amplification. The directory is that of a run: `privfed audit` recomputes epsilon from its
+    ledger, and later runs count it by `privacy.prior`.
 
     Args:
       run_file: the run file.

@@ -301,7 +301,8 @@ def _colluding(raw: Raw, clients: int) -> int:
 def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns [secure] of the run file, without the keys about the size of a training cohort.
 
-    If sites are the parties, they are the same here, and so is the minimum number of survivors.
+    If sites are the parties, the sites and the minimum number of survivors are those of the run
+    file.
     """
     by_sites = bool(data.get("sites")) and raw.get("secure", {}).get("parties") != "clients"
     return _without(raw.get("secure", {}), _OF_COHORTS - ({"minimum"} if by_sites else set()))

@@ -60,7 +60,7 @@ class Sums:
     def part(self, number: int) -> tuple[Reals, Reals]:
         """Returns the counts of question `number` and their standard deviations.
 
-        The last number is the histogram of clients by number of rows.
+        After the last question, `number` selects the histogram of clients by number of rows.
         """
         ends = [*self.questions.starts.tolist(), self.questions.length]
         return (

@@ -104,9 +104,9 @@ class CountedNumbers:
     ) -> IntervalEstimate:
         """Returns the quantile at `probability` of the numbers, clipped to `limits`.
 
-        Its interval joins all cells that may contain the quantile. The fraction below the left end
-        of such a cell is not above `probability`, and the fraction below its right end is not below
-        it, by bounds of 97.5 % each.
+        The interval joins all cells that may contain the quantile: by bounds of 97.5 % each, the
+        fraction of numbers below the left end of such a cell may be at most `probability`, and the
+        fraction below its right end at least `probability`.
         """
         upto = np.tri(len(self.cells.nodes) + 1, len(self.cells.nodes), -1) - probability
         excess, stds = self._linear(upto)
@@ -130,8 +130,8 @@ class CountedNumbers:
     def _moments(self, limits: tuple[float, float]) -> tuple[IntervalEstimate, IntervalEstimate]:
         """Returns mean and standard deviation of the numbers clipped to `limits`.
 
-        Both are bounded by sums of the smallest and largest values that the cells allow. The
-        interval of the standard deviation allows for that of the mean.
+        Both intervals follow from sums of the smallest and largest values that the cells allow. The
+        interval of the standard deviation also covers the uncertainty of the mean.
         """
         counts = self.counts[self.cells.nodes]
         total, lows = counts.sum(), self.cells.lows.clip(*limits)

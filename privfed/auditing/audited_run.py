@@ -85,7 +85,7 @@ class RunAudit:
     """The guarantee to state if the charges of this or an earlier run were not all planned, or not
     all planned rounds were charged; see its `caveat`."""
     planned_others: tuple[Guarantee, ...] = ()
-    """Like `planned`, for the guarantees other than `guarantee`."""
+    """Like `planned`, for `examples` and `other`."""
     canaries: Evidence | None = None
     budgets: tuple[BudgetChange, ...] = ()
     ledger_head: str | None = None

@@ -89,7 +89,7 @@ class FunctionClaim:
     def of_gaussian(
         cls, noise_multiplier: float, rate: float, rounds: int, delta: float
     ) -> FunctionClaim:
-        """Returns the claim of `rounds` of Gaussian noise on sums over Poisson cohorts.
+        """Returns the claim of `rounds` rounds of Gaussian noise on sums over Poisson samples.
 
         The relation is add/remove. The profile is that of the project's accountants
         (`accounting.guarantee`).

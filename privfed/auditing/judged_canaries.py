@@ -65,14 +65,14 @@ class PipelineClaim:
     def of_rounds(
         cls, noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
     ) -> PipelineClaim:
-        """Returns the claim that follows from `rounds` of Gaussian noise on Poisson cohorts.
+        """Returns the claim of `rounds` rounds of Gaussian noise on sums over Poisson samples.
 
         Args:
           noise_multiplier: standard deviation of the noise over the distance between neighbours'
             sums.
           sampling_rate: probability with which a client takes part.
           rounds: number of rounds.
-          delta: delta of the headline.
+          delta: delta of the stated point.
 
         Raises:
           Refused: if no finite epsilon is claimed.

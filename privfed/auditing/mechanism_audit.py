@@ -133,7 +133,7 @@ class MechanismAudit(Verdicts):
 
     Attributes:
       tested: the verdict of each scenario.
-      noise: measured over charged standard deviation of the noise.
+      noise: ratio of the measured to the charged standard deviation of the noise.
       noise_p_value: p-value of the hypothesis that the noise is no less than charged.
       confidence: confidence of the lower bounds on epsilon.
       releases: number of releases per neighbour and scenario.

@@ -160,8 +160,8 @@ def audit(
     Args:
       run: the run's directory, or the run as opened or read.
       accountant: rdp, pld or tightest, or an independent cross-check: opacus_rdp, opacus_prv, or
-        "all" for both. Cross-checks are reported separately and never become the headline. None:
-        the run's own accountant.
+        "all" for both. Cross-checks are reported separately and never replace the stated epsilon.
+        None: the run's own accountant.
       head: an earlier head of the ledger; the audit then verifies that no line before it was
         removed or changed.
 

@@ -104,7 +104,7 @@ class SeenWithOthers(RowRule):
 
     @classmethod
     def of(cls, noise: PairwiseNoise, divisor: int) -> Self:
-        """Returns the weighted sum for rows with this noise; the first weight is 1 / `divisor`.
+        """Returns the rule for rows with this noise; its first weight is 1 / `divisor`.
 
         The weights are the first row of S^-1 over its first entry, where S is the covariance over
         rows. Of all linear functions with the same coefficient of the first row, this has the least

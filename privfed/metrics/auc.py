@@ -12,11 +12,11 @@ from privfed.metrics.measure import Count, Estimate, Measure, NoisedSum, Scoring
 def haar(levels: int) -> Tensor:
     """Returns the Haar wavelet matrix for n cells.
 
-    Its rows are the sum of all cells, and the differences between the two halves of every dyadic
-    range of cells. Rows are orthogonal, and every column has levels + 1 entries of size 1. If noise
-    is added to each of n cells, the sum of the first k cells has up to n times the noise variance
-    of a cell. If noise is added to the wavelet coefficients instead, the factor is of order log n,
-    times levels + 1 for the larger norm of the columns (Xiao, Wang and Gehrke 2011).
+    Its rows compute the sum of all cells, and the differences between the two halves of every
+    dyadic range of cells. Rows are orthogonal, and every column has levels + 1 entries of size 1.
+    If noise is added to each of n cells, the sum of the first k cells has up to n times the noise
+    variance of a cell. If noise is added to the wavelet coefficients instead, the factor is of
+    order log n, times levels + 1 for the larger norm of the columns (Xiao, Wang and Gehrke 2011).
 
     Args:
       levels: base-2 logarithm of the number of cells n.

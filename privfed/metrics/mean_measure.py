@@ -115,7 +115,7 @@ def _with_draw(
 
     Sampling adds (1 - rate) sum s^2 (v - r)^2 to the variance of V - r S. That term is at most the
     same expression with s in place of s^2, with equality if each client's examples lie in one
-    group. That bound has two estimates at r, with G = sum s (1 - v^2). The first, S (1 + r^2) - 2 r
+    group. The bound has two estimates at r, with G = sum s (1 - v^2). The first, S (1 + r^2) - 2 r
     V - G, includes the noise of V. The second, S (1 - r^2) - G, is that of a score interval (Wilson
     1927); its own variance grows with the differences between clients. Both estimates agree at r =
     V / S. The result is their average, in which the first has as weight the fraction of the

@@ -198,11 +198,11 @@ class Measure(Part):
         return means
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """Returns the estimate from the noised sum of parts, weighted by example fractions.
+        """Returns the estimate from the noised sum of clients' messages.
 
         Args:
-          noised: the sum over clients of `parts` times the client's fraction of examples, with
-            noise.
+          noised: the sum over clients of messages (`parts`) times the client's fraction of counted
+            examples, with noise.
           scoring: the form of the examples and the loss.
 
         Returns:

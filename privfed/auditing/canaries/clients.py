@@ -139,9 +139,7 @@ class Canaries:
     def products_with(self, vectors: list[Tensor]) -> NDArray[np.float64]:
         """Returns the norm of the sum of `vectors`, and its inner products with directions.
 
-        The shape is `[1 + K]`.
-
-        Only the first d numbers of every vector `[m]` are used.
+        The result has shape `[1 + K]`. Only the first d numbers of every vector `[m]` are used.
         """
         d = self.directions.shape[1]
         total = torch.stack([vector[:d].to(self.directions) for vector in vectors]).sum(0)

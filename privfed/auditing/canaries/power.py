@@ -29,7 +29,7 @@ _NOTHING = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Noticed:
-    """The probability that canaries detect noise of a fraction `share` of the charged noise.
+    """The probability that canaries detect noise of only a fraction `share` of what was charged.
 
     Attributes:
       share: the fraction.

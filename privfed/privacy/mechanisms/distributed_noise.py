@@ -46,7 +46,7 @@ class DistributedNoise(NoisedMechanism):
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = standard deviation of the guaranteed noise on the sum / clip; None until calibrated."""
     tolerance: float = Field(0.2, ge=0, lt=1)
-    """Fraction of an expected cohort that may drop out of a sum; `secure.minimum` replaces it."""
+    """Fraction of an expected cohort that may drop out of a sum; `secure.minimum` overrides it."""
     _setting: Setting | None = PrivateAttr(None)
 
     trust: ClassVar[Literal["sum"]] = "sum"
