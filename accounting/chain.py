@@ -19,9 +19,9 @@ from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 
 START = "0" * 64
-"""The hash that the first line follows."""
+"""The hash that serves as the previous hash of the first line."""
 Link = Mapping[str, Any]
-"""Object of one line."""
+"""The JSON object of one line."""
 
 
 class Chain(NamedTuple):

@@ -26,7 +26,7 @@ _VIEWS = {
     "others": "the joint view of all parties except its own site",
     "clients": "the joint view of the server and colluding clients",
 }
-"""What each adversary sees, which an epsilon is a guarantee about."""
+"""By adversary, the view about which an epsilon is a guarantee, in words."""
 CHOICES = (TIGHTEST, *ACCOUNTANTS)
 
 

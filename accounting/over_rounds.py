@@ -20,7 +20,7 @@ from accounting.errors import Unaccountable
 from accounting.noises import Gaussian, Noise, natural_number, number
 
 _OUTWARD = 1 - 1e-9
-"""Factor on the noise that exceeds the rounding of sums over a million rounds."""
+"""Factor on the noise that compensates the rounding of sums over a million rounds."""
 
 
 @dataclass(frozen=True)

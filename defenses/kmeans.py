@@ -12,7 +12,7 @@ from defenses.gap import gap
 
 _STARTS, _STEPS = 8, 100
 _NOTHING = 1e-30
-"""Squared distances and box sides up to this value are treated as zero."""
+"""Value up to which squared distances and sides of a box are treated as zero."""
 
 
 def clusters(points: Tensor, most: int, references: int, generator: torch.Generator) -> Tensor:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DIFFERENCES = 256
 """Largest i whose term uses central moments; later terms use the theorem's simpler bound."""
 _MARGIN = 1 + 1e-9
-"""Factor that exceeds the rounding of the sums in double precision."""
+"""Factor on the result, larger than the rounding error of the sums in double precision."""
 
 
 def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:

@@ -14,8 +14,9 @@ from accounting.empirical.tradeoff import ClaimedCurve
 from accounting.empirical.two_sample import Claim
 
 PARTS = (10, 5, 2, 1)
-"""Tests that guess a tenth, a fifth, half and all of the inclusion bits. The list is fixed, and the
-confidence is corrected for the number of tests."""
+"""Number of inclusion bits divided by the number of guesses, for each test: a tenth, a fifth, half
+and all bits are guessed. The list is fixed, and the confidence is corrected for the number of
+tests."""
 
 
 @dataclass(frozen=True)

@@ -58,13 +58,13 @@ class DescribedTable(Part):
     dates: dict[str, Dates] = {}
     """Columns of dates, and their first and last day."""
     values: dict[str, list[str | int | bool]] = {}
-    """Columns of words, and their values."""
+    """Columns of words, and their declared values."""
     rows_per_client: int = Field(ROWS_PER_CLIENT, ge=1, le=1000)
-    """Largest number of rows of a client that count."""
+    """Largest number of rows of a client that are counted."""
     buckets: int = Field(32, ge=1, le=4096)
     """Number of buckets for words that were not listed."""
     letters: int = Field(12, ge=1, le=64)
-    """Number of leading bytes of these words that are recovered."""
+    """Number of leading bytes that are recovered of words that were not listed."""
     earlier: list[str] = []
     """Earlier runs (privacy.prior of the run file) that a declared run file counts, next to this
     release."""

@@ -103,7 +103,7 @@ _OF_TRAINING = {
     *("epsilon", "noise_multiplier", "prior", "disjoint"),
     *("clip", "adaptive_clip", "clip_quantile", "clip_rate", "count_noise"),
 }
-"""Keys of [privacy] that concern training: here the norm is 1, and the budget is the release's."""
+"""Keys of [privacy] that concern training; the release has clipping norm 1 and its own budget."""
 _OF_ROUNDS = {
     *("rounds", "evaluate_every", "checkpoint_every", "precision", "trainer", "chunk"),
     *("simulation_metrics", "client_measures", "watch", "heads", "workers"),

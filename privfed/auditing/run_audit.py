@@ -144,7 +144,7 @@ def _example_bound(spending: Spending, earlier: Priors, delta: float) -> Guarant
 
 
 ALL = "all"
-"""Selects every accountant that applies, including the cross-checks."""
+"""Name that selects every accountant that applies, including the cross-checks."""
 _GRID, _GRID_ABSOLUTE = 1.02, 0.02
 """Tolerance of PLD's grid over RDP's bound: a factor, and an additive term."""
 

@@ -19,7 +19,7 @@ from privfed.sampling.cohort import draws_of
 _WORTH_SAYING = 0.05
 """Fraction of the budget above which unspent budget is reported."""
 _LESS = 0.99
-"""A noise multiplier counts as smaller than another one if their ratio is below this."""
+"""Ratio of two noise multipliers below which the first counts as smaller."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from privfed.secure.limits import Limits
 _NEXT_TO_NOTHING = 1e-3
 """The fraction of delta that aborts may cost, if the protocol permits such a limit."""
 _LARGEST_EPSILON = 40.0
-"""Largest epsilon in the cost of aborts, so that e^epsilon stays finite."""
+"""Largest epsilon with which the cost of aborts is computed, so that e^epsilon is finite."""
 
 
 def configured_limits(config: Config) -> Limits:

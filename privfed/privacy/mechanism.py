@@ -117,7 +117,7 @@ class Mechanism(Part):
     """Whether the mechanism gives a privacy guarantee; if so, weights are uniform and the divisor
     is a constant of the configuration."""
     remembers: ClassVar[bool] = False
-    """Whether its noise is correlated over rounds (`privfed.privacy.noise.correlated`)."""
+    """Whether the noise is correlated over rounds (`privfed.privacy.noise.correlated`)."""
     joint: ClassVar[bool] = False
     """Whether clients share noise (`privfed.privacy.shared_noise`). Then `bound` receives all rows
     of a cohort at once, and a rule on rows sees the noised rows."""

@@ -21,8 +21,8 @@ _FACTOR = 16
 _ROTATION_BLOCK = 1 << 17
 """Number of values that are rotated at once (a few rows), which fit the cache."""
 _SHRINK = 1 - 2.0**-40
-"""Factor that exceeds the float64 rounding of a norm by far:
-fewer than 40 consecutive additions."""
+"""Factor on rotated rows that compensates the float64 rounding of a norm (fewer than 40 consecutive
+additions)."""
 
 
 def padded(length: int) -> int:

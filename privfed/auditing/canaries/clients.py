@@ -53,7 +53,7 @@ from privfed.round.world import ReleaseStore, Watch, World
 from privfed.sampling.cohort import Cohort, Population, Witness
 
 _LONG = 1e3
-"""Norm of a canary's row, in clipping norms."""
+"""Norm of a canary's row that is to be clipped, in clipping norms."""
 _WITHIN = 0.999
 """Norm, in clipping norms, of a row that counts as within the clipping norm."""
 _MOST_BYTES = 4 * 2**30

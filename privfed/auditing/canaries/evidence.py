@@ -24,7 +24,8 @@ _HEADS: Mapping[str, str] = {
     ZERO_OUT: "sent their row, the others zero",
     REPLACE_ONE: "sent their row, the others the opposite",
 }
-"""The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.inclusion`)."""
+"""By adjacency relation, the behaviour of canaries whose bit is heads, in words
+(`privfed.auditing.canaries.inclusion`)."""
 _ENOUGH = 200
 """Number of canaries below which separately fitted standard deviations are unreliable."""
 

@@ -181,7 +181,7 @@ _KNOWN_NULL = 1000
 _FEWEST = 5
 """Number of canaries of either kind (entered or not) below which no evidence is reported."""
 _FEWEST_OF_HALVES = 20
-"""Number of canaries of either kind below which canaries are not split into two halves."""
+"""Number of canaries of either kind below which no bound by two halves is computed."""
 
 
 def weigh(

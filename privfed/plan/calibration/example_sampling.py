@@ -37,7 +37,8 @@ from privfed.plan.calibration.question import CalibrationQuestion
 _NEEDED = ("epsilon", "rounds", "population", "examples", "batch")
 _USED = {*_NEEDED, "delta", "accountant", "gradient_ratio"}
 _EQUAL = 1e-4
-"""Relative difference of noise below which both are called equal; calibration is as precise."""
+"""Relative difference of noise below which ELS and ULS are called equal: the precision of
+calibration."""
 _FAR = 2.0
 """Factor over the least noise of ULS beyond which larger groups of examples are not tried."""
 

@@ -17,7 +17,7 @@ _ALL_BUT_ONE = "--epsilon, --noise-multiplier, --rounds, and the sampling rate o
 _SPACINGS = ("separation", "slots")
 """Keys of samplers that state the number of rounds in which a client takes part once."""
 RUN_FILE_KEYS = {"clients": "population", "size": "cohort"}
-"""Flags by key of a run file, where the names differ."""
+"""Name of a flag by key of a run file, if the names differ."""
 _SOLVABLE = frozenset({"rate", "size", *_SPACINGS})
 """The constants of sampling that can be solved for."""
 _KINDS = {"int": (Integral, "an integer"), "float": (Real, "a number")}

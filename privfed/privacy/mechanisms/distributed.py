@@ -35,7 +35,7 @@ from privfed.privacy.noise.shares import (
 from privfed.sampling.cohort import Witness
 
 _DOWNWARD = 1 - 1e-12
-"""Factor on a variance that exceeds the rounding errors of its parts."""
+"""Factor on a variance that compensates the rounding errors of its terms."""
 
 
 class InLayers(DistributedNoise):
@@ -43,7 +43,7 @@ class InLayers(DistributedNoise):
 
     sizing: Literal["minimum", "layers"] = "minimum"
     """"minimum": the least number of survivors adds enough noise. "layers": excess noise is removed
-    after dropouts are known, so that the total is exact."""
+    after dropouts are known, so that the total is nearly the same for every number of survivors."""
 
     kind: ClassVar[str]
     """Name of the noise in `privfed.privacy.noise.shares.SHARES`."""

@@ -25,7 +25,7 @@ from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
 _UPWARD = 1 + 1e-12
-"""Factor larger than the rounding error of the standard deviation's formula in double precision."""
+"""Factor on a standard deviation that compensates its rounding in double precision."""
 _LEAST = 1e-5
 """Least noise multiplier for which rows and noise are exact together."""
 

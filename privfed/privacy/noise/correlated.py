@@ -132,9 +132,9 @@ class BufferedNoise(Correlated):
 
 
 _BITS = 20
-"""Coefficients are multiples of `UNIT`, which is 2^-20."""
+"""Number of bits: coefficients are multiples of `UNIT`, which is 2^-20."""
 _MOST = 2.0**62.5
-"""Sums of products below this fit 64-bit integers."""
+"""Limit on sums of products, which then fit 64-bit integers."""
 _TAIL_STDS = 12.0
 """Number of standard deviations: the noise of a run exceeds it with probability at most 1e-32."""
 

@@ -106,7 +106,7 @@ def entry_counts(rounds: int) -> Numbers:
 
 
 UNIT = 2.0**-20
-"""Every coefficient is an integer multiple of this, so that products with integers are exact."""
+"""Unit of coefficients: they are integer multiples of it, so products with integers are exact."""
 _LARGEST = 0.9999
 _STEPS = 5_000
 _RESTARTS = 50

@@ -32,7 +32,7 @@ from privfed.core.vector import Indices
 
 T = TypeVar("T")
 _ERROR = 2e-14
-"""Largest error of a quantile z, over 1 + z."""
+"""Largest error of a quantile z, divided by 1 + z."""
 _BLOCK = 1 << 14
 """Number of values per block, which fits the cache."""
 _FEWEST = 4
