@@ -14,9 +14,9 @@ f only, it holds for any interaction between canaries. Applied to the curve of a
 refutes the ledger's claim. Applied to a *family* of curves it gives a conditional bound: "if the
 run's curve is Gaussian, then epsilon is at least ...".
 
-All values of p above a threshold are refuted, and likewise all curves above one. Let h_j =
-max(h_(j-1), f(1 - r_(j-1))) and c_j = i/(k - i), which decreases from step to step. Summation by
-parts gives
+If a value of p is refuted, so are all larger values, and if a curve is refuted, so are all curves
+above it. Let h_j = max(h_(j-1), f(1 - r_(j-1))) and c_j = i/(k - i), which decreases from step to
+step. Summation by parts gives
 
     r_J = p k/(m (k - v + 1)) + c_J h_J + sum_(0 < j < J) (c_j - c_(j+1)) h_j
 

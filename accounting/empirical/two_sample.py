@@ -8,7 +8,7 @@ half of the releases. On the other half the counts in S are binomial, and give
   threshold chosen on the counted releases, up to a third of such bounds would exceed the truth.
 - a *p-value* for a claim: the maximum likelihood of the counts under the claim, over that at the
   rates of the first half (universal inference: Wasserman, Ramdas & Balakrishnan 2020, theorem 3).
-  By Markov's inequality it is valid for any number of releases.
+  By Markov's inequality the p-value is valid for any number of releases.
 """
 
 from __future__ import annotations

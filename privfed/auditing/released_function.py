@@ -1,8 +1,8 @@
 """A user's randomised function, which releases numbers about one of two neighbouring inputs.
 
-It is called as `release(member, generator)`. `member` selects one of two neighbouring inputs, with
-or without the tested individual; their content is up to the function. `generator` is a new
-`numpy.random.Generator` for every call; a function with its own randomness may ignore it. The
+The function is called as `release(member, generator)`. `member` selects one of two neighbouring
+inputs, with or without the tested individual; their content is up to the function. `generator` is a
+new `numpy.random.Generator` for every call; a function with its own randomness may ignore it. The
 function returns everything that is published, as real numbers, equally many in each call.
 """
 

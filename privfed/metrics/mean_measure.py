@@ -2,7 +2,8 @@
 
 Their intervals are those of a ratio of two noised numbers (Fieller 1954). A ratio r = y / x of
 means is in the interval if |y - r x| is at most a normal quantile times its standard deviation.
-Unlike the delta method, this also holds if x may be 0: then every ratio is possible.
+Unlike that of the delta method, the interval is also valid if x may be 0: then every ratio is
+possible.
 """
 
 from __future__ import annotations

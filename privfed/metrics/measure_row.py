@@ -4,19 +4,19 @@
 group g and measure j let s be the fraction of all the client's examples that lie in g and that j
 counts. Let m be the mean of j's vectors over these examples. The row contains, for all g and j,
 
-    s of all its examples in g, times the weight of the count, and
-    s phi_j(m) times the weight w of a measure, phi_j = `Measure.parts` (and s times w, for a
-    measure that counts examples separately)
+    the fraction of its examples in g, times the weight of the count, and s phi_j(m) times the
+    weight w of a measure, phi_j = `Measure.parts` (and s times w, for a measure that counts
+    examples separately)
 
 over all g and j. A client without examples sends zeros.
 
 **Its bound.** Every phi_j(m) has norm at most 1 and the squares of the weights sum to 1, so a
 group's part has norm at most the group's fraction of the client's examples. The whole row has norm
-at most sqrt(sum of squared fractions) <= 1. This holds for any examples, any model, any outputs and
-any number of examples: a client counts once. The unit is the client. The sums of neighbouring
-datasets differ by at most 1 in L2 under add/remove and zero-out (the client's row becomes zero),
-and by at most 2 under replace-one. Rounding to float32 may raise a norm about 1e-7 above 1; the
-mechanism that adds the noise clips rows to 1, as it does for every row.
+at most sqrt(sum of squared fractions) <= 1. The bound holds for any examples, any model, any
+outputs and any number of examples: a client counts once. The unit is the client. The sums of
+neighbouring datasets differ by at most 1 in L2 under add/remove and zero-out (the client's row
+becomes zero), and by at most 2 under replace-one. Rounding to float32 may raise a norm about 1e-7
+above 1; the mechanism that adds the noise clips rows to 1, as it does for every row.
 
 **The weights.** The ratio V / S of a measure's sum and the count has a variance proportional to 1 /
 w^2 + r^2 / w_S^2, in the worst case with r = 1. For K measures, k of them with a shared count,

@@ -1,8 +1,8 @@
 """The guarantees of a run composed over the earlier runs that it counts.
 
 There are four: the guarantee that the budget limits (`ledger_guarantee`), the guarantee against the
-other party of distributed noise (the server or readers, whichever `privacy.against` does not name),
-that for examples of silos, and that for all planned rounds.
+other party of distributed noise (`privfed.privacy.shared_noise.OTHER_PARTY`), that for examples of
+silos, and that for all planned rounds.
 """
 
 from __future__ import annotations

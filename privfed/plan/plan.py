@@ -1,6 +1,7 @@
 """The plan of a run: its event, its noise, and the cost of all rounds.
 
-`check`, `train`, the ledger and `calibrate` all use it. Configurations without a proof are refused.
+`check`, `train`, the ledger and `calibrate` all use the same plan. Configurations without a proof
+are refused.
 """
 
 from __future__ import annotations

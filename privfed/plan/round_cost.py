@@ -1,6 +1,6 @@
 """The cost of one round of a run, as a function of its noise.
 
-Planning, calibration, forecasts and reports all use it, so they cannot disagree.
+Planning, calibration, forecasts and reports all use this cost, so they cannot disagree.
 """
 
 from __future__ import annotations

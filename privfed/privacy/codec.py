@@ -13,8 +13,8 @@ The mean of n rows has a rounding error of standard deviation at most step / (2 
 coordinate (step / sqrt(6 n) on average). Retries add a smaller bias: a try fails with a probability
 below 0.4 at worst, which is negligible if C is many steps.
 
-Sums of up to `capacity` rows, noise included, are below half of the modulus in magnitude. This is
-checked when a run is configured, since a wrapped sum would be wrong without detection.
+Sums of up to `capacity` rows, noise included, are below half of the modulus in magnitude. That
+limit is checked when a run is configured, since a wrapped sum would be wrong without detection.
 
 *Rounding.* A number in units of 2^-16 is floor(x) + rest. The sum of floor(x) and 16 random bits is
 the number rounded down, or up with the probability of the first 16 bits of its fraction. If the

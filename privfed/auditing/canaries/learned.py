@@ -4,8 +4,8 @@
 the gradient g_i of the canary's examples at the start. Much of that change is not due to the
 canary: other canaries and real clients contribute, partly along g_i. So ridge regression decomposes
 the change into the directions of all canaries and of public clients. A canary's score is its own
-coefficient. Noise on the model is isotropic, so this is the most likely coefficient under a normal
-prior.
+coefficient. Noise on the model is isotropic, so the score is the most likely coefficient under a
+normal prior.
 
 The validity of a bound on epsilon does not depend on the choice of scores, provided they do not
 depend on the secret bits. The choice affects only the power.
@@ -16,11 +16,11 @@ that trains. Without such a test set, only the initial model is used.
 **Canaries.** Each of K canaries realises one of two neighbours by a fair secret bit, and is subject
 to the run's sampler, availability, local training, clipping and sum, like any client. With heads it
 is in the population and holds its examples. With tails under add/remove it is not in the
-population. Under other relations it then holds no examples and adds nothing to the sum: under
-zero-out that is the neighbour, and under replace-one it is one of the neighbours that the claim
-covers. The proof, for canaries and for real clients, is in `privfed.auditing.canaries.inclusion`.
-Examples follow from the key under private/, from the public initial model and from public examples,
-and from no client's data.
+population. Under other relations a canary with tails holds no examples and adds nothing to the sum.
+Under zero-out that is the neighbour, and under replace-one it is one of the neighbours that the
+claim covers. The proof, for canaries and for real clients, is in
+`privfed.auditing.canaries.inclusion`. Examples follow from the key under private/, from the public
+initial model and from public examples, and from no client's data.
 
 **Adversary.** The adversary sees only the final model, which is the usual concern when a model is
 published. Crafted canaries in that threat model: Annamalai & De Cristofaro 2024, "Nearly tight
