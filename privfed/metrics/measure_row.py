@@ -2,13 +2,13 @@
 
 **Content of a row.** Each example belongs to one group (a single group if none are declared). For
 group g and measure j let s be the fraction of all the client's examples that lie in g and that j
-counts. Let m be the mean of j's vectors over these examples. The row contains, for all g and j,
+counts. Let m be the mean of j's vectors over these examples. The row contains
 
-    the fraction of its examples in g, times the weight of the count, and s phi_j(m) times the
-    weight w of a measure, phi_j = `Measure.parts` (and s times w, for a measure that counts
-    examples separately)
+    for each g: the fraction of the client's examples in g, times the weight w_S of the count;
+    for each g and j: s phi_j(m) times the weight w of a measure, with phi_j = `Measure.parts`,
+    and, for a measure that counts examples separately, s times w.
 
-over all g and j. A client without examples sends zeros.
+A client without examples sends zeros.
 
 **Its bound.** Every phi_j(m) has norm at most 1 and the squares of the weights sum to 1, so a
 group's part has norm at most the group's fraction of the client's examples. The whole row has norm

@@ -1,7 +1,6 @@
 """The plan of a run: its event, its noise, and the cost of all rounds.
 
-`check`, `train`, the ledger and `calibrate` all use the same plan. Configurations without a proof
-are refused.
+`check`, `train`, ledger and `calibrate` use this plan. Configurations without a proof are refused.
 """
 
 from __future__ import annotations
