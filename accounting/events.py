@@ -137,7 +137,7 @@ def summable(spending: Spending) -> Spending:
 
 
 def _at_least_noise(spending: Spending) -> Spending:
-    """Gives rounds that are counted together the least of their noises and the largest slack.
+    """Returns `spending` with the least noise and largest slack in rounds counted together.
 
     Rounds of a run that are counted together and whose noise varies are post-processing of the same
     number of rounds with the least noise.

@@ -168,7 +168,7 @@ class Ledger:
         return MappingProxyType(self._prior + self._choice.spent(self._charged))
 
     def spending_until(self, round: int) -> Spending:
-        """Returns `prior` and the charges of the rounds up to `round`."""
+        """Returns `prior` and the charges of the rounds up to and including `round`."""
         past = Counter(charge.event for charge in self._charges if charge.round <= round)
         return self._prior + self._choice.spent(past)
 

@@ -83,9 +83,9 @@ class Assumed:
         any number; but if pairs of clients share noise, Byzantine clients count as colluders.
       byzantine_share: `byzantine` as a fraction of the expected cohort.
       sites_per_client: largest number of sites at which one client has rows. None: no sites are
-        declared, so a client has all rows of one person.
-      noise: how the noise on which the guarantee depends is divided among parties, for each kind of
-        round (training, evaluation); empty if the guarantee depends on no other party's noise.
+        declared, and all rows of a person belong to one client.
+      noise: the division among parties of the noise on which the guarantee depends, for each kind
+        of round (training, evaluation); empty if the guarantee depends on no other party's noise.
     """
 
     trusts: tuple[str, ...] = ()

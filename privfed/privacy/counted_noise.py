@@ -114,7 +114,7 @@ _KINDS: Mapping[str, type[CountedNoise]] = {
 
 
 def counted_to_json(noise: CountedNoise) -> dict[str, Any]:
-    """Returns the object that a ledger states."""
+    """Returns the JSON object in which a ledger states `noise`."""
     return {"among": noise.kind, **asdict(noise)}
 
 

@@ -225,7 +225,7 @@ def _sum_rules() -> str:
 
 
 def _keys_before() -> dict[str, list[str]]:
-    """Returns the names of the built-in pre-aggregators that have each key."""
+    """Returns, by key, the names of the built-in pre-aggregators that have this key."""
     keys: dict[str, list[str]] = {}
     for name in BUILT_IN["before"]:
         for key in find("before", name, "aggregation.before").model_fields:

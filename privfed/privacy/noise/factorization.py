@@ -315,7 +315,11 @@ def _layout(logits: Numbers) -> _Layout:
 
 
 def _outputs(across: Numbers, among: Numbers) -> Numbers:
-    """Returns outputs `[d]`, from differences `[d, d]` to the other decays and among these."""
+    """Returns outputs `[d]` of one factor's decays, C's or C^-1's.
+
+    `across` `[d, d]` has their differences from the other factor's decays; `among` `[d, d]` has the
+    differences between them.
+    """
     return np.asarray(np.prod(across / (among + np.eye(len(among))), axis=1))
 
 
