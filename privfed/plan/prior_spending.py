@@ -346,5 +346,5 @@ def _listed(spending: Spending) -> list[list[Any]]:
 
 
 def _counted(pairs: Iterable[Sequence[Any]]) -> Spending:
-    """Parses the result of `_listed`."""
+    """Returns the spending that `_listed` stated."""
     return {Event.from_json(event): count for event, count in pairs}

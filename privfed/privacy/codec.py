@@ -160,7 +160,7 @@ class Codec:
           bits: bits of the modulus.
           capacity: largest number of rows in a sum.
           resolution: largest bound in steps, for sums on the grid of the noise; at most 2^30 is
-            used, far below the precision of a float32 row.
+            used, whose steps are far below the precision of a float32 row.
 
         Raises:
           Refused: if sums could wrap, or the bound would exceed `resolution` steps, even with steps
