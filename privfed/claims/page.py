@@ -12,10 +12,11 @@ from accounting.statement import at_delta, ceiling
 from privfed.claims.derived import derived_claim
 from privfed.claims.document import document_at, document_of, parsed
 from privfed.claims.evidence import evidence_of
-from privfed.claims.schema import Claim, MembershipBounds, Unknown
+from privfed.claims.schema import Bound, Claim, MembershipBounds, Unknown
 from privfed.claims.verified import verify
 from privfed.core.errors import Broken
 from privfed.core.text import number
+from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.canvas import canvas
 from privfed.report.page.blocks import (
     Banner,
@@ -118,11 +119,12 @@ def _view(claim: Claim) -> str:
 
 def _meaning(claim: Claim) -> Iterator[Block]:
     """Yields the explanation of the guarantee, with a picture of a membership guess."""
-    guarantee = claim.guarantee
-    members = guarantee.membership
+    members = claim.guarantee.membership
     if isinstance(members, Unknown):
         yield Paragraph(f"Nothing finite is guaranteed: {members.unknown}.")
         return
+    if not claim.guarantee.holds:
+        yield Paragraph("If that did not apply, the releases would guarantee:")
     right, strict = _hundredths(members.correct_guess), members.rates[1]
     question, positives, negatives = _secret(claim)
     yield Paragraph(
@@ -154,7 +156,7 @@ def _picture(members: MembershipBounds) -> Picture:
         ("with the releases: at most", math.ceil(100 * members.correct_guess - 1e-9)),
         ("without protection: up to", 100.0),
     ]
-    with without_warnings(), canvas(1, 1, (6.6, 1.25)) as (figure, ((panel,),)):
+    with without_warnings(), canvas(1, 1, (6.6, 1.25), grid=False) as (figure, ((panel,),)):
         for place, (_, height) in enumerate(bars):
             colour = "#0072b2" if place == 1 else "#888888"
             panel.barh([place], [height], color=colour, height=0.6)
@@ -174,10 +176,7 @@ def _terms(claim: Claim) -> dict[str, str]:
     """Returns the terms of the guarantee, by label."""
     guarantee, trust, sampling = claim.guarantee, claim.trust, claim.sampling
     bound = guarantee.reported
-    others = {
-        f"also ({each.against or each.unit})": f"ε = {ceiling(each.epsilon)} {at_delta(each.delta)}"
-        for each in guarantee.further
-    }
+    also = "; ".join(_line(each) for each in guarantee.further)
     clients = "" if isinstance(sampling.clients, Unknown) else f" of {sampling.clients:,}"
     rate = "" if sampling.rate is None else f", rate {sampling.rate:.4g}"
     multiplier = claim.mechanism.noise_multiplier
@@ -196,9 +195,8 @@ def _terms(claim: Claim) -> dict[str, str]:
         )
     )
     return {
-        "guarantee": f"ε = {ceiling(bound.epsilon)} {at_delta(bound.delta)}"
-        + (f" ({bound.caveat})" if bound.caveat else ""),
-        **others,
+        "guarantee": _line(bound) + (f" ({bound.caveat})" if bound.caveat else ""),
+        **({"also": also} if also else {}),
         "protects": f"one {guarantee.unit}{clients}, neighbours by {guarantee.adjacency}",
         "releases": f"{counted}; each {guarantee.unit} takes part {sampling.participation}",
         "mechanism": f"{claim.mechanism.name}{noise}; {sampling.sampler} sampling{rate}",
@@ -208,6 +206,12 @@ def _terms(claim: Claim) -> dict[str, str]:
         else trust.malicious_server,
         "tested": tested,
     }
+
+
+def _line(bound: Bound) -> str:
+    """Formats a guarantee: epsilon, delta, and the adversary or the unit."""
+    against = f" against {PARTY_WORDS[bound.against]}" if bound.against else ""
+    return f"ε = {ceiling(bound.epsilon)} {at_delta(bound.delta)}, one {bound.unit}{against}"
 
 
 def _quotations(claim: Claim) -> Iterator[str]:

@@ -15,7 +15,7 @@ from privfed.core import __version__
 from privfed.core.errors import Refused
 from privfed.core.parts import Part
 from privfed.core.text import number
-from privfed.report.page.blocks import Chapter, Facts, Figures, Paragraph, ShellLine
+from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, ShellLine
 from privfed.report.page.run_facts import PageFacts
 
 _LIBRARIES = ("torch", "numpy", "scipy", "dp-accounting")
@@ -36,7 +36,7 @@ def provenance_chapter(facts: PageFacts) -> Chapter:
         "page made by": environment(),
     }
     run = shlex.quote(str(facts.record.path))
-    blocks = [
+    blocks: list[Block] = [
         Paragraph(words),
         ShellLine(f"privfed audit {run} --head {head}"),
         Facts(pairs),

@@ -133,7 +133,8 @@ def test_what_differs_from_the_default_is_said_in_words(plain):
     rows = {row.split()[0]: " ".join(row.split()) for row in marked}
     assert rows["run.rounds"] == "run.rounds 7 changed; default 120"
     assert "run.seed" not in rows
-    assert "privfed audit" in plain.texts("pre")[-1]
+    assert "privfed audit" in plain.texts("pre")[-2]
+    assert "--claim claim.json" in plain.texts("pre")[-1]
 
 
 def test_the_audit_says_what_was_claimed_proved_and_tested_and_with_which_power(runs):

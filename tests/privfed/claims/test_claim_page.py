@@ -1,0 +1,72 @@
+"""The page about a claim: for those who sign it, on one side of A4."""
+
+import json
+
+import pytest
+from commands import run
+from html_page import Document
+
+from privfed.claims.page import _hundredths
+
+SMALL = ("--set", "run.rounds=2", "--set", "run.evaluate_every=2")
+
+
+def page_of(tmp_path, *keys):
+    out = tmp_path / "a run"
+    sets = [word for key in keys for word in ("--set", key)]
+    assert run("train", "--out", out, *SMALL, *sets).exit_code == 0
+    answer = run("report", out, "--claim-page", "--json")
+    assert answer.exit_code == 0, answer.output
+    path = json.loads(answer.stdout)["page"]
+    assert path == str(out / "report" / "claim.html")
+    document = Document((out / "report" / "claim.html").read_text("utf-8"))
+    answer = run("report", out, "--claim", tmp_path / "claim.json")
+    return document.texts("body")[0], json.loads((tmp_path / "claim.json").read_text())
+
+
+def test_the_page_says_what_the_claim_states(tmp_path):
+    text, claim = page_of(tmp_path)
+    words = " ".join(text.split())
+    right = _hundredths(claim["guarantee"]["membership"]["correct_guess"])
+    assert f"the guess is right at most {right} times in 100" in words
+    assert claim["guarantee"]["quotations"][0] in words
+    assert claim["subject"]["ledger_head"] in words
+    assert claim["digest"] in words
+    for limit in claim["not_covered"]:
+        assert limit in words
+    assert "For a consent form" in words
+    assert "protects nobody" not in words
+
+
+@pytest.mark.parametrize(
+    ("keys", "question"),
+    [
+        ((), "whether the data of one client were used"),
+        (("cohort.sampler=fixed_size",), "which of two versions of the data of one client"),
+        (("cohort.sampler=full", "data.clients=60"), "one client"),
+    ],
+)
+def test_the_question_follows_from_the_adjacency(tmp_path, keys, question):
+    text, claim = page_of(tmp_path, *keys)
+    assert question in " ".join(text.split()), claim["guarantee"]["adjacency"]
+
+
+def test_a_simulation_is_no_guarantee(tmp_path):
+    text, _ = page_of(tmp_path, "run.randomness=seeded")
+    words = " ".join(text.split())
+    assert "This guarantee protects nobody" in words
+    assert "For a consent form" not in words
+
+
+def test_no_guarantee_has_no_picture(tmp_path):
+    text, claim = page_of(tmp_path, "privacy.mechanism=none")
+    assert "Nothing finite is guaranteed" in " ".join(text.split())
+    assert claim["guarantee"]["profile"].keys() == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("probability", "shown"),
+    [(0.5, "50"), (0.501, "51"), (0.66, "66"), (0.995, "99.5"), (0.99999999, "100"), (1.0, "100")],
+)
+def test_probabilities_are_rounded_up(probability, shown):
+    assert _hundredths(probability) == shown
