@@ -59,7 +59,7 @@ class Synthetic(Part):
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The seed, since clients are generated from it: another seed gives other clients."""
+        """Returns the origin, which contains the seed: another seed gives other clients."""
         return (f"synthetic: seed {seed}",)
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -95,7 +95,7 @@ class Synthetic(Part):
         return self._size(rng.normal(size=clients))
 
     def _expected_size(self) -> float:
-        """Expected number of examples of a client: the mean over its quantiles."""
+        """Expected number of examples of a client: the mean over quantiles of the size."""
         return float(self._size(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES)).mean())
 
     def _size(self, draws: np.ndarray) -> np.ndarray:

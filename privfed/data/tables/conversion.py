@@ -1,4 +1,4 @@
-"""Columns of a file as numbers or as words, whatever their type.
+"""Converts columns of a file to numbers or to words, whatever their type.
 
 The arguments `called` and `table` name the column and its table in messages.
 """
@@ -60,7 +60,7 @@ def as_numbers(
 
 
 def type_name(kind: pyarrow.DataType) -> str:
-    """Returns the name of a type without its parameters, which may contain private names."""
+    """Returns the name of an Arrow type without its parameters, which may contain private names."""
     return re.split(r"[<\[(]", str(kind))[0]
 
 
