@@ -74,7 +74,8 @@ class ClientStates:
           checkpoint: round of the last checkpoint.
 
         Raises:
-          Broken: if the file is missing, or of another size or run, or a later round is damaged.
+          Broken: if the file is missing, or of another size or run, or the file of a later round is
+            damaged.
           Refused: if the file system has too little space.
         """
         self._folder, self._clients = folder, clients

@@ -1,4 +1,4 @@
-"""Example-level privacy inside local training: DP-SGD in each silo."""
+"""Example-level privacy in local training: DP-SGD in each silo."""
 
 from __future__ import annotations
 

@@ -22,9 +22,10 @@ from privfed.store.tensorfile import misfits_are_broken
 
 
 def refuse_lost(setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
-    """Raises `Broken` if a charged run lacks files that it keeps in private/.
+    """Raises `Broken` if a charged run lacks a file of private/ that cannot be recreated.
 
-    All of them exist, durably, before the first charge; until then, missing files are recreated.
+    All of these files exist, durably, before the first charge; until then, missing ones are
+    recreated.
     """
     if not ledger.charges:
         return

@@ -1,4 +1,4 @@
-"""The only entry point of a run, whether it is trained, checked, resumed, rehearsed or attacked."""
+"""Prepares a run; training, checks, resumes, rehearsals and attacks all begin here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prepare(
     begins: bool = True,
     trying: Trying = lambda *_: None,
 ) -> Setup:
-    """Refuses, plans, loads, builds and assembles: each once.
+    """Refuses or plans a run, loads its population, builds its model, and assembles the run.
 
     The plan is solved before anything is read, except under distributed noise, which depends on the
     message length, and so on the model. Keys that are "auto" get their values last.
@@ -83,7 +83,7 @@ def _over(config: Config, population: Federation) -> Setup:
 
 
 def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
-    """Returns the plan of a run without assembling it. Raises `Refused` if there is none.
+    """Returns the plan of a run without assembling it. Raises `Refused` if the run is not accepted.
 
     Distributed noise depends on the message length; only then is a model built.
     """
@@ -105,7 +105,7 @@ def _solved(config: Config, before: Priors, federation: Federation, network: Net
 
 
 def streams_of(config: Config) -> Streams:
-    """Random streams of a run."""
+    """Returns the random streams of a run."""
     return Streams(config.run.seed, simulated=config.run.randomness == "seeded")
 
 
@@ -137,10 +137,10 @@ def _build(
 
 
 def _refuse_other_examples(config: Config, federation: Federation, streams: Streams) -> None:
-    """Raises `Refused` if examples have another form than `check` planned for.
+    """Raises `Refused` if examples have another form than those for which `check` plans.
 
-    `check` plans for a few synthetic clients. If examples grew with the number of clients, less
-    would be charged than an encoded row may hold.
+    `check` plans for a few synthetic clients. If examples grew with the number of clients, an
+    encoded row could be longer than planned, and too little would be charged.
     """
     if federation.stands_for or not represented(config):
         return

@@ -43,7 +43,7 @@ from privfed.store.run_directory import RunDirectory
 
 
 def allowed_change(stored: Config, wanted: Config) -> Config:
-    """Returns `wanted` with the values that the run measured and calibrated.
+    """Returns `wanted` with the values that the run measured and calibrated at its start.
 
     Raises `Refused`, naming each key that may not change.
     """
@@ -300,13 +300,13 @@ def started(
 
 
 def _choosing(observers: Sequence[Observer], key: str, number: int, count: int) -> None:
-    """Reports to `observers` that a value of `key` is tried."""
+    """Notifies `observers` that value `number` of `count` of `key` is tried."""
     for observer in observers:
         observer.choosing(key, number, count)
 
 
 def begin(setup: Setup, before: Priors, directory: RunDirectory) -> Ledger:
-    """Writes into the locked directory the files that a run has before its first round."""
+    """Writes a new run's files into its locked directory, and returns its ledger."""
     RunDirectory.create(directory.path)  # once more, now that no other process can begin here
     config = setup.plan.config
     directory.config.write(config)

@@ -1,4 +1,4 @@
-"""Evaluation of clients' personal models: a simulation, which reads private/.
+"""Scores clients' personal models; only for a simulation, since it reads private/.
 
 The objective computes each personal model from the client's state and released values. The model is
 scored on the examples that the client holds out for `evaluation.by = "clients"`, or on all its

@@ -1,7 +1,7 @@
 """An objective with compressed messages.
 
-It declares the rows, exchanges and client states of objective and compression together. Charges,
-refusals, encodings, message sizes and resumes follow from these declarations.
+The wrapping objective declares the rows, exchanges and client states of objective and compression
+together. Charges, refusals, encodings, message sizes and resumes follow from these declarations.
 """
 
 from __future__ import annotations
@@ -149,6 +149,6 @@ class Compressed(Around):
 
 
 def _part_of(memory: Memory) -> Memory:
-    """The compression's part of a memory, by its own names."""
+    """The values in `memory` that belong to the compression, by the compression's own names."""
     names = (name for name in memory if name.startswith(_PREFIX) and name != _NUMBER)
     return {name.removeprefix(_PREFIX): memory[name] for name in names}

@@ -38,8 +38,9 @@ class CountSketch(Compression):
 
     A client sends about fraction * d numbers. They are clipped after sketching, because collisions
     may lengthen a row. Sketches are divided by sqrt(sketch_rows), which preserves the update's norm
-    on average. The sketch is linear, and the largest coordinates are selected after the release:
-    supports secure sums and noise, with the event of an uncompressed round.
+    on average. The sketch is linear, and the largest coordinates are selected after the release.
+    Secure sums and noise are therefore supported, and a round's event is that of an uncompressed
+    round.
     """
 
     fresh: ClassVar[bool] = False

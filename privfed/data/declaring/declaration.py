@@ -171,8 +171,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """The key that declares the column `name`; for a feature, a pattern that matches only this
-        column."""
+        """The key of the column `name`; for a feature, a pattern that matches no other column."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name

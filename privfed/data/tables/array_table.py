@@ -160,8 +160,7 @@ def _examples(
 
 
 def _inputs(passed: Any, shapes: ArrayShapes, called: str) -> dict[str, np.ndarray]:
-    """The arrays of declared inputs. Raises `Refused` if names or shapes differ, or lengths are
-    unequal."""
+    """The arrays of declared inputs. Raises `Refused` if names, shapes or lengths differ."""
     if [*shapes.inputs] == [X] and not isinstance(passed, Mapping):
         arrays = {X: _array(passed, called)}
     elif not isinstance(passed, Mapping) or passed.keys() != shapes.inputs.keys():

@@ -1,4 +1,4 @@
-"""Evaluations as CSV files, as TensorBoard events, and in the trackers MLflow and W&B."""
+"""Writes evaluations to CSV files, TensorBoard, MLflow, and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Events(Observer):
             self._writer.close()
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Marks events of rounds later than `done`, left by a crash, as void."""
+        """Opens a writer; TensorBoard then hides earlier events of rounds after `done`."""
         self._nominal = is_nominal(plan)
         writers = _module("torch.utils.tensorboard", "tensorboard")
         self._writer = writers.SummaryWriter(str(path / FOLDER), purge_step=done + 1)
@@ -245,7 +245,7 @@ class ColumnsFile:
         self._columns: list[str] = []
 
     def go_on(self, done: int) -> None:
-        """Keeps the file's rows of rounds up to `done`, and removes an incomplete row."""
+        """Removes the rows of rounds after `done`, and an incomplete row."""
         if not self.path.exists():
             return
         rows = [row for row in self._rows() if _is_until(row, done)]

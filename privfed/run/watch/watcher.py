@@ -23,7 +23,7 @@ def is_nominal(plan: Plan) -> bool:
 
 
 class Watcher(Part):
-    """A part that provides an observer of a run in progress."""
+    """A part, named in `run.watch`, that creates an observer of a run in progress."""
 
     def observer(self) -> Observer:
         """Returns an observer of one run, which starts no work before its `before` is called.
