@@ -1,4 +1,4 @@
-"""The calls other than training: the counterparts of the other commands."""
+"""The calls other than training, which correspond to the other commands."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def export(path: str | PathLike[str], to: str | Path, adapters: bool = False) ->
 
 
 def opened(path: str | PathLike[str]) -> Run:
-    """Returns the run at `path` for one call; the answer names the path as it was given."""
+    """Returns the run at `path` for one call, whose answer names the path as it was given."""
     from privfed.api.run import Run
     from privfed.store.run_directory import RunDirectory
 

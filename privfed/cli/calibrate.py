@@ -18,7 +18,7 @@ from privfed.plan.calibration.question import CalibrationQuestion
 
 
 class _Calibrate(click.Command):
-    """A command that suggests a flag if the run file's key of the same meaning is given."""
+    """A command that suggests a flag if the user gave a run file's key of the same meaning."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:

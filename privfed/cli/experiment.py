@@ -97,7 +97,7 @@ def experiment_command(
 def _tune(
     screen: Console, files: Files, grid: Grid, processes: int, dry_run: bool, as_json: bool
 ) -> int:
-    """Chooses a run privately, or prints the cost; the number of candidates is never shown."""
+    """Tunes privately, or prints only the cost; never shows the number of candidates."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table
@@ -117,7 +117,7 @@ def _tune(
 def _look_ahead(
     screen: Console, files: Files, grid: Grid, processes: int, retry: bool, as_json: bool
 ) -> int:
-    """Prints the cells, their joint guarantee, and the estimated time."""
+    """Prints the planned cells, their joint guarantee, and the estimated time."""
     from privfed.grid.cells import cells
     from privfed.grid.planned_guarantee import estimate, outlook
     from privfed.report.grid import cells_table, excluded_table, outlook_table

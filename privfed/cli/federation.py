@@ -175,7 +175,7 @@ def check_federation(file: Path, colluders: int, as_json: bool) -> int:
 
 
 def _shares(agreed_on: FederationFile, colluders: int) -> dict[str, int | None]:
-    """Returns the number of shares that reconstruct a secret, by threat model.
+    """Returns the number of shares needed to reconstruct a secret, by threat model.
 
     The number is None for malicious members if the federation's threshold is too low for them.
     Raises `Refused` if the threshold is too low even for semi-honest members.

@@ -64,7 +64,7 @@ def read_resolved(
 
 
 def keys_of_outside_parts(text: str, of: str) -> list[str]:
-    """Returns the keys of a run file that name parts from outside, which run code when built.
+    """Returns the keys of a run file that name external parts, whose code runs when they are built.
 
     Args:
       text: a run file.
@@ -153,7 +153,7 @@ def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:
-    """Separates the sections of a run file from the values that privfed solved for."""
+    """Separates a run file's sections from the values under "resolved", which a plan solved for."""
     solved = Resolved.read(document.pop("resolved", None))
     client = document.get("client")
     if isinstance(client, dict) and "privacy" in client:

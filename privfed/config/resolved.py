@@ -12,12 +12,13 @@ from accounting.errors import AccountingError
 
 @dataclass(frozen=True)
 class Chosen:
-    """A run that is one of a random number of candidates, and the `charge` for choosing among them.
+    """The record that a run is one of a random number of candidates, with the choice's `charge`.
 
     A grid that tunes privately (`privfed.grid.private_tuning`) writes this record into each
     candidate's configuration.
 
-    `charge` is the hash of the line in the tuning's ledger that charges the choice; empty before.
+    `charge` is the hash of the line in the tuning's ledger that charges the choice; "" before the
+    choice.
     """
 
     repetitions: Repetitions

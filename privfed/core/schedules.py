@@ -1,4 +1,4 @@
-"""Schedules of learning rates: a factor for the clients' or the server's rate in each round."""
+"""Schedules of learning rates: a factor of the clients' or the server's rate in each round."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class UserSchedule(Part):
 
     @classmethod
     def of(cls, function: Callable[[int], float]) -> type[UserSchedule]:
-        """The part whose factors `function` returns."""
+        """Returns a schedule class whose factors are the results of `function`."""
         return part_with_objects(cls, function, function=staticmethod(function))
 
     def factor(self, round: int) -> float:

@@ -1,4 +1,4 @@
-"""A console that copes with closed pipes, limited encodings and untrusted names."""
+"""A console that works with closed pipes, limited encodings and untrusted names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draws `values` in at most `width` blocks, scaled to their finite range.
+    """Draws `values` as at most `width` block characters, scaled to the range of finite values.
 
-    If there are more values, each block shows the last of several consecutive values. A value that
-    is not finite is shown as a space.
+    If there are more values, each character shows the last of several consecutive values. A value
+    that is not finite is shown as a space.
 
     >>> sparkline([0.1, 0.5, 0.9], 8)
     '▁▅█'
@@ -57,7 +57,7 @@ _HANDLER = "privfed"
 
 
 def console(json: bool) -> Console:
-    """Returns the console for users: standard output, or standard error if `json` is printed."""
+    """Returns the console for users: on standard output, or on standard error if `json` is set."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
@@ -97,7 +97,7 @@ class PipeSafeConsole(Console):
 
 
 def written(text: str, encoding: str) -> str:
-    """Returns `text` as a stream of `encoding` shows it; characters it lacks are replaced."""
+    """Returns `text` with those characters replaced that `encoding` lacks."""
     return text.encode(encoding, _HANDLER).decode(encoding)
 
 

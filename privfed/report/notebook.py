@@ -1,4 +1,4 @@
-"""The progress of a run in a notebook: a bar that is redrawn."""
+"""Shows the progress of a run in a notebook, as a bar that is redrawn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NotebookProgress(PlainProgress):
         self._choosing = ""
 
     def choosing(self, key: str, number: int, count: int) -> None:
-        """Shows which of `count` values of `key` is being tried."""
+        """Shows that value `number` of `count` of `key` is being tried."""
         self._rounds, self._done = count, number
         self._choosing = choosing_line(key, count, number)
         self._begin()

@@ -1,4 +1,4 @@
-"""Folders: new ones for runs and attacks, and locks that one process holds."""
+"""Creates folders for runs and attacks, and locks folders for one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOMENT = 0.2
 
 
 def refuse_taken(out: Path) -> None:
-    """Raises `Refused` if `out` exists and is not an empty folder, before an attack begins."""
+    """Raises `Refused` if `out` exists and is not an empty folder."""
     refuse_lost_link(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(

@@ -1,7 +1,7 @@
-"""`run.heads`: a file outside the run directory that receives the ledger's heads.
+"""Appends the ledger's heads to a file outside the run directory, `run.heads`, and compares both.
 
-`accounting.heads` describes the file's content. The file reveals removed charges, and also a copy
-of the run that was continued separately, since both copies would have appended to the same file.
+`accounting.heads` describes the file's content. The file reveals that charges were removed, or that
+a copy of the run was continued separately, since both copies would have appended to the same file.
 
 The path must not change while the run continues: otherwise a user could evade the check by naming
 another file. If the file has to move, leave a symbolic link at the old path.
@@ -78,7 +78,7 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
 
 
 def keep_heads(ledger: Ledger, heads: str) -> None:
-    """Makes a ledger append its heads to a file, and adds missing heads now.
+    """Makes `ledger` append its future heads to a file, and appends heads that the file lacks.
 
     Args:
       ledger: the run's ledger.

@@ -1,4 +1,4 @@
-"""The content of a page: chapters, which consist of blocks that `templates/blocks.html` renders.
+"""The content of a page: chapters of blocks, which `templates/blocks.html` renders.
 
 All text is plain. Names of parts, columns and files are untrusted, so texts are escaped when they
 are rendered.
@@ -107,7 +107,7 @@ class Banner:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A part of a page under its own heading; `name` identifies it in links."""
+    """A chapter of a page, with a heading; `name` identifies it in links."""
 
     name: str
     heading: str

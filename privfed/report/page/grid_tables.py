@@ -62,7 +62,7 @@ class GridFacts:
         return self.rounds if figure.x in PROGRESS else self.rows
 
     def worst_first(self) -> Figure | None:
-        """Returns a figure with the grid's metric and direction, to find the worst attack.
+        """Returns a figure with the grid's metric and direction, by which attacks are compared.
 
         None if attacks do not vary, or the cells' losses have several metrics.
         """
@@ -102,7 +102,7 @@ def grid_facts(files: Files) -> GridFacts:
 
 
 def files_of(grid: Path) -> Files:
-    """Returns the files of a grid's tables, in the folder of the grid file."""
+    """Returns the paths of a grid's tables, in the folder of the grid file."""
     return Files(grid, grid.parent)
 
 

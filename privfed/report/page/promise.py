@@ -128,7 +128,7 @@ def _terms(facts: PageFacts) -> dict[str, str]:
 
 
 def _sites(audit: RunAudit) -> dict[str, str]:
-    """Describes the declared sites, and how many must survive; empty if there are none."""
+    """Returns rows on the declared sites, and how many must survive; empty if there are none."""
     stated = audit.terms.get("sites")
     if not stated:
         return {}

@@ -153,7 +153,7 @@ def _planned(
 
 
 def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
-    """Returns the summary, without metrics that are not numbers; empty if the run continued."""
+    """Returns the summary without metrics that are no numbers; empty if the run continued since."""
     summary = record.summary
     if summary.get("ledger_head") != record.head:
         return {}

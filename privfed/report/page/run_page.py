@@ -37,7 +37,7 @@ def messages_chapter(facts: PageFacts) -> Chapter:
 
 
 def _noise(exchange: RoundForecast) -> dict[str, str]:
-    """Returns the signal-to-noise ratio of the averaged update."""
+    """Returns rows on the signal-to-noise ratio of the averaged update."""
     if exchange.signal is None or exchange.noise is None:
         return {"noise": "none is added"}
     ratio = exchange.signal / exchange.noise if exchange.noise else math.inf

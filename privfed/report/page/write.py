@@ -64,7 +64,7 @@ def _source(name: str) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Makes control characters visible in every text that is not yet HTML."""
+    """Returns `value` with control characters made visible, if it is text that is not yet HTML."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -128,7 +128,7 @@ def write_grid_page(
 
 
 def _own_place(run: Path, simulation: bool) -> Path:
-    """Returns the default file of a run's page; its folder is created if it is missing."""
+    """Returns the default path of a run's page; creates its folder if it is missing."""
     folder = run / ("private" if simulation else "report")
     if folder.is_symlink():
         raise Refused(

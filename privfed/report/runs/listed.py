@@ -1,4 +1,4 @@
-"""The runs of a folder, and the groups over the same population."""
+"""Lists the runs in a folder, and groups of runs over the same population."""
 
 from __future__ import annotations
 
