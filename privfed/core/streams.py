@@ -58,8 +58,7 @@ def bernoulli(words: Words, rate: float | Reals) -> NDArray[np.bool_]:
 
 
 def uniforms(words: Words) -> Reals:
-    """Returns numbers in [0, 1) from 53 bits of each of `words`; for Bernoulli draws:
-    `bernoulli`."""
+    """Returns numbers in [0, 1) from 53 bits of each of `words`. Use `bernoulli` for draws."""
     return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 

@@ -156,7 +156,7 @@ class Joint:
 
     @property
     def epsilon(self) -> float | None:
-        """The epsilon over all cells: infinite if a cell has none, None if there are two groups."""
+        """The ε over all cells: infinite if a cell has no guarantee, None for several groups."""
         if self.void:
             return math.inf
         return self.groups[0].bound.epsilon if len(self.groups) == 1 else None
