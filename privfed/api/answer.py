@@ -140,7 +140,7 @@ def _screen(**settings: Any) -> Console:
 
 
 def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:
-    """Converts `table` to the library of `rows`: pandas, or else Arrow."""
+    """Returns `table` as a table of the library of `rows`: pandas, or otherwise Arrow."""
     from privfed.data.tables.arrow import is_pandas, is_table
 
     if is_table(rows) and is_pandas(rows):

@@ -226,7 +226,7 @@ def _call(
 
 
 def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
-    """Runs private tuning; with `dry_run`, only computes its cost."""
+    """Executes private tuning, and returns its result; with `dry_run`, only its cost."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table

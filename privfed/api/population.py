@@ -223,7 +223,7 @@ def _span(days: Any) -> Any:
 
 
 def _loss(keys: Mapping[str, Any]) -> str:
-    """Chooses the loss for the declared label."""
+    """Returns the name of the loss for the declared label."""
     if isinstance(keys["label"], list):
         return "multi_label"
     if keys.get("label_bounds"):
@@ -259,7 +259,7 @@ class Declaration:
         return self._declared.section()
 
     def table(self, rows: Any, *, clients: int, test: Any = None, **changes: Any) -> Table:
-        """Applies this declaration to `rows`: see `privfed.Table`.
+        """Returns `rows` with this declaration: see `privfed.Table`.
 
         Args:
           rows: a table of the same form as the sample, with other clients.

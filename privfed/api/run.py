@@ -306,5 +306,5 @@ class Run(InProgress):
 
 
 def _opened(path: str) -> Run:
-    """Opens the run at `path`, without objects that were passed."""
+    """Returns the run at `path`, without objects that were passed."""
     return Run(RunDirectory.open(Path(path)))

@@ -168,7 +168,7 @@ def _audit(
     plot: Path | None,
     as_json: bool,
 ) -> int:
-    """Prints the spending of one run, or of several runs together.
+    """Prints the spending of one run, or of several together; returns the exit code.
 
     The curves of a single run are drawn into the file `plot`, if given.
     """

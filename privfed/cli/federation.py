@@ -84,7 +84,7 @@ def run_federation(
 
 
 def _paths(names: tuple[str, ...], sockets: tuple[tuple[str, str], ...]) -> dict[int, Path]:
-    """Maps the numbers of sites to their sockets. Raises `Refused` for an unknown site."""
+    """Returns the socket of each site by number. Raises `Refused` for an unknown site."""
     for name, _ in sockets:
         if name not in names:
             raise Refused(

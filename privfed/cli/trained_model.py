@@ -121,7 +121,7 @@ def _by_clients(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Lets clients evaluate the model: clients of the run, or of other data in a new run."""
+    """Lets clients of the run, or of other data in a new run, evaluate; returns the exit code."""
     from privfed.api.answer import Answer
     from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys

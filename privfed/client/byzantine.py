@@ -183,7 +183,7 @@ class Attackers:
     def lengthened(
         self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Scales the bounded rows of `byzantine` clients back to the norms of their unbounded rows.
+        """Returns `bounded` with rows of `byzantine` clients scaled to the norms before the bound.
 
         The mechanism's bound shortens rows, and may also rotate or extend them; the result is the
         row of a client that skips only the shortening.
@@ -283,7 +283,7 @@ def _memory_of(task: str) -> str:
 
 
 def _parted(state: State, task: str) -> tuple[State, State]:
-    """Splits the attackers' memory into the entries of other tasks and those of `task`."""
+    """Returns the entries of the attackers' memory about other tasks, and those about `task`."""
     start = _memory_of(task)
     others: dict[str, Tensor] = {}
     remembered: dict[str, Tensor] = {}

@@ -202,7 +202,7 @@ class ClientStates:
         self._where = self._where | {client: (path, place) for place, client in enumerate(clients)}
 
     def _read(self, path: Path) -> NDArray[Any]:
-        """Memory-maps a round's records. Raises `Broken` if they are incomplete."""
+        """Returns a round's records, memory-mapped. Raises `Broken` if they are incomplete."""
         size = path.stat().st_size if path.is_file() else -1
         if size == 0:
             return np.empty(0, self._record)

@@ -115,7 +115,7 @@ class LocalExecutor:
         return objective.personal(broadcast, states, None)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Divides clients into those with unchanged examples and those with poisoned ones."""
+        """Returns the clients with unchanged examples, and those with poisoned examples."""
         ids = self.by_work(cohort.clients)
         if self.attackers is None or self.poisoned is None:
             return ids, ids[:0]
@@ -278,7 +278,7 @@ class LocalExecutor:
         return np.where(bernoulli(words[:, 0], self.stragglers), fewer, most)
 
     def by_work(self, ids: Indices) -> Indices:
-        """Sorts clients `ids` by their number of local steps, most first."""
+        """Returns clients `ids`, sorted by their number of local steps, most first."""
         if self.silos:  # their numbers of steps are equal, and their sizes private
             return ids
         work = self.trainer.steps(self.trainer.federation.sizes(ids), 1)

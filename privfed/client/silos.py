@@ -131,7 +131,7 @@ class PerExample:
 
 @contextmanager
 def _without_dropout(module: nn.Module) -> Iterator[None]:
-    """Disables dropout within the block; other layers stay in training mode, as hooks require."""
+    """Returns a context without dropout; other layers stay in training mode, as hooks require."""
     drawing = [part for part in module.modules() if isinstance(part, _DropoutNd)]
     for part in drawing:
         part.eval()

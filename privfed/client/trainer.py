@@ -137,7 +137,7 @@ class LocalTrainer:
         return self._gradients(ids, params.expand(len(ids), -1), keys)
 
     def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
-        """As `gradients`, at one model per client, w `[c, d]`."""
+        """Returns the result of `gradients` for one model per client, w `[c, d]`."""
         return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
 
     def losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:

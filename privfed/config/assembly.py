@@ -199,7 +199,7 @@ def _suited(raw: Raw) -> Raw:
 
 
 def _built(raw: Raw, name: str, kind: str) -> Any:
-    """Builds the part of `kind` that section `name` describes; None if it is refused."""
+    """Returns the part of `kind` that section `name` describes; None if it is refused."""
     given = raw.get(name, {})
     return _validate(_chosen(name, given)[kind][1], name, given, [])
 
@@ -246,7 +246,10 @@ def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
 def _validate(
     model: type[Part], name: str, given: Mapping[str, Any], problems: list[Mistake]
 ) -> Any:
-    """Builds `model` from the keys in `given` that `model` defines; None if they are invalid."""
+    """Returns `model` with the keys in `given` that it defines; None if they are invalid.
+
+    Appends the mistakes to `problems`.
+    """
     values = {key: given[key] for key in given if key in model.model_fields}
     try:
         return model.model_validate(values)
@@ -273,7 +276,10 @@ def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> No
 
 
 def _one_budget(privacy: Privacy) -> Privacy:
-    """Adds the default budget if neither budget nor noise is set; refuses both together."""
+    """Returns the section, with the default budget if neither budget nor noise is set.
+
+    Raises `Refused` if both are set.
+    """
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise Refused(
             "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "

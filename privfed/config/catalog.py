@@ -25,7 +25,7 @@ from privfed.core.registry import BUILT_IN, CONTRACTS, LISTS
 
 
 def meanings(part: type[BaseModel]) -> dict[str, str]:
-    """Maps the keys of `part` and its bases to their docstrings, if they have any."""
+    """Returns the docstring of each key of `part` and its bases that has one."""
     texts: dict[str, str] = {}
     for base in reversed(part.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:
@@ -125,7 +125,7 @@ def key_of(kind: str) -> str:
 
 
 def _documentation(target: str) -> str:
-    """Reads the docstring of a class of privfed, "module:Name", from its source."""
+    """Returns the docstring of a class of privfed, "module:Name", read from its source."""
     described = class_of(*target.split(":"))
     return (described and ast.get_docstring(described)) or ""
 
@@ -155,7 +155,7 @@ def schema() -> _Schema:
 
 
 def _section(name: str, definitions: _Schema) -> _Schema:
-    """Builds the schema of a section: its keys, naming keys, and each named part's keys.
+    """Returns the schema of a section: its own keys, the keys that name parts, and parts' keys.
 
     An external part (`module:name`) has its own keys, so unknown keys are allowed in addition.
     """

@@ -111,7 +111,7 @@ def named_elsewhere(name: str) -> list[str]:
 
 
 def listed_mistakes(wrong: Sequence[Mistake], where: str = "") -> str:
-    """Lists the texts of `wrong`, one per line: at most ten, then the number of further ones.
+    """Returns the texts of `wrong`, one per line: at most ten, then the number of further ones.
 
     Args:
       wrong: the mistakes.
@@ -142,7 +142,7 @@ def mistakes(
 
 
 def _problem(error: Any, given: Mapping[str, Any]) -> _Problem:
-    """Separates an error's location into the path to the value and names of union branches."""
+    """Returns an error with its location split into the value's path and union branches."""
     path, head, value = [], None, given
     for step in error["loc"]:
         if _holds(value, step):
@@ -164,7 +164,7 @@ def _holds(value: Any, step: str | int) -> bool:
 
 
 def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel]) -> Mistake:
-    """Builds one mistake from those problems whose path into the value is longest."""
+    """Returns one mistake, made from those problems whose path into the value is longest."""
     deepest = max(len(problem.path) for problem in problems)
     problems = [problem for problem in problems if len(problem.path) == deepest]
     first = problems[0]

@@ -30,7 +30,7 @@ class Chosen:
 
     @classmethod
     def from_json(cls, stated: Any) -> Chosen | None:
-        """Reads an output of `to_json`; None if `stated` is no such output."""
+        """Returns the object of an output of `to_json`; None if `stated` is no such output."""
         try:
             repetitions = Repetitions(stated["shape"], stated["gamma"])
             return cls(repetitions, str(stated["charge"]))
@@ -63,7 +63,7 @@ class Resolved:
 
     @classmethod
     def read(cls, stated: Any) -> Resolved:
-        """Reads the entries under "resolved"; entries that privfed did not write are ignored."""
+        """Returns the entries under "resolved"; entries that privfed did not write are ignored."""
         kinds = {"noise_multiplier": float, "admitted": int, "evaluation_admitted": int}
         stated = stated if isinstance(stated, dict) else {}
         usable = {k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of}

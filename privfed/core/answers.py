@@ -290,7 +290,7 @@ def refuse_shape(tensor: Any, shape: tuple[Any, ...], part: object, hook: Any) -
 
 
 def _misfit(part: object, promised: Any, what: str) -> Refused:
-    """Builds the error for a hook of `part` whose result differs from the contract `promised`."""
+    """Returns the error for a hook of `part` whose result differs from the contract `promised`."""
     says = " ".join((inspect.getdoc(promised) or "").partition("\n\n")[0].split()).replace("`", "")
     contract = f"{promised.__module__}.{promised.__qualname__}"
     return Refused(

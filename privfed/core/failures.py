@@ -124,7 +124,7 @@ def _with_advice(error: BaseException, advice: str) -> str:
 
 
 def _with_private_text(public: str, error: BaseException) -> str:
-    """Appends to `public` the private text of `error`, if any, or the flag that shows it."""
+    """Returns `public` with the private text of `error`, if any, or with the flag that shows it."""
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public

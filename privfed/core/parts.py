@@ -178,7 +178,7 @@ def catalogue_name(kind: str, part: type[Any]) -> str:
 
 
 def imported(target: str, name: str, key: str) -> Any:
-    """Imports the object that `module:attribute` names; the module may be in the working directory.
+    """Returns the imported object `module:attribute`; the module may be in the working directory.
 
     Args:
       target: `module:attribute`.

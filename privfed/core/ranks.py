@@ -134,7 +134,7 @@ class Together:
         return [bytes(row.tolist()).rstrip(b"\0").decode() for row in self.reduce(texts)]
 
     def _broadcast(self, content: bytes) -> bytes:
-        """Sends the `content` of rank 0 to all ranks, preceded by its length."""
+        """Returns the `content` of rank 0 on all ranks; it is sent after its length."""
         size = torch.tensor([len(content)])
         self._wait(lambda: dist.broadcast(size, 0, async_op=True))
         message = torch.frombuffer(bytearray(content), dtype=torch.uint8)

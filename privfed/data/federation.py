@@ -158,7 +158,7 @@ class Federation:
 
     @classmethod
     def of(cls, examples: Examples, owners: Indices, clients: int, test: Examples) -> Federation:
-        """Groups `examples` by their owner `[N]`, a number in [0, clients).
+        """Returns a population with `examples` grouped by client, given each one's owner `[N]`.
 
         Args:
           examples: all training examples.
@@ -253,7 +253,7 @@ class Federation:
         )
 
     def with_root_set(self, count: int) -> Federation:
-        """Moves `count` evenly spaced test examples to the root set, on which the server trains.
+        """Returns the population with `count` evenly spaced test examples moved to the root set.
 
         Raises:
           Refused: if no test example would remain, or the test set is of clients that train.

@@ -173,7 +173,7 @@ def _refuse_overlap(overlap: list[str]) -> None:
 
 
 def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Streams) -> HoldoutSplit:
-    """Holds out a random `fraction` of the examples of a pool without owners."""
+    """Returns a split that holds out a random `fraction` of the examples, which have no owners."""
     if pool.owners is not None:
         raise Refused(
             'data.holdout is "test", but this source states the owners of examples and has no '
@@ -197,7 +197,7 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
 
 
 def _split_clients(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Holds out each client independently with probability `fraction`, by its name and the seed."""
+    """Returns a split that holds out each client with probability `fraction`, by name and seed."""
     if pool.owners is None or not pool.clients:
         raise Refused(
             'data.holdout is "clients", but this source does not state the owner of each '
@@ -238,7 +238,7 @@ def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
 
 
 def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Holds out each example independently with probability `fraction`: a simulation."""
+    """Returns a split that holds out each example with probability `fraction`: a simulation."""
     held_out = streams.at("holdout").generator().random(len(pool)) < fraction
     if held_out.all() or not held_out.any():
         raise Refused(

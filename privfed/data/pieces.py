@@ -40,7 +40,7 @@ class Pieces:
         return (len(self), *self.pieces[0].shape[1:])
 
     def each(self, change: Callable[[np.ndarray], np.ndarray]) -> Pieces:
-        """Applies `change` to each piece."""
+        """Returns the pieces with `change` applied to each."""
         return Pieces(tuple(change(piece) for piece in self.pieces))
 
     def take(self, rows: Indices) -> np.ndarray:

@@ -123,7 +123,7 @@ def _store(
     sites: Sites,
     streams: Streams,
 ) -> Federation:
-    """Groups the training examples by client, or by client and site; `pool` is all examples."""
+    """Returns the training examples, grouped by client, or by client and site, as a population."""
     identities = _identities(names)
     if not sites.count:
         federation = Federation.of(split.pool, owners, clients, split.test)

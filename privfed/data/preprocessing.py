@@ -123,7 +123,7 @@ class Preprocessing(Part):
 
 
 def merged(numbers: Iterable[Numbers]) -> tuple[Numbers, ...]:
-    """Merges adjacent declarations that differ only in their number of columns."""
+    """Returns the declarations, with adjacent ones merged that differ only in `count`."""
     groups: list[Numbers] = []
     for declared in numbers:
         last = groups[-1] if groups else None

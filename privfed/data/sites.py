@@ -221,7 +221,7 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
 def _assigned_by_chance(
     owners: Indices, identities: Indices, sites: Sites, streams: Streams
 ) -> Indices:
-    """Assigns each example `[N]` to a random entry of the example's owner."""
+    """Returns a random entry of the same client for each example `[N]`."""
     if sites.per_client == 1:
         return owners
     numbers = identities[owners] + earlier_sums(np.ones_like(owners), owners) * _APART

@@ -77,7 +77,7 @@ def run_cell(job: Job) -> Result:
 
 
 def _trained(job: Job, path: Path) -> Outcome:
-    """Trains the cell, or resumes it after an interruption.
+    """Trains the cell, or resumes it after an interruption; returns its outcome.
 
     If its run directory is broken and `job.afresh` is set, renames the directory and trains from
     the start.

@@ -130,7 +130,7 @@ def _complete(
     check: Callable[[Result], None] = lambda result: None,
     joint_guarantees: Callable[[], Sequence[Joint]] = tuple,
 ) -> dict[str, Result | None]:
-    """Runs the remaining cells and writes their tables, even if it is interrupted.
+    """Runs the remaining cells and writes tables, even if interrupted; returns results by cell.
 
     `check` receives each result as soon as it is known, and may raise `Refused`.
     `joint_guarantees` computes the joint guarantees for the table when it is written.

@@ -202,7 +202,7 @@ def joints(charges: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tupl
 
 
 def _populations(charges: Sequence[CellCharges]) -> list[list[CellCharges]]:
-    """Groups `charges` by population; populations that may be the same are merged."""
+    """Returns `charges` in groups by population; populations that may be the same are merged."""
     names: dict[str, set[str]] = {}
     for entry in charges:
         names.setdefault(entry.population, {entry.population}).update(entry.sources)

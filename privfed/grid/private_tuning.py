@@ -278,7 +278,7 @@ def _best(proposal: Proposal, results: Sequence[Result]) -> int:
 
 
 def _tuned(places: Places, proposal: Proposal, ledger: Ledger) -> Tuned:
-    """Reads the released run from its files."""
+    """Returns the completed tuning, read from the files of the released run."""
     directory, privacy = RunDirectory.open(places.best), proposal.config.privacy
     outcome = from_json(regular.read_text(directory.summary))
     stored = directory.config.read().values()

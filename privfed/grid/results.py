@@ -141,7 +141,7 @@ def cell_of(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Converts the text "inf" of JSON files to infinity."""
+    """Returns `value`, or infinity for the text "inf", as JSON files contain it."""
     return math.inf if value == "inf" else value
 
 

@@ -236,7 +236,7 @@ def _one_type(column: list[Any]) -> list[Any]:
 
 
 def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
-    """Reads the rows of a table that `write_tables` wrote.
+    """Returns the rows of a table that `write_tables` wrote.
 
     Args:
       path: the table (CSV).
@@ -322,7 +322,7 @@ def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
 
 
 def _with_measures_over_rounds(cell: Cell, rounds: Sequence[Row], result: Result) -> Result:
-    """Adds the best value and the late average of the first metric to `result`.
+    """Returns `result` with the best value and the late average of its first metric added.
 
     The best value on a test set is optimistic; it is reported in addition to the final value, in a
     separate column. The late average is over the last 100 rounds, if there were that many. Other

@@ -131,7 +131,7 @@ def refuse_uncharged_candidate(run: Path, ledger: Ledger) -> None:
 
 
 def _opened(proposal: Proposal, places: Places) -> Ledger:
-    """Draws a new secret and creates the ledger that commits to it, without a charge.
+    """Draws a new secret; returns a new ledger that commits to it, without a charge.
 
     Files of a tuning that was interrupted before its charge are replaced. Raises `Refused` if runs
     exist although there is no charge.

@@ -119,7 +119,7 @@ def build_network(
 def _built(
     model: Model, examples: Examples, start: Start, loss: Loss, seed: int
 ) -> tuple[nn.Module, Tensor]:
-    """Builds the module, and synthetic examples `[3, *features]`, with randomness from `seed`."""
+    """Returns the module and synthetic examples `[3, *features]`, with randomness from `seed`."""
     with drawing_alone():
         seed_draws(seed)
         module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))

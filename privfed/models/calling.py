@@ -116,7 +116,7 @@ def name_inputs(module: nn.Module, inputs: Inputs) -> None:
 
 
 def with_user_calls(module: nn.Module) -> nn.Module:
-    """Removes the hooks of `name_inputs`, and of `select_output` from models of transformers."""
+    """Removes hooks of `name_inputs`, and of `select_output` on transformers; returns `module`."""
     ours = (
         (_PassByName, _TakeOutput) if of_transformers(module, "PreTrainedModel") else (_PassByName,)
     )

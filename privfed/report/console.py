@@ -75,7 +75,7 @@ class PipeSafeConsole(Console):
     """
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """Renders `text` as `Console.render_str` does, with control characters escaped."""
+        """Returns the result of `Console.render_str`, with control characters escaped."""
         return super().render_str(visible(text), **how)
 
     def render(
@@ -102,7 +102,7 @@ def written(text: str, encoding: str) -> str:
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
-    """Replaces characters that an encoding lacks; an error handler for `codecs`."""
+    """Returns a replacement for characters that an encoding lacks; an error handler of `codecs`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]

@@ -236,7 +236,7 @@ def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Lists names of populations, merging those that differ only in the seed."""
+    """Returns the names of populations; those that differ only in the seed are merged."""
     seeds: dict[str, list[str]] = {}
     for name in names:
         head, seed, number = name.rpartition(", seed ")

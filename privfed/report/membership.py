@@ -158,7 +158,7 @@ def exposure_files(exposure: Exposure) -> dict[str, bytes]:
 
 
 def roc_picture(exposures: Mapping[str, Exposure], kind: str) -> bytes:
-    """Draws ROC curves on logarithmic axes, with chance and the bound by ε.
+    """Returns a figure of ROC curves on logarithmic axes, with chance and the bound by ε.
 
     Args:
       exposures: the results of attacks by title, each in a panel of its own.

@@ -106,7 +106,7 @@ def state_from_releases(
 
 
 def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
-    """The last checkpoint. Raises `Broken` if the ledger lacks charges of the checkpoint."""
+    """The last checkpoint. Raises `Broken` if the ledger lacks its charges, or it does not fit."""
     checkpoint = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(

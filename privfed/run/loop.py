@@ -143,7 +143,7 @@ class Loop:
             yield now
 
     def to_end(self) -> Outcome:
-        """Executes all further rounds, or until the run ends early; then calls `end`."""
+        """Executes all further rounds, or until the run ends early; returns the result of `end`."""
         for _ in self:
             pass
         return self.end()

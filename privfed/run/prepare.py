@@ -78,7 +78,7 @@ def prepare(
 
 
 def _over(config: Config, population: Federation) -> Setup:
-    """Prepares `config` over a population that is in memory."""
+    """Returns the run of `config` over a population that is in memory, ready to start."""
     return prepare(config, load=lambda *_: population)
 
 
@@ -110,7 +110,7 @@ def streams_of(config: Config) -> Streams:
 
 
 def _load(config: Config, streams: Streams, load: Loader) -> Federation:
-    """Loads clients and test set. Raises `Refused` if sampler or loss do not fit them."""
+    """Returns clients and test set. Raises `Refused` if sampler or loss do not fit them."""
     federation = load(config, streams)
     config.sampler.fits(federation.population_size, config.data.clients)
     for examples in (federation.examples, federation.test):

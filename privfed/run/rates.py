@@ -149,7 +149,7 @@ def _each(key: str, values: Sequence[float], trying: Trying) -> Iterator[float]:
 
 
 def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int, trying: Trying) -> float:
-    """Chooses the clip with the lowest loss, converted from the simulated rounds to the run's."""
+    """Returns the clip with the lowest loss, converted from the simulated rounds to the run's."""
     config, clipped = plan.config, trials.clipped
     assert clipped is not None
     share = clipped.plan.config.run.rounds / config.run.rounds
@@ -167,7 +167,7 @@ def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int, trying: Trying)
 
 
 def _rate(losses: Mapping[float, float], start: float, constant: float, otherwise: float) -> float:
-    """Chooses the smallest rate that gains nearly as much as the best over a constant prediction.
+    """Returns the smallest rate that gains nearly as much as the best over a constant prediction.
 
     Reducing the loss does not suffice: for rare labels, learning the bias alone reduces it nearly
     as much. If no rate is better than a constant, the simulated runs are too short to compare
@@ -245,7 +245,7 @@ def _prepared(
     prepare: Prepare,
     synthetic: bool,
 ) -> _Trials:
-    """Prepares the simulated runs, and labels `synthetic` examples."""
+    """Returns the simulated runs, prepared; a model labels the examples if they are `synthetic`."""
     raw = config.raw()
     keys: Raw = {
         "run": {"rounds": rounds, "chunk": cohort, "randomness": "seeded"},

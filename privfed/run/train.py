@@ -126,7 +126,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
 def reassemble(
     wanted: Config, directory: RunDirectory, load: Loader = load_population
 ) -> tuple[Setup, Ledger]:
-    """Rebuilds the setup of an existing run, and opens its ledger.
+    """Returns the setup of an existing run, rebuilt from `wanted`, and its opened ledger.
 
     Args:
       wanted: the configuration to run with.

@@ -56,7 +56,7 @@ def write_private(out: Path, files: Mapping[str, bytes]) -> None:
 
 @contextlib.contextmanager
 def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[None]:
-    """Locks `folder` for this process.
+    """Returns a context in which this process holds the lock of `folder`.
 
     Args:
       folder: the folder to lock.
@@ -84,7 +84,7 @@ def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[No
 
 @contextlib.contextmanager
 def _held_to_read(file: Path, taken: Refused) -> Iterator[None]:
-    """Locks the existing `file` without writing; without a file, the folder is not locked."""
+    """Returns a context that locks the existing `file` without writing; without a file, nothing."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:

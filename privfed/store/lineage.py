@@ -84,7 +84,7 @@ class Lineage(Encoded):
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any] | None) -> Lineage:
-        """Parses the result of `to_json`; None, as in older versions, gives an unknown lineage."""
+        """Returns the lineage of an output of `to_json`; an unknown lineage for None."""
         if stated is None:
             return cls(unknown=True)
         runs = (Origin(str(r["id"]), dict(r["population"]), str(r["head"])) for r in stated["runs"])

@@ -176,7 +176,7 @@ class ExclusionLog:
 
 
 def _culprit(line: dict[str, object]) -> Culprit:
-    """Parses the culprit of a line. Raises `ValueError` for an invalid number or reason."""
+    """Returns the culprit of a line. Raises `ValueError` for an invalid number or reason."""
     client, round, exchange, complaints = (
         int(str(line[name])) for name in ("client", "round", "exchange", "complaints")
     )

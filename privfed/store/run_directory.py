@@ -67,7 +67,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """Creates a new directory, or uses an empty one.
+        """Creates a new directory, or uses an empty one, and returns it as a run directory.
 
         Raises:
           Refused: if `path` is a file, or a directory that is not empty.

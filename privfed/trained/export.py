@@ -271,7 +271,7 @@ def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:
 
 
 def _form_of_data(config: Config) -> Form:
-    """Reads the form of examples from the data, for older runs whose checkpoint lacks it."""
+    """Returns the form of examples, read from the data: older checkpoints lack it."""
     return Form.of(load_population(config, Streams(config.run.seed)).test)
 
 

@@ -188,7 +188,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
 
 
 def _halves(population: Federation, streams: Streams) -> tuple[Federation, Federation]:
-    """Splits each client's examples at random into two halves; the first gets an odd example."""
+    """Returns two random halves of each client's examples; the first has the odd example."""
     order = streams.at("personal").generator().permutation(len(population.examples))
     owners = np.repeat(np.arange(population.clients), np.diff(population.offsets))
     order = order[np.argsort(owners[order], kind="stable")]  # by client, shuffled within

@@ -117,7 +117,7 @@ class Compressed(Around):
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:
-        """Passes the decompressed release to the objective's `conclude`."""
+        """Returns the result of the objective's `conclude` for the decompressed release."""
         sending = self._sending(broadcast)
         update, state = self.compression.decode(released, sending, _part_of(memory))
         delta, after = self.inner.conclude(broadcast, update, memory, cohorts)
@@ -131,7 +131,7 @@ class Compressed(Around):
     def _parted(
         self, state: Tensor | None, broadcast: Broadcast
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Divides client states into the objective's part and the compression residual."""
+        """Returns the objective's part of the client states, and the compression residual."""
         if state is None or not self.compression.keeps:
             return state, None
         width = self.inner.state_length(len(broadcast["params"]))

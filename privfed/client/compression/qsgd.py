@@ -73,7 +73,7 @@ class Qsgd(RowByRow):
         return torch.cat([self._rounded(*part) for part in parts], dim=1), error
 
     def _rounded(self, part: Tensor, chance: Tensor) -> Tensor:
-        """Rounds one bucket `[c, B]` of each client by uniform numbers in [0, 1) `[c, B]`."""
+        """Returns the bucket `part` `[c, B]` rounded, by uniform numbers `chance` `[c, B]`."""
         norms = part.norm(dim=1, keepdim=True)
         levels = (part.abs() / norms.clamp(min=1e-30) * self.levels + chance).floor()
         rounded: Tensor = part.sign() * norms * levels / self.levels

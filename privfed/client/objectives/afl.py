@@ -118,7 +118,7 @@ class Afl(Grouped):
 
 
 def on_simplex(point: Tensor) -> Tensor:
-    """Projects `point` `[G]` onto the simplex: nonnegative numbers that sum to 1.
+    """Returns the projection of `point` `[G]` onto the simplex: nonnegative numbers with sum 1.
 
     Source: Duchi, Shalev-Shwartz, Singer & Chandra 2008, Figure 1.
     """

@@ -173,7 +173,7 @@ def _outwards(low: float, high: float) -> tuple[float, float]:
 
 
 def without_binary_digits(value: float) -> float:
-    """Rounds `value` to 12 digits, which removes artefacts of binary fractions."""
+    """Returns `value` rounded to 12 digits, which removes artefacts of binary fractions."""
     return float(f"{value:.12g}")
 
 

@@ -144,7 +144,7 @@ def _declaration(
     readable: Dialect | None,
     site: str,
 ) -> Declaration:
-    """Builds the declaration with the kind of every column; for arrays `readable` is None."""
+    """Returns the declaration with that of every column; for arrays `readable` is None."""
     reserved = (label, client, site)
     others = {name: column for name, column in columns.items() if name not in reserved}
     return Declaration(

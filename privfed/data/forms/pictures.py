@@ -76,7 +76,10 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
 
 @contextlib.contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Suppresses Pillow's warnings, which quote images; raises only that of a huge image."""
+    """Returns a context that suppresses Pillow's warnings, and raises that of a huge image.
+
+    Pillow's warnings may quote contents of images.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", library.DecompressionBombWarning)

@@ -142,7 +142,7 @@ def _dirichlet_weights(
 
 
 def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A draw of Dir(prior); if all entries underflow, a random entry is 1, drawn by `prior`."""
+    """A draw of Dir(prior); if all entries underflow, one entry, drawn by `prior`, is 1."""
     shares = rng.dirichlet(prior)
     if np.isfinite(shares).all() and shares.sum() > 0.5:
         return np.asarray(shares)

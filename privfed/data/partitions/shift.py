@@ -57,7 +57,7 @@ class Covariate(Part):
         return uniform * scale + torch.tensor([0.0, 1.0, 0.0])
 
     def _photographed(self, examples: Examples, cameras: Tensor) -> Examples:
-        """Transforms each example by its angle, contrast and brightness in `cameras` `[N, 3]`.
+        """Returns the examples, transformed by their angle, contrast and brightness in `cameras`.
 
         Raises `Refused` if examples are not images.
         """
@@ -83,7 +83,7 @@ def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def _through(images: Tensor, cameras: Tensor) -> Tensor:
-    """Transforms images `[n, c, h, w]` by their angle, contrast and brightness in `cameras`."""
+    """Returns images `[n, c, h, w]`, transformed by angle, contrast and brightness in `cameras`."""
     cos, sin, zero = cameras[:, 0].cos(), cameras[:, 0].sin(), torch.zeros(len(cameras))
     turn = torch.stack([cos, -sin, zero, sin, cos, zero], dim=1).reshape(-1, 2, 3)
     grid = torch.nn.functional.affine_grid(turn, list(images.shape), align_corners=False)

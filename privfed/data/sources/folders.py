@@ -43,7 +43,7 @@ class ClientPicture:
 def client_pictures(
     folder: Path, label_table: Path | None, key: str
 ) -> tuple[tuple[str, ...], list[ClientPicture]]:
-    """Lists the sorted names of all clients, and their images with labels.
+    """Returns the sorted names of all clients, and their images with labels.
 
     Args:
       folder: the folder with one folder per client.

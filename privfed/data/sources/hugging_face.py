@@ -123,7 +123,7 @@ def _refuse_absent(file: Path, present: Sequence[str], names: Sequence[str]) -> 
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Converts any error of a file within the block to `Refused`, except lack of memory."""
+    """Returns a context that converts errors of files to `Refused`, except lack of memory."""
     import pyarrow
 
     try:

@@ -309,7 +309,7 @@ def _sample_array(path: Path, name: str) -> np.ndarray | Words | str:
 
 @contextlib.contextmanager
 def _readable(path: Path, dialect: Dialect) -> Iterator[None]:
-    """Converts any error of the file within the block to `Refused`, except lack of memory."""
+    """Returns a context that converts errors of the file to `Refused`, except lack of memory."""
     if not path.is_file():
         problem = "is a FIFO or a device" if path.exists() else "does not exist"
         problem = "is a folder" if path.is_dir() else problem

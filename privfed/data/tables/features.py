@@ -260,7 +260,7 @@ def _empty(table: Columns, label: str) -> np.ndarray:
 def with_placeholder_labels(
     table: Columns, words: dict[str, str], numbers: dict[str, float]
 ) -> Columns:
-    """Adds label columns to `table`; each has one value in all rows, from `words` or `numbers`."""
+    """Returns `table` with constant label columns, given by name in `words` or `numbers`."""
     codes = np.zeros(table.rows, dtype=np.int64)
     return replace(
         table,

@@ -209,7 +209,7 @@ _TERMS = ("delta", "unit", "relation")
 
 
 def _grouped(cells: Sequence[Row], keys: Sequence[str]) -> list[tuple[list[str], list[Row]]]:
-    """Groups the cells by their values of `keys`."""
+    """Returns the cells in groups of equal values of `keys`, each with these values."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for cell in cells:
         groups.setdefault(tuple(cell.get(key) for key in keys), []).append(cell)

@@ -96,7 +96,7 @@ class PageFacts:
 
 
 def run_facts(run: Path | RunDirectory) -> PageFacts:
-    """Reads and audits a run.
+    """Reads and audits a run, and returns the facts for its page.
 
     Args:
       run: the run, or its path.

@@ -59,7 +59,7 @@ def _policy(script: str) -> str:
 
 
 def _source(name: str) -> str:
-    """Reads a file next to the templates."""
+    """Returns the text of a file in the folder of the templates."""
     return (files(__package__) / "templates" / name).read_text(encoding="utf-8")
 
 

@@ -237,6 +237,6 @@ def _group_lines(group: SamePopulation) -> Iterator[str]:
 
 
 def _named(runs: Sequence[str]) -> str:
-    """Lists the first runs, quoted for a shell, and the number of the others."""
+    """Returns the paths of the first runs, quoted for a shell, and the number of the others."""
     rest = len(runs) - _SHOWN
     return shlex.join(runs[:_SHOWN]) + (f" … and {rest} more" if rest > 0 else "")

@@ -159,7 +159,7 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
 def _evaluated(
     evaluating: Setup, setup: Setup, directory: RunDirectory, ledger: Ledger
 ) -> ClientEvaluation:
-    """Charges and executes the round, stores its release, then records the results.
+    """Charges and executes the round, stores its release, and returns the measures.
 
     The checkpoint is saved before the round, in the state from which the run continues if a crash
     or an abort loses the round's release.
