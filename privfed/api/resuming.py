@@ -23,7 +23,7 @@ from privfed.run.outcome import Observer
 
 @contextlib.contextmanager
 def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> Iterator[None]:
-    """Returns a context that adds advice to an interruption, and restores torch's threads.
+    """Returns a context that adds advice to an interruption, and restores torch's thread count.
 
     Args:
       path: the run directory.

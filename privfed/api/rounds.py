@@ -144,7 +144,7 @@ class InProgress:
     exception the run is in the state after a crash: `privfed.load(path).start()` continues it.
 
     Args:
-      opened: the context of the run's loop; None if the run is not to be executed.
+      opened: returns a context with the run's loop; None if the run is only loaded.
     """
 
     def __init__(self, opened: Opened | None = None) -> None:

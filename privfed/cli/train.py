@@ -112,7 +112,7 @@ def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) 
 
 
 def _refuse_taken(out: Path) -> None:
-    """Raises `Refused` if `out` holds another run.
+    """Raises `Refused` if `out` contains another run.
 
     This is checked before training, so that no later message proposes to resume that run.
     """

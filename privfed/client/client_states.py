@@ -54,12 +54,12 @@ STATES_FILE = "settled.f32"
 class ClientStates:
     """`[k]` float32 values per client in a memory-mapped file, and a journal of later rounds.
 
-    The file `settled.f32` `[clients, 1 + k]` holds the states at the last checkpoint; the first
-    column is 1 if the client has a state. The states of each later round are in a separate
-    file, which is durable before the round's release: after a resume, no release is without its
-    states. Memory does not grow with the number of clients or the cohort.
+    The file `settled.f32` `[clients, 1 + k]` contains the states at the last checkpoint; the first
+    column is 1 if the client has a state. The states of each later round are in a separate file,
+    which is durable before the round's release: after a resume, no release is without its states.
+    Memory does not grow with the number of clients or the cohort.
 
-    `folded.txt` holds the last round that was merged into `settled.f32`. After a power cut, files
+    `folded.txt` states the last round that was merged into `settled.f32`. After a power cut, files
     that were removed may reappear; those of merged rounds are then ignored.
     """
 

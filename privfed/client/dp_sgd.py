@@ -89,9 +89,10 @@ class DpSgd(Part):
 
     *Trust*: the silo, which samples examples and noise.
 
-    *Arithmetic*: sums and noise are exact on a grid, as for central noise (for up to 2^22 z sampled
-    examples). An example's gradient is computed in a batch with others, by kernels whose float32
-    rounding may depend on those (relative error about 1e-7); the proof assumes exact gradients.
+    *Arithmetic*: sums and noise are exact on a grid, as under central noise (for up to 2^22 z
+    sampled examples). An example's gradient is computed in a batch with others, by kernels whose
+    float32 rounding may depend on those (relative error about 1e-7); the proof assumes exact
+    gradients.
 
     *Source*: Abadi et al. 2016, Algorithm 1; in silos: Malekmohammadi et al. 2024; gradients of
     single examples by Opacus (Yousefpour et al. 2021).

@@ -42,8 +42,8 @@ class Examples:
         `NO_LABEL` for none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to
         predict.
       classes: Number of classes, or of label columns.
-      owners: The client `[N]` of each example, an index into `clients`, if the source states it.
-      clients: Names of the clients.
+      owners: The client `[N]` of each example, a number from 0, if the source states it.
+      clients: Names of the clients; empty if they have none.
       meaning: Meaning of the labels.
       counts: Counts that the loader observed, by name, such as of clipped values; for simulations
         only.

@@ -102,7 +102,7 @@ def _only(federation: Federation, chosen: np.ndarray) -> Federation:
 
 @dataclass(frozen=True)
 class HoldoutSplit:
-    """The training examples `pool`, the test set, and the clients that are public as its owners.
+    """The training examples `pool`, the test set, and its clients that are declared public.
 
     `typical` is an estimate of a client's number of examples from public facts; None if unknown.
     `shared` states whether clients of the test set also train.

@@ -1,4 +1,4 @@
-"""The sites that hold clients' examples: stated by the source, or simulated before training.
+"""The sites of clients' examples: stated by the source, or simulated before training.
 
 A site has the data of many clients, as a hospital has those of its patients. The number of sites,
 and the largest number of sites per client, are declared. Simulated sites are determined by the

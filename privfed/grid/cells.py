@@ -223,7 +223,7 @@ Result = dict[str, Any]
 
 
 def cells_folder(files: Files) -> Path:
-    """Returns the folder that holds the folders of all cells."""
+    """Returns the folder with the folders of all cells."""
     return files.folder / "cells"
 
 

@@ -29,7 +29,7 @@ class Method(Part):
 
 
 class Tuning(Part):
-    """The choice of keys' values before the grid's seeds are run: the best mean over other seeds.
+    """The tuning of keys before the grid's seeds are run, by the best mean metric on other seeds.
 
     Without `by`, the metric is the first measure of the cell's loss, in the loss's direction.
     """

@@ -62,22 +62,22 @@ class Files:
 
     @property
     def tuning(self) -> Files:
-        """The tables of the runs of the grid's tuning."""
+        """The paths of the tables of the grid's tuning."""
         return Files(self.grid.with_name(f"{self.grid.stem}.tuning.toml"), self.folder)
 
     @property
     def table(self) -> Path:
-        """The table with a row per cell and seed."""
+        """The path of the table with a row per cell and seed."""
         return self.named(".csv")
 
     @property
     def rounds(self) -> Path:
-        """The table with a row per cell, seed and evaluated round."""
+        """The path of the table with a row per cell, seed and evaluated round."""
         return self.named(".rounds.csv")
 
     @property
     def summary(self) -> Path:
-        """The table with a row per cell, over its seeds."""
+        """The path of the table with a row per cell, over its seeds."""
         return self.named(".summary.csv")
 
 

@@ -1,9 +1,9 @@
 """The interface of losses: the loss that clients minimise, and the measures of a model.
 
-Outputs are `[B, *positions, width]` and labels `[B, *positions]` or `[B, width]`; every loss gives
-one number per example. Examples are scored in pieces: `scores` computes the terms of each example,
-and `measures` combines the terms of all examples. A loss also has default values of keys for a
-task, and computes the best constant prediction (`privfed.run.evaluation.divergence`).
+Outputs are `[B, *positions, width]` and labels `[B, *positions]` or `[B, width]`; every loss
+returns one number per example. Examples are scored in pieces: `scores` computes the terms of each
+example, and `measures` combines the terms of all examples. A loss also has default values of keys
+for a task, and computes the best constant prediction (`privfed.run.evaluation.divergence`).
 """
 
 from __future__ import annotations

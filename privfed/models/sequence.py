@@ -45,7 +45,7 @@ _OTHERS = ELEMENTWISE | {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Fl
 
 @dataclass(frozen=True)
 class Factor:
-    """A linear layer's input `[..., i]` and output `[..., o]`, which give its weight's gradient."""
+    """A linear layer's input `[..., i]` and output `[..., o]`, for the gradient of its weight."""
 
     input: Tensor
     output: Tensor

@@ -75,7 +75,7 @@ class NotebookProgress(PlainProgress):
         self._draw()
 
     def _begin(self) -> None:
-        """Draws the bar, which begins with the first call."""
+        """Draws the bar; the first call also displays it."""
         if self._display is None:
             self._notebook = notebook = importlib.import_module("IPython.display")
             self._display = notebook.display(notebook.HTML(self._drawn()), display_id=True)

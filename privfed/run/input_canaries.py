@@ -48,7 +48,7 @@ _MOST_NUMBERS = 2**30
 def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -> None:
     """Raises `Refused` if canaries' examples cannot be generated, or would not fit into memory.
 
-    All examples, and all their gradients, are held in memory.
+    All examples, and all their gradients, are in memory at once.
     """
     space_of(federation)
     numbers = math.prod(federation.examples.x.shape[1:]) * audit.examples

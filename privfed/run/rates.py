@@ -1,6 +1,7 @@
 """Chooses the learning rate and the clipping norm of a network before the first charge.
 
-A key that is "auto" gets the value with which short simulated runs end at the lowest loss. These
+A key that is "auto" is set to the value with which short simulated runs end at the lowest loss.
+These
 runs read no private data: they train on the public test set or, without one, on synthetic examples
 with labels from a randomly perturbed model. Each run has a few simulated clients, plain local SGD,
 and the model, server optimizer, batch size and epochs. All randomness is seeded, so a seeded run

@@ -2,7 +2,7 @@
 
 A rehearsal executes the same rounds as a run (`privfed.round.round`), but with seeded random
 numbers, and charges a temporary ledger: it is a simulation, and no epsilon covers its results. One
-assembled setup serves any number of rehearsals.
+  assembled setup can be used for any number of rehearsals.
 """
 
 from __future__ import annotations

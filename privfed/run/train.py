@@ -203,7 +203,7 @@ def resumed(
     ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """Returns a context with the loop of an existing run; arguments as for `resume`."""
+    """Returns a context with the loop of an existing run; arguments are those of `resume`."""
     directory = RunDirectory.open(path)
     with directory.locked():
         directory.recover()
@@ -262,7 +262,7 @@ def train(
       out: directory of the run, which must not exist.
       observers: observers of rounds, in addition to those of `run.watch`.
       ranks: the processes of the run.
-      elsewhere: sites on other machines, which hold all client data.
+      elsewhere: sites on other machines, which have all client data.
 
     Returns:
       The outcome of the run.
@@ -282,7 +282,7 @@ def started(
     ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """Returns a context with the loop of a new, uncharged run; arguments as for `train`."""
+    """Returns a context with the loop of a new, uncharged run; arguments are those of `train`."""
     refuse_ranks(config, ranks.count)
     refuse_unusable_heads(config.run.heads, out)
     watching = observers_of(config)

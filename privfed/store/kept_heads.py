@@ -39,7 +39,7 @@ class HeadsCheck:
 
 
 def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
-    """Checks that a ledger's heads can be kept in a file.
+    """Checks that a ledger's heads can be appended to a file.
 
     Args:
       heads: path in `run.heads`; "" for none.
@@ -116,8 +116,7 @@ def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
       ledger: the run's ledger.
       heads: path in `run.heads`; "" for none.
 
-    Returns:
-      The result of the check; None if no heads are kept.
+    Returns: The result of the check; None if `heads` is "".
     """
     if not heads:
         return None

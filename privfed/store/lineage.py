@@ -1,4 +1,4 @@
-"""The lineage of a model: the run that trained it, that which trained its initial model, etc.
+"""The lineage of a model: the runs that trained it, or its initial model, and so on.
 
 The tensor files of a run contain the lineage (safetensors metadata), so a copy of a file is
 recognised in any folder.

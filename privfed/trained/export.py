@@ -185,7 +185,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
 
     Raises:
       Refused: if `to` exists, is in no folder or has an unknown suffix; if the run has no
-        checkpoint, or no adapters although these are asked for; if the format does not support the
+        checkpoint, or no adapters although these are requested; if the format does not support the
         model; or if the export does not reproduce the run's predictions. Nothing is written then.
       Busy: while the run is in progress.
       Broken: if the run's files are damaged, or do not prove its guarantee.

@@ -149,7 +149,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
       Scores before and after fine-tuning, over the clients with two or more examples.
 
     Raises:
-      Refused: if there is no run with a checkpoint, or no client holds two examples.
+      Refused: if there is no run with a checkpoint, or no client has two examples.
       Broken: if a file of the run is damaged.
     """
     config = RunDirectory.open(path).config.read()

@@ -55,7 +55,7 @@ class ArrayForm:
 
     @property
     def stored(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes in which a file may hold one example.
+        """The shapes that one example may have in a file.
 
         If `shape` is an image `[C, H, W]`, also `[H, W, C]`, and with one channel `[H, W]`.
         """

@@ -125,7 +125,7 @@ def _another_shape(called: str, where: str) -> Refused:
 def picture_cells(
     column: pyarrow.ChunkedArray, shape: Sequence[int], resize: bool, place: PlaceOf
 ) -> np.ndarray:
-    """The images, bytes `[N, channels, height, width]`, of a column that holds them as files.
+    """The images of a column of image files, as bytes `[N, channels, height, width]`.
 
     Raises `Refused` if a cell is not an image, or is only the path of an image file.
     """

@@ -57,7 +57,7 @@ class ListedWords(Characters):
 
 
 def tokens_of(words: str, vocabulary: str) -> Characters:
-    """Returns the tokens of the words in the file `words`; if `words` is "", those of `vocabulary`.
+    """Returns the map to tokens of the words in the file `words`; if it is "", of `vocabulary`.
 
     Raises:
       Refused: if the file or the vocabulary is invalid.

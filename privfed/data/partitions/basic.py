@@ -84,7 +84,7 @@ class Natural(Part):
 class Shuffled(Part):
     """A control without heterogeneity: natural clients' sizes, with all examples shuffled.
 
-    A simulation, since clients do not hold their own data.
+    This is a simulation, since clients get other clients' examples.
     """
 
     natural: ClassVar[bool] = True

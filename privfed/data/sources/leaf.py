@@ -60,7 +60,7 @@ def read_users(folder: Path) -> list[LeafUser]:
 
 
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
-    """The place of example `index` in messages; `owners` `[N]` are the examples' users, sorted."""
+    """The name of example `index` in messages; `owners` `[N]` are the examples' users, sorted."""
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
 

@@ -5,8 +5,8 @@ N(v_k, diag(j^-1.2)), y = argmax(softmax(W_k x + b_k)). alpha controls the heter
 clients' true models, beta that of their data. With `iid`, all clients share one W and b ~ N(0, 1),
 and v = 0.
 
-As in the authors' generator, alpha and beta are standard deviations, and a client holds `size_min`
-examples more than a log-normal draw with parameters `size_mean`, `size_std`.
+As in the authors' generator, alpha and beta are standard deviations. A client's number of examples
+is `size_min` plus a log-normal draw with parameters `size_mean` and `size_std`.
 """
 
 from __future__ import annotations

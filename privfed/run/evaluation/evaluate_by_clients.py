@@ -204,7 +204,7 @@ def _evaluated(
 
 
 def _hold_back(setup: Setup) -> bool:
-    """Whether clients of this run evaluate, and do so only on examples that they hold out."""
+    """Whether clients of this run evaluate only on examples that they hold out of training."""
     return setup.executor.measures is not None and setup.plan.config.evaluation.holdout > 0
 
 

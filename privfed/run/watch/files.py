@@ -123,7 +123,7 @@ class WeightsAndBiases(Watcher):
 class _Tracked(Observer):
     """A run in a tracker, whose logged values cannot be replaced, so each round is logged once.
 
-    A file in the run directory holds the tracker's id of the run and the last logged round.
+    A file in the run directory states the tracker's id of the run and the last logged round.
     """
 
     name: ClassVar[str]
