@@ -139,8 +139,8 @@ Opened = Callable[[], AbstractContextManager["Loop"]]
 class InProgress:
     """A run that can be executed: a context manager, and an iterable of its completed rounds.
 
-    Entering the context prepares the run; the first round of the iteration is the first charge.
-    Leaving the context, also after a `break`, saves the run and writes its summary. After an
+    Entering the context prepares the run; the first charge is that of the first round iterated
+    over. Leaving the context, also after a `break`, saves the run and writes its summary. After an
     exception the run is in the state after a crash: `privfed.load(path).start()` continues it.
 
     Args:

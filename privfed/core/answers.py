@@ -300,7 +300,7 @@ def _misfit(part: object, promised: Any, what: str) -> Refused:
 
 
 def _fits(value: Any, expected: Any) -> bool:
-    """Whether `value` has the annotated type."""
+    """Whether `value` is of the type `expected`, an annotation."""
     of, parts = get_origin(expected) or expected, get_args(expected)
     if of in (Union, types.UnionType):
         return any(_fits(value, each) for each in parts)

@@ -170,8 +170,9 @@ def unreadable(what: object, error: BaseException) -> PrivfedError:
       what: names the file.
       error: the exception that reading it raised.
 
-    Returns: `Broken`; or `Refused` if the operating system denies access to an existing file, which
-      may be intact.
+    Returns:
+      `Broken`; or `Refused` if the operating system denies access to an existing file, which may be
+      intact.
     """
     kind = Refused if _system_words(error) and not isinstance(error, MISPLACED) else Broken
     return kind(f"{what} cannot be read: {public_text(error)}", private_text(error))

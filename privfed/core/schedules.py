@@ -15,7 +15,7 @@ from privfed.core.user_code import in_user_code
 
 
 class Schedule(Protocol):
-    """A learning rate over the rounds; a public constant that does not depend on the run."""
+    """The learning rate in each round, which is public and does not depend on the run's results."""
 
     def factor(self, round: int) -> float:
         """The factor of the learning rate in `round`, counted from 1."""

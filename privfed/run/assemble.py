@@ -345,5 +345,5 @@ def _false_claims(config: Config) -> FalseClaims:
 
 
 def _exact(mechanism: Mechanism) -> bool:
-    """Whether sums of the mechanism's rows lie on a grid, and so are equal in any order."""
+    """Whether the mechanism's rows are on a grid, so that sums in any order are equal."""
     return mechanism.encoding(mechanism.init()).resolution < math.inf

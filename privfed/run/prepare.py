@@ -44,7 +44,7 @@ def prepare(
     """Refuses or plans a run, loads its population, builds its model, and assembles the run.
 
     The plan is solved before anything is read, except under distributed noise, which depends on the
-    message length, and so on the model. Keys that are "auto" get their values last.
+    message length, and so on the model. Values of keys that are "auto" are chosen last.
 
     Args:
       config: the configuration of the run.

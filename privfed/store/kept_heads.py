@@ -116,7 +116,8 @@ def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
       ledger: the run's ledger.
       heads: path in `run.heads`; "" for none.
 
-    Returns: The result of the check; None if `heads` is "".
+    Returns:
+      The result of the check; None if `heads` is "".
     """
     if not heads:
         return None

@@ -125,7 +125,7 @@ def _digest(key: bytes, examples: Iterable[Examples]) -> str:
 
 @dataclass(frozen=True)
 class ConstantsFile:
-    """The file `constants.safetensors` at `path`; absent if the model has no constants."""
+    """The file `constants.safetensors` at `path`, with untrained tensors; absent without any."""
 
     path: Path
 

@@ -23,9 +23,10 @@ _MOST_MISSING_WORDS = 3
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A column of numbers with its bounds, and the reason for this declaration.
+    """A column of numbers, with its bounds and the reason for this declaration.
 
-    `missing` replaces empty cells and cells with one of `missing_words`; None if there are none.
+    `missing` replaces empty cells and cells with one of `missing_words`; it is None if there are no
+    such cells.
     """
 
     why: str

@@ -67,7 +67,7 @@ def _proof(culprit: Culprit) -> str:
 
 
 def _draw(sites: bool) -> Iterator[str]:
-    """Yields the effect of exclusion on sampling."""
+    """Yields sentences on the effect of exclusion on sampling."""
     if sites:
         yield (
             "Sampling: an excluded site takes part in no later round. Whether a site takes part "
@@ -87,7 +87,7 @@ def _draw(sites: bool) -> Iterator[str]:
 
 
 def _noise(plan: Plan | None) -> Iterator[str]:
-    """Yields the effect of exclusion on ε."""
+    """Yields sentences on the effect of exclusion on ε."""
     if plan is None:
         return
     if rests_on_a_secret_draw(plan):

@@ -98,7 +98,7 @@ def _same_population(rows: Sequence[RunRow]) -> tuple[SamePopulation, ...]:
 
 
 def _group(group: Sequence[RunRow]) -> SamePopulation:
-    """Returns the group of these runs over one population."""
+    """Returns the `SamePopulation` of these runs, which are over one population."""
     once = {row.id: row for row in group if not row.guarantee}
     of_meaning: dict[tuple[object, ...], list[str]] = {}
     for row in once.values():

@@ -19,7 +19,7 @@ _PATIENCE = 3
 
 @dataclass(frozen=True)
 class Divergence:
-    """The number of last consecutive `evaluations` with a loss above the baseline, not falling.
+    """Counts the last consecutive `evaluations` with a loss above the baseline, not fallen.
 
     A loss has not fallen if it is above the `lowest` of the run so far: a model that still improves
     from a bad start does not count. `since` is the round of the first of these evaluations, `loss`
