@@ -238,6 +238,6 @@ def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
 
 
 def _rows(table: Path) -> list[dict[str, Any]]:
-    """Reads the rows of a table of results."""
+    """Returns the rows of a table of results, each by column."""
     with io.TextIOWrapper(regular.opened(table), "utf-8", newline="") as file:
         return [dict(row) for row in csv.DictReader(file)]

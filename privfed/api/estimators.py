@@ -148,7 +148,7 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
         )
 
     def _refuse_undeclared(self) -> None:
-        """Raises `Refused` if a public constant would have to be read from the rows."""
+        """Raises `Refused` if a constant that must be public is not declared."""
         examples = {"bounds": "(0, 1)", "labels": self._labels, "clients": "500"}
         missing = [name for name in examples if getattr(self, name) is None]
         if missing:

@@ -328,7 +328,7 @@ def _opened(
 
 
 def _refuse_no_observers(observers: Sequence[object]) -> None:
-    """Raises `Refused` for an object that is not an observer of rounds."""
+    """Raises `Refused` if one of `observers` is not an observer of rounds."""
     from privfed.run.watch.watcher import refuse_no_observer
 
     for observer in observers:

@@ -1,4 +1,4 @@
-"""Clients' texts as token ids, by a given tokenizer, with declared lengths and budgets."""
+"""Converts clients' texts to token ids by a given tokenizer, with declared lengths and budgets."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def audit_command(
 
 
 def _refuse_combination(tested: str, *others: object) -> None:
-    """Raises `Refused` if any of `others` is given; `tested` names the option and its verb."""
+    """Raises `Refused` if any of `others` is also given; the message begins with `tested`."""
     if any(others):
         raise Refused(f"{tested} tested without a run directory; leave out the other arguments")
 

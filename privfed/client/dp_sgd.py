@@ -56,7 +56,7 @@ class ExamplePrivacy(ClientMechanism, Protocol):
 
 
 def protects_examples(mechanism: ClientMechanism) -> TypeGuard[ExamplePrivacy]:
-    """Whether silos protect each of their examples."""
+    """Whether `mechanism` protects each example of a silo."""
     return mechanism.private
 
 

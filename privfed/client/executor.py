@@ -75,7 +75,7 @@ class LocalExecutor:
         refuse_miscounted(self.ranks, times)
 
     def _answers(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """This rank's part of the cohort's answers."""
+        """Yields the cohort's answers that this rank computes."""
         if exchange.task == "measure" and self.measures:
             yield from self._measured(exchange, cohort, self.measures)
             return
@@ -97,7 +97,7 @@ class LocalExecutor:
     def _measured(
         self, exchange: Exchange, cohort: Cohort, measures: ClientMeasures
     ) -> Iterator[Chunk]:
-        """The cohort's rows of measures; all clients have equal weight."""
+        """Yields the cohort's rows of measures; all clients have equal weight."""
         for ids in self._chunks_of(cohort.clients, f"{cohort.round}/{exchange.task}"):
             models = exchange.broadcast["params"]
             if measures.personal:
@@ -192,7 +192,7 @@ class LocalExecutor:
         return read_ahead(chunks, partial(as_read, federation))
 
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
-        """This rank's chunks of clients `ids`, most work first."""
+        """Yields this rank's chunks of clients `ids`, those with most work first."""
         if not self.unordered:
             ids = ids[
                 self.ranks.rank :: self.ranks.count

@@ -117,7 +117,7 @@ class Message(Part):
 
     @property
     def exchanges(self) -> int:
-        """Number of exchanges up to and including training; it is fixed, as the event requires."""
+        """Number of exchanges up to and including training, a constant that the event states."""
         return 1
 
     @property

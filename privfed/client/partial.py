@@ -44,7 +44,7 @@ class Averaging(Around):
     count: int
 
     def state_length(self, d: int) -> int:
-        """State length of `inner`."""
+        """Number of values of a client's state: that of `inner`."""
         return self.inner.state_length(d - self.count)
 
     def layout(self, d: int) -> Layout:
@@ -126,7 +126,7 @@ class Partial(Around):
         return self.inner.plain and not self.local_epochs
 
     def state_length(self, d: int) -> int:
-        """State length for d shared parameters."""
+        """Number of values of a client's state, for d shared parameters."""
         return len(self.start) + self.inner.state_length(d)
 
     def init(self, params: Tensor) -> Memory:

@@ -299,7 +299,7 @@ class Config:
         return with_given(self.values(), self.given)
 
     def toml(self) -> str:
-        """Returns the resolved run file, which `load` reads back to an equal configuration."""
+        """Returns the resolved run file; for it, `read_resolved` returns an equal configuration."""
         values = self.values()
         nested: dict[str, Any] = {"format": FORMAT, **values}
         nested["client"] = {**values["client"], "privacy": nested.pop("client.privacy")}

@@ -87,27 +87,27 @@ class PrivfedError(Exception):
 
 
 class Refused(PrivfedError):
-    """Bad input, or a combination that has no proof."""
+    """Raised for bad input, or for a combination that has no proof."""
 
 
 class Busy(Refused):
-    """Another process uses the same files; the call may succeed later."""
+    """Raised if another process uses the same files; the call may succeed later."""
 
     kind = "busy"
 
 
 class TooManyByzantine(Refused):
-    """Secure sums identified more Byzantine parties than the next round's guarantee allows."""
+    """Raised if secure sums identified more Byzantine parties than the guarantee allows."""
 
 
 class RankLost(PrivfedError):
-    """Another rank failed or cannot be reached, or the ranks did not do each task exactly once."""
+    """Raised if a rank failed or cannot be reached, or a task was not done exactly once."""
 
     kind = "lost"
 
 
 class Broken(PrivfedError):
-    """A ledger or a run directory was edited or is inconsistent."""
+    """Raised if a ledger or a run directory was edited or is inconsistent."""
 
     exit_code = 5
     kind = "broken"

@@ -105,7 +105,7 @@ def _refuse_undeclared_partition(
 
 
 def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
-    """Number of clients of a natural population, including clients without examples."""
+    """Number of clients in the population, including clients without examples."""
     return len(split.pool.clients) or max(built, int(owners.max(initial=-1)) + 1)
 
 

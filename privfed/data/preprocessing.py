@@ -71,7 +71,7 @@ class Preprocessing(Part):
 
     @property
     def is_array(self) -> bool:
-        """Whether the input is one array, of the shape of an example, which is only scaled."""
+        """Whether the raw input is one array with the shape of an example, which is only scaled."""
         return len(self.numbers) == 1 and not self.categories
 
     @property

@@ -75,7 +75,7 @@ class NamesSites(Protocol):
 
 @runtime_checkable
 class UserObjectSource(Protocol):
-    """A source of clients that were passed as an object, which no file of the run contains."""
+    """A source of clients that were passed as a Python object, which no file of a run contains."""
 
     kept_by_user: ClassVar[bool]
 

@@ -82,7 +82,7 @@ class CellCharges:
         return tuple(stated) if isinstance(stated, list) else stated
 
     def counts(self, prior: Prior) -> bool:
-        """Whether `prior` is an earlier state of this run."""
+        """Whether `prior` is this run with its charges at an earlier time."""
         if self.ledger is None or self.run.run != prior.run:
             return False
         return self.ledger.holds(bytes.fromhex(prior.head))

@@ -91,7 +91,7 @@ class Grid(Part):
 
     @property
     def tunes_privately(self) -> bool:
-        """Whether only the best of a random number of runs is released."""
+        """Whether tuning is private: only the best of a random number of runs is released."""
         return self.tune is not None and self.tune.private
 
     @property
@@ -114,7 +114,7 @@ class Grid(Part):
         return key_combinations(self.axes)
 
     def excludes(self, values: Values) -> bool:
-        """Whether any exclusion matches `values`."""
+        """Whether an exclusion of the grid matches the cell `values`."""
         return any(matches(values, exclusion) for exclusion in self.exclude)
 
 

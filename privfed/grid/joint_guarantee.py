@@ -43,7 +43,7 @@ def composition(charges: Sequence[CellCharges]) -> Priors:
 
 
 def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
-    """Returns every charged run by its key."""
+    """Returns every charged run, by the key of its charges."""
     runs: dict[str, Prior] = {}
     for entry in charges:
         if not entry.planned:

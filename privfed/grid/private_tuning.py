@@ -235,7 +235,7 @@ def _trained(
 
 
 def _result(folder: Path) -> Result | None:
-    """Returns the stored result of a candidate; None if the candidate has still to run."""
+    """Returns the stored result of a candidate; None if the candidate has to be run."""
     try:
         result = from_json(regular.read_text(folder / "result.json"))
     except (OSError, ValueError):

@@ -26,7 +26,7 @@ from privfed.store.run_files import PrivateKey
 
 @dataclass(frozen=True)
 class Places:
-    """The files of a tuning in the folder `grid`; all except `best` and `ledger` are private."""
+    """The paths of a tuning's files in the folder `grid`; only `best` and `ledger` are public."""
 
     grid: Path
 
@@ -51,7 +51,7 @@ class Places:
 
     @property
     def candidates(self) -> Path:
-        """The folder that has a folder for each candidate."""
+        """The folder of the candidates' folders."""
         return self.private / "candidates"
 
     @property

@@ -147,7 +147,7 @@ class Proposal:
 
     @property
     def promise(self) -> tuple[Any, ...]:
-        """The guarantee, its population and its terms: the same for every combination."""
+        """A candidate's guarantee, population and terms, which all combinations must have equal."""
         config, privacy = self.config, self.config.privacy
         requested = (privacy.epsilon, privacy.delta, privacy.accountant)
         population = (config.data, config.source, config.partition, config.shift)

@@ -70,7 +70,7 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 
 
 def merge(layer: nn.Module) -> None:
-    """Replaces the adapted weights of `layer` by their changed values, without factors, frozen."""
+    """Replaces adapted weights of `layer` by frozen weights with the change, without factors."""
     changed = {each: getattr(layer, each).detach().clone() for each in adapted_weights(layer)}
     unadapt(layer)
     for weight, value in changed.items():

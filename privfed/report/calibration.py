@@ -100,7 +100,7 @@ def _promises(advice: Advice) -> list[str]:
 
 
 def _where_buffers_reduce_noise(advice: Advice) -> Iterator[str]:
-    """Yields the memory that buffers save compared with bands, and the additional noise."""
+    """Yields notes on the memory that buffers save compared with bands, and on the added noise."""
     for buffers in advice.ranked:
         for bands in advice.ranked:
             same = buffers.sampler == bands.sampler and "privacy.bands" in bands.keys

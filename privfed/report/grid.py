@@ -280,5 +280,5 @@ def _group_line(group: Group, joint: Joint) -> str:
 
 
 def _all_cells(count: int) -> str:
-    """Describes all of `count` cells."""
+    """Formats "all N cells", for `count` cells."""
     return {1: "one cell", 2: "both cells"}.get(count, f"all {count} cells")

@@ -71,7 +71,7 @@ def _view_table(*columns: str) -> Table:
 
 
 def _with_facts(table: Table, facts: dict[str, str], target: Subject, out: Path) -> Group:
-    """Combines a table with the facts of the attack, their meaning, and the output folder."""
+    """Returns a table together with the attack's facts, their meaning, and the output folder."""
     return Group(table, "", rows({**facts, **_meaning(target), "out": str(out)}))
 
 
@@ -82,7 +82,7 @@ def _model(target: Subject) -> str:
 
 
 def _meaning(target: Subject) -> dict[str, str]:
-    """Returns the meaning of ε and of clipping for such an attack."""
+    """Returns rows on the meaning of ε and of clipping for such an attack."""
     plan = target.setup.plan
     if not plan.mechanism.private:
         return {"note": SIMULATION}

@@ -34,7 +34,7 @@ def _kernel() -> bool:
 
 
 class NotebookProgress(PlainProgress):
-    """A bar in the output of a cell, with the round, the last metrics and the ε spent."""
+    """Shows a bar in the output of a notebook's cell, with round, last metrics and spent ε."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)

@@ -150,7 +150,7 @@ def _local_work(config: Config) -> str:
 
 
 def _model(config: Config) -> str:
-    """Describes the model, and which of its outputs is used."""
+    """Describes the model, and the selected output if it has several."""
     key = config.start.output
     return f"{config.names['model']} model" + ("" if key == "" else f", its output {key!r}")
 

@@ -261,7 +261,7 @@ class LiveProgress(PlainProgress):
         self._live.start()
 
     def after_round(self, round: int) -> None:
-        """Moves the bar."""
+        """Updates the line after `round`."""
         self._pace.at(round)
         rate, seconds = self._pace.rate, self._pace.elapsed
         self._status = replace(self._status, round=round, rate=rate, seconds=seconds)
@@ -278,7 +278,7 @@ class LiveProgress(PlainProgress):
         )
 
     def _line(self) -> Text:
-        """Returns the line for the terminal's current width."""
+        """Returns the status line for the terminal's current width."""
         if self._choosing:
             return Text(self._choosing, no_wrap=True, overflow="crop")
         as_written = partial(written, encoding=self._console.encoding)

@@ -35,7 +35,7 @@ def refuse_lost(setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
 
 
 def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
-    """Yields every file that cannot be recreated, and a description of its content."""
+    """Yields each file of the run that cannot be recreated, with a description of its content."""
     sampler, mechanism = setup.algorithm.sampler, setup.algorithm.mechanism
     if keeps_key(setup):
         follows = {

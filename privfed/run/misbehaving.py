@@ -91,7 +91,7 @@ class ClientEvidence:
 
     @property
     def named(self) -> Mask:
-        """Mask `[n]` of clients that differ from honest ones; all False if these are unknown."""
+        """Mask `[n]` of clients that differ from honest clients; all False if these are unknown."""
         if self.p_honest is None:
             return np.zeros(len(self.score), dtype=bool)
         return benjamini_hochberg(self.p_honest, LEVEL)

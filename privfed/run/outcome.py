@@ -121,7 +121,7 @@ class Outcome:
       public: Number of clients declared public.
       test_shared: Whether clients of the test set also trained.
       aborts: Reasons of the rounds whose secure sum aborted, by round.
-      culprits: Parties proved to be Byzantine in a secure sum, excluded since.
+      culprits: Parties that secure sums proved to be Byzantine, and then excluded.
       stopped_by_byzantine: Reason for the early end, if there are more culprits than the noise's
         guarantee allows; empty otherwise.
       constant: Measures of the best constant prediction.
@@ -159,7 +159,7 @@ class Outcome:
 
     @property
     def excluded(self) -> int:
-        """Number of parties proved to be Byzantine in secure sums, and excluded since."""
+        """Number of parties that secure sums proved to be Byzantine, and then excluded."""
         return len(self.culprits)
 
     @property
@@ -169,7 +169,7 @@ class Outcome:
 
     @property
     def note(self) -> str | None:
-        """A note for readers of the measures."""
+        """A caveat for readers of the measures; None if there is none."""
         return self.plan.simulation or (ON_TRAINED if self.test_shared else None)
 
     @property

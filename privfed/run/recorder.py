@@ -161,7 +161,7 @@ class Recorder:
 
     @property
     def divergence(self) -> Divergence:
-        """The evaluations on which the model is worse than the baseline, and the first round."""
+        """The counts of evaluations on which the model is worse than the baseline."""
         return self._baseline.divergence
 
     def _population(self, now: Checkpoint) -> Federation:

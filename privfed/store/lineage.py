@@ -184,7 +184,7 @@ def _of_ledger(ledger: Ledger) -> Lineage:
 
 
 def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
-    """Returns the population of `run`; sources that it lacks are read from the configuration."""
+    """Returns the population of `run`; missing sources are read from the configuration."""
     if "sources" in run.population:
         return run.population
     try:

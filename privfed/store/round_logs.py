@@ -75,7 +75,7 @@ class MetricsLog(RoundLog):
     """The file `metrics.jsonl`: the measures of each evaluated round."""
 
     def cut(self, after: int) -> None:
-        """Removes the lines of rounds after `after`, and an incomplete line, before a resume."""
+        """Removes lines of rounds later than `after`, and an incomplete line, before a resume."""
         self.rewrite(text for text in self.texts() if _is_until(text, after))
 
     def losses(self) -> dict[int, float]:

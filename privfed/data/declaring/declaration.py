@@ -346,5 +346,5 @@ def _plain(text: str) -> str:
 
 
 def _population_name(path: str) -> str:
-    """A name for the population of a table; runs that state the same name compose."""
+    """A name for the population of a table; the ε of runs with the same name compose."""
     return "".join(c for c in Path(path).stem if c.isalnum() or c in "-_ ") or "people"

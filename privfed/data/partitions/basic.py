@@ -1,4 +1,4 @@
-"""Random partitions, and the source's own; partitions by label are in `label_skew`."""
+"""Random partitions, and the source's own partition; those by label are in `label_skew`."""
 
 from __future__ import annotations
 

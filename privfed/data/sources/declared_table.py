@@ -163,7 +163,7 @@ class DeclaredTable(Part):
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect of its cells."""
+        """The dialect of the table's cells."""
         return Dialect(missing_words=tuple(self.missing_words))
 
     def load_from(

@@ -1,4 +1,4 @@
-"""A table of the user's own in a file: CSV, Parquet or npz."""
+"""Sources of tables: in a CSV, Parquet or npz file, or passed in Python."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class GivenArrays(GivenTable):
 
     @property
     def shapes(self) -> ArrayShapes:
-        """The shapes of arrays."""
+        """The declared shapes of the arrays."""
         return ArrayShapes.of(self.shape, self.inputs, self.label_shape, not self.next_token)
 
     def _refuse_wrong_inputs(self) -> None:

@@ -221,7 +221,7 @@ def prepared_rows(
 
 
 def present_labels(labels: Sequence[str], names: Sequence[str], called: str) -> list[str]:
-    """The columns `labels`, or [] if none is among `names`.
+    """Returns `labels`, or [] if none of these columns is among `names`.
 
     Raises `Refused` if only some are among `names`.
     """

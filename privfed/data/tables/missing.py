@@ -15,7 +15,7 @@ from privfed.data.tables.readable import Readable
 def refuse_absent(
     declared: Iterable[tuple[str, str]], names: Sequence[str], table: Readable
 ) -> None:
-    """Raises `Refused` for the first (key, column) in `declared` with a column not in `names`."""
+    """Raises `Refused` if `names` lacks the column of a (key, column) in `declared`."""
     present = {*names}
     for key, name in declared:
         if name not in present:
@@ -23,7 +23,7 @@ def refuse_absent(
 
 
 def absent_column(key: str, name: str, names: Sequence[str], table: Readable) -> Refused:
-    """The refusal of the column `name`, which data.`key` declares, but which `names` lacks."""
+    """Returns the error that data.`key` declares the column `name`, which `names` lacks."""
     close = nearest(name, names)
     suggestion = f"did you mean {close!r}? " if close else ""
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")

@@ -53,7 +53,7 @@ def draw_curves_panel(
 
 
 def _look(figure: Figure, number: int) -> dict[str, Any]:
-    """Returns the style of a series."""
+    """Returns the style (colour, marker, dash) of the series `number`."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],

@@ -39,7 +39,7 @@ class BulletList:
 
 @dataclass(frozen=True)
 class ShellLine:
-    """A command to type."""
+    """A command that the reader can type in a shell."""
 
     text: str
     kind: ClassVar = "command"
@@ -47,7 +47,7 @@ class ShellLine:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and values of facts."""
+    """A list of facts: their names and values."""
 
     pairs: Mapping[str, str]
     kind: ClassVar = "facts"

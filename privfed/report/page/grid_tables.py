@@ -81,7 +81,7 @@ def simulated(figure: Figure) -> bool:
 
 
 def grid_facts(files: Files) -> GridFacts:
-    """Reads a grid and its tables.
+    """Reads a grid and its tables, and returns both.
 
     Args:
       files: the files of the tables.
@@ -156,7 +156,7 @@ def cell_figures(facts: GridFacts) -> Figures:
 
 
 def worst_table(facts: GridFacts, direction: Figure) -> Figures:
-    """Returns the worst attack, by the mean over seeds, for each combination of other keys."""
+    """Returns a table of the worst attack by mean over seeds, per combination of other keys."""
     others = [key for key in facts.grid.columns if key != ATTACK]
     name, groups = direction.measure, _grouped(facts.cells, others)
     worst = max if direction.lower_is_better else min

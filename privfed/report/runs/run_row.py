@@ -254,7 +254,7 @@ def row_at(path: Path) -> RunRow:
 
 
 def row_of(record: RunRecord) -> RunRow:
-    """Returns the row of a run that was read. Raises `Broken` for an invalid ledger."""
+    """Returns the row of the run of `record`. Raises `Broken` for an invalid ledger."""
     terms = record.terms
     began, seconds = file_times(record.path)
     measure, value, constant = _measured(record)

@@ -54,7 +54,7 @@ class Divergence:
         )
 
     def to_json(self) -> dict[str, Any] | None:
-        """Returns the record as JSON; None unless divergence is established."""
+        """Returns the counts as JSON; None unless divergence is established."""
         if not self.established:
             return None
         return {name: getattr(self, name) for name in ("evaluations", "since", "loss", "constant")}

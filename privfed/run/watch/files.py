@@ -73,7 +73,7 @@ class _Events(Observer):
 
 
 def _module(name: str, extra: str) -> Any:
-    """The module `name`, which `extra` installs. Raises `Refused` if it is not installed."""
+    """Returns the module `name`, which `extra` installs. Raises `Refused` if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -308,7 +308,7 @@ class Csv(Watcher):
 
 
 class _Rows(Observer):
-    """Writes rows into the directory of the observed run."""
+    """Writes evaluations as rows of CSV files in the directory of the observed run."""
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         self._public, self._simulation = ColumnsFile(path / PUBLIC), ColumnsFile(path / SIMULATION)
