@@ -1,15 +1,19 @@
-"""Epsilon as a curve: over the events of a run, and over delta."""
+"""Curves of a spending: epsilon over events and over delta, delta over epsilon, and mu."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from accounting.accountants import ACCOUNTANTS, epsilon
-from accounting.events import Event, Spending
+from accounting.bounds.closed import composed
+from accounting.events import Event, Spending, summable
+from accounting.guarantee import TIGHTEST, guarantee
 from accounting.ledger import Ledger
+from accounting.noises import Gaussian
 
 Curve = list[tuple[float, dict[str, float | None]]]
 """Points, each with the epsilon of every accountant (None: the accountant has no bound)."""
@@ -40,6 +44,47 @@ def over_delta(spending: Spending, delta: float, points: int = 13) -> Curve:
     """Returns the epsilon at deltas up to three powers of ten on both sides of `delta`, below 1."""
     deltas = delta * 10.0 ** np.linspace(-3, 3, points)
     return [(at, _by_accountant(spending, at)) for at in deltas.tolist() if at < 1.0]
+
+
+_LEAST_DELTA = 1e-15
+_HALVINGS = 45
+"""Halvings of the logarithm of delta, which leave a relative error below 1e-11."""
+
+
+def delta_at(spending: Spending, epsilon: float, accountant: str = TIGHTEST) -> float:
+    """Returns an upper bound on delta of the composition of `spending` at `epsilon`.
+
+    It is the least delta, up to rounding and at least 1e-15, at which the accountant proves an
+    epsilon of at most `epsilon`; 1 if there is none below 1.
+    """
+
+    def holds(delta: float) -> bool:
+        return guarantee(spending, delta, accountant).epsilon <= epsilon
+
+    low, high = math.log(_LEAST_DELTA), math.log1p(-1e-9)
+    if not holds(math.exp(high)):
+        return 1.0
+    if holds(math.exp(low)):
+        return _LEAST_DELTA
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(math.exp(middle)) else (middle, high)
+    return math.exp(high)
+
+
+def gaussian_mu(spending: Spending) -> float | None:
+    """Returns mu if `spending` composes to mu-Gaussian DP exactly; None otherwise.
+
+    Gaussian mechanisms without sampling compose so (Dong, Roth & Su 2022, corollary 3.3). Events
+    with slack do not.
+    """
+    noises: Counter[Gaussian] = Counter()
+    for event, count in summable(spending).items():
+        noise = event.release
+        if event.slack or not isinstance(noise, Gaussian) or not noise.noise_multiplier:
+            return None
+        noises[noise] += count
+    return 1 / composed(noises) if noises else 0.0
 
 
 def _by_accountant(spending: Spending, delta: float) -> dict[str, float | None]:

@@ -18,6 +18,9 @@ _WORDS = {
     ("client", REPLACE_ONE): ("any one client", "replacing all its data by anything else"),
     ("client", ZERO_OUT): ("any one client", "whether it contributes, or sends zero each time,"),
     ("example", ADD_REMOVE): ("any one example of a silo", "whether the silo holds it"),
+    ("record", ADD_REMOVE): ("any one record", "whether it is in the data"),
+    ("record", REPLACE_ONE): ("any one record", "replacing it by any other"),
+    ("record", ZERO_OUT): ("any one record", "whether it is used, or ignored each time,"),
 }
 """Words by unit and relation: the protected unit, and the change that is hidden."""
 _VIEWS = {

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from accounting.guarantee import Gate
 
 FORMAT = 1
-_ILL_FORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions that Python raises for a line with unexpected content."""
+ILL_FORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions that Python raises for content of an unexpected form."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Ledger:
         for line, link in enumerate(links, start=1):
             try:
                 self._take(link)
-            except (AccountingError, *_ILL_FORMED) as error:
+            except (AccountingError, *ILL_FORMED) as error:
                 raise LedgerBroken(f"{path}, line {line}: {error}") from error
 
     @classmethod

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from defenses.types import RowRule as Rule
     from defenses.types import SumRule as SumRule
     from privfed.api.answer import Answer as Answer
+    from privfed.api.claims import import_claim as import_claim
+    from privfed.api.claims import verify as verify
     from privfed.api.commands import audit as audit
     from privfed.api.commands import calibrate as calibrate
     from privfed.api.commands import compare as compare
@@ -79,12 +81,14 @@ _PLACES = {
     "evaluate": "privfed.api.commands:evaluate",
     "experiment": "privfed.api.commands:experiment",
     "export": "privfed.api.commands:export",
+    "import_claim": "privfed.api.claims:import_claim",
     "load": "privfed.api.training:load",
     "predict": "privfed.api.commands:predict",
     "resume": "privfed.api.training:resume",
     "runs": "privfed.api.commands:runs",
     "start": "privfed.api.training:start",
     "train": "privfed.api.training:train",
+    "verify": "privfed.api.claims:verify",
 }
 """Where each name lies: `module:name`."""
 

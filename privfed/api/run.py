@@ -226,6 +226,22 @@ class Run(InProgress):
 
         return write_run_page(self._near, None if out is None else Path(out), simulation).path
 
+    def claim(self, out: str | Path | None = None) -> Answer:
+        """States this run's guarantee as one document, which `privfed.verify` checks.
+
+        Args:
+          out: a file to write the claim to.
+
+        Raises:
+          Broken: if the run's files contradict each other.
+        """
+        from privfed.api.claims import claim_answer
+        from privfed.claims.derived import claim_of
+        from privfed.claims.evidence import evidence_of
+
+        self._refuse_in_progress()
+        return claim_answer(claim_of(evidence_of(self._near)), out)
+
     def resume(
         self,
         *,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -13,17 +12,12 @@ from typing import Any
 
 from accounting.empirical.claimed_profile import refutable_claims
 from accounting.errors import AccountingError, LedgerBroken
-from accounting.events import CHANGE, Event, Spending, summable
-from accounting.guarantee import CHOICES, Guarantee, guarantee
+from accounting.events import Event, Spending, summable
+from accounting.guarantee import CHOICES, Guarantee
 from accounting.ledger import Ledger
 from accounting.noises import Gaussian
-from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import (
     PoissonSampled,
-    Repeated,
-    SeveralSites,
-    TruncatedPoisson,
-    WithoutReplacement,
 )
 from accounting.slack import with_slack
 from privfed.auditing.audited_run import RunAudit, uncounted_charges
@@ -35,15 +29,10 @@ from privfed.auditing.contradictions import (
     lower_example_claims,
     lower_other_claims,
 )
+from privfed.auditing.ledger_audit import audit_ledger, example_bound, other_of
 from privfed.core.errors import MISPLACED, Broken, Refused, public_text
 from privfed.plan.composed_guarantees import (
-    clients_of,
     counted_priors,
-    examples_guarantee,
-    ledger_guarantee,
-    other_guarantee,
-    planned_guarantee,
-    planned_others,
 )
 from privfed.plan.prior_spending import Priors, charged_under
 from privfed.store.kept_heads import charges_since, check_heads
@@ -120,7 +109,7 @@ def audit_silos(
     if stated is None:
         return None, []
     event, delta = Event.from_json(stated["event"]), float(stated["delta"])
-    in_every_round = _example_bound(charged_under(ledger, "examples"), earlier, delta)
+    in_every_round = example_bound(charged_under(ledger, "examples"), earlier, delta)
     opened = (Ledger.load(path) for path in sorted(directory.silos.glob("*.jsonl")))
     # Before the first round a ledger may be incomplete: nothing was charged to it yet.
     silos = [silo for silo in opened if silo.opened or ledger.charges]
@@ -135,12 +124,8 @@ def audit_silos(
     secret = ledger.terms.get("trust") != "nobody"
     if secret or problems or len(silos) != stated.get("silos"):
         return in_every_round, problems
-    bounds = [_example_bound(silo.run_spending, earlier, delta) for silo in silos]
+    bounds = [example_bound(silo.run_spending, earlier, delta) for silo in silos]
     return max(bounds, key=lambda bound: bound.epsilon), problems
-
-
-def _example_bound(spending: Spending, earlier: Priors, delta: float) -> Guarantee:
-    return examples_guarantee(spending, earlier.runs, delta, earlier.uncovered)
 
 
 ALL = "all"
@@ -209,46 +194,32 @@ def audit(
 
 
 def _accounted(record: RunRecord, accountant: str) -> RunAudit:
-    """Computes every guarantee of the ledger, and lists claims that are below it as problems.
+    """Returns the audit of the ledger, and lists claims that are below it as problems.
 
     Raises:
-      AccountingError: if no accountant bounds the charges, or a guarantee cannot be computed.
       Broken: if a file of the run is damaged.
-      AttributeError, KeyError, TypeError, ValueError: if the ledger's terms have an unknown form.
+      AccountingError, AttributeError, KeyError, TypeError, ValueError: see `audit_ledger`.
     """
     directory, ledger = record.directory, record.ledger
-    terms, charges = ledger.terms, len(ledger.charges)
-    before, _ = counted_priors(terms)
-    bound = ledger_guarantee(ledger, accountant)
+    audited = audit_ledger(ledger, directory.config.rounds(), accountant)
+    assert audited.guarantee is not None
+    assert audited.alone is not None
+    before, _ = counted_priors(ledger.terms)
+    examples, foreign = audit_silos(directory, ledger, before)
     problems = [
         *lower_claims(record),
-        *uncounted_charges(terms),
-        *(() if ledger.chosen else _crossed(bound)),  # both bounds of a selection are loose
+        *uncounted_charges(ledger.terms),
+        *(() if ledger.chosen else _crossed(audited.guarantee)),  # a selection has loose bounds
+        *foreign,
+        *lower_example_claims(record, examples),
+        *lower_other_claims(record, partial(other_of, ledger, before)),
     ]
-    examples, foreign = audit_silos(directory, ledger, before)
-    problems += [*foreign, *lower_example_claims(record, examples)]
-    problems += lower_other_claims(record, partial(_other, ledger, before))
-    alone = guarantee(ledger.run_spending, terms["delta"], accountant) if ledger.prior else bound
-    canaries = _canaries(directory, ledger, alone)
-    rounds = directory.config.rounds()
-    planned = planned_guarantee(rounds, ledger, accountant)
-    noise_multiplier, sampling_rate = _noise_and_rate(Counter(c.event for c in ledger.charges))
-    return RunAudit(
+    return replace(
+        audited,
         path=directory.path,
-        guarantee=bound,
-        alone=alone,
-        charges=charges,
-        terms=dict(terms),
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
         problems=tuple(problems),
         examples=examples,
-        other=_other(ledger, before, charges),
-        planned=planned,
-        planned_others=planned_others(rounds, ledger) if planned else (),
-        canaries=canaries,
-        budgets=ledger.budgets,
-        ledger_head=ledger.head().hex(),
+        canaries=_canaries(directory, ledger, audited.alone),
         excluded=len(directory.exclusions.culprits()),
     )
 
@@ -284,41 +255,6 @@ def _crossed(bound: Guarantee) -> Iterator[str]:
             f"the accountants contradict each other: pld {pld:g} is above rdp {rdp:g}; report this "
             "as a bug of privfed, with the ledger"
         )
-
-
-def _other(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
-    """Returns the secondary guarantee (`privacy.against`) after `charges` and prior runs.
-
-    Returns None without distributed noise. The budget is not enforced for this guarantee.
-    """
-    stated = ledger.terms.get("other")
-    if stated is None:
-        return None
-    spending, against = charged_under(ledger, "other", charges), str(stated["against"])
-    delta, clients = ledger.terms["delta"], clients_of(ledger.terms)
-    return other_guarantee(spending, against, before.runs, delta, before.uncovered, clients)
-
-
-def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
-    """Returns the noise multiplier and the sampling rate if all rounds share one event.
-
-    The first is the standard deviation of the noise over the clipping norm.
-    """
-    if len(spending) != 1:
-        return None, None
-    (event,) = spending
-    noise = event.noise
-    z = None if noise is None else noise.noise_multiplier * CHANGE[event.relation]
-    match event.release:
-        case PoissonSampled(rate=q) | TruncatedPoisson(rate=q) | SeveralSites(rate=q):
-            return z, q
-        case Repeated(of=PoissonSampled(rate=q)):
-            return z, q
-        case WithoutReplacement(cohort=m, clients=n):
-            return z, m / n
-        case Separated(separation=b) | BufferedToeplitz(separation=b) | RandomAllocation(slots=b):
-            return z, 1 / b
-    return z, None
 
 
 def _broken(path: Path, terms: dict[str, Any], *problems: str) -> RunAudit:

@@ -20,7 +20,13 @@ from privfed.cli.check import check_command
 from privfed.cli.describe import declare_command, describe_command
 from privfed.cli.experiment import experiment_command
 from privfed.cli.federation import federation
-from privfed.cli.runs import compare_command, report_command, runs_command
+from privfed.cli.runs import (
+    claim_group,
+    compare_command,
+    report_command,
+    runs_command,
+    verify_command,
+)
 from privfed.cli.site import flower, site
 from privfed.cli.train import train_command
 from privfed.cli.trained_model import evaluate_command, export_command, predict_command
@@ -180,6 +186,7 @@ for command in (
     calibrate_command,
     canary,
     check_command,
+    claim_group,
     compare_command,
     declare_command,
     describe_command,
@@ -195,5 +202,6 @@ for command in (
     report_command,
     site,
     train_command,
+    verify_command,
 ):
     main.add_command(command)

@@ -1,4 +1,4 @@
-"""The commands that read run directories: `privfed report`, `runs` and `compare`."""
+"""The commands on run directories and claims: `report`, `runs`, `compare`, `verify`, `claim`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from privfed.cli.answering import (
     print_answer,
     print_json,
 )
+from privfed.core.errors import Refused
 from privfed.core.failures import REFUTED
 from privfed.core.text import visible
 
@@ -33,19 +34,90 @@ from privfed.core.text import visible
         "canaries."
     ),
 )
+@click.option(
+    "--claim", type=FILE, help="Instead write the run's claim, a JSON file that others can verify."
+)
+@click.option(
+    "--claim-page",
+    is_flag=True,
+    help="Instead write one A4 page about the claim of a run, or about a claim's JSON file.",
+)
 @JSON
 @never_quotes
-def report_command(path: Path, out: Path | None, simulation: bool, as_json: bool) -> int:
-    """Write one self-contained page of HTML about a run or a grid."""
+def report_command(
+    path: Path,
+    out: Path | None,
+    simulation: bool,
+    claim: Path | None,
+    claim_page: bool,
+    as_json: bool,
+) -> int:
+    """Write one self-contained page of HTML about a run or a grid; or a run's claim."""
     from privfed.report.page.write import write_grid_page, write_run_page
 
-    write = write_grid_page if path.is_file() else write_run_page
-    written = write(path, out, simulation)
+    if claim is not None:
+        _refuse_together(out=out, simulation=simulation, claim_page=claim_page)
+        from privfed.api.commands import opened
+
+        return print_answer(opened(path).claim(claim), as_json)
+    if claim_page:
+        _refuse_together(simulation=simulation)
+        from privfed.claims.page import write_claim_page
+
+        written = write_claim_page(path, out)
+    else:
+        write = write_grid_page if path.is_file() else write_run_page
+        written = write(path, out, simulation)
     code = REFUTED if written.refuted else 0
     if as_json:
         return print_json(written.to_json(), code)
     click.echo(visible(f"wrote {written.path}"))
     return code
+
+
+def _refuse_together(**others: object) -> None:
+    """Raises `Refused` if an option is given that has no meaning for a claim."""
+    for name, value in others.items():
+        if value:
+            raise Refused(
+                f"--{name.replace('_', '-')} is given with an option that writes another file; "
+                "give one of them"
+            )
+
+
+@click.command("verify")
+@click.argument("claim", metavar="CLAIM.json", type=FILE)
+@click.argument("run", metavar="[RUN_DIR]", required=False, type=DIRECTORY)
+@click.option("--head", help="A head of the run's ledger that was recorded elsewhere.")
+@JSON
+@never_quotes
+def verify_command(claim: Path, run: Path | None, head: str | None, as_json: bool) -> int:
+    """Verify a claim: compute it again from its ledger, and compare it with the run.
+
+    Without RUN_DIR, the ledger and the configuration in the claim are used. If a value differs,
+    the first difference is printed, and the exit code is 4.
+    """
+    from privfed.api.claims import verify
+
+    answer = verify(claim, run, head=head)
+    return print_answer(answer, as_json, 0 if answer.verified else REFUTED)
+
+
+@click.group("claim")
+def claim_group() -> None:
+    """Write claims about runs of other frameworks."""
+
+
+@claim_group.command("import")
+@click.argument("description", metavar="RUN.toml", type=FILE)
+@click.option("--out", type=FILE, required=True, help="The claim's JSON file.")
+@JSON
+@never_quotes
+def import_command(description: Path, out: Path, as_json: bool) -> int:
+    """Write the claim of a run of another framework, from its releases and their sampling."""
+    from privfed.api.claims import import_claim
+
+    return print_answer(import_claim(description, out), as_json)
 
 
 @click.command("runs")

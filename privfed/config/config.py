@@ -309,7 +309,7 @@ class Config:
 
     def digest(self) -> str:
         """Returns the `digest` of the file that `toml` writes."""
-        return digest(self.toml())
+        return digest(from_toml(self.toml()))
 
 
 def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
@@ -338,13 +338,13 @@ def with_given(raw: Raw, given: Mapping[str, type[Any]]) -> Raw:
     return out
 
 
-def digest(text: str) -> str:
+def digest(tables: Mapping[str, Any]) -> str:
     """Returns the SHA-256 of everything in a resolved run file that a resume may not change.
 
-    The digest covers the file as it is written: defaults of later versions do not enter, and no
-    part is built or imported.
+    The digest covers the `tables` as they are written: defaults of later versions do not enter,
+    and no part is built or imported.
     """
-    document = from_toml(text)
+    document = {**tables, "run": {**tables["run"]}, "privacy": {**tables["privacy"]}}
     document["run"].pop("rounds")
     document["privacy"].pop("epsilon", None)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

@@ -36,7 +36,7 @@ EXIT_CODES = {
     OUR_FAULT: "a bug, ours or in a part of your own (its line is shown); or cells that failed",
     Refused.exit_code: "bad input, a combination without a proof, or a missing system resource",
     STOPPED_AT_BUDGET: "a run stopped at its budget, before all of its rounds",
-    REFUTED: "an audit refutes the claim",
+    REFUTED: "an audit refutes the claim, or a claim does not follow from its evidence",
     BROKEN: "a ledger or a run directory is edited or incomplete",
     INTERRUPTED: "interrupted by Ctrl-C or a service manager; a run can be resumed",
 }

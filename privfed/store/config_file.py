@@ -145,6 +145,6 @@ def _text(path: Path) -> str:
 
 def _digest(text: str, path: Path) -> str:
     try:
-        return digest(text)
+        return digest(from_toml(text))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise unreadable(path, error) from None

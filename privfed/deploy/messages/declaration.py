@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from accounting import chain
-from accounting.documents import from_json
+from accounting.documents import from_json, from_toml
 from accounting.errors import LedgerBroken
 from privfed.config.config import digest
 from privfed.data.federation import Examples
@@ -77,7 +77,7 @@ class Declaration:
     def file_digest(self) -> str:
         """The run file's digest, as ledgers state it; empty if the text is invalid."""
         try:
-            return digest(self.text)
+            return digest(from_toml(self.text))
         except (ValueError, KeyError, TypeError, AttributeError):
             return ""
 

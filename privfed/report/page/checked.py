@@ -11,7 +11,6 @@ from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.canaries.evidence import Evidence, evidence_rows, verdict_text
 from privfed.auditing.canaries.power import Power
 from privfed.core.text import ceiling
-from privfed.plan.proof import proof_text
 from privfed.report.canvas import canvas
 from privfed.report.page.blocks import Block, Chapter, Facts, Figures, Paragraph, Picture
 from privfed.report.page.drawing import Axes, Line, as_svg, inline, lines_picture, without_warnings
@@ -50,7 +49,8 @@ def audit_chapter(facts: PageFacts) -> Chapter:
     pairs = {
         "claimed": headline(facts),
         "proved": f"re-computed from the ledger alone, whose chain, checkpoint and configuration "
-        f"agree: {each_epsilon(audit.accountants)}{_proof(facts)}",
+        f"agree: {each_epsilon(audit.accountants)}"
+        + (f". {_capital(facts.proof)}" if facts.proof else ""),
         **_kept_heads(audit),
         "tested": _tested(audit),
         **({"detectable fault": power_text(facts.power)} if facts.power else {}),
@@ -68,12 +68,6 @@ _LIMITS = (
     "A proof holds if the code does what it states. A test that detects no fault shows only that "
     "there is no fault of the size that it would detect."
 )
-
-
-def _proof(facts: PageFacts) -> str:
-    """Returns the summary of the proof; "" if the run's parts are not available."""
-    plan = facts.plan
-    return f". {_capital(proof_text(plan))}" if plan and plan.mechanism.private else ""
 
 
 def _capital(text: str) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from accounting.guarantee import Guarantee
 from accounting.statement import NOMINAL, each_epsilon
 from privfed.auditing.audited_run import RunAudit
 from privfed.core.text import ceiling, number
 from privfed.plan.byzantine import COUNTS_ON_OTHERS
-from privfed.plan.proof import proof_text
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.report.page.blocks import Block, BulletList, Chapter, Facts, Paragraph, Quotation
-from privfed.report.page.run_facts import PageFacts
 from privfed.report.tables import (
     budget_rows,
     chosen_row,
@@ -44,20 +43,48 @@ _TRUSTED_IN_PAIRS = (
 """The trusted parties if pairs of clients share noise."""
 
 
-def promise_chapter(facts: PageFacts) -> Chapter:
+class Promised(Protocol):
+    """What the texts about a run's guarantee depend on: facts of a run, or of a claim."""
+
+    @property
+    def audit(self) -> RunAudit:
+        """The guarantees that the ledger proves."""
+
+    @property
+    def nominal(self) -> bool:
+        """Whether ε is nominal: the run was a simulation, or is void."""
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether a partition assigned the examples to clients."""
+
+    @property
+    def lost_claims(self) -> Sequence[str]:
+        """A sentence for each guarantee that does not hold with the identified culprits."""
+
+    @property
+    def proof(self) -> str:
+        """The summary of the proof; "" without a proof, or if parts are not available."""
+
+    @property
+    def budget(self) -> float | None:
+        """The budget of ε; None without one."""
+
+
+def promise_chapter(facts: Promised) -> Chapter:
     """Returns the chapter with the guarantees of the run, their terms, and their limits."""
-    blocks: list[Block] = [*map(Quotation, _quotations(facts)), Facts(_terms(facts))]
-    if reservations := list(_reservations(facts)):
+    blocks: list[Block] = [*map(Quotation, quotations(facts)), Facts(_terms(facts))]
+    if reservations := list(reservations_of(facts)):
         blocks += [Paragraph("Not covered:"), BulletList(reservations)]
     return Chapter("guarantee", "Guarantee", blocks)
 
 
-def _simulated(facts: PageFacts) -> str:
+def _simulated(facts: Promised) -> str:
     """Returns "simulated " if a partition assigned examples to clients; else ""."""
-    return "simulated " if facts.config and facts.config.partition.assigns else ""
+    return "simulated " if facts.synthetic else ""
 
 
-def headline(facts: PageFacts) -> str:
+def headline(facts: Promised) -> str:
     """Returns the ε of the run with all its terms, in one line."""
     bound = facts.audit.guarantee
     assert bound is not None
@@ -74,7 +101,8 @@ def headline(facts: PageFacts) -> str:
     )
 
 
-def _quotations(facts: PageFacts) -> Iterator[str]:
+def quotations(facts: Promised) -> Iterator[str]:
+    """Yields a sentence to quote for each guarantee, or the reason why there is none."""
     if why := facts.audit.terms.get("guarantee"):
         yield f"Nothing is guaranteed: {why}. Every ε on this page is nominal."
         return
@@ -84,7 +112,7 @@ def _quotations(facts: PageFacts) -> Iterator[str]:
             yield _quotation(bound, facts)
 
 
-def _quotation(bound: Guarantee, facts: PageFacts) -> str:
+def _quotation(bound: Guarantee, facts: Promised) -> str:
     """Returns one guarantee: its formal statement, and its meaning."""
     if bound.missing or bound.epsilon == math.inf:
         return f"{_capital(bound.sentence())}."
@@ -99,7 +127,7 @@ def _quotation(bound: Guarantee, facts: PageFacts) -> str:
     )
 
 
-def _terms(facts: PageFacts) -> dict[str, str]:
+def _terms(facts: Promised) -> dict[str, str]:
     """Returns the terms of the guarantee, by label."""
     audit, bound, rate = facts.audit, facts.audit.guarantee, facts.audit.sampling_rate
     assert bound is not None
@@ -115,11 +143,11 @@ def _terms(facts: PageFacts) -> dict[str, str]:
         "accountants": f"{bound.accountant} ({each_epsilon(audit.accountants)})",
         "noise": _noise(audit),
         "randomness": str(audit.terms["randomness"]),
-        **_trust(facts),
+        **_trust_rows(facts),
         **_sites(audit),
-        "messages": _seen(audit),
+        "messages": seen_text(audit),
         **against,
-        "budget": number(facts.record.ledger.budget) if facts.record.ledger.budget else "none",
+        "budget": number(facts.budget) if facts.budget else "none",
         **budget_rows(audit.budgets),
         **chosen_row("chosen" in audit.terms),
         **_earlier(facts),
@@ -142,7 +170,7 @@ def _sites(audit: RunAudit) -> dict[str, str]:
     return {"sites": ", ".join(filter(None, [f"{stated['declared']} declared", several, parties]))}
 
 
-def _seen(audit: RunAudit) -> str:
+def seen_text(audit: RunAudit) -> str:
     """Describes the messages that each party sees."""
     trust, sites = audit.terms.get("trust"), audit.terms.get("sites") or {}
     site = " except a client's own site" if "parties" in sites else ""
@@ -160,7 +188,7 @@ def _noise(audit: RunAudit) -> str:
     return arithmetic if z is None else f"multiplier {ceiling(z)}, {arithmetic}"
 
 
-def _earlier(facts: PageFacts) -> dict[str, str]:
+def _earlier(facts: Promised) -> dict[str, str]:
     prior, alone = facts.audit.terms.get("prior", []), facts.audit.alone
     if not prior or alone is None:
         return {}
@@ -168,21 +196,26 @@ def _earlier(facts: PageFacts) -> dict[str, str]:
     return {"earlier runs": f"{names}; this run alone spent ε = {ceiling(alone.epsilon)}"}
 
 
-def _trust(facts: PageFacts) -> dict[str, str]:
+def _trust_rows(facts: Promised) -> dict[str, str]:
     """Returns the trusted parties and the proof; empty if there is no guarantee."""
-    terms, plan = facts.audit.terms, facts.plan
-    if terms.get("guarantee"):
+    if facts.audit.terms.get("guarantee"):
         return {}
-    proof = {"proof": proof_text(plan)} if plan and plan.mechanism.private else {}
+    proof = {"proof": facts.proof} if facts.proof else {}
+    return {"trust model": trust_text(facts.audit), **proof}
+
+
+def trust_text(audit: RunAudit) -> str:
+    """Describes the trusted parties."""
+    terms = audit.terms
     if terms.get("against") == "clients":
-        return {"trust model": _TRUSTED_IN_PAIRS.format(colluders=terms["colluders"]), **proof}
+        return _TRUSTED_IN_PAIRS.format(colluders=terms["colluders"])
     trust = str(terms.get("trust"))
     by_sites = "parties" in (terms.get("sites") or {})
     trusted = _TRUSTED_AT_SITES if by_sites else _TRUSTED
-    return {"trust model": trusted.get(trust, _TRUSTED.get(trust, trust)), **proof}
+    return trusted.get(trust, _TRUSTED.get(trust, trust))
 
 
-def _reservations(facts: PageFacts) -> Iterator[str]:
+def reservations_of(facts: Promised) -> Iterator[str]:
     """Yields the limits of the guarantee."""
     terms, bound = facts.audit.terms, facts.audit.guarantee
     if note := terms.get("note"):

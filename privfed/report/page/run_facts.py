@@ -18,6 +18,7 @@ from privfed.core.text import about_groups
 from privfed.plan.byzantine import lost_claims
 from privfed.plan.evaluation_cost import measure_row_of
 from privfed.plan.plan import Plan, solve_plan
+from privfed.plan.proof import proof_text
 from privfed.plan.rule import message_length
 from privfed.privacy.shared_noise import PARTY_WORDS
 from privfed.run.evaluation.charged_measures import PREFIX
@@ -54,6 +55,21 @@ class PageFacts:
     def config(self) -> Config | None:
         """The configuration with its parts, if they are available."""
         return self.plan.config if self.plan else None
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether a partition assigned the examples to clients."""
+        return bool(self.config and self.config.partition.assigns)
+
+    @property
+    def proof(self) -> str:
+        """The summary of the proof; "" without privacy, or if the run's parts are not available."""
+        return proof_text(self.plan) if self.plan and self.plan.mechanism.private else ""
+
+    @property
+    def budget(self) -> float | None:
+        """The current budget of ε; None without one."""
+        return self.record.ledger.budget
 
     @property
     def nominal(self) -> bool:

@@ -31,8 +31,13 @@ _POLICY = (
 )
 
 
-def render(page: Page) -> str:
-    """Returns the HTML of the page; all text in it is escaped."""
+def render(page: Page, style: str = "") -> str:
+    """Returns the HTML of the page; all text in it is escaped.
+
+    Args:
+      page: the page.
+      style: the name of a further style sheet in the folder of templates.
+    """
     templates = Environment(
         loader=PackageLoader("privfed.report.page"),
         autoescape=True,
@@ -44,7 +49,7 @@ def render(page: Page) -> str:
     script = _source("sort.js") if page.sortable else ""
     return templates.get_template("page.html").render(
         page=page,
-        style=Markup(_source("page.css")),
+        style=Markup(_source("page.css") + (_source(style) if style else "")),
         script=Markup(script),
         policy=_policy(script),
     )
@@ -102,8 +107,8 @@ def write_run_page(
       Refused: if there is no run, or the file cannot be written or has other content.
     """
     facts = run_facts(run)
-    path = out or _own_place(facts.record.path, simulation)
-    _write(path, render(run_page(facts, simulation)), simulation)
+    path = out or own_place(facts.record.path, simulation)
+    write_page(path, render(run_page(facts, simulation)), simulation)
     return Written(path, facts.record.path, simulation, facts.audit.refuted)
 
 
@@ -123,22 +128,22 @@ def write_grid_page(
     """
     files = files_of(grid) if isinstance(grid, Path) else grid
     path = out or files.named(".simulation.html" if simulation else ".html")
-    _write(path, render(grid_page(grid_facts(files), simulation)), simulation)
+    write_page(path, render(grid_page(grid_facts(files), simulation)), simulation)
     return Written(path, files.grid, simulation)
 
 
-def _own_place(run: Path, simulation: bool) -> Path:
-    """Returns the default path of a run's page; creates its folder if it is missing."""
+def own_place(run: Path, simulation: bool, name: str = "page") -> Path:
+    """Returns the default path of a run's page `name`; creates its folder if it is missing."""
     folder = run / ("private" if simulation else "report")
     if folder.is_symlink():
         raise Refused(
             f"{folder} is a link, which may point outside the run directory; name a file by --out"
         )
     make_folder(folder, 0o700 if simulation else 0o777)
-    return folder / ("simulation.html" if simulation else "page.html")
+    return folder / ("simulation.html" if simulation else f"{name}.html")
 
 
-def _write(path: Path, page: str, simulation: bool) -> None:
+def write_page(path: Path, page: str, simulation: bool = False) -> None:
     """Writes `page` at `path`. Raises `Refused` if another kind of file exists there."""
     refuse_place(path, simulation)
     kind = _KINDS[simulation]

@@ -7,6 +7,7 @@ import pytest
 from hospitals import POLICY, data_text, hospitals
 from small import small
 
+from accounting.documents import from_toml
 from accounting.ledger import Ledger
 from privfed.config.config import digest
 from privfed.core.errors import Refused
@@ -54,7 +55,7 @@ def answered(made, declaration):
 def reopened(made, declaration, text):
     """The declaration of another run file, with a ledger that was opened for it."""
     path = made.root / f"reopened{len(list(made.root.glob('reopened*')))}.jsonl"
-    Ledger.create(path, {"config": digest(text)})
+    Ledger.create(path, {"config": digest(from_toml(text))})
     return replace(declaration, opening=path.read_bytes().split(b"\n")[0], text=text)
 
 

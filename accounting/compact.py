@@ -1,0 +1,89 @@
+"""A ledger as one JSON object, from which every line and the hash chain can be rebuilt.
+
+The object states the terms, the distinct events, and the charged rounds as ranges. It replaces the
+file of a ledger in documents that other parties check: `rebuilt` computes each line again, and
+compares the head of the chain with the stated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accounting import chain
+from accounting.errors import LedgerBroken
+from accounting.ledger import FORMAT, ILL_FORMED, Ledger
+
+LARGEST = 10**6
+"""Largest number of charges that is rebuilt; a document of a few bytes could state any number."""
+
+
+def compact(path: Path) -> dict[str, Any]:
+    """Returns the ledger at `path` as one JSON object.
+
+    Raises:
+      LedgerBroken: if its hash chain does not hold, or its last line is incomplete.
+    """
+    links, torn = chain.read(path)
+    if torn or not links:
+        raise LedgerBroken(
+            f"{path}: the last line is incomplete; resume the run, which restores it"
+        )
+    return compacted(links)
+
+
+def compacted(links: Sequence[chain.Link]) -> dict[str, Any]:
+    """Returns the ledger with the lines `links` as one JSON object."""
+    lines: list[dict[str, Any]] = []
+    for link in links[1:]:
+        if link["type"] == "define":
+            lines.append({key: link[key] for key in ("event", "budget") if key in link})
+            continue
+        last = lines[-1]
+        if last.get("charged") == link["event"] and last["rounds"][1] + 1 == link["round"]:
+            last["rounds"][1] = link["round"]
+        else:
+            lines.append({"charged": link["event"], "rounds": [link["round"], link["round"]]})
+    return {"terms": links[0]["terms"], "lines": lines, "head": links[-1]["hash"]}
+
+
+def rebuilt(stated: Mapping[str, Any], name: str) -> Ledger:
+    """Returns the ledger that `compact` stated as `stated`; `name` is its name in messages.
+
+    Raises:
+      LedgerBroken: if the rebuilt chain ends at another head, if the ledger has too many charges,
+        or if the object has another form.
+    """
+    try:
+        links, head = [], chain.START
+        for body in _bodies(stated):
+            links.append(chain.sealed(head, body)[1])
+            head = links[-1]["hash"]
+    except ILL_FORMED as error:
+        raise LedgerBroken(f"{name}: has another form ({error}); restore the document") from None
+    if head != stated["head"]:
+        raise LedgerBroken(
+            f"{name}: its lines have the head {head}, but {stated['head']} is stated, so it was "
+            "edited; restore the document"
+        )
+    return Ledger(Path(name), links)
+
+
+def _bodies(stated: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yields the content of each line of the ledger, without its hash."""
+    yield {"type": "open", "format": FORMAT, "terms": stated["terms"]}
+    events = charges = 0
+    for line in stated["lines"]:
+        if "event" in line:
+            yield {"type": "define", "id": events, **line}
+            events += 1
+            continue
+        first, last = line["rounds"]
+        charges += last - first + 1
+        if not first <= last or charges > LARGEST:
+            raise LedgerBroken(
+                f"the rounds {first} to {last} are no range, or more than {LARGEST:,}"
+            )
+        for round in range(first, last + 1):
+            yield {"type": "charge", "round": round, "event": line["charged"]}

@@ -1,0 +1,1 @@
+"""Claims: a run's guarantee as one document that other parties can verify."""

@@ -1,0 +1,105 @@
+"""Claims as files: written with a digest, and read as untrusted input."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from accounting import durable, regular
+from accounting.documents import from_json
+from privfed.claims.schema import VERSION, Claim
+from privfed.core.errors import Refused
+from privfed.core.text import dump, with_numbers
+
+_LARGEST = 50_000_000
+"""Largest size in bytes of a claim that is read."""
+
+
+def document_of(claim: Claim) -> dict[str, Any]:
+    """Returns the JSON object of `claim`, with its digest."""
+    document: dict[str, Any] = from_json(dump(claim.model_dump()))
+    return {**document, "digest": digest_of(document)}
+
+
+def write_document(document: Mapping[str, Any], path: Path) -> None:
+    """Writes the JSON object of a claim.
+
+    Raises:
+      Refused: if another file exists at `path`, or its folder does not exist.
+    """
+    if path.exists() and not _is_claim(path):
+        raise Refused(
+            f"the claim's file is {path}, but that exists and is not a claim; nothing was changed; "
+            "name another file"
+        )
+    if not path.parent.is_dir():
+        raise Refused(
+            f"the claim's file is {path}, but its folder does not exist; create the folder, or "
+            "name another file"
+        )
+    durable.write_atomically(path, (dump(document, indent=2) + "\n").encode())
+
+
+def _is_claim(path: Path) -> bool:
+    try:
+        document_at(path)
+    except (Refused, OSError):
+        return False
+    return True
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 of a claim's JSON with sorted keys and no blanks, without its digest."""
+    body = {key: value for key, value in document.items() if key != "digest"}
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def document_at(path: Path) -> dict[str, Any]:
+    """Returns the JSON object of the claim at `path`; only its digest is known to exist.
+
+    Raises:
+      Refused: if the file cannot be read, is too large, or is not the JSON object of a claim.
+    """
+    try:
+        regular.refuse_irregular(path)
+        if path.stat().st_size > _LARGEST:
+            raise Refused(f"{path} has more than {_LARGEST:,} bytes, but a claim is smaller")
+        document = from_json(regular.read_text(path))
+    except (OSError, ValueError) as error:
+        raise Refused(
+            f"{path} cannot be read as a claim: {error}; name a claim's JSON file"
+        ) from None
+    if not isinstance(document, dict) or not isinstance(document.get("digest"), str):
+        raise Refused(f"{path} is not a claim, since it states no digest; name a claim's JSON file")
+    return document
+
+
+def parsed(document: Mapping[str, Any], path: Path) -> Claim:
+    """Returns the claim in a JSON object.
+
+    Raises:
+      Refused: if the object is not a claim of this version.
+    """
+    if document.get("form") != "privfed claim" or document.get("version") != VERSION:
+        raise Refused(
+            f"{path} is of the form {document.get('form')!r}, version {document.get('version')!r}, "
+            f"but this version of privfed reads 'privfed claim', version {VERSION}"
+        )
+    try:
+        return Claim.model_validate(with_numbers(document))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise Refused(f"{path}: {place} has another form than a claim: {first['msg']}") from None
+
+
+def schema_text() -> str:
+    """Returns the JSON schema of claims, which `docs/reference/claim_schema.json` publishes."""
+    schema = Claim.model_json_schema(mode="serialization")
+    return json.dumps({"$id": "privfed-claim-1", **schema}, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,150 @@
+"""The evidence of a claim: a run's ledger, its configuration, and facts that its files state."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accounting import regular
+from accounting.compact import compact, rebuilt
+from accounting.documents import encoded, from_toml
+from accounting.errors import LedgerBroken
+from accounting.guarantee import CHOICES
+from accounting.ledger import Ledger
+from privfed.auditing.audited_run import RunAudit
+from privfed.auditing.ledger_audit import audit_ledger
+from privfed.claims.schema import Evidence
+from privfed.config.config import digest
+from privfed.report.page.run_facts import PageFacts, run_facts
+from privfed.store.run_directory import RunDirectory
+from privfed.store.tensorfile import unpack
+
+LEDGER = "evidence.ledger"
+_CONFIGURATION = "evidence.configuration"
+
+
+def evidence_of(run: Path | RunDirectory) -> Evidence:
+    """Reads the evidence of a run.
+
+    Args:
+      run: the run, or its path.
+
+    Raises:
+      Broken: if the run's files contradict each other, or the run has no guarantee yet.
+      Busy: if another process uses the run.
+      Refused: if there is no run.
+    """
+    directory = RunDirectory.open(run)
+    with directory.locked(reads=True):
+        facts = run_facts(directory)
+        tables = from_toml(regular.read_text(directory.config.path))
+        tables["privacy"].pop("epsilon", None)  # the ledger states the budget and its changes
+        return Evidence(
+            ledger=compact(directory.ledger),
+            configuration=tables,
+            stated=_stated(facts, directory),
+        )
+
+
+def _stated(facts: PageFacts, directory: RunDirectory) -> dict[str, Any]:
+    """Returns the facts of a run that follow from neither its ledger nor its configuration."""
+    path = directory.checkpoint.path
+    tensors, _ = unpack(path) if path.exists() else ({}, {})
+    sizes = (math.prod(each.shape) for name, each in tensors.items() if name.startswith("model/"))
+    model = {"sha256": hashlib.sha256(regular.read_bytes(path)).hexdigest()} if tensors else {}
+    plan = facts.plan
+    return {
+        "framework": "privfed",
+        "ended": bool(facts.summary),
+        "statistics": (directory.path / "statistics.json").exists(),
+        "model": {**model, "parameters": sum(sizes)} if model else None,
+        "clip": plan.mechanism.clip if plan and plan.mechanism.private else None,
+        "proof": facts.proof,
+        "synthetic": facts.synthetic,
+        "lost_claims": list(facts.lost_claims),
+        "canaries": encoded(facts.audit.canaries),
+        "power": encoded(facts.power),
+    }
+
+
+@dataclass(frozen=True)
+class ClaimedRun:
+    """A run as its evidence describes it; has the facts that texts about a guarantee need.
+
+    Attributes:
+      ledger: the ledger, whose chain was computed again.
+      keys: the tables of config.toml; empty for claims about other frameworks.
+      stated: the facts that neither of them determines.
+    """
+
+    ledger: Ledger
+    keys: Mapping[str, Any]
+    stated: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> ClaimedRun:
+        """Rebuilds the ledger, and compares it with the configuration.
+
+        Raises:
+          LedgerBroken: if the ledger's chain does not hold, or it states another configuration.
+          AttributeError, KeyError, TypeError: if the configuration is no run file.
+        """
+        ledger = rebuilt(evidence.ledger, LEDGER)
+        keys = evidence.configuration
+        if keys and digest(keys) != ledger.terms.get("config"):
+            raise LedgerBroken(
+                f"{_CONFIGURATION}: is not the configuration for which the ledger was opened"
+            )
+        return cls(ledger, keys, evidence.stated)
+
+    @cached_property
+    def audit(self) -> RunAudit:
+        """The guarantees that the ledger proves.
+
+        Raises:
+          LedgerBroken: if the ledger names no known accountant.
+        """
+        accountant = self.ledger.terms.get("accountant")
+        if accountant not in CHOICES:
+            raise LedgerBroken(f"{LEDGER}: the accountant is {accountant!r}, which is unknown")
+        return audit_ledger(self.ledger, self.rounds, accountant)
+
+    @property
+    def rounds(self) -> int:
+        """The planned number of rounds; the number of charges for other frameworks."""
+        planned = self.keys.get("run", {}).get("rounds")
+        return len(self.ledger.charges) if planned is None else int(planned)
+
+    @property
+    def nominal(self) -> bool:
+        """Whether ε is nominal: the run was a simulation, or its guarantee is void."""
+        return bool(self.ledger.terms.get("note") or self.ledger.terms.get("guarantee"))
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether a partition assigned the examples to clients."""
+        return bool(self.stated.get("synthetic"))
+
+    @property
+    def lost_claims(self) -> list[str]:
+        """A sentence for each guarantee that does not hold with the identified culprits."""
+        return list(self.stated.get("lost_claims", ()))
+
+    @property
+    def proof(self) -> str:
+        """The summary of the proof; "" without one."""
+        return str(self.stated.get("proof", ""))
+
+    @property
+    def budget(self) -> float | None:
+        """The current budget of ε; None without one."""
+        return self.ledger.budget
+
+    def key(self, section: str, name: str) -> Any:
+        """Returns a value of config.toml; None if it is not set."""
+        return self.keys.get(section, {}).get(name)

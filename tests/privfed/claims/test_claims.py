@@ -1,0 +1,305 @@
+"""Claims: derived from what ran, verified from the claim alone and against the run."""
+
+import copy
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+from commands import run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accounting.compact import compact, rebuilt
+from accounting.curves import delta_at, gaussian_mu
+from accounting.errors import LedgerBroken
+from accounting.events import Event
+from accounting.guarantee import guarantee
+from accounting.ledger import Ledger
+from accounting.noises import Gaussian
+from accounting.releases import PoissonSampled
+from privfed.claims import verified
+from privfed.claims.document import digest_of, parsed, schema_text
+from privfed.claims.verified import verify
+from privfed.core.text import with_numbers
+
+SMALL = ("--set", "run.rounds=4", "--set", "run.evaluate_every=4")
+KINDS = {
+    "central": (),
+    "masks": ("secure.protocol=masks", "privacy.mechanism=discrete_gaussian"),
+    "canaries": ("audit.canaries=40",),
+    "evaluated": ("evaluation.by=clients", "evaluation.every=2"),
+    "simulated": ("run.randomness=seeded",),
+    "local": ("privacy.mechanism=local_gaussian", "privacy.epsilon=50.0"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A small run of every kind, and its claim."""
+    folder = tmp_path_factory.mktemp("claims")
+    for name, keys in KINDS.items():
+        sets = [word for key in keys for word in ("--set", key)]
+        answer = run("train", "--out", folder / name, *SMALL, *sets)
+        assert answer.exit_code == 0, answer.output
+        answer = run("report", folder / name, "--claim", folder / f"{name}.json")
+        assert answer.exit_code == 0, answer.output
+    return folder
+
+
+def claim_of(runs, name):
+    return json.loads((runs / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_claim_is_verified_alone_and_against_its_run(runs, name):
+    path = runs / f"{name}.json"
+    assert not verify(path).differences
+    assert not verify(path, runs / name).differences
+    assert run("verify", path, runs / name).exit_code == 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_claim_states_what_the_audit_states(runs, name):
+    claim, audit = claim_of(runs, name), json.loads(run("audit", runs / name, "--json").stdout)
+    reported = claim["guarantee"]["reported"]
+    assert reported["epsilon"] == audit["epsilon"]
+    assert reported["delta"] == audit["delta"]
+    assert claim["subject"]["ledger_head"] == audit["ledger_head"]
+    assert claim["subject"]["releases"] == audit["rounds"] == 4
+    assert claim["guarantee"]["holds"] == (audit["note"] is None)
+    assert sum(each["count"] for each in claim["releases"]) == 4
+
+
+def test_what_a_claim_says_of_parts(runs):
+    masks, canaries = claim_of(runs, "masks"), claim_of(runs, "canaries")
+    assert masks["secure_sums"]["keys"]["threshold"] == 0.6
+    assert "the server to follow the protocol" in masks["trust"]["malicious_server"]
+    assert masks["guarantee"]["further"][0]["against"] == "readers"
+    assert canaries["audits"][0]["result"]["canaries"] == 40
+    assert canaries["audits"][0]["power"]["canaries"] == 40
+    purposes = {each["purpose"] for each in claim_of(runs, "evaluated")["releases"]}
+    assert purposes == {"training", "evaluation"}
+    simulated = claim_of(runs, "simulated")["guarantee"]
+    assert not simulated["holds"]
+    assert "seed" in simulated["reason"]
+
+
+def test_the_profile_holds_and_bounds_membership(runs):
+    claim = claim_of(runs, "central")
+    spending = Ledger.load(runs / "central" / "ledger.jsonl").spending
+    for point in claim["guarantee"]["profile"]:
+        assert guarantee(spending, point["delta"]).epsilon <= point["epsilon"]
+        tighter = guarantee(spending, point["delta"] * (1 - 1e-6)).epsilon
+        assert tighter >= point["epsilon"] * (1 - 1e-9)
+    membership = claim["guarantee"]["membership"]
+    assert membership["correct_guess"] == (1 + claim["guarantee"]["profile"][0]["delta"]) / 2
+    reported = claim["guarantee"]["reported"]
+    for rates in membership["rates"]:
+        false = rates["false_positive_rate"]
+        assert rates["true_positive_rate"] <= (
+            math.exp(reported["epsilon"]) * false + reported["delta"] + 1e-12
+        )
+        assert rates["true_positive_rate"] > false
+
+
+def test_a_gaussian_composition_has_a_mu():
+    spending = {Event(Gaussian(2.0), "full"): 4}
+    assert gaussian_mu(spending) == 1.0
+    # delta(0) of mu-GDP is 2 Phi(mu / 2) - 1.
+    assert delta_at(spending, 0.0) == pytest.approx(math.erf(0.5 / math.sqrt(2)), rel=1e-6)
+    assert gaussian_mu({Event(PoissonSampled(0.1, Gaussian(2.0)), "poisson"): 4}) is None
+    assert gaussian_mu({Event(Gaussian(2.0), "full", slack=1e-9): 4}) is None
+
+
+@given(gaps=st.lists(st.integers(1, 3), max_size=12), kinds=st.lists(st.booleans(), min_size=12))
+@settings(max_examples=25, deadline=None)
+def test_a_compact_ledger_is_rebuilt_line_by_line(tmp_path_factory, gaps, kinds):
+    path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    ledger = Ledger.create(path, {"delta": 1e-6, "budget": math.inf})
+    round = 0
+    for gap, kind in zip(gaps, kinds, strict=False):
+        round += gap
+        ledger.charge(round, Event(Gaussian(2.0 if kind else 3.0), "full"))
+    if gaps:
+        ledger.change_budget(1.0, 2.0, Event(Gaussian(2.0), "full"))
+        ledger.charge(round + 1, Event(Gaussian(2.0), "full"))
+    again = rebuilt(json.loads(json.dumps(compact(path))), "a claim")
+    assert again.head() == ledger.head()
+    assert again.charges == ledger.charges
+    assert again.budgets == ledger.budgets
+
+
+def test_a_ledger_of_endless_rounds_is_refused():
+    terms = {"delta": 1e-6}
+    lines = [
+        {"event": Event(Gaussian(1.0), "full").to_json()},
+        {"charged": 0, "rounds": [1, 10**15]},
+    ]
+    with pytest.raises(LedgerBroken, match="more than 1,000,000"):
+        rebuilt({"terms": terms, "lines": lines, "head": "0"}, "a claim")
+
+
+def places(value, place=()):
+    """Yields the place of every leaf of a document."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        if isinstance(item, dict | list) and item:
+            yield from places(item, (*place, key))
+        else:
+            yield (*place, key)
+
+
+def edited(document, place, rng):
+    """Returns the document with another value of the same type at `place`."""
+    document = copy.deepcopy(document)
+    holder = document
+    for key in place[:-1]:
+        holder = holder[key]
+    value = holder[place[-1]]
+    match value:
+        case bool():
+            value = not value
+        case int():
+            value += rng.choice([-1, 1, 7])
+        case float():
+            value *= rng.choice([0.5, 0.99, 1.01, 2.0])
+            value = value or 0.1
+        case str():
+            value = value[:-1] if value and rng.random() < 0.5 else f"{value}x"
+        case None:
+            value = rng.choice([0, 1.5, "x"])
+        case _:
+            value = ["x"]
+    holder[place[-1]] = value
+    return document
+
+
+def refused(document, path, against=None):
+    """Whether the command refuses the document, with exit code 4 and a difference."""
+    path.write_text(json.dumps(document))
+    answer = run("verify", path, *([against] if against else []), "--json")
+    facts = json.loads(answer.stdout)
+    return answer.exit_code == 4 and not facts["verified"] and bool(facts["differences"])
+
+
+EDITS = [pytest.param(60, id="some"), pytest.param(1000, id="all", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("count", EDITS)
+def test_every_single_edit_is_refused(runs, tmp_path, count):
+    rng = random.Random(0)
+    for _ in range(count):
+        document = claim_of(runs, rng.choice([*KINDS]))
+        place = rng.choice([*places(document)])
+        assert refused(edited(document, place, rng), tmp_path / "edited.json"), place
+
+
+@pytest.mark.parametrize("count", EDITS)
+def test_edits_with_a_new_digest_are_refused_unless_only_the_issuer_vouches(runs, tmp_path, count):
+    rng = random.Random(1)
+    path = tmp_path / "edited.json"
+    for _ in range(count):
+        name = rng.choice([*KINDS])
+        document = claim_of(runs, name)
+        place = rng.choice([each for each in places(document) if each[0] != "digest"])
+        document = edited(document, place, rng)
+        document["digest"] = digest_of(document)
+        if place[0] == "written_by":
+            continue
+        if place[0] in ("form", "version"):
+            path.write_text(json.dumps(document))
+            assert run("verify", path).exit_code == 2
+            continue
+        try:
+            parsed(document, path)
+        except Exception:
+            path.write_text(json.dumps(document))
+            assert run("verify", path).exit_code == 2, place
+            continue
+        against = runs / name if place[:2] == ("evidence", "stated") else None
+        assert refused(document, path, against), place
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda claim: claim["evidence"]["ledger"]["lines"][1].update(rounds=[1, 2]),
+        lambda claim: claim["guarantee"]["reported"].update(epsilon=0.5),
+        lambda claim: claim["guarantee"]["membership"].update(correct_guess=0.55),
+        lambda claim: claim["evidence"]["configuration"]["privacy"].update(clip=0.1),
+        lambda claim: claim.update(not_covered=[]),
+        lambda claim: claim["trust"].update(trusts=[]),
+    ],
+)
+def test_forgeries_are_refused(runs, tmp_path, fault):
+    """Somebody who understates a claim, and computes its digest again."""
+    claim = claim_of(runs, "central")
+    fault(claim)
+    claim["digest"] = digest_of(claim)
+    assert refused(claim, tmp_path / "forged.json")
+
+
+def test_a_claim_is_not_about_another_run_or_head(runs):
+    path = runs / "central.json"
+    assert run("verify", path, runs / "masks").exit_code == 4
+    head = claim_of(runs, "central")["subject"]["ledger_head"]
+    assert run("verify", path, "--head", head).exit_code == 0
+    assert run("verify", path, "--head", "0" * 64).exit_code == 4
+
+
+def test_a_claim_about_a_run_that_went_on_is_refused(runs, tmp_path):
+    out, path = tmp_path / "run", tmp_path / "claim.json"
+    assert run("train", "--out", out, *SMALL).exit_code == 0
+    assert run("report", out, "--claim", path).exit_code == 0
+    assert run("train", "--resume", out, "--set", "run.rounds=5").exit_code == 3
+    assert run("verify", path).exit_code == 0
+    answer = run("verify", path, out)
+    assert answer.exit_code == 4
+
+
+def test_verification_imports_nothing_that_a_claim_names(runs, tmp_path, monkeypatch):
+    """A claim is untrusted input."""
+    claim = claim_of(runs, "central")
+    claim["evidence"]["configuration"]["model"]["name"] = "evil_module:Model"
+    claim["digest"] = digest_of(claim)
+    imported = []
+    monkeypatch.setattr("importlib.import_module", lambda name, *_: imported.append(name))
+    found = verified._against_evidence(parsed(with_numbers(claim), tmp_path))
+    assert [each.place for each in found] == ["evidence.configuration"]
+    assert not any("evil" in name for name in imported)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "nan", '{"digest": 3}', "[" * 5000, '{"a":'])
+def test_other_files_are_no_claims(tmp_path, text):
+    path = tmp_path / "claim.json"
+    path.write_text(text)
+    answer = run("verify", path)
+    assert answer.exit_code == 2
+    assert "Traceback" not in answer.output
+
+
+def test_a_claim_never_replaces_another_file(runs, tmp_path):
+    path = tmp_path / "notes.json"
+    path.write_text('{"mine": 1}')
+    answer = run("report", runs / "central", "--claim", path)
+    assert answer.exit_code == 2
+    assert "is not a claim; nothing was changed" in answer.output
+    assert path.read_text() == '{"mine": 1}'
+    assert run("report", runs / "central", "--claim", runs / "central.json").exit_code == 0
+    answer = run("report", runs / "central", "--claim", tmp_path / "missing" / "claim.json")
+    assert "its folder does not exist" in answer.output
+
+
+def test_options_for_several_files_are_refused(runs, tmp_path):
+    words = ("report", runs / "central", "--claim", tmp_path / "claim.json")
+    for more in (("--out", tmp_path / "x.html"), ("--simulation",), ("--claim-page",)):
+        answer = run(*words, *more)
+        assert answer.exit_code == 2
+        assert more[0] in answer.output
+
+
+def test_the_schema_is_the_published_one():
+    published = Path(__file__).parents[3] / "docs/reference/claim_schema.json"
+    assert published.read_text(encoding="utf-8") == schema_text()
