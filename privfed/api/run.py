@@ -227,7 +227,7 @@ class Run(InProgress):
         return write_run_page(self._near, None if out is None else Path(out), simulation).path
 
     def claim(self, out: str | Path | None = None) -> Answer:
-        """States this run's guarantee as one document, which `privfed.verify` checks.
+        """Returns this run's guarantee as a claim: one document, which `privfed.verify` checks.
 
         Args:
           out: a file to write the claim to.
