@@ -119,8 +119,8 @@ be stacked.
 class CanaryUpdates:
     """Statistics of canaries' clipped updates in round 1: `norm` is their root mean squared norm.
 
-    `common` is the norm of their mean. Crafting the examples of one canary takes `seconds` on this
-    machine.
+    `common` is the norm of their mean, which is the same in every round. Crafting the examples of
+    one canary takes `seconds` on this machine.
     """
 
     norm: float
