@@ -114,7 +114,7 @@ class Keys:
             yield self.derived(client.tobytes())
 
     def derived(self, what: bytes) -> Keys:
-        """Returns independent keys that are named `what`; without a seed, also without a seed."""
+        """Returns independent keys named `what`; keys without a seed remain without one."""
         if self.seed is None:
             return Keys(None)
         seed = hashlib.blake2b(what, key=self.seed, digest_size=16).digest()
