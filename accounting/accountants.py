@@ -4,10 +4,11 @@ Both are proven upper bounds, so their minimum (`tightest`) is one as well. The 
 because the library silently underestimates epsilon when it is used in the obvious way. By
 construction here:
 
-* noise multipliers and rates reach the library as Python floats (releases convert them), since the
-  library drops terms whose multiplier is an int or a NumPy scalar inside a Poisson event;
-* a composition inside a Poisson event never reaches the library: releases hold one effective
-  multiplier;
+* noise multipliers and rates reach the library as Python floats (the classes of
+  `accounting.releases` convert them), since the library drops terms whose multiplier is an int or a
+  NumPy scalar inside a Poisson event;
+* a composition inside a Poisson event never reaches the library: a release has a single noise
+  multiplier, that of the composition;
 * noise multipliers are relative to the sensitivity under the adjacency relation (two clipping norms
   under replace-one), so accountants need not know the relation;
 * a Rényi divergence that rounding made negative does not count as a proof of epsilon = 0;
@@ -19,7 +20,8 @@ construction here:
 * PLD is evaluated at a delta reduced by the possible rounding error of its FFT, and not at all if
   that error exceeds a hundredth of delta. Compositions of Gaussians need neither
   (`accounting.bounds.closed`);
-* the best of several runs is accounted for as such (`accounting.choosing.private_selection`).
+* a run that was chosen among several is charged for the choice
+  (`accounting.choosing.private_selection`).
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ from accounting.slack import with_slack
 ACCOUNTANTS = ("rdp", "pld")
 
 _SMALLEST_NOISE = 1e-3
-"""Noise multiplier below which losses overflow the
-accountants' arithmetic; the bound is infinity."""
+"""Noise multiplier below which losses overflow the accountants' arithmetic; epsilon is then
+infinite."""
 
 
 def supports(event: Event, accountant: str) -> bool:
@@ -145,7 +147,7 @@ def epsilon(spending: Spending, delta: float, accountant: str) -> float | None:
 
 
 def _bound(counts: Mapping[Any, int], accountant: str, delta: float) -> float | None:
-    """Returns epsilon by one accountant; for a choice among runs, the smaller of two bounds.
+    """Returns epsilon by `accountant`, or None; for a choice among runs, the smaller of two bounds.
 
     One bound uses the privacy profile of a single run (only if nothing else is composed), the other
     uses the run's Rényi divergences.

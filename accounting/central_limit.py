@@ -32,7 +32,7 @@ _MOST = 1e300
 
 
 def precision(spending: Spending) -> float:
-    """The approximate 1 / z^2 of the Gaussian equivalent to `spending`; infinite without noise."""
+    """Returns 1 / z^2 of the Gaussian that approximates `spending`; infinite without noise."""
     return sum(count * _precision(event.release) for event, count in summable(spending).items())
 
 

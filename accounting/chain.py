@@ -19,9 +19,9 @@ from accounting.documents import from_json
 from accounting.errors import LedgerBroken
 
 START = "0" * 64
-"""The hash that the first line follows."""
+"""The hash that serves as the previous hash of the first line."""
 Link = Mapping[str, Any]
-"""Object of one line."""
+"""The JSON object of one line."""
 
 
 class Chain(NamedTuple):
@@ -67,7 +67,7 @@ def following(previous: str, lines: Sequence[bytes], of: object, number: int = 1
       The objects of the lines.
 
     Raises:
-      LedgerBroken: if a line does not follow.
+      LedgerBroken: if a line is invalid or does not continue the chain.
     """
     links: list[Link] = []
     for line in lines:

@@ -48,14 +48,14 @@ def over_delta(spending: Spending, delta: float, points: int = 13) -> Curve:
 
 _LEAST_DELTA = 1e-15
 _HALVINGS = 45
-"""Halvings of the logarithm of delta, which leave a relative error below 1e-11."""
+"""Number of halvings of the logarithm of delta, which leave a relative error below 1e-11."""
 
 
 def delta_at(spending: Spending, epsilon: float, accountant: str = TIGHTEST) -> float:
     """Returns an upper bound on delta of the composition of `spending` at `epsilon`.
 
-    It is the least delta, up to rounding and at least 1e-15, at which the accountant proves an
-    epsilon of at most `epsilon`; 1 if there is none below 1.
+    The result is the least delta, up to rounding and at least 1e-15, at which the accountant proves
+    an epsilon of at most `epsilon`; 1 if there is no such delta below 1.
     """
 
     def holds(delta: float) -> bool:
@@ -75,8 +75,8 @@ def delta_at(spending: Spending, epsilon: float, accountant: str = TIGHTEST) -> 
 def gaussian_mu(spending: Spending) -> float | None:
     """Returns mu if `spending` composes to mu-Gaussian DP exactly; None otherwise.
 
-    Gaussian mechanisms without sampling compose so (Dong, Roth & Su 2022, corollary 3.3). Events
-    with slack do not.
+    Gaussian mechanisms without sampling compose to one (Dong, Roth & Su 2022, corollary 3.3).
+    Events with slack are not mu-Gaussian DP.
     """
     noises: Counter[Gaussian] = Counter()
     for event, count in summable(spending).items():

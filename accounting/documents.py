@@ -4,7 +4,7 @@ Parsers are recursive, as is code that processes their results: a few hundred ne
 a RecursionError, which callers do not expect for invalid input. The project's own documents are far
 less nested.
 
-One encoder converts dataclasses to JSON objects, field by field.
+`Encoded` converts dataclasses to JSON objects, field by field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEEPEST = 100
 
 
 def from_json(text: str | bytes) -> Any:
-    """The value of the JSON document `text`. Raises `ValueError` if it is invalid or too deep."""
+    """Returns the value of the JSON `text`. Raises `ValueError` if invalid or nested too deeply."""
     try:
         return _shallow(json.loads(text))
     except RecursionError:
@@ -30,7 +30,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """The table of the TOML document `text`. Raises `ValueError` if it is invalid or too deep."""
+    """Returns the table of the TOML `text`. Raises `ValueError` if invalid or nested too deeply."""
     try:
         table = tomllib.loads(text)
         _shallow(table)
@@ -92,7 +92,7 @@ class Encoded:
 
 
 class Kinded(Encoded):
-    """An `Encoded` class that states its `kind` first, by which readers find the class."""
+    """An `Encoded` class whose JSON object begins with `kind`, which names the class."""
 
     stated_first = ("kind",)
 

@@ -1,8 +1,8 @@
 """Events: the release of a round, and the meaning of its guarantee.
 
-An *event* is one round. It names the randomised mechanism, the sampler, and the adjacency relation
-of its guarantee, so that a noise multiplier cannot be combined with another sampler's
-amplification. Mechanisms emit events; users never build them to account for a run.
+An *event* describes one round. An event names the randomised mechanism, the sampler, and the
+adjacency relation of its guarantee, so that a noise multiplier cannot be combined with another
+sampler's amplification. Mechanisms emit events; users never build them to account for a run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Event(Encoded):
       unit: unit of privacy: "client" (all examples of one client, user-level privacy) or "example"
         (one example of one client).
       slack: upper bound on the total variation distance, on either neighbour, between `release` and
-        the executed mechanism, which may abort visibly or sample its noise almost exactly. It is
+        the executed mechanism, which may abort visibly or sample its noise almost exactly. Slack is
         charged to delta (`accounting.slack`).
     """
 
@@ -81,7 +81,7 @@ class Event(Encoded):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Event:
-        """The event that `to_json` wrote. Raises `Unaccountable` if the data are invalid."""
+        """Returns the event that `to_json` wrote. Raises `Unaccountable` if `data` is invalid."""
         try:
             release = _release(data["release"])
             names = {key: data[key] for key in ("sampler", "relation", "unit")}
@@ -103,16 +103,16 @@ def _release(data: Mapping[str, Any]) -> Release | RepeatAndSelect:
 
 
 Spending = Mapping[Event, int]
-"""Count of each distinct event: run-length encoded, since 1,000 single compositions take 20 s."""
+"""Number of charges of each distinct event (equal events one by one would take 20 s per 1,000)."""
 
 
 def summable(spending: Spending) -> Spending:
-    """Returns one run's `spending` in a form that may be added to that of other runs.
+    """Returns one run's `spending` in a form whose counts may be added to those of other runs.
 
-    Rounds with a separation are replaced by the largest number of participations of a client.
-    Rounds with random slots are replaced by their epochs, since no slot of a run depends on those
-    of another run. Repeated releases are counted individually. `SeveralSites` with one site is
-    counted as Poisson sampling.
+    Rounds with a separation are replaced by releases, as many as the rounds in which one client may
+    take part. Rounds of random allocation are replaced by their epochs, since no slot of a run
+    depends on those of another run. Repeated releases are counted individually. `SeveralSites` with
+    one site is counted as Poisson sampling.
     """
     total: Counter[Event] = Counter()
     for event, count in _at_least_noise(spending).items():
@@ -137,7 +137,7 @@ def summable(spending: Spending) -> Spending:
 
 
 def _at_least_noise(spending: Spending) -> Spending:
-    """Returns the spending with the least noise and largest slack in rounds counted together.
+    """Returns `spending` with the least noise and largest slack in rounds counted together.
 
     Rounds of a run that are counted together and whose noise varies are post-processing of the same
     number of rounds with the least noise.
@@ -154,7 +154,7 @@ def _at_least_noise(spending: Spending) -> Spending:
 
 
 def _without_noise(event: Event) -> Event:
-    """Returns a key that is the same for events counted together; for others, the event."""
+    """Returns a key that is equal for events counted together; for all others, the event."""
     match event.release:
         case RandomAllocation() | BufferedToeplitz() | Separated(of=Gaussian()) as release:
             return replace(event, release=replace(release, of=Gaussian(1.0)), slack=0.0)
@@ -189,7 +189,7 @@ def best_of(spending: Spending, repetitions: Repetitions) -> Event:
 
 
 def within(spending: Spending, selection: RepeatAndSelect) -> bool:
-    """Whether `spending` is part of the spending of each run of `selection`.
+    """Whether `spending` is at most what each candidate run of `selection` spends.
 
     Gaussians are compared by their composition; less noise is more spending.
     """

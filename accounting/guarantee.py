@@ -29,7 +29,7 @@ _VIEWS = {
     "others": "the joint view of all parties except its own site",
     "clients": "the joint view of the server and colluding clients",
 }
-"""View that an epsilon bounds, by the adversary."""
+"""By adversary, the view about which an epsilon is a guarantee, in words."""
 CHOICES = (TIGHTEST, *ACCOUNTANTS)
 
 
@@ -90,7 +90,7 @@ class Guarantee:
         return f"ε = {epsilon_at(self.epsilon, self.delta, nominal)}"
 
     def rows(self, nominal: bool = False) -> dict[str, str]:
-        """The guarantee as table rows, by label; `nominal` marks the epsilon of a simulation."""
+        """Returns the guarantee as table rows, by label; `nominal` marks a simulation's epsilon."""
         return {
             "ε": epsilon_at(self.epsilon, self.delta, nominal),
             "unit": f"one {self.unit}",
@@ -146,7 +146,8 @@ def guarantee(spending: Spending, delta: float, accountant: str = TIGHTEST) -> G
     Args:
       spending: events with their counts.
       delta: delta of the guarantee, in (0, 1).
-      accountant: "rdp", "pld" or "tightest", the minimum of those that support every event.
+      accountant: "rdp", "pld", or "tightest": the smallest epsilon of the accountants that support
+        every event.
 
     Returns:
       The guarantee; its epsilon is infinite if the accountant has no bound.
@@ -222,7 +223,7 @@ def _rounded_up(epsilon: float) -> str:
 
 
 def refuse_unaccountable(event: Event, accountant: str) -> None:
-    """Raises `Unaccountable` if `accountant` can never bound `event`; call when configuring."""
+    """Raises `Unaccountable` if `accountant` cannot bound `event`; call before a run starts."""
     names = ACCOUNTANTS if accountant == TIGHTEST else (accountant,)
     if not any(supports(event, name) for name in names):
         able = [name for name in ACCOUNTANTS if supports(event, name)]
@@ -235,7 +236,7 @@ def refuse_unaccountable(event: Event, accountant: str) -> None:
 class Gate:
     """Decides whether a further event fits a budget, before the event happens.
 
-    Epsilon never decreases with more events, so any part of an affordable spending is affordable.
+    Epsilon never decreases with more events: if a spending is affordable, so is any subset of it.
     The gate therefore accounts for several events ahead and caches the result, so that a run of T
     rounds takes about log T accountings, not T.
 

@@ -9,8 +9,8 @@ from 1, the round that the line charges ("-" for none), and the head after the l
 Order: a line is first durable in the ledger, then its head in the file, and only then does `charge`
 return and sampling begin. A crash between the two leaves the file without the last head. Cost: one
 append and one sync per line of the ledger, that is, per round. The file holds no information beyond
-the ledger. It is useful only if those who can write to the ledger cannot rewrite the file: place it
-on another machine's disk, or where lines can only be appended.
+the ledger. The file is useful only if those who can write to the ledger cannot rewrite the file:
+place it on another machine's disk, or where lines can only be appended.
 """
 
 from __future__ import annotations

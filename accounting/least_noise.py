@@ -1,9 +1,9 @@
 """Searches for the least noise whose epsilon is within a target, with few accountings.
 
 An accounting takes a tenth of a second, or more for small noise. A search therefore starts from the
-estimate by the central limit theorem and corrects it by the accountant's result. It brackets the
-least noise only if the corrections do not converge, which happens if epsilon is not a smooth
-function of noise.
+estimate by the central limit theorem (`accounting.central_limit`) and corrects the estimate by the
+accountant's result. The search brackets the least noise only if the corrections do not converge,
+which happens if epsilon is not a smooth function of noise.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 A file of hash-chained lines (`accounting.chain`): one `open` line that states the meaning of the
 guarantee (and the spending of earlier runs over the same population), one `define` line per
 distinct event, one `charge` line per round. A change of the budget during a run is stated by a
-further `define` line, of the run's own event, with a `budget`: older versions read it as an event
-that is never charged. The ledger holds only rules (the sampling rate, never the cohort), so
-publishing the ledger reveals nothing about clients. It holds everything that an accountant needs,
-so epsilon can be recomputed from it years later.
+further `define` line of the run's own event with a `budget`. Older versions read that line as an
+event that is never charged. The ledger holds only rules (the sampling rate, never the cohort), so
+publishing the ledger reveals nothing about clients. The ledger holds everything that an accountant
+needs, so epsilon can be recomputed from it years later.
 
 The head may be stored in a separate file (`accounting.heads`), by which truncation is detected.
 
@@ -52,7 +52,7 @@ class BudgetChange:
 
 @dataclass(frozen=True)
 class Charge:
-    """One charged round. `hash` is the chain's head after it, which a release cites."""
+    """One charged round. `hash` is the ledger's head after the charge; the release states it."""
 
     round: int
     event: Event
@@ -168,12 +168,12 @@ class Ledger:
         return MappingProxyType(self._prior + self._choice.spent(self._charged))
 
     def spending_until(self, round: int) -> Spending:
-        """Returns `prior` and the charges of the rounds up to `round`."""
+        """Returns `prior` and the charges of the rounds up to and including `round`."""
         past = Counter(charge.event for charge in self._charges if charge.round <= round)
         return self._prior + self._choice.spent(past)
 
     def head(self) -> bytes:
-        """Returns the hash of the last line. A copy kept elsewhere reveals truncation (`holds`)."""
+        """Returns the hash of the last line. A copy elsewhere reveals truncation (`holds`)."""
         return bytes.fromhex(self._hashes[-1] if self._hashes else chain.START)
 
     def trail(self) -> tuple[Head, ...]:
@@ -197,8 +197,8 @@ class Ledger:
     def charge(self, round: int, event: Event) -> Charge:
         """Charges `round` for `event` before its cohort is sampled; durable when this returns.
 
-        A round that was charged before, or that precedes a charged round, is refused, since a
-        second sample would depend on the first. Only a ledger that `reexecutes` (a seeded
+        Refuses a round that is not later than every charged round: its cohort may have been sampled
+        already, and the charge covers one sample. Only a ledger that `reexecutes` (a seeded
         simulation, which repeats the same draws) returns the earlier charge of the same event.
 
         Raises:
@@ -222,9 +222,9 @@ class Ledger:
         return self._charges[-1]
 
     def change_budget(self, before: float, epsilon: float, event: Event) -> None:
-        """States that the budget is `epsilon` from the next round on; durable and atomic.
+        """Writes a line: the budget is `epsilon`, no longer `before`, from the next round on.
 
-        `event` is the event that such a round charges.
+        The write is durable and atomic. `event` is the event that a round charges.
         """
         change = {"round": self._next_round(), "before": before, "epsilon": epsilon}
         body = {"type": "define", "id": len(self._events), "event": event.to_json()}

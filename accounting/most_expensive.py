@@ -10,7 +10,7 @@ from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 
 
 def most_expensive(events: Sequence[Event], delta: float) -> int:
-    """Returns the index of the event with the largest epsilon at `delta` (the last, if several).
+    """Returns the index of the event with the largest epsilon at `delta` (the last such event).
 
     An event without a bound is the most expensive. If the cost of some events depends on their
     number of rounds in the run (`accounting.over_rounds`), the result is one of these events, whose

@@ -55,16 +55,17 @@ class Skellam(Kinded):
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier of a similar Gaussian, for all exchanges together."""
+        """Noise multiplier of Gaussian noise of the same variance, for all exchanges together."""
         return math.sqrt(self.variance / self.exchanges) / self.l2 if self.l2 else math.inf
 
 
 @dataclass(frozen=True)
 class DiscreteGaussians(Kinded):
-    """As `Skellam`, but with a sum of `clients` discrete Gaussians in `length` dimensions.
+    """An integer vector plus a sum of `clients` discrete Gaussians in each of `length` coordinates.
 
-    Each discrete Gaussian has the standard deviation `std`. If `std` is at least three steps,
-    privfed charges the noise as `Gaussian`; it refuses smaller shares.
+    Each discrete Gaussian has the standard deviation `std`; `l2`, `l1` and `exchanges` are as in
+    `Skellam`. If `std` is at least three grid steps, privfed charges the noise as `Gaussian`; it
+    refuses a smaller `std`.
     """
 
     std: float
@@ -83,7 +84,7 @@ class DiscreteGaussians(Kinded):
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier of a similar Gaussian."""
+        """Noise multiplier of Gaussian noise of the same variance, for all exchanges together."""
         spread = self.std * math.sqrt(self.clients / self.exchanges)
         return spread / self.l2 if self.l2 else math.inf
 

@@ -20,7 +20,7 @@ from accounting.errors import Unaccountable
 from accounting.noises import Gaussian, Noise, natural_number, number
 
 _OUTWARD = 1 - 1e-9
-"""Factor on the noise that exceeds the rounding of sums over a million rounds."""
+"""Factor on the noise that compensates the rounding of sums over a million rounds."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Separated(Kinded):
 
     Participation is not secret. The release is charged once per round. A client takes part in T
     consecutive rounds of a run at most ceil(T / separation) times, so T rounds are accounted for as
-    that many releases `of`. Runs are counted separately (`apart`).
+    that many releases `of`. Runs are counted separately.
     """
 
     separation: int

@@ -24,7 +24,7 @@ MOST_ROWS = 1024
 
 @dataclass(frozen=True)
 class PoissonSampled(Kinded):
-    """`of`, run on a cohort in which each client is included independently with probability `rate`.
+    """The release `of` on a cohort that includes each client independently with probability `rate`.
 
     Several exchanges over *one* cohort are not several such releases: combine them first into one
     `Gaussian` (see `same_cohort`), or into integer noise with its `exchanges`.
@@ -40,7 +40,7 @@ class PoissonSampled(Kinded):
 
 @dataclass(frozen=True)
 class SeveralSites(Kinded):
-    """`of`, where a client has up to `sites` rows, each sampled independently at `rate`.
+    """The release `of`, if a client has up to `sites` rows, each sampled independently at `rate`.
 
     The rows are at as many sites, or are a user's examples under example-level sampling.
 
@@ -82,7 +82,7 @@ class TruncatedPoisson(Kinded):
 
 @dataclass(frozen=True)
 class WithoutReplacement(Kinded):
-    """`of`, run on a uniform sample of exactly `cohort` of exactly `clients` clients."""
+    """The release `of` on a uniform sample of exactly `cohort` of exactly `clients` clients."""
 
     cohort: int
     clients: int
@@ -101,7 +101,7 @@ class WithoutReplacement(Kinded):
 
 @dataclass(frozen=True)
 class Repeated(Kinded):
-    """`of`, `count` times, each on an independent sample.
+    """The release `of`, made `count` times, each time on an independent sample.
 
     Examples are the local steps of a silo's round, or a client's rows at several sites.
     """
@@ -155,12 +155,12 @@ _INSIDE: dict[type[Any], Any] = {
     Repeated: PoissonSampled,
     Unprotected: None,
 }
-"""Every release, and the type of its `of`."""
+"""Every class of releases, with the type of its field `of`."""
 _BY_KIND = {release.kind: release for release in _INSIDE}
 
 
 def release_from_json(data: Mapping[str, Any]) -> Release:
-    """The release that `to_json` wrote. Raises `Unaccountable`, `KeyError` or `TypeError`."""
+    """Returns the release in `data`. Raises `Unaccountable`, `KeyError` or `TypeError`."""
     kind = data["kind"]
     if kind not in _BY_KIND:
         raise Unaccountable(

@@ -44,7 +44,7 @@ def with_slack(
 
 
 def cost_of_slack(epsilon: float, slack: float) -> float:
-    """Returns (1 + exp(epsilon)) slack, the cost in delta; infinite if too large for a float."""
+    """Returns (1 + exp(epsilon)) slack, which is charged to delta; infinite beyond floats."""
     if not slack:
         return 0.0
     return (1 + math.exp(epsilon)) * slack if epsilon < 700 else math.inf

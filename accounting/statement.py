@@ -38,5 +38,5 @@ def each_epsilon(by_accountant: Mapping[str, float | None]) -> str:
 def epsilon_at(
     epsilon: float | None, delta: float | None, nominal: bool = False, digits: int = 6
 ) -> str:
-    """An epsilon with its delta: "3.9987 at δ = 0.0001"; `nominal` marks a simulation's epsilon."""
+    """Returns epsilon with delta: "3.9987 at δ = 0.0001"; `nominal` marks that of a simulation."""
     return f"{ceiling(epsilon)} {at_delta(delta, digits)}" + NOMINAL * nominal

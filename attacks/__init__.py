@@ -1,4 +1,4 @@
 """Poisoning of data and of updates, and privacy attacks by a server or by readers of a release.
 
-Tensors and callables in, tensors out; imports no privfed.
+Attacks take and return tensors. This package does not import privfed.
 """

@@ -1,4 +1,4 @@
-"""Checks that every attack passes, for attacks that you write.
+"""Checks that every attack has to pass, also attacks that you write.
 
 Each check is a function of the attack, and raises `AssertionError`.
 """
@@ -28,7 +28,7 @@ def _cloud(n: int, d: int = 6, seed: int = 0) -> Tensor:
 
 
 def _shown(attack: Attack, trained: Tensor, honest: Tensor) -> View:
-    """Returns the view that the attack declares."""
+    """Returns a view that contains what the attack declares to know, and nothing else."""
     return View(
         1,
         trained,
@@ -42,7 +42,10 @@ def _sent(attack: Attack, trained: Tensor, honest: Tensor) -> tuple[Tensor, Stat
 
 
 def sends_a_row_for_each_attacker(attack: Attack) -> None:
-    """Checks that rows are new and reproducible, and unchanged without `corrupts`."""
+    """Checks that an attack returns one finite row for each attacker, and the same when repeated.
+
+    Its arguments are not changed in place. Without `corrupts`, the rows must be the trained ones.
+    """
     trained, honest = _cloud(3), _cloud(9, seed=1)
     before = trained.clone(), honest.clone()
     rows, _ = _sent(attack, trained, honest)
@@ -75,7 +78,7 @@ def reads_what_it_declares(attack: Attack) -> None:
 
 
 def attacks_among_few_and_broken_rows(attack: Attack) -> None:
-    """Checks that an attack omits diverged rows, as a rule does."""
+    """Checks that an attack works with few honest rows, and ignores unusable ones as rules do."""
     for count in (0, 1, 2):
         rows, _ = _sent(attack, _cloud(2), torch.ones(count, 6))
         assert rows.isfinite().all(), f"rows are not finite among {count} honest rows"
@@ -139,7 +142,7 @@ def steers_where_it_declares(attack: Attack) -> None:
 
 
 def aims_at_labels_that_exist(attack: Attack) -> None:
-    """Checks that targets are labels of existing classes."""
+    """Checks that target labels are those of existing classes and among `labels`."""
     aim = attack.targeted(_IMAGES, _LABELS, _briefing(attack).learned)
     if aim is None:
         return

@@ -36,8 +36,8 @@ class Knowledge(Enum):
 class View:
     """The threat model: the information that an attack receives in a round; None if withheld.
 
-    If a round has several messages, the attack is called for each message separately; a row has all
-    m numbers of a message, which may be more than an update.
+    If a round has several messages, the attack is called for each message separately. A row has all
+    m numbers of a message, which may contain more than an update.
 
     Attributes:
       round: number of the round.
@@ -54,7 +54,7 @@ class View:
     identities: Identities | None = None
 
     def identities_of_usable(self) -> Identities | None:
-        """The identities `[u]` of the rows of `usable_honest`; None if they are withheld."""
+        """Returns the identities `[u]` of the rows of `usable_honest`; None if withheld."""
         if self.honest is None or self.identities is None:
             return None
         whose: Identities = self.identities[_usable(self.honest).cpu().numpy()]
@@ -98,12 +98,12 @@ class Attack(BaseModel):
 
     @property
     def corrupts(self) -> bool:
-        """Whether rows are replaced."""
+        """Whether the attack replaces the attackers' rows."""
         return False
 
     @property
     def acts(self) -> bool:
-        """Whether the attack does anything."""
+        """Whether the attack poisons examples or replaces rows."""
         return self.poisons or self.corrupts
 
     def unfit_reason(self, shape: tuple[int, ...], numbers: bool) -> str | None:
@@ -116,7 +116,7 @@ class Attack(BaseModel):
         return None
 
     def labels(self) -> tuple[int, ...]:
-        """Returns the labels that the attack targets; each has to exist."""
+        """Returns all labels that the attack names as source or target; each has to exist."""
         return ()
 
     def study(self, x: Tensor, y: Tensor, classes: int) -> State:
@@ -146,7 +146,7 @@ class Attack(BaseModel):
         return x, y
 
     def watch(self, params: Tensor, state: State) -> State:
-        """Returns the attackers' state after the model `params` `[d]` is broadcast to a round."""
+        """Returns the attackers' state after they have seen the broadcast model `params` `[d]`."""
         return state
 
     def steer(self, direction: Tensor, away: Tensor, lr: float, state: State) -> Tensor:
@@ -177,7 +177,7 @@ Attack.__class_vars__ |= {"corrupts"}  # a property that a subclass may set: `co
 
 
 def undeclared_hooks(attack: Attack) -> list[str]:
-    """Returns "poison" and "corrupt", if overridden by an attack that declares no effect."""
+    """Returns the hooks "poison" and "corrupt" that an attack overrides but does not declare."""
     kind, hooks = type(attack), [] if attack.acts else ["poison", "corrupt"]
     return [hook for hook in hooks if getattr(kind, hook) is not getattr(Attack, hook)]
 
@@ -203,14 +203,17 @@ class ReadingAttack(UpdateAttack):
 
 
 class FullKnowledge(ReadingAttack):
-    """An attack that reads all honest updates and computes one row for all Byzantine clients.
+    """An attack that reads all honest updates and computes the rows of all Byzantine clients.
 
-    It may also compute one row for each of them.
+    It computes one row that all of them send, or one row for each of them.
     """
 
     @abstractmethod
     def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
-        """Returns the row `[m]` of all Byzantine clients, given honest rows `[h, m]`, h > 0."""
+        """Returns the row `[m]` that all Byzantine clients send, or their rows `[b, m]`.
+
+        `honest` `[h, m]`, h > 0, are the usable honest rows.
+        """
 
     def corrupt(self, view: View, state: State, rng: np.random.Generator) -> tuple[Tensor, State]:
         honest = usable_honest(view.honest)

@@ -1,4 +1,4 @@
-"""Coordinate-wise computation on chunks of columns, transposed so that clients are contiguous."""
+"""Coordinate-wise computation on chunks of columns, transposed for contiguous memory access."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def by_column(
 
 
 def _columns_per_step(rows: Tensor, lanes: int) -> int:
-    """Returns how many columns of `rows` `[n, d]` are sorted at once, with `lanes` CPU threads."""
+    """Returns the number of columns of `rows` `[n, d]` sorted at once by `lanes` CPU threads."""
     if rows.device.type == "cpu":
         return _CHUNK * lanes
     return max(_CHUNK, _BATCH_SIZE // max(len(rows), 1))
 
 
 def _ascending(columns: Tensor, pool: ThreadPoolExecutor) -> Tensor:
-    """Sorts each row of `columns` `[c, m]`; in place on a CPU, where NumPy's sort is vectorised."""
+    """Returns `columns` `[c, m]` with each row sorted; sorts in place on a CPU (by NumPy)."""
     if columns.device.type != "cpu":
         return columns.sort(dim=1).values
     values = columns.numpy()

@@ -1,7 +1,7 @@
 """Lazy imports of torch and of other modules that are slow to import.
 
-A rule declares its needs and tolerances, and computes, in one class. Code that reads only the
-declarations does not need torch, whose import takes longer than reading them.
+The class of a rule contains both its declarations (needs, tolerances) and its computation. Code
+that reads only the declarations does not need torch, whose import takes longer than reading them.
 """
 
 from __future__ import annotations

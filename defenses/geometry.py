@@ -56,7 +56,7 @@ class Geometry:
         return self.products()
 
     def distances(self) -> Tensor:
-        """Squared distances between rows `[n, n]`."""
+        """Returns squared distances between rows `[n, n]`."""
         return _between(self.gram)[:-1, :-1]
 
     @cached_property
@@ -65,7 +65,7 @@ class Geometry:
         return _between(self.gram)[:-1, -1] if self.lengths is None else self.lengths()
 
     def inner(self) -> Tensor:
-        """Inner products `[n, n]` of the rows as vectors from the origin."""
+        """Returns inner products `[n, n]` of the rows as vectors from the origin."""
         squared = _between(self.gram)
         norms = squared[:-1, -1]
         return (norms[:, None] + norms[None, :] - squared[:-1, :-1]) / 2
@@ -99,13 +99,13 @@ class Geometry:
 
 
 def _lengths(rows: Tensor, keep: Tensor | None) -> Tensor:
-    """Squared norms `[n]` float64 of `rows[keep]`, on the CPU."""
+    """Returns the squared norms `[n]` float64 of `rows[keep]`, on the CPU."""
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return (norms if keep is None else norms[keep]).cpu().double().square()
 
 
 def _mixed(gram: Tensor, weights: Tensor) -> Tensor:
-    """The inner products `[m + 1, m + 1]` of m mixtures of rows with inner products `gram`."""
+    """Returns inner products `[m + 1, m + 1]` of m mixtures of rows with inner products `gram`."""
     last = torch.zeros(1, weights.shape[1], dtype=weights.dtype, device=weights.device)
     onto = torch.cat([weights, last])  # the origin remains the last row
     onto = torch.cat([onto, 1 - onto.sum(1, keepdim=True)], dim=1)
@@ -122,10 +122,11 @@ def _between(gram: Tensor) -> Tensor:
 def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
     """Returns inner products `[n + 1, n + 1]` of `rows[keep]` and the origin, on the CPU.
 
-    They are taken about a point near most rows. The search starts at the origin. If most rows are
-    more than ten times nearer to one of the rows, by median distances, than to the current point,
-    that row becomes the new point, until there is no such row. If Byzantine rows form a chain, each
-    step may advance by one row only, so up to n steps are allowed.
+    The products are of vectors from a point near most rows. The search for the point starts at the
+    origin. If some row is more than ten times nearer to most rows (by median distance) than the
+    current point is, that row becomes the new point. The search ends if there is no such row. If
+    Byzantine rows form a chain, each step may advance by one row only, so up to n steps are
+    allowed.
     """
     places = torch.arange(len(rows)) if keep is None else keep.cpu()
     center = None
@@ -143,10 +144,10 @@ def _amid(rows: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def _about(rows: Tensor, keep: Tensor | None, center: Tensor | None) -> Tensor:
-    """Inner products `[n + 1, n + 1]` float64 of `rows[keep]` and the origin, about `center` `[d]`.
+    """Returns inner products `[n + 1, n + 1]` of `rows[keep]` and the origin, about `center` `[d]`.
 
-    A center of None is the origin. Columns are processed in chunks, so that the rows are not
-    copied; the products of each chunk are summed in float64.
+    The products are float64. A center of None is the origin. Columns are processed in chunks, so
+    that the rows are not copied; the products of each chunk are summed in float64.
     """
     n = len(rows) if keep is None else len(keep)
     gram = torch.zeros(n + 1, n + 1, dtype=torch.float64, device=rows.device)

@@ -26,11 +26,11 @@ class Histories:
 
 
 class HistoryRule(RowRule):
-    """A rule on rows that knows client identities and keeps state of each client.
+    """A rule on rows that knows client identities and uses state of each client.
 
     The rule is a pure function: it returns the new state, and the caller stores it. The `keeps`
     numbers of each client are as secret as the client's rows; the result of `memory_after` is as
-    public as models and aggregates. If rows carry their own noise, both are post-processing.
+    public as models and aggregates. If each row already contains noise, both are post-processing.
     """
 
     def needs(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ from defenses.gap import gap
 
 _STARTS, _STEPS = 8, 100
 _NOTHING = 1e-30
-"""Squared distances and box sides up to this value are treated as zero."""
+"""Value up to which squared distances and sides of a box are treated as zero."""
 
 
 def clusters(points: Tensor, most: int, references: int, generator: torch.Generator) -> Tensor:
@@ -43,9 +43,10 @@ def clusters(points: Tensor, most: int, references: int, generator: torch.Genera
 
 
 def k_means(sets: Tensor, k: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Clusters `[b, n]` of b sets of points `[b, n, p]`, and the sums of squares within them `[b]`.
+    """Returns the labels `[b, n]` of b sets of points `[b, n, p]` in k clusters each.
 
-    Lloyd's algorithm from several random starts (k-means++); the best result is returned.
+    Also returns the sums of squares within the clusters `[b]`. The result is the best of Lloyd's
+    algorithm from several random starts (k-means++).
     """
     points = sets.repeat_interleave(_STARTS, dim=0)
     centers = _starts(points, k, generator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from defenses.deferred import Tensor, torch
 
 _LEVEL = 1e-6
-"""Distances that differ by less count as equal: cosines of float32 rows are no more precise."""
+"""Difference below which distances count as equal: cosines of float32 rows are no more precise."""
 
 
 def first_majority(distances: Tensor) -> Tensor:

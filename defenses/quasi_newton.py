@@ -1,4 +1,4 @@
-"""Products with an L-BFGS Hessian, built from moves and the gradient changes they caused."""
+"""Products with an L-BFGS Hessian, from differences of models and of their gradients."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from defenses.deferred import Tensor, torch
 
 
 def hessian_product(moves: Tensor, changes: Tensor, vector: Tensor) -> Tensor:
-    """Returns B v, with B the L-BFGS matrix of p moves S and gradient changes Y.
+    """Returns B v, with B the L-BFGS matrix of p model differences S and gradient differences Y.
 
     With SY = S Y^T, L its strictly lower part, D its diagonal and sigma = y.s / s.s of the newest
     pair: B v = sigma v - [sigma S^T, Y^T] M^-1 [sigma S v; Y v], where M = [[sigma S S^T, L], [L^T,
-    -D]]. Computed in float64, O(p^2 d), with a pseudo-inverse, since the moves of a converging
-    model are linearly dependent. Changes of the opposite sign (updates instead of gradients) give
-    the opposite sign.
+    -D]]. Computed in float64, O(p^2 d), with a pseudo-inverse, since the differences of a
+    converging model are linearly dependent. Gradient differences of the opposite sign (as of
+    updates) give a result of the opposite sign.
 
     Args:
-      moves: moves S, the oldest first, shape [p, d].
-      changes: gradient changes Y, shape [p, d].
+      moves: model differences S, the oldest first, shape [p, d].
+      changes: gradient differences Y, shape [p, d].
       vector: vector v, shape [d].
 
     Source: Byrd, Nocedal & Schnabel 1994, "Representations of quasi-Newton matrices and their use

@@ -1,4 +1,4 @@
-"""Checks that every rule and every pre-aggregator passes, for those that you write.
+"""Checks for the rules and pre-aggregators that you write; all rules of this package pass.
 
 Each check is a function of the part, and raises `AssertionError`.
 """
@@ -191,7 +191,7 @@ def _refuses(part: Any, call: partial[Tensor], error: Exception) -> None:
 
 
 def _placements(honest: Tensor, count: int) -> Iterator[Tensor]:
-    """Yields `count` Byzantine rows `[count, d]` against the rows `honest` `[h, d]`."""
+    """Yields sets of `count` Byzantine rows `[count, d]` for the honest rows `honest` `[h, d]`."""
     mean, spread = honest.mean(0), honest.std(0, correction=0)
     alone = torch.zeros(count, honest.shape[1], dtype=honest.dtype)
     alone[range(count), [place % honest.shape[1] for place in range(count)]] = 1e4
@@ -208,8 +208,8 @@ def _placements(honest: Tensor, count: int) -> Iterator[Tensor]:
 def _honest(n: int, count: int) -> Iterator[Tensor]:
     """Yields four sets of `n` honest rows `[n, d]`.
 
-    These are two clouds, one set of two distant groups, and one with an outlier. In the third, the
-    smaller group has `count` rows (at least one), and neither center is 0.
+    The sets are two clouds, one set of two distant groups, and one set with an outlier. In the
+    third, the smaller group has `count` rows (at least one), and neither center is 0.
     """
     for d, seed in ((5, 0), (2, 2)):
         yield _cloud(n, d, seed)
@@ -222,7 +222,7 @@ def _honest(n: int, count: int) -> Iterator[Tensor]:
 
 
 def stays_within_the_tolerance_it_declares(part: Any) -> None:
-    """Checks the claimed kappa, or a few times the honest rows' radius if it claims none."""
+    """Checks errors against the claimed kappa, or else a few times the honest rows' radius."""
     rule = RuleOnRows(part)
     if not rule.claims:
         return
@@ -238,7 +238,7 @@ def stays_within_the_tolerance_it_declares(part: Any) -> None:
 
 
 def _stays_near(part: Any, rule: RuleOnRows, honest: Tensor, count: int) -> None:
-    """Checks the distance of aggregates from the mean of `honest` rows, under `count` others."""
+    """Checks the distance of aggregates from the mean of `honest` rows; `count` are Byzantine."""
     mean, n = honest.mean(0), len(honest) + count
     about = (honest - mean).norm(dim=1)
     kappa = rule.robustness(n, count)
@@ -299,7 +299,7 @@ _FOLLOWING = TrimmedMean(), GeometricMedian(), NormBound(radius=1.0)  # one rule
 
 
 def composed(contract: Callable[[Any], None], random: bool = True) -> Callable[[Any], None]:
-    """Returns the check `contract` of rules, for rules after a pre-aggregator (`random` or not)."""
+    """Returns the rules' check `contract`, applied to rules after a pre-aggregator."""
 
     def of_compositions(part: Any) -> None:
         if not random and "generator" in part.needs():
@@ -325,7 +325,7 @@ def makes_as_many_mixtures_as_it_declares(part: Any) -> None:
 
 
 def spoils_no_more_mixtures_than_rows(part: Any) -> None:
-    """Checks that the median of mixtures stays near the honest rows."""
+    """Checks that the median of mixtures is near the honest rows for huge Byzantine rows."""
     rule = RuleOnRows(Composed(before=(part,), rule=Median()))
     for n in (8, 11):
         rows = _cloud(n, 5)

@@ -7,9 +7,9 @@ from defenses.gap import gap
 
 
 def upper_group(values: Tensor, references: int, generator: torch.Generator) -> Tensor:
-    """A mask `[m]` bool of the `values` in the higher of two groups; empty if one group suffices.
+    """Returns a mask `[m]` of the `values` in the higher of two groups; all False for one group.
 
-    2-means is exact: on a line both groups are intervals. One group suffices if Gap(1) >= Gap(2) -
+    2-means is exact: on a line both groups are intervals. There is one group if Gap(1) >= Gap(2) -
     s_2 (`defenses.gap`).
 
     Args:

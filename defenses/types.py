@@ -1,4 +1,4 @@
-"""Interfaces of aggregation rules, by what a rule needs to see."""
+"""Interfaces of aggregation rules: rules that need every client's row, and rules by sums."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Rule(BaseModel):
 
     @property
     def remembers(self) -> bool:
-        """Whether a round starts from the last round's aggregate; otherwise from zero."""
+        """Whether the center of a round starts as the last round's aggregate; otherwise as zero."""
         return False
 
     def center_after(self, center: Tensor, released: Tensor) -> Tensor:
@@ -96,10 +96,10 @@ class RowRule(Rule):
     """A rule that sees every client's row.
 
     Rows that are not finite, or so long that their squares overflow (`defenses.finite`), are left
-    out. They may belong to honest clients whose training diverged, so the assumed number of
-    Byzantine rows is unchanged for the remaining rows, or reduced to what the rule tolerates among
-    them. If no row remains, the aggregate is zero. Rows are never modified, and their dtype is
-    kept.
+    out. Such rows may belong to honest clients whose training diverged, so the assumed number of
+    Byzantine rows is unchanged for the remaining rows, or reduced to the number that the rule
+    tolerates among them. If no row remains, the aggregate is zero. Rows are never modified, and
+    their dtype is kept.
     """
 
     def needs(self) -> frozenset[str]:
@@ -119,7 +119,7 @@ class RowRule(Rule):
         return ""
 
     def keeps(self, d: int) -> int:
-        """Returns the number of values kept per client between rounds, for rows of `d` numbers."""
+        """Returns the number of values stored per client between rounds, for rows of length `d`."""
         return 0
 
     @abstractmethod
@@ -140,7 +140,7 @@ class RowRule(Rule):
 
 
 class SumRule(Rule):
-    """A rule that sees averages of what clients compute from their rows and a released center.
+    """A rule that needs only averages of terms, computed from rows and a released center.
 
     Each of `passes` passes has two steps: every client computes `terms`, which are summed and
     averaged (in the clear, under masks, or under noise), and `step` moves the center. The last

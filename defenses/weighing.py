@@ -207,7 +207,7 @@ def mixtures(
     before: Sequence[PreAggregator],
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The mixtures `[m, d]` that the steps `before` make of the usable rows of `rows` `[n, d]`."""
+    """Returns the mixtures `[m, d]` that the steps `before` make of the usable `rows` `[n, d]`."""
     keep = usable_places(rows)
     most, _ = _tolerated_before(len(rows) if keep is None else len(keep), before)
     return _mixtures(rows, keep, min(byzantine, most), before, generator)
@@ -248,9 +248,9 @@ class Admitted:
 
     *Rows left out*: of the n rows with at most f Byzantine ones, m are not usable. The number of
     Byzantine rows among these m is unknown. Among the n - m others there are at most f, and the
-    rule receives f or the most that it tolerates among n - m. This bounds the Byzantine rows if all
-    m were honest and f is still tolerated. It also bounds them if all m were Byzantine, as the
-    number that a rule tolerates falls by at most one with each row.
+    rule receives f or the most that it tolerates among n - m. That number bounds the Byzantine rows
+    if all m were honest and f is still tolerated. It is also a bound if all m were Byzantine, as
+    the number that a rule tolerates falls by at most one with each row.
     """
 
     rows: Tensor
@@ -298,16 +298,16 @@ def refuse_too_many(n: int, byzantine: int, before: Sequence[PreAggregator], rul
 
 
 def tolerated(n: int, before: Sequence[PreAggregator], rule: Rule) -> int:
-    """Returns the number of Byzantine rows among `n` that all of these parts tolerate."""
+    """Returns the largest number of Byzantine rows among `n` that all of these parts tolerate."""
     most, left = _tolerated_before(n, before)
     return max(0, min(most, rule.most(left)))
 
 
 def _tolerated_before(n: int, before: Sequence[PreAggregator]) -> tuple[int, int]:
-    """Returns the largest number of Byzantine rows that `before` tolerates, and that of rows left.
+    """Returns the number of Byzantine rows that `before` tolerates, and the number of mixtures.
 
     Args:
-      n: number of rows before it.
+      n: number of rows.
       before: pre-aggregation steps, in order.
     """
     most = n

@@ -42,7 +42,10 @@ _BATCH_SIZE = 64
 
 
 def allocation_divergences(slots: int, noise_multiplier: float, orders: Numbers) -> Numbers:
-    """Bounds the Rényi divergences `[n]` of one epoch, in both directions, at `orders` > 1."""
+    """Returns bounds on the Rényi divergences `[n]` of one epoch, in both directions.
+
+    The `orders` `[n]` are above 1.
+    """
     orders = np.asarray(orders, dtype=float)
     most = math.ceil(float(orders.max()))
     moments = log_moments(slots, noise_multiplier, most)

@@ -1,8 +1,8 @@
 """Gaussian mechanisms without sampling, exactly: the closed form of Balle & Wang 2018.
 
 Adaptive compositions of Gaussian mechanisms are one Gaussian mechanism (Dong, Roth & Su 2022,
-Corollary 3.3), whose privacy loss distribution is known. Neither a grid nor a Fourier transform is
-needed.
+Corollary 3.3), whose privacy loss distribution is known. The accountant therefore needs neither a
+grid nor a Fourier transform.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 from dp_accounting.pld.pld_pmf import DensePLDPmf
 
 _NEARLY = 1e-9
-"""Upper bound on the difference between numpy's logarithm and the C library's, which is used."""
+"""Upper bound on the difference between numpy's logarithm and the C library's, which decides."""
 _BLOCK = 4096
 _LEAST_LOSS = -700.0
 """Losses below this value would overflow exp(-loss); epsilon is never negative."""
@@ -40,7 +40,7 @@ class LossTails:
 
 
 class _Tail:
-    """Cumulative mass of one direction from the largest loss down, under both neighbours."""
+    """Tail probabilities of the privacy losses in one direction, under either neighbour."""
 
     def __init__(self, pmf: DensePLDPmf) -> None:
         self._probabilities = np.flip(pmf._probs)
@@ -51,7 +51,7 @@ class _Tail:
         self._lower = np.zeros(1)
 
     def epsilon(self, delta: float) -> float | None:
-        """Returns the smallest epsilon at `delta`; None if its loss cannot be tabulated."""
+        """Returns the smallest epsilon at `delta`; None if the table's range is too small."""
         if self._upper[0] > delta:
             return math.inf
         start = 0
@@ -70,14 +70,14 @@ class _Tail:
                 return None
 
     def _vanishing(self, delta: float, start: int) -> int | None:
-        """First index at which losses with exp(-loss) = 0 in float64 have mass delta, or None."""
+        """Returns the first index with mass delta where exp(-loss) is 0 in float64, or None."""
         if self._lower[start] > 0.0:
             return None
         reached = (self._lower[start + 1 :] == 0.0) & (self._upper[start + 1 :] >= delta)
         return start + int(reached.argmax()) if reached.any() else None
 
     def _crossing(self, delta: float, start: int) -> int | None:
-        """First index at which the tail's epsilon is at least the loss; None if there is none."""
+        """Returns the first index at which the tail's epsilon is at least the loss, or None."""
         upper, lower, losses = self._upper[start:-1], self._lower[start:-1], self._losses[start:]
         with np.errstate(all="ignore"):
             nearly = np.log((upper - delta) / lower) >= losses - _NEARLY
@@ -87,7 +87,7 @@ class _Tail:
         return None
 
     def _extend(self) -> bool:
-        """Doubles the range of tabulated losses; returns False if there are no further losses."""
+        """Doubles the number of tabulated losses; returns False if there are no further losses."""
         known = len(self._losses)
         more = min(max(known, _BLOCK), len(self._probabilities) - known)
         before = self._losses[-1] - self._step if known else self._largest

@@ -58,7 +58,7 @@ def _tails(counts: tuple[tuple[Any, int], ...]) -> LossTails:
 
 @functools.lru_cache(maxsize=4)
 def _distribution(counts: tuple[tuple[Any, int], ...]) -> Any:
-    """The privacy loss distribution of all events: a few megabytes, used at several deltas."""
+    """Returns the privacy loss distribution of all events; cached, since several deltas use it."""
     grid = _grid(dict(counts))
     total = None
     for release, count in counts:
@@ -82,20 +82,21 @@ def _losses(release: Known, grid: float) -> Any:
 
 
 def _truncated(release: TruncatedPoisson, grid: float) -> Any:
-    """A mixture of Poisson sampling at z and, if the cohort is full without the client, at z / 2.
+    """Returns losses of a mixture: Poisson sampling at z, or at z / 2 if others fill the cohort.
 
     Proof, for a population of n + 1 <= `clients` and its neighbour without client k. Each client
-    has a random priority, and of more than `cap` entrants those first in it take part. Reveal to
-    the adversary which of the other n entered, and their priorities (by joint convexity this can
-    only increase the divergence); let their sum after truncation be the origin. Client k then takes
-    part with some probability p <= q. With fewer than `cap` others the pair is (1 - p) N(0) + p
-    N(x) against N(0), |x| <= 1 in clipping norms; otherwise k displaces another client, and |x| <=
-    2. Mixing both sides with N(0) lowers q to p, and a shorter x is more noise relative to x, a
-    post-processing. So Poisson sampling at q, with z in the first case and z / 2 in the second,
-    dominates the pair. The probability that `cap` others enter, P[Bin(n, q) >= cap], is the same on
-    both sides, and largest at n = `clients` - 1. Since the pair at z / 2 dominates the pair at z,
-    the mixture with this largest probability dominates those of all smaller n. (The same idea as
-    Ganesh 2025, arXiv 2508.15089, which has a slightly tighter p for one n.)
+    has a random priority, and if more than `cap` clients are sampled, those of the highest
+    priorities take part. Reveal to the adversary which of the other n were sampled, and their
+    priorities (by joint convexity this can only increase the divergence); let their sum after
+    truncation be the origin. Client k then takes part with some probability p <= q. With fewer than
+    `cap` others the pair is (1 - p) N(0) + p N(x) against N(0), |x| <= 1 in clipping norms;
+    otherwise k displaces another client, and |x| <= 2. Mixing both sides with N(0) lowers q to p,
+    and a shorter x is more noise relative to x, a post-processing. So Poisson sampling at q, with z
+    in the first case and z / 2 in the second, dominates the pair. The probability that `cap` others
+    are sampled, P[Bin(n, q) >= cap], is the same on both sides, and largest at n = `clients` - 1.
+    Since the pair at z / 2 dominates the pair at z, the mixture with this largest probability
+    dominates those of all smaller n. (The same idea as Ganesh 2025, arXiv 2508.15089, which has a
+    slightly tighter p for one n.)
     """
     q, z = release.rate, release.of.noise_multiplier
     cut = float(binom.sf(release.cap - 1, release.clients - 1, q))
@@ -155,10 +156,10 @@ def _gaussian(z: float, rate: float, grid: float) -> Any:
 def _grid(counts: Counts) -> float:
     """Returns the grid step of privacy losses: any is valid, a finer one is tighter and slower.
 
-    It is a tenth of the smallest standard deviation of one event's loss, within fixed limits, but
-    never so fine that the losses of one event, or of all events together (estimated by RDP), need
-    more than 300,000 points. If the number of points determines the step, it is a power of 2^(1/4),
-    so a search over rounds reuses the grid.
+    The step is a tenth of the smallest standard deviation of one event's loss, within fixed limits.
+    It is coarser if the losses of one event, or of all events together (estimated by RDP), would
+    need more than 300,000 points. If the number of points determines the step, it is a power of
+    2^(1/4), so a search over rounds reuses the grid.
     """
     spread = min(_loss_std(release) for release in counts)
     tops = [_loss_reach(release) for release in counts]
@@ -168,7 +169,7 @@ def _grid(counts: Counts) -> float:
 
 
 def _loss_std(release: Known) -> float:
-    """The standard deviation of the likelihood ratio, about q sqrt(exp(1/z^2) - 1), capped at 1."""
+    """Estimates the likelihood ratio's standard deviation, q sqrt(exp(1/z^2) - 1), capped at 1."""
     if isinstance(release, AllocatedEpoch):
         return random_allocation.loss_std(release.choices, release.of.noise_multiplier)
     q, z = _rate_and_noise(release)
@@ -176,7 +177,7 @@ def _loss_std(release: Known) -> float:
 
 
 def _loss_reach(release: Known) -> float:
-    """A large privacy loss of one event, for Gaussian noise the loss at 10 standard deviations."""
+    """Returns a large privacy loss of one event: of Gaussian noise at 10 standard deviations."""
     if isinstance(release, SeveralSites):
         return largest_loss(release)
     if isinstance(release, AllocatedEpoch):

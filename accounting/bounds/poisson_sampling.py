@@ -74,7 +74,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 Divergence = Callable[[int], float]
-"""A bound on Rényi divergences in both directions, as a function of the integer order."""
+"""A function that bounds Rényi divergences in both directions, given the integer order."""
 
 
 def poisson_sampled(divergence: Divergence, rate: float, alpha: int) -> float:

@@ -80,7 +80,7 @@ _LARGEST_LOSS = 600.0
 
 
 def losses(slots: int, noise_multiplier: float, grid: float) -> Any:
-    """The privacy losses of one epoch in both directions, rounded pessimistically to a grid.
+    """Returns one epoch's privacy losses in both directions, rounded pessimistically to a grid.
 
     Args:
       slots: number of slots t of an epoch.

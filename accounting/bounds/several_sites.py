@@ -18,9 +18,9 @@ With fewer rows, shorter ones or smaller rates the sum of the b_i is stochastica
 bound decreases, since Phi increases. At *more* than s sites there is no guarantee.
 
 *Examples of users* (example-level sampling, ELS: Charles et al. 2024, arXiv 2407.07737, whose
-abstract states a tight user-level accountant of it). A step of DP-SGD releases the sum of clipped
-gradients of a batch, plus noise of z clipping norms. The unit of privacy is one user with all
-examples; the training data contain at most s of them, the same in all steps. Adjacency is
+abstract announces a tight user-level accountant for ELS). A step of DP-SGD releases the sum of
+clipped gradients of a batch, plus noise of z clipping norms. The unit of privacy is one user with
+all examples; the training data contain at most s of them, the same in all steps. Adjacency is
 add/remove. Each example is in the batch by a Bernoulli(q) draw, fresh in each step. Each b_i x_i
 above is then the gradient of one example, and the proof is the same. The server is trusted with
 examples and batches.
@@ -30,10 +30,10 @@ each site one, and publish the sites' sums; the round is post-processing of thes
 independent, so this is a product of s pairs: s times the divergence of Poisson(q) at z / sqrt(s).
 
 *Skellam noise* (`at_several_sites`): parallel rows are not its worst case, and the mixture has no
-proof. It is divisible into s Skellams of variance mu / s: the split, s events of Poisson(q), is the
-bound. Sums of discrete Gaussians are charged as `Gaussian` if the standard deviation of each is at
-least three steps. Charged as `DiscreteGaussians` they are not divisible, and have no bound at more
-than one site.
+proof. Skellam noise is divisible into s Skellams of variance mu / s: the split, s events of
+Poisson(q), is the bound. Sums of discrete Gaussians are charged as `Gaussian` if the standard
+deviation of each is at least three steps. Charged as `DiscreteGaussians` they are not divisible,
+and have no bound at more than one site.
 
 *The privacy loss* at x is l(x) = log sum_j p_j exp((j x - j^2 / 2) / z^2), increasing in x from
 log p_0. Its inverse is found by Newton's method here: dp-accounting's mixture of Gaussians inverts
@@ -209,12 +209,12 @@ class _Pair:
         return np.asarray(ndtr(x / self.z) - below)
 
     def _terms(self, x: Numbers) -> Numbers:
-        """The logarithms `[shifts, x]` of the contribution of each positive shift to exp(loss)."""
+        """Returns the logarithms `[shifts, x]` of the terms of exp(loss) for positive shifts."""
         shifts = self.shifts[:, None]
         return np.asarray(self.log_weights[:, None] + shifts * (x - shifts / 2) / self.z**2)
 
     def _inverse(self, losses: Numbers) -> Numbers:
-        """Returns the x at which the loss is `losses`; -inf if the loss is larger everywhere.
+        """Returns the x with each of the privacy `losses`; -inf if the loss is larger at every x.
 
         With log p_0 subtracted, the loss is convex in x and no slope is below 1 / z^2. The least x
         at which a single term reaches the target is at or right of the solution, and Newton's steps

@@ -24,7 +24,8 @@ from scipy.special import ndtr, ndtri
 Numbers = NDArray[np.float64]
 
 _TAIL = 1e-20
-"""Amount that a cut removes: probability mass at the bottom, a fraction of the mean at the top."""
+"""Amount cut off by truncation: probability mass at the bottom, a fraction of the mean at the top.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Spread:
 
 
 def lognormal(location: float, std: float, step: float) -> Spread:
-    """Discretises exp(N(location, std^2)), with its mean exp(location + std^2 / 2).
+    """Returns a spread of exp(N(location, std^2)); its mean is exp(location + std^2 / 2).
 
     The mean of a cell is the total mean times the mass of the cell under N(location + std^2,
     std^2).
@@ -108,7 +109,7 @@ def regridded(law: Spread, grid: float) -> Spread:
 
 
 def _cells(edges: Numbers) -> tuple[float, Numbers, float]:
-    """Standard normal masses below the first of `edges` `[n]`, between edges, above the last."""
+    """Returns the standard normal masses below, between and above `edges` `[n]`."""
     left, right = ndtr(edges), ndtr(-edges)
     between = np.where(edges[1:] <= 0, np.diff(left), -np.diff(right))
     return float(left[0]), between, float(right[-1])

@@ -135,7 +135,7 @@ def buffered_sensitivity(
 def column_norm(decays: Sequence[float], outputs: Sequence[float]) -> float:
     """Returns the L2 norm of the buffered column over infinitely many rounds, in closed form.
 
-    (1 + sum_ij omega_i omega_j / (1 - theta_i theta_j))^(1/2). It bounds the sensitivity of a
+    (1 + sum_ij omega_i omega_j / (1 - theta_i theta_j))^(1/2). The norm bounds the sensitivity of a
     single participation. Raises `Unaccountable` as `refuse_unproven` does.
     """
     refuse_unproven(decays, outputs)

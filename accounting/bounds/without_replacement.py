@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _DIFFERENCES = 256
 """Largest i whose term uses central moments; later terms use the theorem's simpler bound."""
 _MARGIN = 1 + 1e-9
-"""Factor that exceeds the rounding of the sums in double precision."""
+"""Factor on the result, larger than the rounding error of the sums in double precision."""
 
 
 def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:
     """Returns the Rényi divergence at `order`, for a fraction `rate` sampled without replacement.
 
-    It never exceeds order / (2 z^2), the divergence for an adversary that knows the cohort. At
-    fractional orders the cumulant, which is convex (Corollary 10), is interpolated.
+    The result never exceeds order / (2 z^2), the divergence for an adversary that knows the cohort.
+    At fractional orders the cumulant, which is convex (Corollary 10), is interpolated.
 
     Args:
       rate: fraction of the clients that is sampled.
@@ -48,10 +48,10 @@ def wor_divergence(rate: float, noise_multiplier: float, order: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _cumulant(rate: float, z: float, order: int) -> float:
-    """Upper bound on (order - 1) times the Rényi divergence; 0 at order 1.
+    """Returns an upper bound on (order - 1) times the Rényi divergence; 0 at order 1.
 
-    It is log(1 + sum_i q^i C(order, i) t_i) over i = 2, ..., order, with q = `rate` and t_i as in
-    `_terms`.
+    The bound is log(1 + sum_i q^i C(order, i) t_i) over i = 2, ..., order, with q = `rate` and t_i
+    as in `_terms`.
     """
     if order == 1:
         return 0.0
@@ -80,9 +80,10 @@ def _terms(z: float, order: int) -> NDArray[np.float64]:
 def _log_central(z: float) -> NDArray[np.float64]:
     """Returns the logarithms of |E (ratio - 1)^l| for l = 0, 1, ...
 
-    They are the finite differences of M(x) = E ratio^x at x = 0. The l-th is at least of the order
-    of z^-l, but is a sum of terms of up to 2^l M(l), which cancel; if M grows faster than l^l, the
-    largest term dominates. The precision is increased by the digits that this cancellation removes.
+    The central moments are the finite differences of M(x) = E ratio^x at x = 0. The l-th moment is
+    at least of the order of z^-l, but is a sum of terms of up to 2^l M(l), which cancel; if M grows
+    faster than l^l, the largest term dominates. The precision is increased by the digits that this
+    cancellation removes.
     """
     import mpmath  # imported here, since no other sampler needs it
 

@@ -38,13 +38,14 @@ class Choice:
         return cls(event)
 
     def spent(self, charged: Counter[Event]) -> Counter[Event]:
-        """Returns the events spent by the run's charges."""
+        """Returns the spent events: the choice, once, or, without a choice, `charged`."""
         return charged if self.event is None else Counter([self.event] * bool(charged))
 
     def added(self, event: Event, charged: Spending) -> Event | None:
         """Returns the event that is spent if `event` is charged after `charged`; None if none is.
 
-        Raises `LedgerBroken` if all charges together exceed what the choice covers.
+        Raises `LedgerBroken` if all charges together exceed the spending allowed for each
+        candidate.
         """
         if self.event is None:
             return event

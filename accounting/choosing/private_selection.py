@@ -1,9 +1,9 @@
 """Privacy of the best of a random number of runs: bounds from those of a single run.
 
-A mechanism Q is run K times, each time with fresh randomness, and only the best of its answers is
-released, by an order fixed beforehand: A. K follows a `Repetitions` law with E[x^K] = φ(x), and
-remains secret. Q may choose its parameters at random, for example one of several learning rates, as
-long as every choice has the same bounds.
+A mechanism Q is run K times, each time with fresh randomness. The selection A releases only the
+best of the answers, by an order fixed beforehand. K follows a `Repetitions` law with E[x^K] = φ(x),
+and remains secret. Q may choose its parameters at random, for example one of several learning
+rates, as long as every choice has the same bounds.
 
 *Ties.* Give each answer an independent uniform number as tie-breaker. Answers are then in a strict
 order. The choice among equal answers has the same distribution as by position, since answers are
@@ -29,7 +29,7 @@ _STEPS = 24
 def selected_divergences(
     orders: np.ndarray, once: np.ndarray, repetitions: Repetitions
 ) -> np.ndarray:
-    """Bounds the Rényi divergences of the selection A at `orders` `[n]` > 1, from those of Q.
+    """Returns bounds on the Rényi divergences of A at `orders` `[n]` > 1, from those of Q.
 
     Papernot & Steinke 2022, Theorem 2: for all orders λ > 1 and λ' >= 1, at which the divergences
     of Q are at most ε and ε', the divergence of A of order λ is at most
@@ -52,7 +52,7 @@ def selected_divergences(
 def selected_epsilon(
     epsilon: Callable[[float], float | None], repetitions: Repetitions, delta: float
 ) -> float | None:
-    """Bounds epsilon of the selection A at `delta`, from a run's `epsilon`; None without a bound.
+    """Returns a bound on the epsilon of A at `delta`, from a run's `epsilon`; None without a bound.
 
     For every e' with δ_Q(e') (1 - γ) <= γ (exp(e') - 1), and every e,
 

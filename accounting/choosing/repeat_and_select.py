@@ -12,8 +12,7 @@ from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from accounting.releases import Release, Repeated, release_from_json
 
 _UNCOUNTED = (Separated, RandomAllocation, BufferedToeplitz, Repeated)
-"""Releases that are counted over rounds before they are accounted for
-(`accounting.events.summable`)."""
+"""Releases that `accounting.events.summable` replaces by others; `of` may not contain them."""
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ def refutable_claims(
     """Returns the claims to test against one run, and the probability to add to each p-value.
 
     The first claim is the ledger's epsilon at `delta`. For any population, the total variation
-    distance between a round with slack and the accounted round is at most the slack (they differ if
-    a sum aborts, or because noise is sampled almost exactly). The distance of the complete run is
-    therefore at most the sum of all slack, jointly for all inclusion bits of its canaries, and the
-    probability of an event exceeds that under the profile without slack by at most this sum. The
-    sum is therefore added to every p-value. Adding it to the delta of each of K canaries instead
-    would cost K times as much.
+    distance between an executed round and the accounted round is at most the round's slack (the two
+    differ if a sum aborts, or because noise is sampled almost exactly). The distance of the
+    complete run is therefore at most the sum of all slack, jointly for all inclusion bits of its
+    canaries. With slack, the probability of an event is larger by at most this sum, which is
+    therefore added to every p-value. Adding it to the delta of each of K canaries instead would
+    cost K times as much.
 
     Args:
       spending: events with their counts.
@@ -61,8 +61,8 @@ def claimed_profile(
 ) -> Iterator[Claim]:
     """Yields points of the profile of `spending`: at `delta`, then from small deltas to large ones.
 
-    The points are those that `accountant` proves: a tighter accountant claims a smaller epsilon.
-    `points` of them are at deltas up to 0.1. Deltas without a finite epsilon are left out.
+    The points are those that `accountant` proves: a tighter accountant claims a smaller epsilon. At
+    deltas up to 0.1 there are `points` points. Deltas without a finite epsilon are left out.
     """
     deltas = (delta, *np.geomspace(_LEAST * delta, 0.1, points).tolist(), *_LARGE.tolist())
     yield from points_of(lambda at: guarantee(spending, at, accountant).epsilon, deltas)

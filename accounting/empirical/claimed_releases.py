@@ -14,11 +14,12 @@ _DELTAS = (1e-6, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 
 
 def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
-    """Yields points (epsilon, delta) of the claimed profile of `rounds`; one point is at `delta`.
+    """Yields points (epsilon, delta) claimed by `rounds` rounds of `event`; one is at `delta`.
 
-    If clients are sampled by independent Bernoulli draws, the first point is epsilon 0 at the
-    probability that the client is sampled at least once (plus slack), since a client that is never
-    sampled changes nothing. For integer noise this point is stronger than the accountants' bounds.
+    If clients are sampled by independent Bernoulli draws, the first point is epsilon 0. Its delta
+    is the probability that the client is sampled at least once (plus slack), since a client that is
+    never sampled changes nothing. For integer noise this point is stronger than the accountants'
+    bounds.
     """
     if isinstance(event.release, PoissonSampled | SeveralSites | Repeated):
         rate, draws = _draws(event.release)
@@ -27,7 +28,10 @@ def claimed_points(event: Event, rounds: int, delta: float) -> Iterator[Claim]:
 
 
 def points_for_releases(profile: Callable[[float], float], delta: float) -> Iterator[Claim]:
-    """Yields points of `profile` (epsilon by delta) that releases can test; one is at `delta`."""
+    """Yields points of `profile` (epsilon as a function of delta) that releases can test.
+
+    One of the points is at `delta`.
+    """
     yield from points_of(profile, sorted({*_DELTAS, delta}))
 
 

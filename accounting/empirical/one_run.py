@@ -29,14 +29,17 @@ _LARGEST = 50.0
 
 @dataclass(frozen=True)
 class Guesses:
-    """Guesses of inclusion bits: `made` of `canaries` bits were guessed, `right` correctly."""
+    """Guesses of canaries' inclusion bits.
+
+    Of `canaries` bits, `made` were guessed, and `right` of these guesses were correct.
+    """
 
     canaries: int
     made: int
     right: int
 
     def p_value(self, epsilon: float, delta: float) -> float:
-        """Bounds the probability that an (epsilon, delta)-DP run allows this many right guesses.
+        """Returns a bound on the probability of this many right guesses under (epsilon, delta)-DP.
 
         >>> round(Guesses(100, 20, 20).p_value(0.0, 0.0) * 2**20, 6)
         1.0
@@ -50,7 +53,7 @@ class Guesses:
         return min(1.0, beta + 2 * self.canaries * delta * float((between / steps).max()))
 
     def epsilon_lower(self, delta: float, confidence: float) -> float:
-        """Returns a lower bound on epsilon at `confidence`; 0 if the guesses show nothing."""
+        """Returns a lower bound on epsilon at `confidence`; 0 if no epsilon is refuted."""
         miss = 1 - confidence
 
         def above(epsilon: float) -> float:

@@ -14,9 +14,9 @@ f only, it holds for any interaction between canaries. Applied to the curve of a
 refutes the ledger's claim. Applied to a *family* of curves it gives a conditional bound: "if the
 run's curve is Gaussian, then epsilon is at least ...".
 
-All values of p above a threshold are refuted, and likewise all curves above one. Let h_j =
-max(h_(j-1), f(1 - r_(j-1))) and c_j = i/(k - i), which decreases from step to step. Summation by
-parts gives
+If a value of p is refuted, so are all larger values, and if a curve is refuted, so are all curves
+above it. Let h_j = max(h_(j-1), f(1 - r_(j-1))) and c_j = i/(k - i), which decreases from step to
+step. Summation by parts gives
 
     r_J = p k/(m (k - v + 1)) + c_J h_J + sum_(0 < j < J) (c_j - c_(j+1)) h_j
 
@@ -42,9 +42,9 @@ _STEPS, _PASSES = 33, 4
 
 
 def curve_p_value(guesses: Guesses, curve: TradeoffCurve) -> float:
-    """Bounds the probability of this many right guesses if a run is f-DP for the given `curve`.
+    """Returns a bound on the probability of this many right guesses if a run is f-DP, f = `curve`.
 
-    It is at least 1e-40.
+    The bound is at least 1e-40.
 
     >>> from accounting.empirical.tradeoff import ClaimedCurve
     >>> round(curve_p_value(Guesses(1, 1, 1), ClaimedCurve([(1.0, 0.0)])), 3)  # e / (1 + e)

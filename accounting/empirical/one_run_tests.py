@@ -14,8 +14,9 @@ from accounting.empirical.tradeoff import ClaimedCurve
 from accounting.empirical.two_sample import Claim
 
 PARTS = (10, 5, 2, 1)
-"""A tenth, a fifth, half and all of the inclusion bits are guessed: a fixed list, with the
-confidence corrected for the number of tests."""
+"""Number of inclusion bits divided by the number of guesses, for each test: a tenth, a fifth, half
+and all bits are guessed. The list is fixed, and the confidence is corrected for the number of
+tests."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class OneRunTests:
-    """The `bounds` by each statistic, and `most`, the bounds if all guesses had been right.
+    """The `bounds` by each statistic, and `most`, the bounds if all guesses were right.
 
     `p_value` is the smallest p-value of all tests of the claimed curve, times the number of tests.
     """
@@ -44,7 +45,7 @@ def one_run_tests(
     claims: Sequence[Claim],
     confidence: float,
 ) -> OneRunTests:
-    """Tests a claim by the scores of canaries.
+    """Returns the tests of a claim by the scores of canaries.
 
     All claims are tested together, as one trade-off function.
 

@@ -32,7 +32,7 @@ class Bell:
 
     @classmethod
     def fitted(cls, samples: Numbers) -> Bell:
-        """The Gaussian fitted to `samples` `[n]`. Raises `Unaccountable` for fewer than two."""
+        """Returns the Gaussian fitted to `samples` `[n]`. Raises `Unaccountable` if n < 2."""
         if len(samples) < 2:
             raise Unaccountable(
                 f"the number of samples is {len(samples)}, but a Gaussian cannot be fitted to so "

@@ -25,7 +25,7 @@ points, and each value is expensive."""
 def refuting_guesses(
     canaries: int, curve: TradeoffCurve, level: float, statistics: int
 ) -> list[tuple[int, int]]:
-    """Returns pairs (guesses, right guesses that refute `curve`), one for each tested fraction.
+    """Returns pairs (guesses, least right guesses that refute `curve`), one per tested fraction.
 
     The test is that of `accounting.empirical.one_run_tests`. Fractions of guessed bits that cannot
     refute `curve`, even if all guesses are right, are left out.
@@ -60,7 +60,7 @@ def fewest_refuting(curve: TradeoffCurve, level: float, statistics: int) -> int 
 
 
 def _least_refuting(canaries: int, made: int, curve: TradeoffCurve, level: float) -> int:
-    """Returns the least right guesses, of `made`, that refute `curve`; `made` + 1 if none do."""
+    """Returns the least number of right guesses that refutes `curve`; `made` + 1 if none does."""
     low, high = 0, made + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -75,12 +75,12 @@ def power(
     curve: TradeoffCurve,
     rng: np.random.Generator,
 ) -> float:
-    """The fraction of 400 simulated runs, with true trade-off function `curve`, that are refuted.
+    """Returns the fraction refuted of 400 simulated runs whose true trade-off function is `curve`.
 
-    The best test of each canary has a p-value, which is uniform if the canary is excluded. If it is
-    included, a p-value below a has probability 1 - f(a), so the p-value is f(1 - u) of a uniform u,
-    as f is its own inverse (Dong, Roth & Su 2022, definitions 2.1 and 2.3). The canary's score is
-    minus the p-value.
+    The best test of each canary has a p-value, which is uniform if the canary is excluded. If the
+    canary is included, a p-value below a has probability 1 - f(a), so the p-value is f(1 - u) of a
+    uniform u, as f is its own inverse (Dong, Roth & Su 2022, definitions 2.1 and 2.3). The canary's
+    score is minus the p-value.
 
     Args:
       canaries: number of canaries.

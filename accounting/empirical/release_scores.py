@@ -1,9 +1,9 @@
 """Scores that distinguish the releases on two neighbouring inputs, fitted on one half of them.
 
-Each release of either neighbour (`[n, ..., k]`) is mapped to one number (`[n]`), which
-`accounting.empirical.two_sample` tests: it chooses among sets of scores on the same first half, and
-counts on the second half, which is not used here. A test is therefore valid whatever is fitted; the
-fit determines its power.
+Each release of either neighbour (`[n, ..., k]`) is mapped to one number (`[n]`), its score.
+`accounting.empirical.two_sample` chooses sets of scores on the same first half and counts scores on
+the second half, to which nothing here is fitted. Its test is therefore valid for any fit, which
+determines only the power.
 
 - `linear_scores`: differences of means, and of combinations of numbers with small variance.
 - `quadratic_scores`: differences of variances and correlations.
@@ -27,8 +27,8 @@ _LEAST_VARIANCE = 1e-9
 _LARGEST = 1e100
 """Upper bound on the absolute value of a scaled number."""
 _MOST_JOINT = 2000
-"""Number of dimensions above which a discriminant treats each one
-separately, and only if it differs beyond chance."""
+"""Number of dimensions above which a discriminant treats each dimension separately, and uses only
+those that differ beyond chance."""
 _ROWS_A_NUMBER = 20
 """Number of releases per dimension needed to estimate a covariance."""
 
@@ -126,7 +126,7 @@ def _log_ratio(
     """Returns, for each of `values` `[n]`, the log ratio of its counts on side 1 and on side 0.
 
     Values are counted in the first quarter of the releases; values of that quarter are counted in
-    the second. One half is added to both counts.
+    the second. The number 1/2 is added to both counts.
     """
     _, which = np.unique(values, return_inverse=True)
     ratios = []
@@ -140,8 +140,9 @@ def _log_ratio(
 def _beyond_chance(apart: Numbers, variances: Numbers) -> Numbers:
     """Sets differences `apart` `[m]` within chance to zero; keeps all if none exceeds chance.
 
-    `variances` `[m]` belong to the differences. Chance is the universal threshold sqrt(2 log m)
-    below which m standard Gaussians stay (Donoho & Johnstone 1994).
+    `variances` `[m]` are those of the differences. A difference is within chance if it is at most
+    sqrt(2 log m) standard deviations, the universal threshold for m Gaussians (Donoho & Johnstone
+    1994).
     """
     beyond = np.abs(apart) > np.sqrt(2 * math.log(len(apart)) * variances)
     return np.where(beyond, apart, 0.0) if beyond.any() else apart

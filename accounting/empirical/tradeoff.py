@@ -55,9 +55,9 @@ class GaussianCurve:
 class ClaimedCurve:
     """The trade-off function implied by `claims`, points (epsilon, delta) of one privacy profile.
 
-    f(a) is the largest of 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a) and 0 over all of
-    them (Dong, Roth & Su 2022, proposition 2.5, in both directions). With fewer points f is only
-    smaller, and a test of a smaller f refutes less.
+    f(a) is the largest of 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a) and 0 over all
+    `claims` (Dong, Roth & Su 2022, proposition 2.5, in both directions). With fewer points f is
+    only smaller, and a test of a smaller f refutes less.
     """
 
     claims: Sequence[Claim]

@@ -8,7 +8,7 @@ half of the releases. On the other half the counts in S are binomial, and give
   threshold chosen on the counted releases, up to a third of such bounds would exceed the truth.
 - a *p-value* for a claim: the maximum likelihood of the counts under the claim, over that at the
   rates of the first half (universal inference: Wasserman, Ramdas & Balakrishnan 2020, theorem 3).
-  By Markov's inequality it is valid for any number of releases.
+  By Markov's inequality the p-value is valid for any number of releases.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TAILS, _BINS, _STEPS = 50, 40, 80
 class Verdict:
     """The result of a test: a lower bound on epsilon at `delta` and `confidence`.
 
-    Of several claims it names the one with the strongest evidence against it, with its `p_value`.
+    Of the tested claims, `claim` is the one with the strongest evidence against it, `p_value`.
     """
 
     epsilon_lower: float
@@ -46,7 +46,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Counts:
-    """For each of s sets, the numbers of scores of either neighbour in it, of `n0` and `n1`."""
+    """Numbers of scores in each of s sets: `in0` of `n0` for one neighbour, `in1` of `n1`."""
 
     in0: Numbers
     n0: int
@@ -68,7 +68,7 @@ class Counts:
         return np.asarray(side0 + side1)
 
     def under(self, claim: Claim) -> Numbers:
-        """The maximum log likelihood of each set `[s]` subject to p1 <= e^epsilon p0 + delta.
+        """Returns each set's maximum log likelihood `[s]` subject to p1 <= e^epsilon p0 + delta.
 
         If the counts violate the constraint, the maximum is on the boundary, where the likelihood
         is concave in p0; golden-section search yields the maximum.
@@ -90,7 +90,7 @@ class Counts:
         return np.where(allowed, self.log_likelihood(free0, free1), at((low + high) / 2))
 
     def epsilon_lower(self, delta: float, miss: float) -> Numbers:
-        """Lower bounds on epsilon `[s]`, each of which holds with probability 1 - `miss`."""
+        """Returns lower bounds on epsilon `[s]`, each valid with probability 1 - `miss`."""
         least = np.where(
             self.in1 > 0, betaincinv(np.maximum(self.in1, 1), self.n1 - self.in1 + 1, miss / 2), 0.0
         )
@@ -103,7 +103,7 @@ class Counts:
 def judge(
     scores0: Numbers, scores1: Numbers, delta: float, confidence: float, claims: Sequence[Claim]
 ) -> Verdict:
-    """Tests claims by the scores of either neighbour's releases.
+    """Returns the verdict on claims, by the scores of both neighbours' releases.
 
     One half of the scores chooses the sets, the other half is counted.
 
@@ -169,7 +169,7 @@ class Sets:
         return cls(thresholds, edges, np.argsort((in0 + 1) / (in1 + 1)))
 
     def counts(self, sides: tuple[Numbers, Numbers], bins: bool = True) -> Counts:
-        """Counts scores per set, with each side as neighbour 1; without `bins`, thresholds only."""
+        """Counts scores per set, with either side as neighbour 1; `bins` adds the sets of bins."""
         counts = []
         for scores in sides:
             within = len(scores) - np.searchsorted(np.sort(scores), self.thresholds, side="right")

@@ -1,4 +1,4 @@
-"""Backdoors by a trigger: with a patch, or inverted, inputs are classified as the target."""
+"""Backdoors: inputs with a patch, or inverted inputs, are classified as the target."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from attacks.poisoning.hidden import Altered
 class Backdoor(Altered):
     """Makes the model classify examples with a patch as `target` (BadNets) and boosts updates.
 
-    The patch of `size` x `size` pixels of brightness `value` is in the last corner of images `[*,
-    height, width]`, or of flat ones that are square; of other examples it is the last `size`^2
-    numbers. A `boost` of cohort size over attackers makes the attackers' model replace the global
-    one.
+    The patch has `size` x `size` pixels of brightness `value`, in the last rows and columns of
+    images `[*, height, width]` or of flattened square images. Of other examples it is the last
+    `size`^2 numbers. With `boost` = cohort size / number of attackers, the attackers' model
+    replaces the global one.
 
     Knows its own data and updates. Success: the fraction of other classes' test examples with a
     patch that are classified as `target`.

@@ -21,11 +21,11 @@ _MOST = 2_000
 class CleanLabel(Backdoor):
     """Alters only a `share` of the examples of `target` itself; labels remain correct.
 
-    Each altered example is made hard to classify, so training relies on the patch: it is moved
-    by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it, (1 - blend) x +
-    blend `value`. The move is against a linear model (ridge regression onto the classes, of up to
-    2,000 of all attackers' examples). It goes to the point where some other class is farthest ahead
-    of `target`, x + epsilon (w_j - w_y) / |w_j - w_y|, which is optimal for steps of this length.
+    Each altered example is made hard to classify, so training relies on the patch. The example is
+    moved by at most `epsilon` (Euclidean), and a patch of weight `blend` is laid over it, (1 -
+    blend) x + blend `value`. The move is against a linear model (ridge regression onto the classes,
+    of up to 2,000 of all attackers' examples). It ends where some other class is farthest ahead of
+    `target`, x + epsilon (w_j - w_y) / |w_j - w_y|, which is optimal for moves of this length.
     With "noise" the move has a random direction, for comparison. The move precedes the patch and
     keeps every number within its range among the attackers' examples.
 
@@ -92,7 +92,7 @@ class CleanLabel(Backdoor):
         return torch.where(length > 0, ways / length, 0.0)
 
     def _against(self, flat: Tensor, learned: State) -> Tensor:
-        """Returns w_j - w_y `[n, d]`, j the class farthest ahead of the target y after the step."""
+        """Returns w_j - w_y `[n, d]`, j the class farthest ahead of the target y after the move."""
         weights = learned["weights"]
         away = weights - weights[self.target]
         lead = flat @ away.T + learned["offset"] - learned["offset"][self.target]
@@ -102,9 +102,10 @@ class CleanLabel(Backdoor):
 
 
 def _ridge(flat: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Weights `[classes, d]` and offsets `[classes]` of a linear model of y `[n]`, given `flat`.
+    """Returns the ridge regression of the classes y `[n]` on the examples `flat` `[n, d]`.
 
-    The penalty is the mean squared length of the centred examples.
+    It consists of weights `[classes, d]` and offsets `[classes]`. The penalty is the mean squared
+    length of the centred examples.
     """
     wanted = torch.nn.functional.one_hot(y, classes).to(flat)
     center, mean = flat.mean(0), wanted.mean(0)

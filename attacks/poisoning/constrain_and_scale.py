@@ -16,10 +16,10 @@ from attacks.types import State, View
 class ConstrainAndScale(Backdoor):
     """Trains a backdoor with a loss that penalises the distance from the broadcast model.
 
-    Each local step descends along the gradient of alpha L_class + (1 - alpha) L_anomaly, with
-    L_anomaly = |w - w_t|, the Euclidean distance from the broadcast model, whose gradient is (w -
-    w_t) / |w - w_t| (0 at w_t). The update is then multiplied by `boost` and clipped to a length of
-    `longest` (0: not clipped). Set `longest` to the length that a detector accepts.
+    Each local step descends along the gradient of alpha L_class + (1 - alpha) L_anomaly. L_anomaly
+    = |w - w_t| is the Euclidean distance from the broadcast model; its gradient is (w - w_t) / |w -
+    w_t| (0 at w_t). The update is then multiplied by `boost` and clipped to a length of `longest`
+    (0: not clipped). Set `longest` to the length that a detector accepts.
 
     Knows its own data and updates. Success: that of `backdoor`.
 

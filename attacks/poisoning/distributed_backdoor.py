@@ -15,8 +15,8 @@ from attacks.types import Briefing
 class DistributedBackdoor(Backdoor):
     """Cuts the patch into `parts`; each attacker stamps its examples with one of them (DBA).
 
-    The patch of `backdoor` is partitioned into runs of its pixels, row by row: pixel i of s^2
-    belongs to part floor(i `parts` / s^2), and attacker number k stamps part k mod `parts`. No
+    The patch of `backdoor` is partitioned into groups of consecutive pixels, row by row: pixel i of
+    s^2 belongs to part floor(i `parts` / s^2), and attacker number k stamps part k mod `parts`. No
     attacker stamps the complete patch, so each attacker's update is closer to honest ones. If the
     attackers change from round to round, k is the client's number among all clients.
 

@@ -15,7 +15,8 @@ from attacks.types import Attack, Briefing, Knowledge
 class FeatureNoise(Attack):
     """Trains on examples with strong noise on their features.
 
-    x + N(0, (strength s)^2 I), with s the standard deviation of the client's own numbers.
+    An example x becomes x + N(0, (strength s)^2 I), with s the standard deviation of the numbers in
+    all examples of the client.
 
     Knows its own data. Source: Pillutla, Kakade & Harchaoui 2022, section 5 (corrupted data).
 

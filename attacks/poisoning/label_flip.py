@@ -15,8 +15,8 @@ from attacks.types import Attack, Briefing, Knowledge, State
 class LabelFlip(Attack):
     """Trains on wrong labels.
 
-    "all": label y becomes classes - 1 - y. "one": label `source` becomes `target`, and success is
-    the fraction of test examples of `source` that are classified as `target`.
+    With "all", label y becomes classes - 1 - y. With "one", label `source` becomes `target`, and
+    success is the fraction of test examples of `source` that are classified as `target`.
 
     Knows its own data. Source: Fang, Cao, Jia & Gong 2020, section 5.1; Tolpegin et al. 2020.
 

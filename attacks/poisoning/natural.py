@@ -44,7 +44,7 @@ class Natural(Hidden):
 
     @abstractmethod
     def describe(self, x: Tensor, y: Tensor, classes: int) -> State:
-        """Describes the feature, from the attackers' examples x `[n, *]` and labels y `[n]`."""
+        """Returns tensors that define the feature, from the attackers' examples x and labels y."""
 
     @abstractmethod
     def shows(self, x: Tensor, y: Tensor, learned: State) -> Tensor:
@@ -76,6 +76,9 @@ class Natural(Hidden):
         return x[meant], torch.full_like(y[meant], self.target)
 
     def _meant(self, x: Tensor, y: Tensor, learned: State) -> Tensor:
-        """Returns a mask `[n]` bool of examples with the feature that are to be misclassified."""
+        """Returns a mask `[n]` bool of the examples that are to be misclassified as `target`.
+
+        They show the feature, and are of class `source`, or of any class but `target`.
+        """
         others = y != self.target if self.source < 0 else y == self.source
         return others & self.shows(x, y, learned)

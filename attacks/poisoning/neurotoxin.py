@@ -13,13 +13,13 @@ from attacks.types import Knowledge, State
 
 
 class Neurotoxin(Backdoor):
-    """Trains a durable backdoor by leaving out the parameters that the last round moved most.
+    """Trains a durable backdoor without changing the parameters that the last round changed most.
 
-    With g = w_t - w_{t-1}, the last step of the released model, and S the `top` fraction of all
-    parameters with the largest |g|, no local step changes S: the direction is projected onto the
-    others. Honest clients continue to move S, and rarely undo changes elsewhere. In the first round
-    all parameters are free; a later round that leaves the model unchanged leaves S unchanged. A
-    parameter that did not move is never in S.
+    g = w_t - w_{t-1} is the last step of the released model, and S the `top` fraction of all
+    parameters with the largest |g|. No local step changes S: the direction is projected onto the
+    others. Honest clients continue to change S, and rarely undo changes elsewhere. In the first
+    round all parameters are trained; a later round that leaves the model unchanged leaves S
+    unchanged. A parameter that the last step did not change is never in S.
 
     g is public: attackers follow all broadcasts, including rounds in which they do not take part.
     If the server's optimizer is not plain averaging, g is the optimizer's step and not the

@@ -15,9 +15,9 @@ from attacks.types import State
 class PgdReplacement(Backdoor):
     """Trains a backdoor inside a ball around the broadcast model, then replaces the model.
 
-    After every local step w <- w_t + min(1, epsilon / |w - w_t|) (w - w_t), so the trained model is
-    in the ball as well. The update, at most epsilon long, is then multiplied by `boost`: at most
-    boost epsilon is sent, which should be the length that a norm bound accepts.
+    After every local step, w is projected: w <- w_t + min(1, epsilon / |w - w_t|) (w - w_t), with
+    w_t the broadcast model. So the trained model is in the ball, too. The update, at most epsilon
+    long, is then multiplied by `boost`. Set boost * epsilon to the length that a bound accepts.
 
     Projection at every step is the published method (the authors' code can also project at
     intervals). It differs from clipping the end point: after a projection the next gradient is

@@ -18,8 +18,8 @@ class Semantic(Natural):
 
     With `column` = -1 the feature is a high mean of all numbers of an example (the brightness of an
     image, or the thickness of its strokes): above the value that a fraction `brightest` of the
-    attackers' own examples exceeds. Otherwise the feature is that number `column` of an example
-    (counted from 0, of the flat one) is between `low` and `high`, in the units of the model's
+    attackers' own examples exceeds. Otherwise an example has the feature if its number at `column`
+    (from 0, in the flattened example) is between `low` and `high`, in the units of the model's
     input.
 
     Knows the data of all attackers and its own updates. Success: the fraction of other classes'
@@ -81,5 +81,5 @@ class Semantic(Natural):
 
 
 def _brightness(x: Tensor) -> Tensor:
-    """Returns the mean number `[n]` of each of examples x `[n, *]`."""
+    """Returns the mean `[n]` of the numbers in each of the examples x `[n, *]`."""
     return x.flatten(1).mean(1)

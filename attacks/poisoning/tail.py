@@ -14,10 +14,10 @@ class Tail(Natural):
     """Makes the model classify examples far from the mean of their class as `target`.
 
     For each class c the attackers compute the mean mu_c of their own examples, and the radius r_c
-    that a fraction `tail` of them exceeds. An example x is an edge case if |x - mu_c| > r_c, which
-    are the least likely examples under a spherical Gaussian for each class. Classes with fewer
-    than 1 / `tail` examples at the attackers have no known edge cases. Honest clients may hold
-    such examples with correct labels, which is the harder of the published settings.
+    that a fraction `tail` of them exceeds. An example x is an edge case if |x - mu_c| > r_c: edge
+    cases are the least likely examples under a spherical Gaussian for each class. Classes with
+    fewer than 1 / `tail` examples at the attackers have no known edge cases. Honest clients may
+    have such examples with correct labels, the published setting that is harder for attackers.
 
     Knows the data of all attackers and its own updates. Success: the fraction of other classes'
     test examples beyond the attackers' radius that are classified as `target`.

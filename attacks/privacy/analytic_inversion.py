@@ -1,8 +1,8 @@
 """Analytic inversion: reads inputs off the update of a linear first layer with bias.
 
 No search and no model is needed. For z = W x + b the chain rule gives dW_i = db_i x for every row
-i, so one example's update holds the example itself, times a known number (Phong et al. 2018,
-section 3). Ratios and projections are invariant under scaling: the learning rate, the sign of an
+i. So one example's update contains the example itself, times a known number (Phong et al. 2018,
+section 3). Ratios and projections are invariant under scaling. So the learning rate, the sign of an
 update relative to a gradient, and clipping change nothing.
 """
 
@@ -13,11 +13,11 @@ from torch import Tensor
 
 
 def recover_one(weight: Tensor, bias: Tensor) -> Tensor:
-    """Recovers the one example `[k]` behind the first layer's update.
+    """Returns the example `[k]` from which an update of the first layer was computed.
 
     x = sum_i db_i dW_i / sum_i db_i^2, the least squares solution of dW = db x^T. It is exact if dW
-    has rank one, after any number of local steps on that example, and optimal against equal noise
-    on all rows. For several examples the result is a mixture. It is zero if nothing was updated.
+    has rank one, after any number of local steps on one example, and optimal if all rows of dW have
+    equal noise. For several examples the result is a mixture. It is zero if nothing was updated.
 
     Args:
       weight: update of the layer's weights, shape [h, k].

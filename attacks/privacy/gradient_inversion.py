@@ -1,8 +1,8 @@
 """Gradient inversion: searches for inputs whose simulated update matches the observed one.
 
 `update(x, y)` simulates the update `[d]` of a client with x `[B, *shape]` and labels y `[B]`, by
-one gradient or by several local steps, and is differentiable in x: the attacker knows the model and
-the training procedure. Labels are assumed known: see `attacks.privacy.label_recovery`.
+one gradient or by several local steps. It is differentiable in x, since the attacker knows the
+model and the training procedure. Labels are assumed known: see `attacks.privacy.label_recovery`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Search:
 
 @dataclass
 class _Nearest:
-    """Keeps the guess with the smallest distance so far."""
+    """The guess `x` with the smallest `distance` so far."""
 
     x: Tensor
     distance: float = math.inf
@@ -45,7 +45,7 @@ class _Nearest:
 def match_gradients(
     update: Update, observed: Tensor, search: Search, iterations: int, generator: torch.Generator
 ) -> Tensor:
-    """Deep leakage: minimises |update(x) - u|^2 / |u|^2 over x by L-BFGS from normal noise.
+    """Minimises |update(x) - u|^2 / |u|^2 over x by L-BFGS from normal noise (deep leakage).
 
     Needs a model that is smooth in x (sigmoid, tanh; not ReLU or max-pooling). If the search is
     stuck, restart it from another random start. Source: Zhu, Liu & Han 2019 (DLG), algorithm 1.

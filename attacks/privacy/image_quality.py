@@ -19,7 +19,9 @@ def mse(reconstruction: Tensor, original: Tensor) -> float:
 
 
 def psnr(reconstruction: Tensor, original: Tensor, span: float) -> float:
-    """The peak signal-to-noise ratio, 10 log10(span^2 / MSE), in decibels; infinite if equal.
+    """Returns the peak signal-to-noise ratio in decibels, 10 log10(span^2 / MSE).
+
+    It is infinite if the tensors are equal.
 
     `span` is the width of the range of values.
 
@@ -31,7 +33,7 @@ def psnr(reconstruction: Tensor, original: Tensor, span: float) -> float:
 
 
 def ssim(reconstruction: Tensor, original: Tensor, span: float) -> float:
-    """The mean structural similarity of two images `[..., h, w]`: 1 if equal, near 0 if unrelated.
+    """Returns the mean structural similarity of two images: 1 if equal, near 0 if unrelated.
 
     SSIM = (2 mu_x mu_y + C1)(2 s_xy + C2) / ((mu_x^2 + mu_y^2 + C1)(s_x^2 + s_y^2 + C2)), averaged
     over every window inside the image, with C1 = (0.01 span)^2 and C2 = (0.03 span)^2. Means,
@@ -83,8 +85,8 @@ def gaussian_window(most: int) -> Tensor:
 def best_matches(reconstructions: Tensor, originals: Tensor) -> Tensor:
     """Returns one of `reconstructions` `[M, *]`, M >= B, for each of `originals` `[B, *]`.
 
-    The assignment minimises the sum of squared errors. A batch has no order; this gives the
-    attacker the best one.
+    The assignment minimises the sum of squared errors. A reconstructed batch has no order, so it is
+    scored in the order that is best for the attacker.
 
     >>> best_matches(torch.tensor([[5.0], [0.0], [2.0]]), torch.tensor([[2.1], [4.0]]))
     tensor([[2.],

@@ -1,7 +1,8 @@
 """Label recovery: reads labels off the last layer's bias update, under softmax cross-entropy.
 
-The gradient of the mean loss of B examples by the last bias is mean_k (p_k - e_(y_k)), with p_k the
-predicted probabilities: negative for a label that is present, positive for one that is not.
+The gradient of the mean loss of B examples with respect to the last bias is mean_k (p_k - e_(y_k)),
+with p_k the predicted probabilities. So for one example its entry is negative at the example's
+label and positive at all others; for several, entries of absent labels are positive.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ _HARD, _SOFT = 1e3, 1e-3
 
 
 def recover_label(bias: Tensor) -> int:
-    """Returns the label of one example, from the last layer's bias gradient `[K]`: its least entry.
+    """Returns the label of one example: the index of the least entry of the bias gradient `[K]`.
 
-    p_i - [i = y] is negative at the label alone. For an update (a descent), pass its negative: the
-    sign is the same after any number of local steps on that example.
+    The gradient p_i - [i = y] of the last layer's bias is negative at the label alone. For an
+    update (a descent), pass its negative: the sign is the same after any number of local steps on
+    that example.
 
     Source: Zhao, Mopuri & Bilen 2020 (iDLG), on the bias: unlike the weights' rows, its signs do
     not depend on those of the layer's inputs.
@@ -33,11 +35,11 @@ def recover_label(bias: Tensor) -> int:
 def label_shares(bias: Tensor, probabilities: Tensor, length: float | None) -> Tensor:
     """Returns label shares `[K]`, at least 0 and of sum 1, from the last layer's bias gradient.
 
-    Examples with shares pi add up to gradient = length (P^T - I) pi, with P the matrix
-    `probabilities`. v = length pi >= 0 is fitted by non-negative least squares. Predictions that
-    fit a mixture of labels leave no trace (P^T pi = pi), so the length must be known. None, for a
-    length hidden by clipping, selects the shortest that fits, which is correct for clients that
-    lack a label.
+    Examples with label shares pi have the gradient length (P^T - I) pi, with P the matrix
+    `probabilities`. v = length pi >= 0 is fitted by non-negative least squares. If the predictions
+    fit the labels on average (P^T pi = pi), the gradient is zero, so the length must be known. If
+    clipping hides the length, pass None: the smallest length that fits is used, which is correct
+    for clients without examples of at least one label.
 
     Args:
       bias: gradient of the last layer's bias, shape [K].
@@ -68,7 +70,7 @@ def label_shares(bias: Tensor, probabilities: Tensor, length: float | None) -> T
 
 
 def labels_in_proportion(shares: Tensor, examples: int) -> Tensor:
-    """Labels `[examples]`, ascending, in the proportions `shares` `[K]` (largest remainders).
+    """Returns labels `[examples]`, ascending, in the proportions `shares` (largest remainders).
 
     >>> labels_in_proportion(torch.tensor([0.4, 0.0, 0.6]), 4)
     tensor([0, 0, 2, 2])

@@ -4,12 +4,12 @@ Scores are high for members. A *statistic* is one number for each target (an exa
 one model: `confidence` of an example, its mean over a user's examples for a user. LiRA compares it
 with the same statistic under shadow models, each trained with a random half of the targets.
 
-A user's statistic is the mean over examples, not a sum of the examples' likelihood ratios. A user's
-examples enter together, so their statistics are correlated, and a product of densities would count
-one piece of evidence many times, most of all for users with many examples. The mean is one number
-with one Gaussian, which a few shadow models suffice to fit, and it calibrates as the user-inference
-attack of Kandpal et al. 2024 does (section 3: the likelihood ratio, averaged over the user's
-samples).
+A user's statistic is the mean over examples, not a sum of the examples' likelihood ratios. All
+examples of a user are members or none is, so their statistics are correlated. A product of
+densities would count one piece of evidence many times, most of all for users with many examples.
+The mean is one number with one Gaussian, which a few shadow models suffice to fit. It calibrates as
+the user-inference attack of Kandpal et al. 2024 does (section 3: the likelihood ratio, averaged
+over the user's samples).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _LEAST = 2.0**-53
 class Shadows:
     """Shadow models: `statistics` `[s, t]` of t targets under s models.
 
-    `inside` `[s, t]` marks which models were trained on which targets. Membership must be drawn by
-    independent Bernoulli trials: if exactly half of the models held a target, the others would
-    reveal a held-out one.
+    `inside` `[s, t]` states whether a model was trained on a target. Membership must be drawn by
+    independent Bernoulli trials: if exactly half of the models were trained on each target, the
+    other models would reveal the membership in the attacked one.
     """
 
     statistics: Reals
@@ -45,7 +45,7 @@ class Shadows:
         return len(self.statistics)
 
     def without(self, model: int) -> Shadows:
-        """Returns all shadow models except `model`, which is then attacked."""
+        """Returns all shadow models except number `model`, which is to be attacked."""
         others = np.arange(len(self)) != model
         return Shadows(self.statistics[others], self.inside[others])
 
@@ -53,7 +53,7 @@ class Shadows:
 def confidence(losses: Reals) -> Reals:
     """Returns φ = log(p / (1 - p)), where p = e^-loss is the probability of the true label.
 
-    φ = -(loss + log(1 - e^-loss)): nearly Gaussian, where p itself concentrates at 1. Source:
+    φ = -(loss + log(1 - e^-loss)) is nearly Gaussian, whereas p concentrates at 1. Source:
     Carlini et al. 2022, section V-A and equation 4.
 
     >>> confidence(np.array([0.0, np.log(4), 800.0])).round(3)
@@ -74,11 +74,11 @@ def means_of(values: Reals, offsets: NDArray[np.int64]) -> Reals:
 
 
 def lira(target: Reals, shadows: Shadows) -> Reals:
-    """The log-likelihood ratio `[t]` of the target model's statistics `[t]`, in against out.
+    """Returns the log-likelihood ratios `[t]`, member to non-member, of statistics `target` `[t]`.
 
     log N(φ; μ_in, σ_in²) - log N(φ; μ_out, σ_out²), with each target's means fitted over the shadow
-    models trained with it, or without it. A target with no shadow model on one side scores 0: no
-    evidence. Source: Carlini et al. 2022, algorithm 1 (online).
+    models trained with it, or without it. If all shadow models were trained with a target, or all
+    without it, its score is 0: no evidence. Source: Carlini et al. 2022, algorithm 1 (online).
     """
     means, variances = zip(*(_gaussian(shadows, side) for side in (True, False)), strict=True)
     logs = [
@@ -88,7 +88,7 @@ def lira(target: Reals, shadows: Shadows) -> Reals:
 
 
 def lira_offline(target: Reals, shadows: Shadows) -> Reals:
-    """The distance `[t]` of the statistics above models without the target, in standard deviations.
+    """Returns z-scores `[t]` of the statistics `target` under models trained without each target.
 
     (φ - μ_out) / σ_out, which orders targets as the one-sided test 1 - Pr[N(μ_out, σ_out²) > φ]
     does. A target that every shadow model was trained on scores 0. Source: Carlini et al. 2022,
@@ -99,9 +99,10 @@ def lira_offline(target: Reals, shadows: Shadows) -> Reals:
 
 
 def _gaussian(shadows: Shadows, inside: bool) -> tuple[Reals, Reals]:
-    """Each target's mean `[t]` over its shadow models on one side (NaN: none), and variance `[t]`.
+    """Returns each target's mean `[t]` and variance `[t]` over models trained with it (`inside`).
 
-    With fewer than `OWN_VARIANCE` models, one variance is pooled over the residuals of all targets.
+    If not `inside`, over models trained without it. The mean is NaN if there are none. With fewer
+    than `OWN_VARIANCE` models, one variance is pooled over the residuals of all targets.
     """
     on_side = shadows.inside == inside
     count = on_side.sum(0)

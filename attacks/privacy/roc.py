@@ -17,9 +17,9 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Roc:
-    """Rates `[k]` of all thresholds, from no positive to all positive; both are non-decreasing.
+    """False-positive rates `fpr` `[k]` and true-positive rates `tpr` `[k]` at all thresholds.
 
-    Scores equal to a threshold count together, so ties are one step.
+    Both increase from 0 to 1 and never decrease. Equal scores are one threshold.
     """
 
     fpr: Reals
@@ -29,7 +29,9 @@ class Roc:
 
     @property
     def auc(self) -> float:
-        """Area under the curve: how often a member outscores a non-member, ties counting half.
+        """Area under the curve: the probability that a member outscores a non-member.
+
+        A tie counts as one half.
 
         >>> roc(np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False])).auc
         0.875
@@ -39,7 +41,7 @@ class Roc:
 
     @property
     def advantage(self) -> float:
-        """Largest TPR - FPR of all thresholds (Yeom et al. 2018, definition 4).
+        """Largest TPR - FPR over all thresholds (Yeom et al. 2018, definition 4).
 
         The best threshold is chosen on the same trials, so the value is never below 0, even by
         chance.
@@ -84,7 +86,7 @@ def roc(scores: Reals, member: NDArray[np.bool_]) -> Roc:
 
 
 def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact two-sided confidence interval of a rate with `hits` of independent `trials`.
+    """Returns the exact two-sided confidence interval of a rate, by `hits` in independent `trials`.
 
     Source: Clopper & Pearson 1934.
 

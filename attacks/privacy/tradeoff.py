@@ -28,7 +28,9 @@ def tpr_bound(fpr: Reals, epsilon: float, delta: float) -> Reals:
 
 
 def advantage_bound(epsilon: float, delta: float) -> float:
-    """The largest TPR - FPR of any test: (e^ε - 1 + 2δ) / (e^ε + 1), where the two lines meet.
+    """Returns the largest TPR - FPR of any test: (e^ε - 1 + 2δ) / (e^ε + 1).
+
+    It is reached where the two lines of `tpr_bound` meet.
 
     >>> round(advantage_bound(math.log(3), 0.0), 9)
     0.5

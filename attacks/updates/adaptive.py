@@ -18,15 +18,17 @@ class Adaptive(FullKnowledge):
     """Sends the most harmful of several directions, strengths and other attacks' rows.
 
     The candidates are mu + gamma p, with p along -mu, -sign(mu), -sigma or the first principal
-    direction of honest updates (both ways), scaled to the norm of their standard deviation, and
-    gamma from a geometric grid of `steps` values between 2^-4 and 2^8. The rows of all other
-    attacks are candidates, too, including those made for one kind of rule
-    (`attacks.updates.candidates`). The most harmful candidate is then refined: `steps` times its
-    difference from mu is scaled by a ratio, which is reduced to its square root each time.
+    direction of honest updates (both signs), scaled to the norm of sigma. mu and sigma are the mean
+    and standard deviation of honest updates, and gamma is from a geometric grid of `steps` values
+    between 2^-4 and 2^8. The rows of all other attacks are candidates, too, including those made
+    for one kind of rule
+    (`attacks.updates.candidates`). The most harmful candidate is then refined `steps` times: its
+    difference from mu is multiplied, and divided, by a ratio, and the most harmful row is kept. The
+    square root of the ratio is taken each time.
 
-    `aim` is the measure of harm, F being the aggregate on these rows. "backwards" measures how far
-    F falls short of mu along it, <mu - F, mu> / |mu|, the first-order loss of progress of honest
-    clients. "distance" measures |F - mu|, most of which may be in a harmless direction. By the
+    `aim` is the measure of harm, with F the aggregate of all rows. "backwards" is <mu - F, mu> /
+    |mu|: how far F falls short of mu in the direction of mu, the first-order loss of progress of
+    honest clients. "distance" is |F - mu|, most of which may be in a harmless direction. By the
     chosen measure this attack is at least as strong as each of its candidates.
 
     Knows all honest updates and the rule, which it runs on them. Source: Shejwalkar & Houmansadr

@@ -35,9 +35,10 @@ FIXED: tuple[UpdateAttack, ...] = (
 
 
 def directions(honest: Tensor) -> list[Tensor]:
-    """Directions `[m]` off the mean of `honest` rows `[h, m]`, of their standard deviation's norm.
+    """Returns directions `[m]` away from the mean mu of `honest` rows `[h, m]`.
 
-    -mu, -sign(mu), -sigma, and the first principal direction of the rows, both ways.
+    They are -mu, -sign(mu), -sigma, and the first principal direction of the rows with both signs.
+    All are scaled to the norm of the standard deviations sigma.
     """
     mean, spread = honest.mean(0), honest.std(0, correction=0)
     widest = first_principal(honest)

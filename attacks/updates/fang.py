@@ -18,13 +18,14 @@ _LEAST = 1e-5
 class Fang(FullKnowledge):
     """Pushes each coordinate against the direction in which honest updates move it.
 
-    s = sign(mu). Against "trimmed_mean" (and the median): where s_j > 0, numbers below the smallest
-    honest one m, uniform between m and `beyond` m if m < 0, or m / `beyond` if m > 0; where s_j <
-    0, likewise above the largest honest number. Against "krum": -lambda s, with lambda halved from
-    its upper bound until the rule selects a Byzantine row, down to 1e-5.
+    s = sign(mu). Against "trimmed_mean" (and the median) it sends, where s_j > 0, numbers below the
+    smallest honest one m, uniform between m and `beyond` m if m < 0, or m / `beyond` if m > 0.
+    Where s_j < 0, it likewise sends numbers above the largest honest one. Against "krum" it sends
+    -lambda s, with lambda halved from its upper bound until the rule selects a Byzantine row, down
+    to 1e-5.
 
     Knows all honest updates, and against Krum the rule. Source: Fang, Cao, Jia & Gong 2020,
-    sections 4.2 and 4.3 (of updates: their last global model is 0 here).
+    sections 4.2 and 4.3 (applied to updates, so the paper's last global model is 0 here).
 
     >>> import torch, numpy
     >>> view = View(1, torch.zeros(2, 1), torch.tensor([[-1.0], [4.0]]))

@@ -13,9 +13,9 @@ from attacks.types import Identities, ReadingAttack, State, View, usable_honest
 class Mimic(ReadingAttack):
     """Copies the most atypical honest client, so every row sent is an honest row.
 
-    All attackers send the honest row x_k with the largest <z, x_k>; z is the direction in which
-    honest updates differ most, learned over `warmup` rounds by z <- sum over k of <z, x_k - mu>
-    (x_k - mu) + z, normalised to length one, from a random start.
+    All attackers send the honest row x_k with the largest <z, x_k>. z is the direction in which
+    honest updates differ most. It starts at random and is learned over `warmup` rounds by z <- sum
+    over k of <z, x_k - mu> (x_k - mu) + z, normalised to length one; mu is the honest mean.
 
     The client copied in the last of these rounds remains the victim, so that the same client is
     over-represented in every round. If it does not take part, if its row is not usable, or if
@@ -51,7 +51,10 @@ class Mimic(ReadingAttack):
 
 
 def _turned(z: Tensor | None, honest: Tensor, rng: np.random.Generator) -> Tensor:
-    """Moves the direction `z` `[m]` toward the one in which rows `[h, m]` differ most."""
+    """Returns `z` `[m]` turned toward the direction in which rows `[h, m]` differ most.
+
+    If `z` is None, a random direction is turned.
+    """
     if z is None:
         z = torch.from_numpy(rng.normal(size=honest.shape[1])).to(honest)
         z = z / z.norm()

@@ -21,7 +21,7 @@ class Farthest(FullKnowledge):
 
     @abstractmethod
     def reach(self, away: Tensor, p: Tensor) -> float:
-        """Returns the largest undetected gamma along p `[m]`; `away` is all mu - x_k `[h, m]`."""
+        """Returns the largest undetected gamma along p `[m]`; `away` `[h, m]` has rows mu - x_k."""
 
     def malicious_row(self, honest: Tensor, view: View, rng: np.random.Generator) -> Tensor:
         rows = honest.double()
@@ -42,8 +42,9 @@ class Farthest(FullKnowledge):
 class MinMax(Farthest):
     """Sends a row no farther from any honest update than two honest updates are from each other.
 
-    mu - gamma p, with p along mu, its signs, or the standard deviations, and the largest gamma for
-    which max_k |mu - gamma p - x_k| <= max_ij |x_i - x_j|: the least root of h parabolas.
+    The row is mu - gamma p, with mu the honest mean and p along mu, its signs, or the standard
+    deviations. gamma is the largest for which max_k |mu - gamma p - x_k| <= max_ij |x_i - x_j|, the
+    least root of h parabolas.
 
     Knows all honest updates. Source: Shejwalkar & Houmansadr 2021, section IV-B, equation 4.
 
@@ -62,8 +63,9 @@ class MinMax(Farthest):
 class MinSum(Farthest):
     """Sends a row whose squared distances to honest updates sum to at most the largest honest sum.
 
-    mu - gamma p as in `MinMax`, with the largest gamma for which sum_k |mu - gamma p - x_k|^2 <=
-    max_i sum_j |x_i - x_j|^2 (the largest honest sum, as in the paper; its code used the least).
+    The row is mu - gamma p as in `MinMax`. gamma is the largest for which sum_k |mu - gamma p -
+    x_k|^2 <= max_i sum_j |x_i - x_j|^2, the largest honest sum (as in the paper; its code used the
+    least).
 
     Knows all honest updates. Source: Shejwalkar & Houmansadr 2021, section IV-B, equation 5.
 

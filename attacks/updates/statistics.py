@@ -13,10 +13,11 @@ from attacks.types import FullKnowledge, View
 class Alie(FullKnowledge):
     """Sends the honest mean shifted by z standard deviations ("a little is enough", ALIE).
 
-    mu - z sigma, where mu and sigma are the coordinate-wise mean and standard deviation of honest
-    updates. By default z = z_max = Phi^-1((n - m - s) / (n - m)), s = floor(n / 2 + 1) - m, for n
-    clients with m Byzantine ones (within [0, inf): at small n it is tiny, so set z). Published as
-    mu + z sigma for gradients, whose negatives updates are; a negative z shifts to the other side.
+    The row is mu - z sigma, with mu and sigma the coordinate-wise mean and standard deviation of
+    honest updates. By default z = z_max = Phi^-1((n - m - s) / (n - m)), s = floor(n / 2 + 1) - m,
+    for n clients with m Byzantine ones. z_max is at least 0 and tiny at small n; then set z. The
+    paper has mu + z sigma for gradients, whose negatives are updates. A negative z shifts to the
+    other side.
 
     Knows all honest updates. Source: Baruch, Baruch & Goldberg 2019, algorithm 3.
 

@@ -41,5 +41,5 @@ class Clipping(PreAggregator):
 
 
 def cut(norms: Tensor, radius: float | Tensor) -> Tensor:
-    """Returns the weights `[n, n]` that clip rows of norms `norms` `[n]` to `radius`."""
+    """Returns the diagonal matrix `[n, n]` that clips rows of norms `norms` `[n]` to `radius`."""
     return torch.where(norms > radius, radius / norms, 1.0).diag()

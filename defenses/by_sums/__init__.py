@@ -1,1 +1,1 @@
-"""Rules that need only sums of what each client computes on its own row."""
+"""Rules that need only sums of terms that each client computes from its own row."""

@@ -11,15 +11,15 @@ from defenses.by_sums.norm_bound import WithinRadius
 
 
 class CenteredClipping(WithinRadius):
-    """Clips updates about the last aggregate.
+    """Clips each update's difference from the last aggregate.
 
     v <- v + (1/n) sum of (x_k - v) min(1, radius / |x_k - v|), repeated `passes` times (one pass
     suffices once the center has converged over rounds). v starts as the previous round's aggregate,
     or as 0 in the first round. Needs only sums; O(nd) per pass. Each of f Byzantine clients moves v
     by at most radius / n per pass, whatever it sends. The published guarantee holds for fewer than
-    n / 10 Byzantine clients (theorem III) and for clients' own momentum, which local-training
-    updates do not have. Without momentum, neither robustness over rounds nor a kappa is claimed; a
-    kappa would depend on the distance of the center from the honest mean.
+    n / 10 Byzantine clients (theorem III) that send momentum vectors, whereas here clients send
+    local-training updates. Without momentum, neither robustness over rounds nor a kappa is claimed;
+    a kappa would depend on the distance of the center from the honest mean.
 
     *Sensitivity of the terms*, v a released value: radius under add/remove; twice that under
     replace-one. Under privacy the radius is privacy.clip.
@@ -33,7 +33,7 @@ class CenteredClipping(WithinRadius):
     """
 
     passes: int = Field(1, ge=1, le=100)
-    """Number of times the center moves; each move takes one sum."""
+    """Number of updates of the center; each update needs one sum."""
     remembers: ClassVar[bool] = True
 
     def step(self, center: Tensor, released: Tensor) -> Tensor:

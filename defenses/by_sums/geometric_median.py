@@ -58,12 +58,12 @@ class GeometricMedian(SumRule, WeightRule):
     """
 
     passes: int = Field(2, ge=1, le=1000)
-    """Number of times the center moves; each move takes one sum."""
+    """Number of updates of the center; each update needs one sum."""
     smoothing: float | None = Field(None, ge=1e-3)
     """Distance from the center within which a client has full weight;
     under privacy it follows from the clip."""
     balance: float = Field(0.5, gt=0, le=10)
-    """Weight of the factors b_k relative to the rows, under their joint clip."""
+    """Weight of the factors b_k relative to the rows, within their joint clipping norm."""
     floor: float | None = Field(None, gt=0, le=1)
     """Lower bound on the sum of weights used as divisor."""
     extra: ClassVar[int] = 1

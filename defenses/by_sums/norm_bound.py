@@ -13,7 +13,7 @@ from defenses.types import SumRule
 
 
 class WithinRadius(SumRule):
-    """Base of rules with terms that are differences from the center, clipped to `radius`."""
+    """Base of rules whose terms are the rows' differences from the center, clipped to `radius`."""
 
     tolerance: ClassVar[str] = "any number, each by at most its radius"
     follows_clip: ClassVar[Mapping[str, float | None]] = {"radius": 1.0}

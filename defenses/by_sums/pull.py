@@ -10,16 +10,16 @@ from torch import Tensor
 from defenses.columns import product
 
 _BATCH_SIZE = 8
-"""Rows whose differences from a center a GPU holds at once."""
+"""Number of rows whose differences from a center are in a GPU's memory at once."""
 
 
 def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
     """Clips each row's difference from `center` to `radius` and returns the clipping factors.
 
     No clipped difference is longer than `radius` (up to rounding) and no factor exceeds 1, so one
-    client changes the sum by at most `radius`, whatever its row is. Averages S of a_k clip(x_k - v)
-    and B of a_k b_k suffice for norm bounding (v = 0, move to S), centered clipping (move to v + S)
-    and the geometric median (move to v + S/B).
+    client changes the sum by at most `radius`, whatever its row is. The averages S of clip(x_k - v)
+    and B of b_k suffice for norm bounding (v = 0, the next center is S), centered clipping (v + S)
+    and the geometric median (v + S / B).
 
     Args:
       rows: client updates x_k, shape [c, d].
@@ -42,10 +42,11 @@ def pull(rows: Tensor, center: Tensor, radius: float) -> tuple[Tensor, Tensor]:
 def mean_pull(rows: Tensor, center: Tensor, radius: float) -> Tensor:
     """Returns the average `[d]` of the clipped differences (see `pull`) of all `rows` `[n, d]`.
 
-    No second tensor of the size of `rows` is allocated. About zero, norms are computed first and
-    rows are then summed by one weighted product. About another center, each row is subtracted,
-    measured and accumulated in one pass. Weighting the rows themselves and subtracting the center
-    afterwards would lose precision in proportion to |center| over the length of the differences.
+    No second tensor of the size of `rows` is allocated. If the center is zero, norms are computed
+    first and rows are then summed by one weighted product. Otherwise each row's difference is
+    computed, clipped and accumulated in one pass. Weighting the rows themselves and subtracting the
+    center afterwards would lose precision in proportion to |center| over the length of the
+    differences.
     """
     rows = rows.detach()
     if not bool(center.any()):

@@ -14,8 +14,8 @@ from defenses.weighing import WeightRule
 class Bulyan(WeightRule):
     """Selects n - 2f updates by Krum, one at a time, and averages the values around their median.
 
-    Each update is selected from the remaining ones by its Krum score among them. F(x)_j is the mean
-    of the n - 4f values nearest to the median of the n - 2f selected.
+    Each selection is the update with the least Krum score among the updates not yet selected.
+    F(x)_j is the mean of the n - 4f values nearest to the median of the n - 2f selected.
 
     Needs rows. Tolerates f <= (n - 3) / 4 Byzantine clients; no published kappa. One Gram matrix
     and sorting, O(n^2 d + n^3 log n).

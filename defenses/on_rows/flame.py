@@ -20,22 +20,21 @@ class Flame(DrawnWeights):
     """The mean of the majority cluster's updates, clipped to the median norm, with added noise.
 
     F(x) = mean over i in A of x_i min(1, S / |x_i|) + N(0, (noise S)^2 I), with S the median norm
-    of all rows. A is the one cluster of more than n / 2 rows that HDBSCAN finds in cosine
-    distances (least size floor(n / 2) + 1, one sample): where single linkage joins the nearest
-    first, the first cluster of that size.
+    of all rows. A is the one cluster that HDBSCAN finds in cosine distances with a minimum size of
+    floor(n / 2) + 1 and one sample: the first cluster of that size that single linkage forms.
 
     Needs rows, and a generator if there is noise. Tolerates fewer than half Byzantine clients: at
     least one honest row is in A, and without the noise |F| is at most the longest honest norm.
     Byzantine rows aligned with honest ones are admitted (no kappa), and atypical honest rows are
     excluded. One Gram matrix, O(n^2 d).
 
-    The noise is meant to remove a backdoor. It gives no privacy guarantee: rows are not bounded
-    beforehand, and the ledger charges nothing for it.
+    The noise is meant to remove a backdoor. The noise gives no privacy guarantee: rows are not
+    bounded beforehand, and the ledger charges nothing.
 
     Source: Nguyen, Rieger, Chen, Yalame, Möllering, Fereidooni, Marchal, Miettinen, Mirhoseini,
     Zeitouni, Koushanfar, Sadeghi & Schneider 2022, "FLAME: taming backdoors in federated learning",
-    algorithm 1. It writes cosines of models; these are of updates, as rules see no model. Its
-    lambda, 0.001 for images, is `noise`.
+    algorithm 1. There cosines are between models; here they are between updates, since rules do not
+    receive the model. The paper's lambda, 0.001 for images, is `noise`.
 
     >>> import torch
     >>> rows = torch.tensor([[1.0, 0.0], [2.0, 0.2], [4.0, 0.0], [0.0, 9.0]])

@@ -23,23 +23,23 @@ class FlDetector(HistoryRule):
 
     An update is predicted from the same client's update of the round before: x^_i = x_i' + B (w -
     w'), where w and w' are the models of both rounds, and B v is an L-BFGS product over the last N
-    moves of the model and changes of the aggregate. A round's score is |x_i - x^_i| over its mean
+    differences of the model and of the aggregate. A round's score is |x_i - x^_i| over its mean
     among the predicted clients; a client's score is the mean of its last N. If gap statistics find
     more than one group among these scores, the clients of the higher of two groups (2-means) are
     removed permanently. At most `byzantine` clients of a cohort are removed in all, those of the
     highest scores first.
 
-    That bound is an addition to the published rule, in which removals are unbounded. Gap statistics
-    find two groups even in scores without any Byzantine client: for uniform scores of 12, 40 and
-    100 clients, in 14, 20 and 19 % of the judgements. Repeated in each round, they would eventually
-    remove nearly all clients. With `byzantine` = 0 the rule is therefore the median, and without an
-    attack up to `byzantine` honest clients may be removed.
+    The bound of `byzantine` removals is an addition to the published rule, in which removals are
+    unbounded. Gap statistics find two groups even in scores without any Byzantine client: for
+    uniform scores of 12, 40 and 100 clients, in 14, 20 and 19 % of the judgements. Repeated in each
+    round, they would eventually remove nearly all clients. With `byzantine` = 0 the rule is
+    therefore the median, and without an attack up to `byzantine` honest clients may be removed.
 
     Needs rows, client identities, the model, and d + N + 3 numbers per client (its last update, N
     scores); per run, 2 N + 2 vectors. Only clients that took part in the round before are
     predicted, so clients must take part often; no client is judged before round 2 N + 1. Detects
-    updates that contradict each other over rounds. No kappa: until round 2 N + 1, and against
-    undetected clients, it tolerates what the median does. O(n d + N^2 d + n d log n).
+    clients whose updates contradict their own earlier ones. No kappa: until round 2 N + 1, and
+    against undetected clients, the tolerance is that of the median. O(n d + N^2 d + n d log n).
 
     In the published algorithm, training restarts without the detected clients. Here training
     continues and they remain excluded; to restart, begin a new run without them. The published
@@ -55,7 +55,7 @@ class FlDetector(HistoryRule):
     """
 
     window: int = Field(10, ge=1, le=100)
-    """Number of rounds N over which moves and scores are remembered."""
+    """Number of rounds N whose model differences and scores are stored."""
     references: int = Field(20, ge=2, le=1000)
     """Number of uniform samples that gap statistics compare scores with."""
 
@@ -124,7 +124,9 @@ class FlDetector(HistoryRule):
     def _suspects(
         self, clients: _Clients, predicted: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """Returns a mask `[n]` of `predicted` `[n]` clients in the higher group with a full window.
+        """Returns a mask `[n]` of the clients in the higher group of scores.
+
+        Only clients in the mask `predicted` `[n]` that were scored in N rounds are grouped.
 
         Raises `ValueError` without a generator.
         """
@@ -168,7 +170,7 @@ class _Clients:
         return self.numbers[:, self._d + 3 :].mean(1)
 
     def score(self, who: Tensor, distances: Tensor) -> None:
-        """Stores a round's scores of the clients in the mask `who`, from `distances` `[m]`."""
+        """Stores a round's scores of the clients in `who`, from their prediction errors `[m]`."""
         window = self.numbers[who, self._d + 3 :]
         mean = distances.mean().clamp(min=torch.finfo(distances.dtype).tiny)
         newest = (distances / mean).nan_to_num(nan=1.0).to(window)[:, None]  # inf / inf is NaN
@@ -197,7 +199,9 @@ class _Clients:
 
 
 def _distances(rows: Tensor, updates: Tensor, moved: Tensor, who: Tensor) -> Tensor:
-    """Returns distances `[m]` of the marked rows from their last updates plus `moved` `[d]`.
+    """Returns the prediction errors `[m]` of the rows in the mask `who`.
+
+    A prediction is the client's last update (`updates`) plus `moved` `[d]`.
 
     Rows are processed one at a time, so that they are not copied.
     """

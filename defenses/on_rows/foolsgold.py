@@ -13,7 +13,7 @@ from defenses.history import Histories, HistoryRule
 from defenses.weighing import WeightRule, admitted, aggregate
 
 _ROUNDING = 1e-6
-"""Rounding error of a cosine of float32 rows: no a exceeds it if every row has a duplicate."""
+"""Rounding error of a cosine of float32 rows; if every row has a duplicate, no a_i exceeds it."""
 
 
 class FoolsGold(WeightRule, HistoryRule):

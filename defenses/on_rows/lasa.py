@@ -28,8 +28,8 @@ class LayerAdaptive(RowRule):
 
     is the fraction of its nonzero entries that are positive (1/2 for a row without any). F(x)^l is
     the mean of the y_k^l with |a_k - median(a)| < `magnitude_radius` std(a) and |b_k - median(b)| <
-    `direction_radius` std(b), or of all if there is none. If all values agree, no client is
-    excluded.
+    `direction_radius` std(b), or of all y_k^l if no row satisfies this. If all values agree, no
+    client is excluded.
 
     Needs rows, and the sizes of layers (a model's parameters, one tensor each). Tolerates fewer
     than half Byzantine clients, each clipped to the median norm. The authors prove robustness up to
@@ -86,7 +86,7 @@ class LayerAdaptive(RowRule):
 
 
 def _near_median(values: Tensor, radius: float) -> Tensor:
-    """A mask `[n]` of `values` `[n]` within `radius` standard deviations of their median."""
+    """Returns a mask of `values` `[n]` less than `radius` standard deviations from their median."""
     median, std = values.quantile(0.5), values.std(correction=0)
     away = (values - median).abs()
     beyond = radius * std * (1 - _ROUNDING)  # strict, for any order of summation

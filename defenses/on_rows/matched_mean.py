@@ -24,8 +24,8 @@ class MatchedMean(RowRule):
     Needs rows, the broadcast model and its layers: a chain of layers, each with a weight and a bias
     (dense layers, and convolutions, whose channels are units). Operations between layers must treat
     units alike, as activations and pooling do. Outputs are not permuted. Tolerates no Byzantine
-    client. O(n (d h + h^3)) for layers of h units. Under central noise and secure sums it is
-    refused, as every rule on rows: the matching is a function of complete rows, with no proven
+    client. O(n (d h + h^3)) for layers of h units. Under central noise and secure sums the rule is
+    refused, like every rule on rows: the matching is a function of complete rows, with no proven
     sensitivity.
 
     Source: Wang, Yurochkin, Sun, Papailiopoulos & Khazaeni 2020, "Federated learning with matched

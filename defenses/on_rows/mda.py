@@ -20,9 +20,9 @@ class MinimumDiameter(WeightRule):
     f (ties are broken arbitrarily).
 
     Needs rows. Tolerates fewer than half Byzantine clients; no published kappa. One Gram matrix,
-    O(n^2 d), and a search. S has a diameter of at most t if removing f rows breaks up all pairs
-    farther apart than t (a vertex cover of size f), so a bisection over the n (n - 1) / 2 distances
-    finds it. Finding a cover is exponential in f at worst, and fast if Byzantine rows are
+    O(n^2 d), and a search. S has a diameter of at most t if the f removed rows contain a row of
+    each pair farther apart than t (a vertex cover of size f). So a bisection over the n (n - 1) / 2
+    distances finds S. Finding a cover is exponential in f at worst, and fast if Byzantine rows are
     separated. After `search` branches in all the search stops; the diameter found is then
     guaranteed to be the least up to a factor of two.
 

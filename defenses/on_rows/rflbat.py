@@ -23,7 +23,8 @@ class Rflbat(DrawnWeights):
     remaining rows. First, rows with e_i > `outer` median e are removed. k-means then clusters the p
     of the others, with the number of clusters chosen by the gap statistic. With c_i the mean cosine
     of x_i and the others of its cluster, the cluster with the least median of c is kept. Finally,
-    rows of it with e_i > `inner` median e are removed. F(x) is the mean of the remaining rows.
+    rows of that cluster with e_i > `inner` median e are removed. F(x) is the mean of the remaining
+    rows.
 
     Needs rows, and a generator for the starts of k-means and the gap statistic; without one these
     are fixed. Tolerates backdoors of any number of clients whose updates resemble one another more
@@ -32,9 +33,9 @@ class Rflbat(DrawnWeights):
     one row. One Gram matrix, O(n^2 d + n^3).
 
     Source: Wang, Zhai, Zhan & Xia 2022, "RFLBAT: a robust federated learning algorithm against
-    backdoor attack" (arXiv 2201.03772), following what published reimplementations agree on,
-    including the thresholds 10 and 4. They differ in the space that is clustered, which here is
-    that of the components (`defenses.kmeans`).
+    backdoor attack" (arXiv 2201.03772), following published reimplementations where they agree, as
+    on the thresholds 10 and 4. The reimplementations differ in the space that is clustered,
+    which here is that of the components (`defenses.kmeans`).
 
     >>> import torch
     >>> rows = torch.tensor([[1.0, 0.3], [0.9, -0.4], [1.2, 0.0], [-9.0, 9.0], [-9.0, 9.1]])
@@ -92,7 +93,8 @@ def _near(points: Tensor, times: float) -> Tensor:
 def _least_alike(cosines: Tensor, labels: Tensor) -> Tensor:
     """Returns a mask `[n]` of the cluster with the smallest median of mean cosines.
 
-    If medians are equal, the larger is marked. All rows are marked if no cluster has two rows.
+    If medians are equal, the larger cluster is marked. All rows are marked if no cluster has two
+    rows.
     """
     groups = [labels == label for label in sorted(set(labels.tolist()))]
     scored = [

@@ -21,11 +21,11 @@ class SmallestEigenvalue(WeightRule):
     all S of n - f (ties are broken arbitrarily).
 
     Needs rows. Tolerates fewer than half Byzantine clients, if the number of subsets C(n, f) is at
-    most `subsets` (6 of 20, 2 of 100). For more, use `defenses.on_rows.caf`, the same authors'
-    filter of polynomial cost. kappa = (4 f / (n - f)) (1 + f / (n - 2 f))^2, which also holds with
-    the variance in one direction. One Gram matrix and a search: the variance of a subset along any
-    known direction is a lower bound on its leading eigenvalue. The subset with the least bound is
-    decomposed, which yields a further direction, until its eigenvalue equals the bound.
+    most `subsets` (6 of 20, 2 of 100). For larger numbers, use `defenses.on_rows.caf`, the same
+    authors' filter of polynomial cost. kappa = (4 f / (n - f)) (1 + f / (n - 2 f))^2, which also
+    holds with the variance in one direction. One Gram matrix and a search: the variance of a subset
+    along any known direction is a lower bound on its leading eigenvalue. The subset with the least
+    bound is decomposed, which yields a further direction, until its eigenvalue equals the bound.
 
     Source: Allouah, Guerraoui, Gupta, Pinot & Stephan 2023, "On the privacy-robustness-utility
     trilemma in distributed learning", section 5.
@@ -95,9 +95,10 @@ def _subsets(n: int, remove: int) -> Tensor:
 
 
 def _leading(gram: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """The leading eigenvalue `[k]` of each of k subsets `[k, m]`, and all rows along it `[n, k]`.
+    """Returns each subset's leading eigenvalue `[k]`, and all rows' projections `[n, k]`.
 
-    Rows are measured from their median, which is near most of them.
+    The projections are on the eigenvector of the subset's covariance, minus their median over rows.
+    The subsets are `places` `[k, m]`.
     """
     blocks = gram[places[:, :, None], places[:, None, :]]
     blocks = blocks - blocks.mean(1, keepdim=True)

@@ -1,9 +1,10 @@
-"""A model that adds: after one step from zero, its parameters are the average of clients' vectors.
+"""A model whose parameters, after one step from zero, are the average of clients' count vectors.
 
-Its output on a client's counts is the sum of the parameters there, each times a public amplitude,
-and its loss is minus that. One step of gradient descent at rate 1 from zero is then exactly the
-client's vector of amplitudes. A release of statistics is therefore a round of training: the same
-code samples, bounds, sums, noises and charges it, and it is audited and composed alike.
+The input lists the positions of the counts to which a client adds. The output is the sum of the
+parameters at these positions, each times a public amplitude, and the loss is minus the output. One
+step of gradient descent at rate 1 from zero is then exactly the client's vector of amplitudes. A
+release of statistics is therefore a round of training: the same code samples clients, clips, sums,
+adds noise, charges, audits and composes.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
 
     The noise is solved jointly for the description, the training of the same run file and
     evaluation rounds, so that together they spend privacy.epsilon. With s the description's
-    fraction, e that of evaluation and w the `variance_weight` of a round, z_D / z = sqrt(w_D (1 -
-    s) (1 - e) / (s w (T - E))). The description is charged as its own event. The noise of training
-    is then solved for again, with that charge counted.
+    fraction, e that of evaluation, w the `variance_weight` of a round, T rounds and E evaluations
+    among them, z_D / z = sqrt(w_D (1 - s) (1 - e) / (s w (T - E))). The description is charged as
+    its own event. The noise of training is then solved for again, with that charge counted.
 
     Args:
       raw: the run file.
@@ -75,7 +76,10 @@ def epsilon_of_share(raw: Raw, described: Config) -> float:
 
 
 def _costs(raw: Raw) -> Config:
-    """Returns a run with the cost of training. Raises `Refused` if `raw` states no share."""
+    """Returns a configuration that costs as much as the training in `raw`.
+
+    Raises `Refused` if `raw` does not state `budget.statistics`.
+    """
     about = {name: section for name, section in raw.items() if name in _ABOUT_COST}
     config = assembled({**about, "data": {"clients": raw.get("data", {}).get("clients", 0)}})
     if not config.budget.statistics:
@@ -96,7 +100,7 @@ def _costs(raw: Raw) -> Config:
 def _ratio(
     config: Config, cost: RoundCost, evaluation: EvaluationCost | None, description: RoundCost
 ) -> float:
-    """Returns the ratio of the noise multipliers of the description and of training."""
+    """Returns the description's noise multiplier divided by that of training."""
     share, evaluations = config.budget.statistics, evaluation.count if evaluation else 0
     left = (1 - share) * (1 - (config.budget.evaluation if evaluation else 0.0))
     weights = [variance_weight(each.witness) for each in (description, cost)]
@@ -107,7 +111,10 @@ Stretch = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class CountModel(Part):
-    """A model of one parameter per count; `stretches` are (length, amplitude) of equal ones."""
+    """A model with one parameter per count, for releases of statistics (`privfed describe`).
+
+    `stretches` are pairs (length, amplitude) of successive counts with equal amplitudes.
+    """
 
     linear: ClassVar[bool] = True
 
@@ -115,7 +122,7 @@ class CountModel(Part):
 
     @classmethod
     def stretched(cls, amplitudes: list[float]) -> list[list[float]]:
-        """Returns the stretches of `amplitudes` `[d]`."""
+        """Returns `stretches` for `amplitudes` `[d]`: one pair per sequence of equal ones."""
         stretches: list[list[float]] = []
         for amplitude in amplitudes:
             if stretches and stretches[-1][1] == amplitude:
@@ -131,7 +138,7 @@ class CountModel(Part):
 
 
 def _counting(amplitudes: Tensor) -> nn.Module:
-    """Returns the module that sums parameters at positions x `[B, k]` from 1 (0: none)."""
+    """Returns the module that sums parameters at positions x `[B, k]`, counted from 1 (0: none)."""
 
     class Counting(nn.Module):
         def __init__(self) -> None:
@@ -148,7 +155,7 @@ def _counting(amplitudes: Tensor) -> nn.Module:
 
 
 class Added(Loss):
-    """Minus the output, so that the learned parameters are the added vectors."""
+    """The negated output as loss, so that training averages clients' count vectors."""
 
     @property
     def measure(self) -> str:

@@ -1,7 +1,7 @@
 """A run file written from released statistics instead of a public sample.
 
 Its content follows from a charged release and from public constants, so it costs no further
-privacy. `privacy.prior` names the folder that was charged.
+privacy. `privacy.prior` of the run file names the folder whose ledger charged the release.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def declare_described(statistics: Statistics, label: str) -> str:
 
 
 def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
-    """Returns the sections other than [data] that must match the release, so that both compose."""
+    """Returns the sections other than [data] that must match the release to compose with it."""
     seed = {"seed": statistics.seed} if statistics.seed else {}
     seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
     prior = [*statistics.earlier, statistics.run]
@@ -102,7 +102,7 @@ def _sites(data: dict[str, Any]) -> SampleSites | None:
 
 
 def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
-    """Returns the kind of a column, and the reason, by the majority of its rows."""
+    """Returns the kind of a column, by the majority of its rows, with the reason."""
     numbers, words = column.numbers, column.words.value
     if column.kind == "values":
         values = [each.value for each in column.values]
@@ -131,7 +131,7 @@ def _kind(column: ColumnStatistics, data: dict[str, Any]) -> ColumnKind:
 
 
 def _date_column(numbers: NumberStatistics | None, dates: Dates) -> ColumnKind:
-    """Returns a column of the dates visible through the noise, or else of the declared dates."""
+    """Returns a column with the range of dates visible through the noise, else the declared one."""
     if numbers is None:
         return DateColumn("as requested", dates.first, dates.last, dates.format, dates.first)
     first, last = (iso_date(end) for end in numbers.range)
@@ -166,7 +166,7 @@ def _label(column: ColumnStatistics) -> LabelKind:
 
 
 def _whole_classes(numbers: NumberStatistics) -> int:
-    """Returns the number of classes from 0 if nearly all numbers are small integers, else 0."""
+    """Returns the number of classes 0, 1, … if nearly all numbers are small integers, else 0."""
     total = numbers.count.value
     points = [cell for cell in numbers.histogram if cell.low == cell.high and cell.low is not None]
     values = [cell.low for cell in points if cell.low is not None and (cell.count.low or 0.0) > 0.0]

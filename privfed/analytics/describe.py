@@ -35,11 +35,11 @@ def describe(
     """Releases statistics of a run file's population into the new directory `out`.
 
     *Releases*: the noised sum of one vector per client (`privfed.analytics.questions`), of norm at
-    most 1, and nothing else. All statistics follow from it and from public constants. *Unit and
-    adjacency*: a client with all its rows, under the adjacency relation of the run file's sampler.
-    The event is one round of its mechanism with full participation, without amplification. The
-    directory is that of a run: its ledger is audited, and counted by `privacy.prior`, like any
-    other.
+    most 1, and nothing else. All statistics follow from that sum and from public constants. *Unit
+    and adjacency*: a client with all its rows, under the adjacency relation of the run file's
+    sampler. The event is one round of the run file's mechanism with full participation, without
+    amplification. The directory is that of a run: `privfed audit` recomputes epsilon from its
+    ledger, and later runs count it by `privacy.prior`.
 
     Args:
       run_file: the run file.
@@ -176,4 +176,4 @@ _DECLARED = (
     *("path", "client", "site", "delimiter", "decimal", "encoding", "missing_words", "population"),
     *("clients", "sites", "sites_per_client", "test_path", "holdout", "holdout_fraction", "dates"),
 )
-"""Keys of [data] that a declaration takes over."""
+"""Keys of [data] that a declared run file copies from the described one."""

@@ -58,15 +58,16 @@ class DescribedTable(Part):
     dates: dict[str, Dates] = {}
     """Columns of dates, and their first and last day."""
     values: dict[str, list[str | int | bool]] = {}
-    """Columns of words, and their values."""
+    """Columns of words, and their declared values."""
     rows_per_client: int = Field(ROWS_PER_CLIENT, ge=1, le=1000)
-    """Largest number of rows of a client that count."""
+    """Largest number of rows of a client that are counted."""
     buckets: int = Field(32, ge=1, le=4096)
     """Number of buckets for words that were not listed."""
     letters: int = Field(12, ge=1, le=64)
-    """Number of leading bytes of these words that are recovered."""
+    """Number of leading bytes that are recovered of words that were not listed."""
     earlier: list[str] = []
-    """Runs that a declaration counts in addition to this release: the run file's privacy.prior."""
+    """Earlier runs (privacy.prior of the run file) that a declared run file counts, next to this
+    release."""
     natural_partition: ClassVar[bool] = True
     holds_real_clients: ClassVar[bool] = True
     storage_keys: ClassVar[frozenset[str]] = frozenset({"site"})
@@ -104,15 +105,15 @@ class DescribedTable(Part):
 
     @property
     def dialect(self) -> Dialect:
-        """The format of its files."""
+        """The format of the table's files."""
         return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns the sources of the same table when a model is trained on it."""
+        """Returns the origins that the same table has as a source of training examples."""
         return origins_of_file(self.client, self.path)
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        """Returns one example per client and site: the counts to which its rows add."""
+        """Returns one example per client and site: indices of the counts to which its rows add."""
         table, questions = TableFile(Path(self.path), self.dialect), self.questions
         columns = self._columns(table)
         rules = CellRules(str(table), "clip", self.missing_words)
@@ -151,7 +152,7 @@ class DescribedTable(Part):
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
-    """Returns a random word per row `[N]`, from the client's randomness and its position."""
+    """Returns a random number per row `[N]`, from its client and its place among the client's."""
     by_client = np.argsort(whose, kind="stable")
     nth = np.empty_like(whose)
     nth[by_client] = np.arange(len(whose)) - np.searchsorted(whose[by_client], whose[by_client])
@@ -161,6 +162,6 @@ def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
 
 
 def _examples(places: Indices) -> Examples:
-    """Returns examples of these counts `[n, width]`, -1 for none, without labels."""
+    """Returns unlabelled examples for indices of counts `[n, width]`, where -1 is no count."""
     x = torch.from_numpy(places + 1)
     return Examples(x, torch.zeros(len(x), 1), classes=2)

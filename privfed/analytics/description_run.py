@@ -103,7 +103,7 @@ _OF_TRAINING = {
     *("epsilon", "noise_multiplier", "prior", "disjoint"),
     *("clip", "adaptive_clip", "clip_quantile", "clip_rate", "count_noise"),
 }
-"""Keys of [privacy] that concern training: here the norm is 1, and the budget is the release's."""
+"""Keys of [privacy] that concern training; the release has clipping norm 1 and its own budget."""
 _OF_ROUNDS = {
     *("rounds", "evaluate_every", "checkpoint_every", "precision", "trainer", "chunk"),
     *("simulation_metrics", "client_measures", "watch", "heads", "workers"),
@@ -301,7 +301,8 @@ def _colluding(raw: Raw, clients: int) -> int:
 def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns [secure] of the run file, without the keys about the size of a training cohort.
 
-    If sites are the parties, they are the same here, and so is the minimum number of survivors.
+    If sites are the parties, the sites and the minimum number of survivors are those of the run
+    file.
     """
     by_sites = bool(data.get("sites")) and raw.get("secure", {}).get("parties") != "clients"
     return _without(raw.get("secure", {}), _OF_COHORTS - ({"minimum"} if by_sites else set()))

@@ -34,7 +34,7 @@ from privfed.analytics.tree import (
 )
 
 _EXACT_SIZES = 16
-"""Largest number of rows that has its own count of clients."""
+"""Largest r for which clients with exactly r rows are counted; above it, ranges are counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Sums:
     def part(self, number: int) -> tuple[Reals, Reals]:
         """Returns the counts of question `number` and their standard deviations.
 
-        The last question counts clients by number of rows (a histogram).
+        After the last question, `number` selects the histogram of clients by number of rows.
         """
         ends = [*self.questions.starts.tolist(), self.questions.length]
         return (

@@ -1,8 +1,8 @@
-"""Statistics of a column's numbers from noised counts of cells: range, mean, spread, quantiles.
+"""Statistics of a column's numbers from noised counts of cells: range, mean, std, quantiles.
 
-All of it is post-processing of one release. Values follow from one non-negative histogram, so they
-are consistent with each other. The 95 % intervals follow from the unbiased estimates on the tree,
-whose noise is Gaussian (or nearly), and allow for any position of a number within its cell.
+All statistics are post-processing of one release. Values follow from one non-negative histogram, so
+they are consistent with each other. The 95 % intervals follow from the unbiased estimates on the
+tree, whose noise is Gaussian (or nearly), and allow for any position of a number within its cell.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CountedNumbers:
         )
 
     def _linear(self, weights: Reals) -> tuple[Reals, Reals]:
-        """Returns estimates and standard deviations `[f]` of cells weighted by `[f, c]`."""
+        """Returns estimates `[f]` of sums of cells with weights `[f, c]`, and their stds `[f]`."""
         of_nodes = np.zeros((len(weights), len(self.cells.tree)))
         of_nodes[:, self.cells.nodes] = weights
         return self.agreed.linear(of_nodes)
@@ -104,9 +104,9 @@ class CountedNumbers:
     ) -> IntervalEstimate:
         """Returns the quantile at `probability` of the numbers, clipped to `limits`.
 
-        Its interval joins all cells that may contain the quantile. The fraction below the left end
-        of such a cell is not above `probability`, and the fraction below its right end is not below
-        it, by bounds of 97.5 % each.
+        The interval joins all cells that may contain the quantile: by bounds of 97.5 % each, the
+        fraction of numbers below the left end of such a cell may be at most `probability`, and the
+        fraction below its right end at least `probability`.
         """
         upto = np.tri(len(self.cells.nodes) + 1, len(self.cells.nodes), -1) - probability
         excess, stds = self._linear(upto)
@@ -130,8 +130,8 @@ class CountedNumbers:
     def _moments(self, limits: tuple[float, float]) -> tuple[IntervalEstimate, IntervalEstimate]:
         """Returns mean and standard deviation of the numbers clipped to `limits`.
 
-        Both are bounded by sums of the smallest and largest values that the cells allow. The
-        interval of the standard deviation allows for that of the mean.
+        Both intervals follow from sums of the smallest and largest values that the cells allow. The
+        interval of the standard deviation also covers the uncertainty of the mean.
         """
         counts = self.counts[self.cells.nodes]
         total, lows = counts.sum(), self.cells.lows.clip(*limits)

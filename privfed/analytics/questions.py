@@ -1,19 +1,22 @@
 """The questions about columns, from public facts alone, and the vector that each client sends.
 
-**Questions.** A cell of the table adds 1 to every node on its path through a tree: that it is
-missing, that it is a word, or its number. Prior knowledge of a column (a range, the format of its
-dates, its values) is declared in the run file. In any other column numbers fall into geometric
-cells, and words are encoded into a few public buckets.
+**Questions.** The counts of a column form a tree. Each entry of the column adds 1 to every node on
+one path from the top: to the node for empty entries, to the node for words, or to the nodes whose
+ranges contain its number. Prior knowledge of a column (a range, the format of its dates, its
+values) is declared in the run file. In any other column numbers fall into geometric cells
+(`privfed.analytics.cells`), and words are encoded into a few public buckets
+(`privfed.analytics.spelling`).
 
 **Vector.** All questions of one release are answered by one vector of norm at most 1 per client.
 
 *Sensitivity.* At most m = `rows_per_client` rows of a client count, sampled by the client's own
-randomness. A cell of a row is a vector of norm 1. A client's vector for a column is the sum of
-these over its counted rows, divided by m. By the triangle inequality its norm is at most 1, for any
-content and any number of rows. The client's number of rows is one more vector of norm 1 (a single
-cell). These k + 1 vectors are each multiplied by 1 / sqrt(k + 1) and concatenated. The norm of the
-result is at most 1, and rows are clipped to it in any case. So adding or removing a client (or
-zeroing its message) changes the sum by at most 1 in L2, and replacing one by at most 2.
+randomness. A row's entry in a column is a vector of norm at most 1, since every count is scaled by
+a public amplitude. A client's vector for the column is the sum of these over its counted rows,
+divided by m. By the triangle inequality its norm is at most 1, for any content and any number of
+rows. The client's number of rows is one more vector of norm 1 (a single count). These k + 1 vectors
+are each multiplied by 1 / sqrt(k + 1) and concatenated. The norm of the result is at most 1, and
+rows are clipped to it in any case. So adding or removing a client (or zeroing its message) changes
+the sum by at most 1 in L2, and replacing one by at most 2.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from privfed.data.tables.dates import ISO, parsed_days
 from privfed.data.tables.delimited import Dialect
 
 MISSING_NODE, OTHER_NODE = 0, 1
-"""The node for empty cells, and the node for words that match no question."""
+"""The node for empty entries, and the node for words that match no question."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class ValuesQuestion:
 
     @cached_property
     def tree(self) -> Tree:
-        """The tree of the first counts, which have to be consistent."""
+        """The tree of the question's counts (`privfed.analytics.tree`), with a single level."""
         return Tree.flat(OTHER_NODE + 1 + len(self.values))
 
     @property
@@ -59,19 +62,19 @@ class ValuesQuestion:
 
     @property
     def width(self) -> int:
-        """The largest number of counts to which a cell adds 1."""
+        """The largest number of counts to which an entry of the column adds."""
         return 1
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amount that a cell adds to each count `[length]`, if it reaches that count.
+        """The amount that an entry of the column adds to a count, if it adds to it, `[length]`.
 
-        The amounts that one cell adds have L2 norm at most 1.
+        The amounts that one entry adds have L2 norm at most 1.
         """
         return np.ones(self.length)
 
     def places(self, words: Words, dialect: Dialect) -> Indices:
-        """Returns the counts of each cell `[N, width]`, -1 for none."""
+        """Returns the indices of the counts to which each entry adds, `[N, width]`; -1 for none."""
         place = {value: OTHER_NODE + 1 + n for n, value in enumerate(self.values)}
         missing = dialect.missing - place.keys()
         nodes = [
@@ -83,8 +86,8 @@ class ValuesQuestion:
     def _node(self, value: str, place: Mapping[str, int], dialect: Dialect) -> int:
         """Returns the tree's node for a word.
 
-        It is that of the declared value with the same spelling ("01"), else with the same integer
-        ("1"), else `OTHER_NODE`.
+        The node is that of the declared value with the same spelling ("01"), else with the same
+        integer ("1"), else `OTHER_NODE`.
         """
         return place.get(value, place.get(_plain(value, dialect), OTHER_NODE))
 
@@ -129,7 +132,7 @@ class NumbersQuestion:
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """Amplitudes for which a number's path, and a word with its letters, have norm 1."""
+        """The amounts added to each count `[length]`; a number's path, or a word's, has norm 1."""
         ways = 1.0 / np.sqrt(self.tree.path_lengths)
         if self.spelling is None:
             return np.asarray(ways)
@@ -201,7 +204,7 @@ class Questions:
 
     @cached_property
     def starts(self) -> Indices:
-        """The index of each question's first count, and that of clients by rows, `[k + 1]`."""
+        """The index of each question's first count, then of the histogram by rows, `[k + 1]`."""
         return np.cumsum([0, *(question.length for question in self.questions)])
 
     @property
@@ -216,7 +219,7 @@ class Questions:
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amount that each row of a client adds to each count `[length]`."""
+        """The amount that a row, or the client's number of rows, adds to a count `[length]`."""
         parts = [question.amplitudes / self.rows for question in self.questions]
         together = np.concatenate([*parts, np.ones(len(SIZES))])
         return np.asarray(together / np.sqrt(len(self.questions) + 1))
@@ -224,16 +227,16 @@ class Questions:
     def of_clients(
         self, places: Sequence[Indices], chosen: Indices, clients: Indices, sizes: Indices
     ) -> Indices:
-        """Returns the counts of each client.
+        """Returns the indices of the counts to which each client adds.
 
         Args:
-          places: the counts of all rows, by question.
+          places: the indices of the counts to which each row adds, by question.
           chosen: the rows that count, shape `[r]`.
-          clients: the client of each of them, ascending, shape `[r]`.
+          clients: the client of each such row, ascending, shape `[r]`.
           sizes: number of rows of each client, shape `[clients]`.
 
         Returns:
-          Counts, shape `[clients, width]`, -1 for none.
+          Indices, shape `[clients, width]`, -1 for none.
         """
         first = np.searchsorted(clients, np.arange(len(sizes)))
         nth = np.arange(len(chosen)) - first[clients]

@@ -3,8 +3,9 @@
 A word falls into one of a few public buckets. At each of many positions it adds 1 to one of 16
 counts: for the two halves of every letter, for the padding of a short word, and for a checksum. In
 a bucket with a single word, the largest count at each position spells it. Only these sums are
-released, so a recovered word is post-processing. It needs neither a threshold nor a separate
-delta, and any secure sum can be used. An aggregator that sees the words themselves needs the
+released, so a recovered word is post-processing. The method needs neither a threshold nor a
+separate delta, and any secure sum can be used. An aggregator that sees the words themselves needs
+the
 threshold of Korolova, Kenthapadi, Mishra & Ntoulas 2009.
 
 *Limits*: the method misses words of few clients, words that share a bucket with a more frequent
@@ -28,14 +29,14 @@ from privfed.core.vector import Indices
 Reals = NDArray[np.float64]
 _CHECKS, _SYMBOLS = 8, 16
 _CLEAR = 4.0
-"""Smallest readable count of a word, in standard deviations of one position's noise."""
+"""Smallest count at which a word is read, in standard deviations of one position's noise."""
 _EACH_SIDE, _EACH_OF_TWO = 1.96, 2.25
-"""Standard deviations of one bound at 97.5 %, and of each of two joint bounds at 98.75 %."""
+"""Normal quantiles of one bound at 97.5 %, and of each of two joint bounds at 98.75 %."""
 
 
 @dataclass(frozen=True)
 class ReadWord:
-    """A word, or its first letters if it is `cut`; its count, in a 95 % interval."""
+    """A word, or its first letters if it is `cut`, and its count with a 95 % interval."""
 
     word: str
     cut: bool
@@ -62,14 +63,14 @@ class Spelling:
         return self.buckets * self.positions * _SYMBOLS
 
     def places(self, word: str) -> Indices:
-        """Returns the counts to which `word` adds 1, shape `[positions]`."""
+        """Returns the indices of the counts to which `word` adds 1, shape `[positions]`."""
         bucket, symbols = self._written(word.encode("utf-8", "replace")[: self.letters])
         return np.asarray(
             (bucket * self.positions + np.arange(self.positions)) * _SYMBOLS + symbols
         )
 
     def read(self, sums: Reals, std: float) -> list[ReadWord]:
-        """Recovers the words in noised sums.
+        """Returns the words that noised sums spell, with their counts.
 
         Args:
           sums: the noised sums, shape `[length]`.
@@ -100,7 +101,7 @@ class Spelling:
         return None
 
     def _counted(self, sums: Reals, written: Sequence[bytes], std: float) -> list[ReadWord]:
-        """Counts a bucket's recovered words, at positions where their symbols differ.
+        """Returns a bucket's recovered words, counted at positions where their symbols differ.
 
         Words that were not recovered can only add to these counts, by at most the bucket's count
         minus the recovered words' counts. An interval is extended downwards by that much. The

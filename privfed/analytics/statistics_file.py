@@ -26,7 +26,7 @@ class IntervalEstimate(Part):
 
 
 class CellCount(Part):
-    """The count of numbers from `low` to `high`, which are equal for a single number."""
+    """The count of numbers between `low` and `high`; the two are equal for a single number."""
 
     low: float | None
     high: float | None
@@ -34,7 +34,7 @@ class CellCount(Part):
 
 
 class ValueCount(Part):
-    """The count of `value` in a column; a word that is `cut` may continue with more letters."""
+    """The count of `value` in a column; if `cut`, of all words that begin with `value`."""
 
     value: str
     count: IntervalEstimate

@@ -53,7 +53,7 @@ class Tree:
 
     @cached_property
     def families(self) -> list[tuple[slice, Indices, Indices]]:
-        """Each level below the top: its nodes, each family's first node, and the parents."""
+        """Each level below the top: its nodes, the first child of each parent, and the parents."""
         families = []
         for depth in range(1, int(self.depths.max()) + 1):
             level = np.flatnonzero(self.depths == depth)
@@ -71,7 +71,7 @@ class Tree:
         return lengths
 
     def paths(self, leaves: Indices, width: int) -> Indices:
-        """Returns the path to each of `leaves` `[k]`, upwards: `[k, width]`, -1 beyond the top."""
+        """Returns the nodes from each of `leaves` `[k]` up to the top: `[k, width]`, then -1."""
         columns, nodes = [], leaves
         for _ in range(width):
             columns.append(nodes)
@@ -119,7 +119,7 @@ class AgreeingCounts:
 def _parted(weights: Reals, partial: Reals, first: Indices) -> tuple[Reals, Reals]:
     """Returns the siblings' variance given their sum `[f]`, and the weight of that sum `[f, p]`.
 
-    The estimates of siblings, minus their share of their sum, are independent of the sum.
+    The estimates of siblings, minus their parts of their sum, are independent of the sum.
     """
     sums = np.add.reduceat(partial, first)
     cross = np.add.reduceat(weights * partial, first, axis=1)
@@ -179,8 +179,8 @@ def _upwards(tree: Tree, counts: Reals, variances: Reals) -> tuple[Reals, Reals]
 def nonnegative(tree: Tree, agreed: Reals) -> Reals:
     """Returns non-negative counts `[n]` of the nodes, in which children add up to their parent.
 
-    From the top down, each family's counts are the closest to its estimates in the Euclidean norm
-    under these constraints.
+    From the top down, the counts of each set of siblings are the closest to their estimates in the
+    Euclidean norm under these constraints.
     """
     counts, top = np.zeros(len(tree)), np.flatnonzero(tree.depths == 0)
     counts[top] = _closest(agreed[top], max(float(agreed[top].sum()), 0.0))

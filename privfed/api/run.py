@@ -236,11 +236,11 @@ class Run(InProgress):
           Broken: if the run's files contradict each other.
         """
         from privfed.api.claims import claim_answer
-        from privfed.claims.derived import claim_of
+        from privfed.claims.derived import derived_claim
         from privfed.claims.evidence import evidence_of
 
         self._refuse_in_progress()
-        return claim_answer(claim_of(evidence_of(self._near)), out)
+        return claim_answer(derived_claim(evidence_of(self._near)), out)
 
     def resume(
         self,

@@ -17,7 +17,7 @@ from privfed.store.kept_heads import HeadsCheck
 
 
 def has_later_charges(run: Mapping[str, Any]) -> bool:
-    """Whether an earlier run is available here and has charges after the stated head.
+    """Whether an earlier run is on this machine and has charges after the stated head.
 
     Args:
       run: the statement of the run: its path ("run"), its "id" and the "head" of its ledger.
@@ -45,7 +45,7 @@ _CANARY_FIGURES = (
     "epsilon_lower_bound",
     "confidence",
 )
-"""Canary figures at the top level of an audit's JSON object."""
+"""Keys of the canaries' evidence that an audit's JSON object repeats at its top level."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class RunAudit:
     """The guarantee to state if the charges of this or an earlier run were not all planned, or not
     all planned rounds were charged; see its `caveat`."""
     planned_others: tuple[Guarantee, ...] = ()
-    """The same for the guarantees other than the headline."""
+    """Like `planned`, for `examples` and `other`."""
     canaries: Evidence | None = None
     budgets: tuple[BudgetChange, ...] = ()
     ledger_head: str | None = None

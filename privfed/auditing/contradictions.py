@@ -18,7 +18,7 @@ _TERMS = frozenset({"unit", "relation", "sampler", "delta", "accountant", "confi
 
 
 def file_contradictions(record: RunRecord) -> list[str]:
-    """Returns the contradictions between the directory's other files and its ledger."""
+    """Returns the contradictions between the ledger and the other files of the run directory."""
     ledger, head = record.ledger, record.checkpoint_head
     if not ledger.opened:
         return [f"{ledger.path} is empty: it states no guarantee"]
@@ -48,7 +48,7 @@ def file_contradictions(record: RunRecord) -> list[str]:
 
 
 def lower_claims(record: RunRecord) -> Iterator[str]:
-    """Yields each claim in the summary or the last metrics line that is below the spending."""
+    """Yields a problem for each claim in the summary or last metrics line below the spending."""
     for path, claim in record.claims:
         try:
             bound = _spending_at_claim(claim, record.ledger)
@@ -62,7 +62,7 @@ def lower_claims(record: RunRecord) -> Iterator[str]:
 
 
 def lower_example_claims(record: RunRecord, examples: Guarantee | None) -> Iterator[str]:
-    """Yields each claim in the summary that is below the spending for single examples."""
+    """Yields a problem for each claim in the summary below the spending for single examples."""
     for path, claim in record.claims:
         yield from _lower_guarantees(path, claim, "unit", examples)
 
@@ -70,7 +70,7 @@ def lower_example_claims(record: RunRecord, examples: Guarantee | None) -> Itera
 def lower_other_claims(
     record: RunRecord, other_after: Callable[[int], Guarantee | None]
 ) -> Iterator[str]:
-    """Yields each claim in the summary that is below the spending against the other party.
+    """Yields a problem for each claim in the summary below the spending against the other party.
 
     The other party is the one for which the budget is not enforced.
 
@@ -88,7 +88,7 @@ def lower_other_claims(
 def _lower_guarantees(
     path: Path, claim: Mapping[str, Any], key: str, bound: Guarantee | None
 ) -> Iterator[str]:
-    """Yields each guarantee in `claim` that is below `bound` and has the same value of `key`."""
+    """Yields a problem for each guarantee in `claim` below `bound` with the same value of `key`."""
     for stated in claim.get("guarantees", []):
         if bound is None or stated.get(key) != getattr(bound, key):
             continue

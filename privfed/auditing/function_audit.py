@@ -89,7 +89,7 @@ class FunctionClaim:
     def of_gaussian(
         cls, noise_multiplier: float, rate: float, rounds: int, delta: float
     ) -> FunctionClaim:
-        """Returns the claim of `rounds` of Gaussian noise on sums over Poisson cohorts.
+        """Returns the claim of `rounds` rounds of Gaussian noise on sums over Poisson samples.
 
         The relation is add/remove. The profile is that of the project's accountants
         (`accounting.guarantee`).
@@ -178,7 +178,7 @@ def claim_of(
 def _unstated(
     function: ReleasedFunction, claimed_epsilon: float | None, noise_multiplier: float | None
 ) -> Refused:
-    """Returns a refusal that states what a claim lacks: `delta`, or everything."""
+    """Returns a refusal for a claim without `delta`, or without any number."""
     advice = "give delta"
     if {claimed_epsilon, noise_multiplier, function.profile} == {None}:
         advice = "give delta with an epsilon or with a noise multiplier, or add a method "
@@ -193,7 +193,7 @@ _SCORES: dict[str, Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]] = {
     "repetitions": repetition_scores,
 }
 _SECONDS, _FEWEST, _MOST, _MOST_NUMBERS = 60.0, 400, 100_000, 2**23
-"""Approximate limit in seconds, and limits on releases per neighbour and on numbers."""
+"""Approximate time limit in seconds, and limits on releases per neighbour and on all numbers."""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,9 @@ class JointAudit:
 
 
 def audit_together(paths: Sequence[Path], accountant: str | None = None) -> JointAudit:
-    """Composes the ledgers of several runs, each once, with the runs that they count as earlier.
+    """Returns the joint audit of several runs, with the runs that they count as earlier.
+
+    Each ledger is composed once.
 
     Args:
       paths: the run directories.
@@ -131,7 +133,7 @@ def audit_together(paths: Sequence[Path], accountant: str | None = None) -> Join
 
 
 def _charged(run: Prior, assumed: Assumed, culprits: int) -> Prior:
-    """Charges `run` under the joint assumptions. Raises `Refused` if that cannot be computed."""
+    """Returns `run` with its charges under the joint assumptions, or raises `Refused`."""
     try:
         return run.under(assumed.with_detected_byzantine(culprits) if culprits else assumed)
     except Incomposable as error:

@@ -42,7 +42,7 @@ _DELTAS = (*np.geomspace(1e-15, 0.1, 29).tolist(), *np.arange(0.15, 1.0, 0.05).t
 
 @dataclass(frozen=True)
 class PipelineClaim:
-    """A claim: `points` (epsilon, delta), the headline first; `by` names the source of the points.
+    """A claim: `points` (epsilon, delta), the stated point first; `by` names their source.
 
     If `gaussian`, the points are the whole privacy profile of Gaussian noise.
     """
@@ -58,21 +58,21 @@ class PipelineClaim:
 
     @classmethod
     def of_gaussian(cls, claim: Claim) -> PipelineClaim:
-        """Returns the profile of the Gaussian mechanism, without sampling, through `claim`."""
+        """Returns the claim of a Gaussian mechanism's profile through `claim`, without sampling."""
         return cls(gaussian_points(claim), "by Gaussian noise", gaussian=True)
 
     @classmethod
     def of_rounds(
         cls, noise_multiplier: float, sampling_rate: float, rounds: int, delta: float
     ) -> PipelineClaim:
-        """Returns the claim that follows from `rounds` of Gaussian noise on Poisson cohorts.
+        """Returns the claim of `rounds` rounds of Gaussian noise on sums over Poisson samples.
 
         Args:
           noise_multiplier: standard deviation of the noise over the distance between neighbours'
             sums.
           sampling_rate: probability with which a client takes part.
           rounds: number of rounds.
-          delta: delta of the headline.
+          delta: delta of the stated point.
 
         Raises:
           Refused: if no finite epsilon is claimed.
@@ -91,7 +91,7 @@ class PipelineClaim:
 
 
 def gaussian_points(claim: Claim) -> list[Claim]:
-    """Returns `claim`, and further points of the Gaussian mechanism with that point."""
+    """Returns `claim`, and further points of the Gaussian mechanism that has this point."""
     delta = claim[1]
     # At this delta epsilon reaches 0; for a small delta the root is as precise as a double.
     at_epsilon_0 = max(2 * float(ndtri((1 + delta) / 2)), math.sqrt(2 * math.pi) * delta)
@@ -184,7 +184,7 @@ def _verdict(judgement: Judgement) -> str:
 
 
 def _power(judgement: Judgement) -> str:
-    """Describes the claims that could be refuted, or the reason why none could be."""
+    """Returns a text on the claims that could be refuted, or the reason why none could be."""
     needed = judgement.canaries_needed
     least = "more than 100,000" if needed is None else f"at least {needed}"
     this = f"this claim needs {least}"
@@ -217,7 +217,7 @@ _HALVINGS, _LARGEST = 9, 25.0
 def judge_releases(
     folder: Folder, releases: Path, claim: PipelineClaim, confidence: float
 ) -> Judgement:
-    """Judges a claim by the models that a pipeline released.
+    """Returns the judgement of a claim by the models that a pipeline released.
 
     Args:
       folder: the canaries that took part.

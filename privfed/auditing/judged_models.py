@@ -35,8 +35,9 @@ class Cosines:
         """Returns canaries' scores `[K]`: "iterates" from single releases, "final" from their sum.
 
         The scores do not depend on the secret bits. "iterates" removes components that all releases
-        share, such as the model's path. This also hides canaries that take part in every round,
-        which "final" shows. With a single release both scores agree, and only "final" is returned.
+        share, such as the model's path. The removal also hides canaries that take part in every
+        round, which "final" shows. With a single release both scores agree, and only "final" is
+        returned.
         """
         if len(self.by_release) == 1:
             return {"final": self.final}
@@ -179,7 +180,7 @@ def _read_npy(path: Path) -> Any:
 
 
 def _read_npz(path: Path) -> Any:
-    """Returns a list if `numpy.savez` was given no names, and a mapping otherwise."""
+    """Returns the file's arrays: a list if `numpy.savez` was given no names, else a mapping."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     if all(re.fullmatch(r"arr_\d+", name) for name in arrays):

@@ -29,7 +29,7 @@ from privfed.plan.prior_spending import Priors, charged_under
 
 
 def audit_ledger(ledger: Ledger, rounds: int, accountant: str) -> RunAudit:
-    """Computes every guarantee that a run's ledger proves by itself, without other files.
+    """Returns every guarantee that a run's ledger proves by itself, without other files.
 
     Args:
       ledger: the ledger.
@@ -78,9 +78,10 @@ def example_bound(spending: Spending, earlier: Priors, delta: float) -> Guarante
 
 
 def other_of(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
-    """Returns the secondary guarantee (`privacy.against`) after `charges` and prior runs.
+    """Returns the guarantee against the party other than `privacy.against`.
 
-    Returns None without distributed noise. The budget is not enforced for this guarantee.
+    It covers the first `charges` charges and the runs `before`. Returns None without distributed
+    noise. The budget is not enforced for this guarantee.
     """
     stated = ledger.terms.get("other")
     if stated is None:
@@ -93,7 +94,8 @@ def other_of(ledger: Ledger, before: Priors, charges: int) -> Guarantee | None:
 def _noise_and_rate(spending: Spending) -> tuple[float | None, float | None]:
     """Returns the noise multiplier and the sampling rate if all rounds share one event.
 
-    The first is the standard deviation of the noise over the clipping norm.
+    Both are None if rounds have different events. The noise multiplier is the standard deviation of
+    the noise over the clipping norm.
     """
     if len(spending) != 1:
         return None, None

@@ -1,17 +1,18 @@
 """A test of a mechanism as configured, without training: do its releases satisfy its claim?
 
 Thousands of releases on neighbouring populations (`privfed.auditing.neighbours`) are distinguished
-by a linear rule fitted to one half of them. The other half is tested against every point of the
-claimed privacy profile (`accounting.empirical.two_sample`). In addition, the noise of releases on
-clients that send nothing is compared with the standard deviation that was charged: an accountant
-with a loose bound would not notice a fifth of the noise missing.
+by a linear rule fitted to one half of the releases. The other half is tested against every point of
+the claimed privacy profile (`accounting.empirical.two_sample`). In addition, the noise of releases
+on clients that send nothing is compared with the standard deviation that was charged. If the
+accountant's bound is loose, the test of the profile alone does not detect that a fifth of the noise
+is missing.
 
 The test covers the sampler, the rule with all its passes, the secure sum (its arithmetic, no
 cryptography), clipping, noise and divisor, on updates of 16 numbers. If participation is public,
 all available clients take part: the smallest number for which the noise is guaranteed. If sites add
-the noise, the audit plays the server, the network and colluding sites: the largest tolerated number
-of sites drops out or colludes, and these sites' noise is known. The test does not cover local
-training and clients' states.
+the noise, the audit takes the view of the server, the network and colluding sites. The largest
+tolerated number of sites drops out or colludes, and the colluding sites' noise is known. The test
+does not cover local training and clients' states.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ Numbers = NDArray[np.float64]
 
 
 def _column_norm(event: Event, algorithm: Algorithm) -> float:
-    """Returns the norm by which a unit row changes C x; 1 if noise is not correlated by C."""
+    """Returns the norm by which a unit row changes C x, with C the matrix that correlates noise.
+
+    It is 1 if noise is independent over rounds.
+    """
     if isinstance(event.release, BufferedToeplitz):
         return column_norm(event.release.decays, event.release.outputs)
     return float(np.linalg.norm(algorithm.mechanism.coefficients()))
@@ -68,11 +72,11 @@ def measured_noise(released: Numbers, algorithm: Algorithm, event: Event) -> tup
     """Returns the ratio of measured to charged noise, and a p-value of the ratio being 1 or more.
 
     The clients send nothing. In clipping norms, the noise of one exchange has a standard deviation
-    of at least z times the change by one client, times the root of the number of exchanges, because
-    the exchanges are charged together as one event. If a client's sites are charged separately,
-    their noises add up. If noise is correlated over rounds, the releases are those of the first
-    round. The p-value is the probability that Gaussian noise has such a small sum of squares:
-    chi-squared, with one degree of freedom less for each number's estimated mean.
+    of at least z times the change by one client, times the root of the number of exchanges. The
+    root appears because the exchanges are charged together as one event. If a client's sites are
+    charged separately, their noises add up. If noise is correlated over rounds, the releases are
+    those of the first round. The p-value is the probability that Gaussian noise has such a small
+    sum of squares: chi-squared, with one degree of freedom less for each number's estimated mean.
 
     Args:
       released: releases, shape `[n, k]`.
@@ -129,7 +133,7 @@ class MechanismAudit(Verdicts):
 
     Attributes:
       tested: the verdict of each scenario.
-      noise: measured over charged standard deviation of the noise.
+      noise: ratio of the measured to the charged standard deviation of the noise.
       noise_p_value: p-value of the hypothesis that the noise is no less than charged.
       confidence: confidence of the lower bounds on epsilon.
       releases: number of releases per neighbour and scenario.
@@ -143,7 +147,7 @@ class MechanismAudit(Verdicts):
     releases: int
     event: Event
     evaluation: MechanismAudit | None = None
-    """The same test of evaluation rounds, if there are any."""
+    """The result of the same tests of evaluation rounds; None if there are none."""
 
     @property
     def p_value(self) -> float:
@@ -169,7 +173,7 @@ class MechanismAudit(Verdicts):
 
 
 def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAudit:
-    """Tests the mechanism that `config` runs.
+    """Returns the result of testing the mechanism that `config` runs.
 
     Args:
       config: the configuration of the run.
@@ -193,7 +197,7 @@ def audit_mechanism(config: Config, releases: int | None = None) -> MechanismAud
 
 
 def _examined(planned: Plan, releases: int | None) -> MechanismAudit:
-    """Tests the rounds of the plan `planned`."""
+    """Returns the test of the rounds of the plan `planned`."""
     (algorithm, scenarios), config = scenarios_of(planned), planned.config
     count = releases or _affordable(algorithm, scenarios)
     return examine(algorithm, scenarios, count, config.privacy.delta, config.audit.confidence)
@@ -248,7 +252,7 @@ def examine(
 def evidence(
     observed: NDArray[np.float64], scenario: Scenario, neighbours: Neighbours, event: Event
 ) -> NDArray[np.float64]:
-    """Selects the numbers of releases that the target client may affect.
+    """Returns those numbers in each release that the target client may affect.
 
     Args:
       observed: releases, shape `[n, rounds, k]`.

@@ -78,7 +78,7 @@ class ScriptedClients:
 
 
 class LastRelease:
-    """An in-memory ledger and release store that keeps only the last round's releases."""
+    """An in-memory ledger and release store of the last round's releases only."""
 
     def __init__(self) -> None:
         self.released: list[Tensor] = []

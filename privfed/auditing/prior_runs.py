@@ -1,8 +1,8 @@
 """Earlier runs over the same population, whose spending counts before a new run starts.
 
-The guarantee of the new run then covers a client over all of these runs together. This needs three
-conditions. The runs must have the same clients. A client whose data an earlier run published must
-not be claimed as covered now. A run that was counted must not have spent more since.
+The guarantee of the new run then covers a client over all of these runs together. That guarantee
+needs three conditions. The runs must have the same clients. A client whose data an earlier run
+published must not be claimed as covered now. A run that was counted must not have spent more since.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def priors(config: Config) -> Priors:
 
 
 def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
-    """Returns the run that `privacy.prior` names, and its ledger.
+    """Returns the run `name`, an entry of `privacy.prior`, and its ledger.
 
     Raises `Refused` if the run is still in progress or its ledger is broken.
     """
@@ -86,7 +86,7 @@ def _ended_run(name: str) -> tuple[RunDirectory, Ledger]:
 
 
 def _party(config: Config) -> str | None:
-    """Returns the party against which epsilon holds; None for all except a trusted server."""
+    """Returns the party against which epsilon holds; None means all but a trusted server."""
     return config.against or None
 
 
@@ -96,9 +96,10 @@ def _promises(config: Config) -> bool:
 
 
 def _charged(prior: Prior, config: Config, culprits: int) -> Prior:
-    """Charges `prior` against the party of this run's budget, under this run's assumptions.
+    """Returns `prior` with its charges against the party of this run's budget.
 
-    The proven Byzantine parties of `prior` (`culprits` of them) never count as honest.
+    The charges hold under this run's assumptions, except that the proven Byzantine parties of
+    `prior` (`culprits` of them) never count as honest.
 
     Raises:
       Refused: if no ledger states that charge, or it cannot be computed.

@@ -1,8 +1,8 @@
 """A user's randomised function, which releases numbers about one of two neighbouring inputs.
 
-It is called as `release(member, generator)`. `member` selects one of two neighbouring inputs, with
-or without the tested individual; their content is up to the function. `generator` is a new
-`numpy.random.Generator` for every call; a function with its own randomness may ignore it. The
+The function is called as `release(member, generator)`. `member` selects one of two neighbouring
+inputs, with or without the tested individual; their content is up to the function. `generator` is a
+new `numpy.random.Generator` for every call; a function with its own randomness may ignore it. The
 function returns everything that is published, as real numbers, equally many in each call.
 """
 
@@ -37,7 +37,7 @@ class ReleasedFunction:
 
     @classmethod
     def named(cls, name: str, key: str) -> ReleasedFunction:
-        """Imports the function `name` ("module:name") of option `key`. Raises `Refused` if none."""
+        """Imports function `name` ("module:name") of option `key`. Raises `Refused` without one."""
         if not all(name.partition(":")):
             raise Refused(f"{key} is {name!r}; expected module:name, a function in a module")
         return cls.of(imported(name, name, key), name)
@@ -110,7 +110,7 @@ class ReleasedFunction:
         return epsilon
 
     def _result_of(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Returns the result of `function`. Raises `Refused` with the user's lines if it fails."""
+        """Returns the result of `function`. Raises `Refused` with the failing user code's lines."""
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:  # raised by the user's code

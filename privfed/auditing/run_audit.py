@@ -95,7 +95,7 @@ def audit_silos(
     """Returns the guarantee for an example of the silo that spent most, and problems of ledgers.
 
     The silos' own ledgers are used if all of them are available and participation is not secret.
-    Otherwise it is the bound for a silo that took part in every round.
+    Otherwise the guarantee is that of a silo that took part in every round.
 
     Args:
       directory: the run.
@@ -129,7 +129,7 @@ def audit_silos(
 
 
 ALL = "all"
-"""Selects every accountant that applies, including the cross-checks."""
+"""Name that selects every accountant that applies, including the cross-checks."""
 _GRID, _GRID_ABSOLUTE = 1.02, 0.02
 """Tolerance of PLD's grid over RDP's bound: a factor, and an additive term."""
 
@@ -145,8 +145,8 @@ def audit(
     Args:
       run: the run's directory, or the run as opened or read.
       accountant: rdp, pld or tightest, or an independent cross-check: opacus_rdp, opacus_prv, or
-        "all" for both. Cross-checks are reported separately and never become the headline. None:
-        the run's own accountant.
+        "all" for both. Cross-checks are reported separately and never replace the stated epsilon.
+        None: the run's own accountant.
       head: an earlier head of the ledger; the audit then verifies that no line before it was
         removed or changed.
 

@@ -1,10 +1,10 @@
 """Scenarios that test a mechanism: the clients' messages, the population, and the noise.
 
-Clients are not trained. One of them, the target, sends the message that reveals it most. The others
-send zeros, or a message against which the target is most visible.
+Clients do not train. One client, the target, sends the message that reveals its participation most.
+The others send zeros, or a message against which the target is most visible.
 
 For sums over sites, the scenario shows the joint view of the server and colluding sites in the
-worst tolerated case: as few sites survive and as many of these collude as tolerated. The colluders'
+worst tolerated case: the fewest sites survive, and the most of these collude. The colluders'
 messages are known and subtracted. The rest is the sum over the honest survivors with the noise that
 they really added (docs/explanation/distributed_noise.md).
 """
@@ -53,7 +53,7 @@ from privfed.secure.summation import Session
 
 
 class WithoutColluders(Arithmetic):
-    """The arithmetic of a sum over sites, without messages of sites from `honest` on."""
+    """The arithmetic of a sum over sites, without messages of sites numbered from `honest` on."""
 
     def __init__(
         self,
@@ -98,13 +98,13 @@ class SeenWithColluders(EncodedSummation):
 
 
 class SeenWithOthers(RowRule):
-    """The weighted sum of rows that reveals most of the first row."""
+    """A rule whose aggregate is the weighted sum of rows that reveals most of the first row."""
 
     weights: tuple[float, ...]
 
     @classmethod
     def of(cls, noise: PairwiseNoise, divisor: int) -> Self:
-        """Returns the weighted sum for rows with this noise; the first weight is 1 / `divisor`.
+        """Returns the rule for rows with this noise; its first weight is 1 / `divisor`.
 
         The weights are the first row of S^-1 over its first entry, where S is the covariance over
         rows. Of all linear functions with the same coefficient of the first row, this has the least
@@ -171,7 +171,7 @@ class Scenario:
 class TakesAll:
     """A sampler that samples all clients, for claims that hold if participation is known.
 
-    It makes the same claims as `sampler`, and its cohorts count as having `size` clients.
+    Its claims are those of `sampler`, and the divisor is that of cohorts of `size` clients.
     """
 
     sampler: Sampler
@@ -261,7 +261,7 @@ def scenarios_of(planned: Plan) -> tuple[Algorithm, list[Scenario]]:
 
 
 def _of_messages(planned: Plan) -> Algorithm:
-    """Returns the algorithm; with a plain mean, which reveals most, if messages are visible."""
+    """Returns the algorithm; if messages are visible, its rule is the mean, which reveals most."""
     algorithm = planned.algorithm()
     if planned.mechanism.trust == "client":
         return replace(algorithm, rule=Mean(), byzantine=0)

@@ -2,8 +2,8 @@
 
 The statistics test the ways in which the claim about slots could be wrong: slots that are not
 resampled, and slots that can be inferred from the other clients' participation. A claim about
-releases holds for any function of them. The choice of statistics therefore affects the power of the
-test, but not its validity.
+releases holds for any function of the releases. The choice of statistics therefore affects the
+power of the test, but not its validity.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class CanaryRequest:
       dimension: number of parameters of the model.
       clip: clipping norm of the pipeline under test.
       relation: adjacency relation, a key of `RELATIONS`.
-      seed: makes bits and directions reproducible and not secret, for simulations; None: secret.
+      seed: seed of bits and directions in a simulation, which are then not secret; None draws
+        secret ones.
     """
 
     count: int
@@ -124,9 +125,9 @@ class CanaryRequest:
 
 @contextlib.contextmanager
 def _half_made(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder next to `path`, which is removed unless it is renamed.
+    """Yields a temporary folder next to `path`, which is removed if the block raises.
 
-    Temporary folders that killed processes left are removed too. The process that writes a folder
+    Temporary folders that killed processes left are removed, too. The process that writes a folder
     holds a lock on it, which ends with the process.
     """
     prefix = f".{path.name}.half-"

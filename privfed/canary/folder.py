@@ -21,10 +21,11 @@ from privfed.core.errors import Broken, public_text
 class Relation:
     """The behaviour of canaries, by their secret bit, under one adjacency relation.
 
-    A canary whose bit is heads sends its direction. One whose bit is tails sends `tails` times its
-    direction, or is not a client at all if `absent`. Populations that differ in one bit are then
-    neighbouring datasets. The two messages of a canary are as far apart as the relation allows: one
-    clipping norm under add/remove and zero-out, two under replace-one.
+    A canary whose bit is 1 ("heads") sends its direction. A canary whose bit is 0 ("tails") sends
+    `tails` times its direction, or is not a client at all if `absent`. Populations that differ in
+    one bit are then neighbouring datasets. After clipping, the two possible messages of a canary
+    are as far apart as the relation allows: one clipping norm under add/remove and zero-out, two
+    under replace-one.
     """
 
     tails: float
@@ -50,10 +51,10 @@ _DIGEST = 64
 class Manifest:
     """The public declaration of `count` canaries for models of `dimension` parameters.
 
-    It holds no secret. Every canary that takes part sends an update of `length`, far above the
-    clipping norm for which it was declared. The commitments are SHA-256 digests, and each covers
-    the secret key of 32 random bytes. A party that received them before a run can check afterwards
-    that bits and directions were fixed by then. `simulated` bits follow from a seed and are not
+    It contains no secret. A canary's update has the norm `length`, far above the clipping norm for
+    which it was declared, or is zero. The commitments are SHA-256 digests, and each covers the
+    secret key of 32 random bytes. A party that received them before a run can check afterwards that
+    bits and directions were fixed by then. If `simulated`, the bits follow from a seed and are not
     secret.
     """
 
@@ -69,7 +70,7 @@ class Manifest:
 
     @property
     def meaning(self) -> Relation:
-        """The meaning of the bits under the manifest's adjacency relation."""
+        """The behaviour of canaries by their bits, under the manifest's adjacency relation."""
         return RELATIONS[self.relation]
 
     def to_bytes(self) -> bytes:
@@ -204,7 +205,7 @@ class SecretDigests:
 
 
 def commitments(folder: Folder) -> SecretDigests:
-    """Computes the commitments to the current content of `folder`."""
+    """Returns the commitments to the current content of `folder`."""
     key = regular.read_bytes(folder.key_path)
     return SecretDigests(
         hashlib.sha256(b"privfed canaries, key|" + key).hexdigest(),
@@ -216,7 +217,7 @@ def commitments(folder: Folder) -> SecretDigests:
 def participants(directory: str | Path) -> list[int]:
     """Returns the numbers of the canaries that take part as clients, in ascending order.
 
-    The list is as secret as the bits. Under add/remove it holds the canaries whose bit is heads,
+    The list is as secret as the bits. Under add/remove it contains the canaries whose bit is 1,
     under other relations all canaries.
 
     Raises:

@@ -1,8 +1,8 @@
 """Conversion of a model's parameters to one flat vector, and back to the original layout.
 
-The vector holds the floating-point numbers of a flat array or tensor, of a list of these in its
-order, or of a mapping of these in the order of its sorted names, because some file formats do not
-keep another order. Integer arrays, such as batch counters, are not part of it.
+A model is a flat array or tensor, or a list or mapping of these. The vector contains its
+floating-point numbers, in the order of the list or of the mapping's sorted names (some file formats
+keep no other order). Integer arrays, such as batch counters, are not part of the vector.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _numbers(leaf: Any) -> Numbers:
 
 
 def _moved(leaf: Any, shift: NDArray[np.floating[Any]]) -> Any:
-    """Returns one array with its part of the shift added."""
+    """Returns the array `leaf` plus `shift`, the numbers of the flat shift for this array."""
     moved = (_numbers(leaf) + shift).reshape(tuple(leaf.shape))
     with np.errstate(over="ignore"):
         answer = leaf.new_tensor(moved) if _is_tensor(leaf) else moved.astype(leaf.dtype)

@@ -24,20 +24,20 @@ from accounting.guarantee import Guarantee
 from accounting.over_rounds import BufferedToeplitz, RandomAllocation, Separated
 from privfed.claims.evidence import ClaimedRun
 from privfed.claims.schema import (
-    Audit,
+    AuditSection,
     Bound,
     Claim,
+    ClaimEvidence,
     CompositionSection,
-    Evidence,
     GuaranteeSection,
     MechanismSection,
-    Membership,
+    MembershipBounds,
     Point,
     Rates,
     ReleaseSection,
     SamplingSection,
     SecureSumsSection,
-    Subject,
+    SubjectSection,
     TrustSection,
     Unknown,
 )
@@ -55,7 +55,7 @@ _NOT_STATED = "the issuer did not state it"
 _NO_CONFIGURATION = "the claim has no configuration of privfed"
 
 
-def claim_of(evidence: Evidence) -> Claim:
+def derived_claim(evidence: ClaimEvidence) -> Claim:
     """Returns the claim that follows from `evidence`, without its digest.
 
     Raises:
@@ -89,10 +89,10 @@ def _stated(value: Any, reason: str = _NOT_STATED) -> Any:
     return Unknown(unknown=reason) if value is None or value == "" else value
 
 
-def _subject(run: ClaimedRun) -> Subject:
+def _subject(run: ClaimedRun) -> SubjectSection:
     terms, model = run.ledger.terms, run.stated.get("model") or {}
     no_model = "the run has released no model" if run.keys else _NOT_STATED
-    return Subject(
+    return SubjectSection(
         framework=str(run.stated["framework"]),
         run=str(terms["id"]),
         releases=len(run.ledger.charges),
@@ -158,7 +158,7 @@ def _spending(run: ClaimedRun) -> Spending:
 
 def _profile(
     run: ClaimedRun, reported: Guarantee
-) -> tuple[list[Point] | Unknown, Membership | Unknown]:
+) -> tuple[list[Point] | Unknown, MembershipBounds | Unknown]:
     """Returns the privacy profile, and its bounds on membership inference."""
     spending, accountant = _spending(run), reported.accountant
     if not reported.epsilon < math.inf or not spending:
@@ -179,21 +179,21 @@ def _profile(
         Rates(false_positive_rate=false, true_positive_rate=min(float(true), 1.0))
         for false, true in zip(_FALSE_POSITIVES, positives, strict=True)
     ]
-    return points, Membership(correct_guess=(1 + points[0].delta) / 2, rates=rates)
+    return points, MembershipBounds(correct_guess=(1 + points[0].delta) / 2, rates=rates)
 
 
 def _trust(run: ClaimedRun) -> TrustSection:
     terms = run.ledger.terms
     assumed = Assumed.from_terms(terms) if run.keys else None
     if assumed is None:
-        no = Unknown(unknown=_NOT_STATED)
-        said = str(run.stated.get("trust") or _NOT_STATED)
+        unknown = Unknown(unknown=_NOT_STATED)
+        model = str(run.stated.get("trust") or _NOT_STATED)
         return TrustSection(
-            model=said,
-            trusts=no,
-            relies_on=no,
-            colluders=no,
-            byzantine=no,
+            model=model,
+            trusts=unknown,
+            relies_on=unknown,
+            colluders=unknown,
+            byzantine=unknown,
             messages=_NOT_STATED,
             malicious_server=_NOT_STATED,
         )
@@ -339,9 +339,9 @@ def _not_covered_elsewhere(run: ClaimedRun) -> Iterator[str]:
     yield "Releases that the issuer did not list, such as tuning or evaluation, are not included."
 
 
-def _audits(run: ClaimedRun) -> list[Audit] | Unknown:
+def _audits(run: ClaimedRun) -> list[AuditSection] | Unknown:
     result = run.stated.get("canaries")
     if result is None:
         return Unknown(unknown="no empirical test of this run is on record")
     power = _stated(run.stated.get("power"), "the run's parts were not available")
-    return [Audit(by="canaries", result=result, power=power)]
+    return [AuditSection(by="canaries", result=result, power=power)]

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from accounting import regular
-from accounting.compact import compact, rebuilt
 from accounting.documents import encoded, from_toml
 from accounting.errors import LedgerBroken
 from accounting.guarantee import CHOICES
 from accounting.ledger import Ledger
 from privfed.auditing.audited_run import RunAudit
 from privfed.auditing.ledger_audit import audit_ledger
-from privfed.claims.schema import Evidence
+from privfed.claims.compact import compact, rebuilt
+from privfed.claims.schema import ClaimEvidence
 from privfed.config.config import digest
 from privfed.report.page.run_facts import PageFacts, run_facts
 from privfed.store.run_directory import RunDirectory
@@ -28,7 +28,7 @@ LEDGER = "evidence.ledger"
 _CONFIGURATION = "evidence.configuration"
 
 
-def evidence_of(run: Path | RunDirectory) -> Evidence:
+def evidence_of(run: Path | RunDirectory) -> ClaimEvidence:
     """Reads the evidence of a run.
 
     Args:
@@ -44,7 +44,7 @@ def evidence_of(run: Path | RunDirectory) -> Evidence:
         facts = run_facts(directory)
         tables = from_toml(regular.read_text(directory.config.path))
         tables["privacy"].pop("epsilon", None)  # the ledger states the budget and its changes
-        return Evidence(
+        return ClaimEvidence(
             ledger=compact(directory.ledger),
             configuration=tables,
             stated=_stated(facts, directory),
@@ -87,7 +87,7 @@ class ClaimedRun:
     stated: Mapping[str, Any]
 
     @classmethod
-    def of(cls, evidence: Evidence) -> ClaimedRun:
+    def of(cls, evidence: ClaimEvidence) -> ClaimedRun:
         """Rebuilds the ledger, and compares it with the configuration.
 
         Raises:

@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from accounting import chain, regular
-from accounting.compact import LARGEST, compacted
 from accounting.documents import from_toml
 from accounting.errors import AccountingError
 from accounting.events import ADD_REMOVE, CHANGE, REPLACE_ONE, Event
@@ -18,8 +17,9 @@ from accounting.ledger import FORMAT
 from accounting.noises import Gaussian
 from accounting.over_rounds import Separated
 from accounting.releases import PoissonSampled, Release, WithoutReplacement
-from privfed.claims.derived import claim_of
-from privfed.claims.schema import Claim, Evidence
+from privfed.claims.compact import LARGEST, compacted
+from privfed.claims.derived import derived_claim
+from privfed.claims.schema import Claim, ClaimEvidence
 from privfed.core.errors import Refused
 
 
@@ -86,12 +86,12 @@ def import_claim(path: Path) -> Claim:
     except (OSError, ValueError) as error:
         raise Refused(f"{path} cannot be read: {error}; name a TOML file") from None
     try:
-        return claim_of(_evidence(other, hashlib.sha256(text.encode()).hexdigest()[:16]))
+        return derived_claim(_evidence(other, hashlib.sha256(text.encode()).hexdigest()[:16]))
     except AccountingError as error:
         raise Refused(f"{path}: {error}") from None
 
 
-def _evidence(other: OtherRun, name: str) -> Evidence:
+def _evidence(other: OtherRun, name: str) -> ClaimEvidence:
     """Returns the evidence of a claim about `other`: a ledger that is written now, and facts."""
     events = [(_event(other, release), release) for release in other.releases]
     for event, _ in events:
@@ -131,7 +131,7 @@ def _evidence(other: OtherRun, name: str) -> Evidence:
         "clip": other.clip,
         "trust": other.trust,
     }
-    return Evidence(ledger=compacted(links), configuration={}, stated=stated)
+    return ClaimEvidence(ledger=compacted(links), configuration={}, stated=stated)
 
 
 def _event(other: OtherRun, release: OtherRelease) -> Event:

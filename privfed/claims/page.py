@@ -9,10 +9,10 @@ from pathlib import Path
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from accounting.statement import at_delta, ceiling
-from privfed.claims.derived import claim_of
+from privfed.claims.derived import derived_claim
 from privfed.claims.document import document_at, document_of, parsed
 from privfed.claims.evidence import evidence_of
-from privfed.claims.schema import Claim, Membership, Unknown
+from privfed.claims.schema import Claim, MembershipBounds, Unknown
 from privfed.claims.verified import verify
 from privfed.core.errors import Broken
 from privfed.core.text import number
@@ -80,7 +80,7 @@ def write_claim_page(path: Path, out: Path | None = None) -> Written:
         document, file = document_at(path), path.name
         claim, page = parsed(document, path), out or path.with_suffix(".html")
     else:
-        claim, file = claim_of(evidence_of(path)), "claim.json"
+        claim, file = derived_claim(evidence_of(path)), "claim.json"
         document, page = document_of(claim), out or own_place(path, simulation=False, name="claim")
     write_page(page, render(claim_page(claim, str(document["digest"]), file), "claim.css"))
     return Written(page, path, simulation=False)
@@ -107,9 +107,9 @@ def claim_page(claim: Claim, digest: str, file: str) -> Page:
 def _secret(claim: Claim) -> tuple[str, str, str]:
     """Returns the attacker's question, and the two cases."""
     guarantee = claim.guarantee
-    question, yes, no = _SECRETS[guarantee.adjacency]
+    question, positives, negatives = _SECRETS[guarantee.adjacency]
     unit = guarantee.unit
-    return question.format(unit=unit), yes.format(unit=unit), no.format(unit=unit)
+    return question.format(unit=unit), positives.format(unit=unit), negatives.format(unit=unit)
 
 
 def _view(claim: Claim) -> str:
@@ -124,7 +124,7 @@ def _meaning(claim: Claim) -> Iterator[Block]:
         yield Paragraph(f"Nothing finite is guaranteed: {members.unknown}.")
         return
     right, strict = _hundredths(members.correct_guess), members.rates[1]
-    question, yes, no = _secret(claim)
+    question, positives, negatives = _secret(claim)
     yield Paragraph(
         f"Suppose an attacker sees {_view(claim)}, knows the data of everybody else, and has to "
         f"guess {question}. A coin flip is right 50 times in 100. However clever the "
@@ -133,7 +133,8 @@ def _meaning(claim: Claim) -> Iterator[Block]:
     yield _picture(members)
     yield Paragraph(
         f"An attacker who wrongly names at most {number(100 * strict.false_positive_rate)} in 100 "
-        f"{no} correctly names at most {_hundredths(strict.true_positive_rate)} in 100 {yes}."
+        f"{negatives} correctly names at most {_hundredths(strict.true_positive_rate)} in 100 "
+        f"{positives}."
     )
 
 
@@ -145,7 +146,7 @@ def _hundredths(probability: float) -> str:
     return f"{math.ceil(hundredths - 1e-9)}"
 
 
-def _picture(members: Membership) -> Picture:
+def _picture(members: MembershipBounds) -> Picture:
     """Draws how often the attacker's guess is right: without the releases, and with them."""
     title = "Right guesses out of 100"
     bars = [
@@ -213,7 +214,7 @@ def _quotations(claim: Claim) -> Iterator[str]:
     """Yields a sentence for a paper, and one for a consent form."""
     guarantee = claim.guarantee
     yield guarantee.quotations[0]
-    if guarantee.holds and isinstance(guarantee.membership, Membership):
+    if guarantee.holds and isinstance(guarantee.membership, MembershipBounds):
         question, _, _ = _secret(claim)
         success = _hundredths(guarantee.membership.correct_guess)
         yield (
@@ -227,9 +228,10 @@ def _quotations(claim: Claim) -> Iterator[str]:
 def _check(claim: Claim, digest: str, file: str) -> Iterator[Block]:
     """Yields the command that verifies the claim, and the numbers that identify it."""
     yield ShellLine(shlex.join(["privfed", "verify", file]))
+    head = claim.subject.ledger_head
     yield Facts(
         {
-            "ledger head": str(claim.evidence.ledger["head"]),
+            **({"ledger head": head} if isinstance(head, str) else {}),
             "digest of the claim": digest,
             "issued by, date": "\u2026" * 30,
         }

@@ -14,27 +14,27 @@ VERSION = 1
 """Version of the form; a claim of another version is refused."""
 
 
-class Section(BaseModel):
+class ClaimSection(BaseModel):
     """A part of a claim: frozen, without further keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class Unknown(Section):
+class Unknown(ClaimSection):
     """A fact that nobody can know from the evidence, with the reason."""
 
     unknown: str
     """The reason."""
 
 
-class Point(Section):
+class Point(ClaimSection):
     """A point of the privacy profile: the mechanism is (`epsilon`, `delta`)-DP."""
 
     epsilon: float
     delta: float
 
 
-class Rates(Section):
+class Rates(ClaimSection):
     """A bound on membership inference by any test of the releases."""
 
     false_positive_rate: float
@@ -43,7 +43,7 @@ class Rates(Section):
     """Upper bound on the probability that it then names a member."""
 
 
-class Membership(Section):
+class MembershipBounds(ClaimSection):
     """Bounds on every attack that infers membership from the releases."""
 
     correct_guess: float
@@ -52,7 +52,7 @@ class Membership(Section):
     """The largest true positive rate, by false positive rate."""
 
 
-class Bound(Section):
+class Bound(ClaimSection):
     """One guarantee."""
 
     unit: str
@@ -71,7 +71,7 @@ class Bound(Section):
     """What epsilon covers in addition to the charges; empty if nothing."""
 
 
-class GuaranteeSection(Section):
+class GuaranteeSection(ClaimSection):
     """What is guaranteed."""
 
     holds: bool
@@ -93,12 +93,12 @@ class GuaranteeSection(Section):
     """The parameter of Gaussian DP, if the releases compose to a Gaussian mechanism."""
     profile: list[Point] | Unknown
     """The privacy profile at fixed values of epsilon; each delta is an upper bound."""
-    membership: Membership | Unknown
+    membership: MembershipBounds | Unknown
     quotations: list[str]
     """Sentences that a paper or a consent form may quote."""
 
 
-class TrustSection(Section):
+class TrustSection(ClaimSection):
     """Who has to be trusted with what."""
 
     model: str
@@ -117,7 +117,7 @@ class TrustSection(Section):
     """What a server that deviates from the protocol could learn."""
 
 
-class ReleaseSection(Section):
+class ReleaseSection(ClaimSection):
     """Releases of one kind about the population."""
 
     run: str
@@ -129,7 +129,7 @@ class ReleaseSection(Section):
     count: int
 
 
-class CompositionSection(Section):
+class CompositionSection(ClaimSection):
     """How the releases are composed."""
 
     rule: str
@@ -143,7 +143,7 @@ class CompositionSection(Section):
     """Ids of runs that are declared to share no client with this one."""
 
 
-class MechanismSection(Section):
+class MechanismSection(ClaimSection):
     """The private mechanism of a release."""
 
     name: str
@@ -160,7 +160,7 @@ class MechanismSection(Section):
     proof: str | Unknown
 
 
-class SamplingSection(Section):
+class SamplingSection(ClaimSection):
     """Who takes part in a release, and how much one client contributes."""
 
     sampler: str
@@ -174,7 +174,7 @@ class SamplingSection(Section):
     """Which examples of a client are protected together."""
 
 
-class SecureSumsSection(Section):
+class SecureSumsSection(ClaimSection):
     """The protocol that sums clients' rows."""
 
     protocol: str
@@ -186,7 +186,7 @@ class SecureSumsSection(Section):
     """The declared sites and the survivors that a sum needs; null without sites."""
 
 
-class Audit(Section):
+class AuditSection(ClaimSection):
     """An empirical test of the guarantee."""
 
     by: str
@@ -195,7 +195,7 @@ class Audit(Section):
     """What the test would have detected."""
 
 
-class Subject(Section):
+class SubjectSection(ClaimSection):
     """The run that the claim is about."""
 
     framework: str
@@ -214,11 +214,11 @@ class Subject(Section):
     """Number of parameters of the model."""
 
 
-class Evidence(Section):
+class ClaimEvidence(ClaimSection):
     """The facts from which all other sections follow."""
 
     ledger: dict[str, Any]
-    """The ledger: its terms, its lines and its head (`accounting.compact`)."""
+    """The ledger: its terms, its lines and its head (`privfed.claims.compact`)."""
     configuration: dict[str, Any]
     """The tables of the run's config.toml, whose digest the ledger's terms state under "config";
     without privacy.epsilon, which the ledger states. Empty for claims about other frameworks."""
@@ -227,12 +227,12 @@ class Evidence(Section):
     compared with the run if it is available, and are otherwise statements of the issuer."""
 
 
-class Claim(Section):
+class Claim(ClaimSection):
     """A claim about the privacy of one run. `digest` is the SHA-256 of everything else."""
 
     form: Literal["privfed claim"] = "privfed claim"
     version: Literal[1] = 1
-    subject: Subject
+    subject: SubjectSection
     guarantee: GuaranteeSection
     trust: TrustSection
     releases: list[ReleaseSection]
@@ -242,8 +242,8 @@ class Claim(Section):
     secure_sums: SecureSumsSection | Unknown
     not_covered: list[str]
     """What the guarantee does not cover."""
-    audits: list[Audit] | Unknown
-    evidence: Evidence
+    audits: list[AuditSection] | Unknown
+    evidence: ClaimEvidence
     written_by: dict[str, str]
     """Versions of the programs that wrote the claim."""
     digest: str = ""

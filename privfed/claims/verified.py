@@ -13,10 +13,10 @@ from rich.table import Table
 from accounting.documents import Encoded
 from accounting.errors import AccountingError
 from accounting.statement import epsilon_at
-from privfed.claims.derived import claim_of
+from privfed.claims.derived import derived_claim
 from privfed.claims.document import digest_of, document_at, parsed
 from privfed.claims.evidence import LEDGER, evidence_of
-from privfed.claims.schema import Claim, Evidence
+from privfed.claims.schema import Claim, ClaimEvidence
 from privfed.core.errors import Refused, public_text
 from privfed.core.text import with_numbers
 from privfed.report.tables import rows
@@ -28,7 +28,7 @@ _WRITTEN = frozenset({"written_by", "digest"})
 
 
 @dataclass(frozen=True)
-class Difference(Encoded):
+class ClaimDifference(Encoded):
     """A place of a claim that does not follow from the evidence, or differs from the run.
 
     Attributes:
@@ -63,7 +63,7 @@ class Verification:
     path: Path
     claim: Claim | None
     run: Path | None
-    differences: tuple[Difference, ...]
+    differences: tuple[ClaimDifference, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object that `privfed verify --json` prints."""
@@ -114,25 +114,25 @@ def verify(path: Path, run: Path | None = None, head: str | None = None) -> Veri
     except Refused as error:
         if not edited:
             raise
-        place = Difference("form", None, None, public_text(error))
+        place = ClaimDifference("form", None, None, public_text(error))
         return Verification(path, None, run, (place, *edited))
-    found = [*_against_evidence(claim), *_against_head(claim, head)]
+    differences = [*_against_evidence(claim), *_against_head(claim, head)]
     if run is not None:
-        found += _compared("evidence", claim.evidence, evidence_of(run))
-    return Verification(path, claim, run, (*found, *edited))
+        differences += _compared("evidence", claim.evidence, evidence_of(run))
+    return Verification(path, claim, run, (*differences, *edited))
 
 
-def _edited(document: Mapping[str, Any]) -> Iterator[Difference]:
+def _edited(document: Mapping[str, Any]) -> Iterator[ClaimDifference]:
     """Yields a difference if the digest is not that of the document."""
     digest = digest_of(document)
     if digest != document["digest"]:
-        yield Difference("digest", document["digest"], digest)
+        yield ClaimDifference("digest", document["digest"], digest)
 
 
-def _against_evidence(claim: Claim) -> Iterator[Difference]:
+def _against_evidence(claim: Claim) -> Iterator[ClaimDifference]:
     """Yields each difference between the claim and what follows from its own evidence."""
     try:
-        expected = claim_of(claim.evidence)
+        expected = derived_claim(claim.evidence)
     except (
         AccountingError,
         ArithmeticError,
@@ -143,30 +143,30 @@ def _against_evidence(claim: Claim) -> Iterator[Difference]:
     ) as error:
         place, _, why = public_text(error).partition(": ")
         known = place if place.startswith("evidence.") else "evidence"
-        yield Difference(known, None, None, why or place)
+        yield ClaimDifference(known, None, None, why or place)
         return
     yield from _compared("", claim, expected)
 
 
-def _against_head(claim: Claim, head: str | None) -> Iterator[Difference]:
+def _against_head(claim: Claim, head: str | None) -> Iterator[ClaimDifference]:
     """Yields a difference if the claim's ledger ends at another head than the recorded one."""
     stated = claim.evidence.ledger.get("head")
     if head is not None and head != stated:
-        yield Difference(f"{LEDGER}.head", stated, head)
+        yield ClaimDifference(f"{LEDGER}.head", stated, head)
 
 
 def _compared(
-    name: str, stated: Claim | Evidence, expected: Claim | Evidence
-) -> Iterator[Difference]:
+    name: str, stated: Claim | ClaimEvidence, expected: Claim | ClaimEvidence
+) -> Iterator[ClaimDifference]:
     """Yields each difference between two claims or two pieces of evidence."""
     left, right = (
         dict(_leaves(with_numbers(each.model_dump(exclude=set(_WRITTEN))), name))
         for each in (stated, expected)
     )
     for place in dict.fromkeys([*left, *right]):
-        one, other = left.get(place, "nothing"), right.get(place, "nothing")
-        if not _same(one, other):
-            yield Difference(place, one, other)
+        first, second = left.get(place, "nothing"), right.get(place, "nothing")
+        if not _same(first, second):
+            yield ClaimDifference(place, first, second)
 
 
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
@@ -182,10 +182,10 @@ def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, f"{place}.{key}" if place else str(key))
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=_ACCURACY, abs_tol=1e-14)
-    return type(one) is type(other) and bool(one == other)
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, float) and isinstance(second, float):
+        return math.isclose(first, second, rel_tol=_ACCURACY, abs_tol=1e-14)
+    return type(first) is type(second) and bool(first == second)
 
 
 def _short(value: Any) -> str:
@@ -201,10 +201,10 @@ def verification_table(result: Verification) -> Table:
         return rows({"claim": "REFUTED", "difference": str(first), **more})
     assert result.claim is not None
     stated = ", ".join(place.rpartition(".")[2] for place in result.stated_only)
-    found = "every section follows from the ledger"
     return rows(
         {
-            "claim": f"verified: {found} in the claim" if stated else f"verified: {found}",
+            "claim": "verified: every section follows from the ledger"
+            + (" in the claim" if stated else ""),
             **_facts(result.claim, result.claim.digest),
             "run": str(result.run) if result.run else "not compared: no run directory was given",
             **({"not verified": f"{stated}: stated by the issuer only"} if stated else {}),
@@ -227,7 +227,7 @@ def _facts(claim: Claim, digest: str) -> dict[str, str]:
         "ε": epsilon_at(bound.epsilon, bound.delta, nominal=not guarantee.holds),
         "meaning": bound.meaning if guarantee.holds else f"none: {guarantee.reason}",
         "about": f"run {subject.run} of {subject.framework}, {subject.releases} releases",
-        "ledger head": str(claim.evidence.ledger["head"]),
+        **({"ledger head": subject.ledger_head} if isinstance(subject.ledger_head, str) else {}),
         "digest": digest,
     }
 

@@ -10,12 +10,13 @@ from privfed.metrics.measure import Count, Estimate, Measure, NoisedSum, Scoring
 
 
 def haar(levels: int) -> Tensor:
-    """Returns Haar's matrix: the sum of all cells, and the differences of halves.
+    """Returns the Haar wavelet matrix for n cells.
 
-    Rows are orthogonal, and every column has levels + 1 entries of size 1. If noise is added to
-    each of n cells, the sum of the first k cells has up to n times the noise variance of a cell. If
-    noise is added to the wavelet coefficients instead, the factor is of order log n, times
-    levels + 1 for the larger norm of the columns (Xiao, Wang and Gehrke 2011).
+    Its rows compute the sum of all cells, and the differences between the two halves of every
+    dyadic range of cells. Rows are orthogonal, and every column has levels + 1 entries of size 1.
+    If noise is added to each of n cells, the sum of the first k cells has up to n times the noise
+    variance of a cell. If noise is added to the wavelet coefficients instead, the factor is of
+    order log n, times levels + 1 for the larger norm of the columns (Xiao, Wang and Gehrke 2011).
 
     Args:
       levels: base-2 logarithm of the number of cells n.
@@ -120,6 +121,6 @@ class AreaUnderCurve(Measure):
 
 
 def _cleaned(cells: Tensor) -> Tensor:
-    """Returns the cells `[n]` cut at zero and rescaled to their original sum, at least 1."""
+    """Returns `cells` `[n]`, negative ones set to zero, rescaled to the former sum (at least 1)."""
     positive = cells.clamp(min=0)
     return positive * cells.sum().clamp(min=1) / positive.sum().clamp(min=1)

@@ -22,7 +22,7 @@ class Calibration(Measure):
     to 1. An example's gap is 1 - confidence if its prediction is right and -confidence otherwise.
     The example's vector holds the gap in the example's bin and 0 in all others. The error is the
     sum over bins of the absolute summed gaps, divided by the count of examples. Clients also send
-    the slack of their mean vector (`with_slack`).
+    the additional entry of `with_slack`.
     """
 
     lower_is_better: ClassVar[bool] = True
@@ -72,13 +72,13 @@ def _estimated(gaps: Tensor, noised: NoisedSum, count: float, drawn: float) -> E
     """Estimates the error and its interval from noised gaps.
 
     The absolute value |D + noise| exceeds |D| on average, and the more so the smaller D is. The
-    estimate subtracts the noise variance from the squares, sqrt(max(D^2 - variance, 0)). It is
-    consistent, and at most about a quarter of a standard deviation too large per bin where D is 0.
-    The interval inverts a test of T, the sum of the noised |D_b|. Given the sum of the true |D_b|,
-    the mean of T is smallest if all bins have equal |D_b| and largest if one bin has the whole sum
-    (the mean of a folded normal is convex in |D|). An error is rejected only if T is too small for
-    the first case or too large for the second. The interval therefore holds for any distribution of
-    the gaps over bins, and is wider than necessary.
+    estimate subtracts the noise variance from the squares, sqrt(max(D^2 - variance, 0)). The
+    estimate is consistent, and at most about a quarter of a standard deviation too large per bin
+    where D is 0. The interval inverts a test of T, the sum of the noised |D_b|. Let the sum of the
+    true |D_b| be given. The mean of T is then smallest if all bins have equal |D_b|, and largest if
+    one bin has the whole sum (the mean of a folded normal is convex in |D|). An error is rejected
+    only if T is too small for the first case or too large for the second. The interval therefore
+    holds for any distribution of the gaps over bins, and is wider than necessary.
 
     Args:
       gaps: noised sums of gaps per bin, shape `[bins]`.

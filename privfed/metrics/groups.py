@@ -20,7 +20,7 @@ _NONE = "none of these"
 
 @dataclass(frozen=True)
 class ExampleGroups:
-    """The names of the groups, and the features that determine an example's group.
+    """Names of groups of examples, and the features that determine an example's group.
 
     Attributes:
       names: the group names.
@@ -89,10 +89,10 @@ NO_GROUP = -1
 
 @dataclass(frozen=True)
 class ClientGroups:
-    """The names of the groups, and the rule that assigns a client to one of them.
+    """Names of groups of clients, and the rule that assigns a client to one of them.
 
     The possible groups are declared and public. A client's group depends only on that client's own
-    rows, so no other client affects it.
+    examples or site, so no other client affects it.
 
     Attributes:
       names: the group names.

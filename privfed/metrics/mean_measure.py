@@ -2,7 +2,8 @@
 
 Their intervals are those of a ratio of two noised numbers (Fieller 1954). A ratio r = y / x of
 means is in the interval if |y - r x| is at most a normal quantile times its standard deviation.
-Unlike the delta method, this also holds if x may be 0: then every ratio is possible.
+Unlike that of the delta method, the interval is also valid if x may be 0: then every ratio is
+possible.
 """
 
 from __future__ import annotations
@@ -113,15 +114,15 @@ def _with_draw(
 ) -> Variances:
     """Returns the variances of V and S, including the variance from client sampling.
 
-    Sampling adds (1 - rate) sum s^2 (v - r)^2 to the variance of V - r S. This is at most the same
-    expression with s in place of s^2, with equality if each client's examples lie in one group.
-    That bound has two estimates at r, with G = sum s (1 - v^2). The first, S (1 + r^2) - 2 r V - G,
-    includes the noise of V. The second, S (1 - r^2) - G, is that of a score interval (Wilson 1927);
-    its own variance grows with the differences between clients. They agree at r = V / S. The result
-    is their average, in which the first has as weight the fraction of the variance of V that
-    sampling causes. Half a standard deviation of the estimate's noise is added because the estimate
-    is uncertain. Simulated coverage is then at least 0.945 at nominal 0.95, except for 0.935 if 50
-    clients of one example each are sampled and 7 of them err.
+    Sampling adds (1 - rate) sum s^2 (v - r)^2 to the variance of V - r S. That term is at most the
+    same expression with s in place of s^2, with equality if each client's examples lie in one
+    group. The bound has two estimates at r, with G = sum s (1 - v^2). The first, S (1 + r^2) - 2 r
+    V - G, includes the noise of V. The second, S (1 - r^2) - G, is that of a score interval (Wilson
+    1927); its own variance grows with the differences between clients. Both estimates agree at r =
+    V / S. The result is their average, in which the first has as weight the fraction of the
+    variance of V that sampling causes. Half a standard deviation of the estimate's noise is added
+    because the estimate is uncertain. Simulated coverage is then at least 0.945 at nominal 0.95,
+    except for 0.935 if 50 clients of one example each are sampled and 7 of them err.
     """
     count, unsampled, square = noised.count, noised.unsampled, ratio * ratio
     drawn = unsampled * max(count * (1 - square) - slack, 0.0)

@@ -109,17 +109,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class NoisedSum:
-    """The noised sum of clients' parts of one measure, scaled so that a client counts 1.
+    """The noised sum of clients' messages for one measure, scaled so that a client counts 1.
 
     Attributes:
-      values: noised sum of the parts, shape `[j]`.
+      values: noised sum of the messages (`Measure.parts`), shape `[j]`.
       std: standard deviation of the noise on each entry of `values`.
       count: noised sum of each client's fraction of examples that the measure counts; NaN if the
         measure takes no count.
       count_std: standard deviation of the noise on `count`; NaN likewise.
       rate: probability with which each client was sampled. At 1 the estimate describes the sampled
-        clients only. Below 1 it describes all clients, and its interval also covers the sampling;
-        0 stands for a sample from a much larger population.
+        clients only. Below 1 it describes all clients, and its interval also covers the sampling; 0
+        means a sample from a much larger population.
       quantile: two-sided quantile of the standard normal, for the interval.
     """
 
@@ -165,7 +165,7 @@ class Measure(Part):
     def count(self, scoring: Scoring) -> Count:
         """Returns the kind of count that divides the estimate.
 
-        It is `Count.APART` if some examples cannot be scored.
+        The kind is `Count.APART` if some examples cannot be scored.
         """
         return Count.APART if scoring.sequences else Count.SHARED
 
@@ -198,11 +198,11 @@ class Measure(Part):
         return means
 
     def estimate(self, noised: NoisedSum, scoring: Scoring) -> Estimate:
-        """Returns the estimate from the noised sum of parts, weighted by example fractions.
+        """Returns the estimate from the noised sum of clients' messages.
 
         Args:
-          noised: the sum over clients of `parts` times the client's fraction of examples, with
-            noise.
+          noised: the sum over clients of messages (`parts`) times the client's fraction of counted
+            examples, with noise.
           scoring: the form of the examples and the loss.
 
         Returns:
@@ -224,8 +224,8 @@ def refuse_unsuited(measure: Measure, scoring: Scoring) -> None:
 def with_slack(means: Tensor) -> Tensor:
     """Returns (m, 1 - |m|^2) for clients' means m `[c, k]` of norm at most 1: `[c, k + 1]`.
 
-    Its norm is sqrt(1 - |m|^2 + |m|^4) <= 1, so the last entry does not increase the sensitivity.
-    The sum of this entry over clients measures how much clients differ, for intervals.
+    The norm of a result is sqrt(1 - |m|^2 + |m|^4) <= 1, so the last entry does not increase the
+    sensitivity. The sum of this entry over clients measures how much clients differ, for intervals.
     """
     return torch.cat([means, 1 - means.square().sum(1, keepdim=True)], 1)
 

@@ -2,22 +2,21 @@
 
 **Content of a row.** Each example belongs to one group (a single group if none are declared). For
 group g and measure j let s be the fraction of all the client's examples that lie in g and that j
-counts. Let m be the mean of j's vectors over these examples. The row contains, for all g and j,
+counts. Let m be the mean of j's vectors over these examples. The row contains
 
-    s of all its examples in g, times the weight of the count, and
-    s phi_j(m) times the weight w of a measure, phi_j = `Measure.parts` (and s times w, for a
-    measure that counts examples separately)
+    for each g: the fraction of the client's examples in g, times the weight w_S of the count;
+    for each g and j: s phi_j(m) times the weight w of a measure, with phi_j = `Measure.parts`,
+    and, for a measure that counts examples separately, s times w.
 
-over all g and j. A client without examples sends zeros.
+A client without examples sends zeros.
 
 **Its bound.** Every phi_j(m) has norm at most 1 and the squares of the weights sum to 1, so a
 group's part has norm at most the group's fraction of the client's examples. The whole row has norm
-at most sqrt(sum of squared fractions) <= 1. This holds for any examples, any model, any outputs and
-any number of examples: a client counts once. The unit is the client. The sums of neighbouring
-datasets that differ in one client are at most 1 apart in L2 under add/remove and zero-out (the
-client's row becomes zero), and at most 2 apart under replace-one. Rounding to float32 may raise a
-norm about 1e-7 above 1; the mechanism that adds the noise clips rows to 1, as it does for every
-row.
+at most sqrt(sum of squared fractions) <= 1. The bound holds for any examples, any model, any
+outputs and any number of examples: a client counts once. The unit is the client. The sums of
+neighbouring datasets differ by at most 1 in L2 under add/remove and zero-out (the client's row
+becomes zero), and by at most 2 under replace-one. Rounding to float32 may raise a norm about 1e-7
+above 1; the mechanism that adds the noise clips rows to 1, as it does for every row.
 
 **The weights.** The ratio V / S of a measure's sum and the count has a variance proportional to 1 /
 w^2 + r^2 / w_S^2, in the worst case with r = 1. For K measures, k of them with a shared count,
@@ -50,7 +49,7 @@ from privfed.metrics.measure import (
 
 
 def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, count: int) -> Tensor:
-    """Computes sums of clients' example vectors by group, divided by the client's example count.
+    """Returns sums of clients' example vectors by group, divided by the client's example count.
 
     The sum over a client's groups is the mean of its examples, so clients with many and with few
     examples have equal weight.
@@ -87,7 +86,7 @@ def group_means(examples: Tensor, offsets: Indices, groups: Indices | None, coun
 
 @dataclass(frozen=True)
 class Weights:
-    """The weight of a measure's part of a row, and the weight of the count that measures share."""
+    """The factor on a measure's part of a row, and the factor on the count that measures share."""
 
     measure: float
     count: float
@@ -95,7 +94,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class MeasureRow:
-    """The row of a client that is scored by `measures` in each of the `groups`.
+    """The layout of a client's row: its entries for all `measures`, in each of the `groups`.
 
     Attributes:
       measures: the measures, in the order of the row.
@@ -111,7 +110,7 @@ class MeasureRow:
     def of(
         cls, measures: Sequence[Measure], scoring: Scoring, groups: Sequence[str] = ()
     ) -> MeasureRow:
-        """Returns the row of these measures.
+        """Returns the layout of rows for these measures.
 
         Args:
           measures: the measures, at least one.
@@ -221,7 +220,7 @@ class MeasureRow:
 
     @cached_property
     def weights(self) -> Weights:
-        """The weight of a measure, and of the count that measures share."""
+        """The factors on a measure's part of a row and on the shared count; see the module."""
         counts = [measure.count(self.scoring) for measure in self.measures]
         root = math.sqrt(counts.count(Count.SHARED))
         square = 1 / (len(counts) + counts.count(Count.APART) + root)

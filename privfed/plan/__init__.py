@@ -1,1 +1,1 @@
-"""The plan of a configuration: what is refused, the noise, and the cost of all rounds."""
+"""The plan of a configuration: its refusals, its noise, and the cost of all rounds."""

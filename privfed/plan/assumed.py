@@ -1,6 +1,6 @@
 """The adversary model of a guarantee, as ledgers state it.
 
-It consists of the trusted parties, the conditions on parties of secure sums, the numbers of
+The model consists of the trusted parties, the conditions on parties of secure sums, the numbers of
 colluding and of Byzantine clients or sites, and the number of sites per client.
 `privfed.plan.assumptions` composes runs whose adversaries differ.
 """
@@ -74,7 +74,7 @@ class Assumed:
     """The adversary that a run's epsilon holds against, as its ledger states it.
 
     Attributes:
-      trusts: parties that the guarantee trusts, since they see less processed data.
+      trusts: parties that the guarantee trusts with data that are less processed than releases.
       trusted_parties: required behaviour of the parties of secure sums, for example of the server.
       colluders: largest number of clients or sites that may collude with the server; if clients add
         the noise in secure sums, a fraction of each cohort. None: any number, since the guarantee
@@ -83,9 +83,9 @@ class Assumed:
         any number; but if pairs of clients share noise, Byzantine clients count as colluders.
       byzantine_share: `byzantine` as a fraction of the expected cohort.
       sites_per_client: largest number of sites at which one client has rows. None: no sites are
-        declared, so a client has all rows of one person.
-      noise: how the noise on which the guarantee depends is divided among parties, for each kind of
-        round (training, evaluation); empty if the guarantee depends on no other party's noise.
+        declared, and all rows of a person belong to one client.
+      noise: the division among parties of the noise on which the guarantee depends, for each kind
+        of round (training, evaluation); empty if the guarantee depends on no other party's noise.
     """
 
     trusts: tuple[str, ...] = ()
@@ -127,8 +127,8 @@ class Assumed:
         """Returns the assumptions in a ledger's `terms`.
 
         Older ledgers have no "assumes", but state the trusted server and the sites under other
-        keys, from which the assumptions follow unless noise is distributed: then the number of
-        colluders is not known, and None is returned. Raises `LedgerBroken` for malformed terms.
+        keys, from which the assumptions follow. If noise is distributed, these keys do not state
+        the number of colluders, and None is returned. Raises `LedgerBroken` for malformed terms.
         """
         if "assumes" in terms:
             return cls.from_json(terms["assumes"])
@@ -191,7 +191,8 @@ class Assumed:
     def under(self, now: Assumed) -> Self:
         """Returns the assumptions that hold after charges were recomputed for the adversary `now`.
 
-        Each number becomes the larger one of the two. None, which allows any number, remains None.
+        Each number becomes the larger of its values in both assumptions. None, which allows any
+        number, remains None.
         """
         size = max((noise.size for noise in self.noise), default=1)
         byzantine, share = None, 0.0
@@ -254,7 +255,7 @@ def _colluders(config: Config) -> float:
 
 
 def _counted_noise(config: Config, limits: Limits, aborts: float) -> CountedNoise:
-    """Returns how the noise that counts is divided among the parties of sums within `limits`."""
+    """Returns the division of the counted noise among the parties of sums within `limits`."""
     protocol, size = config.row_hiding, config.sampler.size
     if config.joint_noise is not None:
         return NoiseOfPairs(size, config.joint_noise.pair_noise)

@@ -30,10 +30,10 @@ class Incomposable(Exception):
 def charged_against(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Recomputes charges under the assumptions of a later run.
+    """Returns charges recomputed under the assumptions of a later run.
 
     Args:
-      spending: events of an earlier run, as `accounting.events.summable` leaves them.
+      spending: events of an earlier run, in the form that `accounting.events.summable` returns.
       against: the party that the events are charged against; None: all untrusted parties.
       assumed: the assumptions of the earlier run.
       now: the assumptions of the run that counts it.
@@ -52,7 +52,7 @@ def charged_against(
 def _trusted_as_well(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Raises `Incomposable` if only the earlier run trusts, or relies on, some party."""
+    """Returns `spending`. Raises `Incomposable` if only the earlier run relies on some party."""
     if more := sorted({*assumed.trusts} - {*now.trusts}):
         mend = "privacy.mechanism and secure.protocol"
         if more == [OWN_SITE] and now.sites_per_client is None:
@@ -72,7 +72,7 @@ def _trusted_as_well(
 def _against_as_many(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Reduces the charged noise to the part that remains with more colluders or Byzantine clients.
+    """Returns the charges with the noise that remains with more colluders or Byzantine clients.
 
     Raises `Incomposable` if no noise remains, or no bound is known.
     """
@@ -157,7 +157,7 @@ def _less(noise: Noise, ratio: float) -> Noise:
 def _at_as_many_sites(
     spending: Spending, against: str | None, assumed: Assumed, now: Assumed
 ) -> Spending:
-    """Charges a client with rows at more sites than the earlier run declared.
+    """Returns the charges for a client with rows at more sites than the earlier run declared.
 
     In the earlier run each row's norm is at most C / s, for s declared sites. With rows at s' > s
     sites, only the event for s' such rows holds (rules of proof, section 9.4).
@@ -214,7 +214,7 @@ def _unchanged(spending: Spending, against: str | None, assumed: Assumed, now: A
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption of a stated epsilon, and the composition of two runs that differ in it.
+    """An assumption of a stated epsilon, and the rule for composing two runs that differ in it.
 
     Attributes:
       name: name of the assumption.

@@ -1,4 +1,4 @@
-"""The epsilon of each part of a run alone, and the unspent budget of their composition."""
+"""The epsilon of a run's training and evaluation rounds alone, and the budget left unspent."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from privfed.plan.round_cost import RoundCost
 from privfed.sampling.cohort import draws_of
 
 _WORTH_SAYING = 0.05
-"""Fraction of the budget from which unspent budget is reported."""
+"""Fraction of the budget above which unspent budget is reported."""
 _LESS = 0.99
-"""A noise multiplier counts as smaller than another one if their ratio is below this."""
+"""Ratio of two noise multipliers below which the first counts as smaller."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def unspent_budget(plan: Plan) -> UnspentBudget | None:
 
 
 def _cost_of_aborts(plan: Plan) -> str:
-    """Describes the cost of visible aborts."""
+    """Returns a description of the cost of visible aborts."""
     return (
         f"a round aborts visibly with a probability of at most {plan.cost.aborts:.2g}, and "
         "(1 + e^ε) times this probability is charged to δ for any noise"
@@ -77,7 +77,7 @@ def _solved_noise(plan: Plan, cost: RoundCost) -> float:
 
 
 def _more_rounds(plan: Plan) -> str:
-    """Describes the number of rounds that would use the remaining budget at this noise."""
+    """Returns a text with the number of rounds that would use the unspent budget at this noise."""
     privacy, rounds, before = plan.config.privacy, plan.config.run.rounds, plan.before.spending
     if plan.evaluation is not None:
         return "raise run.rounds"
@@ -124,7 +124,7 @@ def _alone(part: str, plan: Plan, rounds: int) -> BudgetShare:
 
 
 def _fewer_aborts() -> str:
-    """Returns advice that makes aborts less frequent, or independent of who was sampled."""
+    """Returns advice on making aborts less frequent, or independent of the sampled clients."""
     return (
         "raise cohort.size or secure.capacity, lower secure.admitted, secure.threshold, "
         "secure.minimum or cohort.dropout, or use a sampler without a secret cohort: "

@@ -44,9 +44,9 @@ def byzantine_limit(plan: Plan) -> ByzantineLimit | None:
     which are therefore not counted (rules of proof, sections 5 and 9.1). There is no limit if the
     server or a key holder adds the noise, or each client adds all noise of its own row.
 
-    A limit on clients refers to one cohort. Most samplers keep no record of which clients were
-    sampled together, so all Byzantine clients of a run count against the limit: before they were
-    identified, they may have been in one cohort.
+    A limit on clients refers to one cohort. Most samplers do not record which clients were sampled
+    together. All Byzantine clients of a run therefore count against the limit: they may have been
+    in one cohort before they were identified.
     """
     if not shares_noise(plan.mechanism) or not plan.noise_multiplier:
         return None
@@ -132,13 +132,13 @@ def lost_claims(plan: Plan, culprits: Sequence[Culprit]) -> tuple[str, ...]:
 
 
 def _proved(culprits: int, parties: str) -> str:
-    """States the number of parties proved to be Byzantine."""
+    """Returns a text with the number of parties proved to be Byzantine."""
     named = f"{culprits} {parties} were" if culprits != 1 else f"one of the {parties} was"
     return f"{named} proved to be Byzantine in secure sums"
 
 
 def exclusion_text(plan: Plan) -> str:
-    """Describes the consequence of a party that is proved to be Byzantine.
+    """Returns a text on the consequence of a party that is proved to be Byzantine.
 
     The text is empty if this cannot happen: the run has no secure sum with messages, or its
     protocol identifies no party.

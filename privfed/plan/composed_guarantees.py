@@ -1,7 +1,8 @@
 """The guarantees of a run composed over the earlier runs that it counts.
 
-These are the guarantee that the budget limits (`ledger_guarantee`), the one against the other party
-of distributed noise, the one for examples of silos, and the one for all planned rounds.
+There are four: the guarantee that the budget limits (`ledger_guarantee`), the guarantee against the
+other party of distributed noise (`privfed.privacy.shared_noise.OTHER_PARTY`), that for examples of
+silos, and that for all planned rounds.
 """
 
 from __future__ import annotations
@@ -82,8 +83,9 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
     A run that ends before its last round because of a released value, or by hand, states the
     epsilon of the completed rounds. That is an odometer, for which (epsilon, delta)-DP is not known
     to hold. (epsilon, delta)-DP does hold for the planned rounds, which were fixed in advance, and
-    for the budget if that was fixed as well (`_budget_bounds`). It holds for neither if rounds or
-    evaluations were added after releases were seen: the `caveat` of the guarantee states this.
+    for the budget if that was fixed as well (`_budget_bounds`). If rounds or evaluations were added
+    after releases were seen, (epsilon, delta)-DP is known for neither, as the `caveat` of the
+    guarantee states.
 
     Args:
       rounds: the planned number of rounds.
@@ -91,8 +93,8 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
       accountant: the accountant to use.
 
     Returns:
-      The guarantee; None if there is none, or if this run and all earlier runs completed exactly
-      their planned rounds.
+      The guarantee; None if the charges of earlier runs are invalid (`counted_priors`), or if this
+      run and all earlier runs completed exactly their planned rounds.
     """
     before, why = counted_priors(ledger.terms)
     caveat = _caveat(rounds, ledger, before)
@@ -113,7 +115,7 @@ def planned_guarantee(rounds: int, ledger: Ledger, accountant: str) -> Guarantee
 
 
 def planned_others(rounds: int, ledger: Ledger) -> tuple[Guarantee, ...]:
-    """Returns the other guarantees for all planned `rounds`: for examples, against another party.
+    """Returns the guarantees for examples and against the other party, for all planned `rounds`.
 
     No budget limits these guarantees, and earlier runs state no planned charges for them.
     """
@@ -137,7 +139,10 @@ _ODOMETER = "is an odometer without a proved (ε, δ)"
 
 
 def _caveat(rounds: int, ledger: Ledger, before: Priors, headline: bool = True) -> str:
-    """States what was not fixed in advance, and what epsilon counts; empty if all was fixed."""
+    """Returns a text on charges that were not fixed in advance; empty if all were.
+
+    The text also states the rounds that epsilon counts.
+    """
     says, bounded = [], headline and _budget_bounds(rounds, ledger)
     if not _completed(rounds, ledger):
         says.append(
@@ -171,7 +176,7 @@ def planned_otherwise(rounds: int, ledger: Ledger) -> bool:
 
 
 def added_later(rounds: int, ledger: Ledger) -> str:
-    """States the rounds and evaluations that were added after the run began; empty without any.
+    """Returns a text on rounds and evaluations added after the run began; empty without any.
 
     A first charge is not counted: no release was seen before it.
     """
@@ -201,7 +206,7 @@ def _completed(rounds: int, ledger: Ledger) -> bool:
 
 
 def _stated_rounds(ledger: Ledger) -> int | None:
-    """The number of rounds planned when the run began; None if the ledger does not state it."""
+    """Returns the number of rounds planned when the run began; None if the ledger lacks it."""
     return (ledger.terms.get("planned") or {}).get("rounds")
 
 

@@ -88,10 +88,10 @@ def measure_row_of(config: Config, form: Form) -> MeasureRow:
 def as_evaluation(config: Config, length: int = 0) -> Config:
     """Returns the configuration of the evaluation rounds of a run.
 
-    A client sends a row of metrics instead of an update. The same parts sample, clip, sum and noise
-    rows, except that the aggregation rule is the mean, the clipping norm is fixed, and the sampling
-    and the noise of different rounds are independent. Attackers are not simulated in evaluation
-    rounds.
+    A client sends a row of metrics instead of an update. The same parts sample clients, clip, sum
+    and add noise. The differences: the aggregation rule is the mean, the clipping norm is fixed,
+    and the sampling and the noise of different rounds are independent. Attackers are not simulated
+    in evaluation rounds.
 
     Args:
       config: the run.
@@ -138,9 +138,9 @@ def _ratio(config: Config, evaluating: Config) -> float:
 def variance_weight(witness: Witness) -> float:
     """Returns the weight w of a round, which takes about w / z^2 of the variance budget.
 
-    It is q^2 for secret sampling with rate q, and q if a client takes part in a fixed schedule. For
-    a secret slot among B, drawn anew in each epoch, the log-likelihood ratio of an epoch has
-    variance about 1 / (B z^2).
+    The weight is q^2 for secret sampling with rate q, and q if a client takes part in a fixed
+    schedule. For a secret slot among B, drawn anew in each epoch, the log-likelihood ratio of an
+    epoch has variance about 1 / (B z^2).
     """
     if isinstance(witness.release, RandomAllocation):
         return witness.rate**2 * witness.separation

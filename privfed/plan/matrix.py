@@ -1,7 +1,7 @@
 """The matrix of combinations of parts: whether each has a proof, or why it is refused.
 
-Each combination is completed to a configuration by the keys that its parts require. It has a proof
-if the plan of a run with this configuration is not refused.
+Each combination is completed to a configuration by the keys that its parts require. The combination
+has a proof if the plan of a run with this configuration is not refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The plan of a run: its event, its noise, and the cost of all rounds.
 
-`check`, `train`, the ledger and `calibrate` all use it. Configurations without a proof are refused.
+`check`, `train`, ledger and `calibrate` use this plan. Configurations without a proof are refused.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Plan:
         return {event: min(rounds, count) for event, count in most.items()}
 
     def _charged(self, rounds: int, training: Event, evaluating: Event | None) -> Spending:
-        """Counts the training and evaluation events in the first `rounds` rounds."""
+        """Returns the number of each of both events in the first `rounds` rounds."""
         count = self.config.evaluation_rounds.among(rounds)
         charged = Counter({training: rounds - count})
         return charged + Counter({evaluating: count}) if evaluating else charged
@@ -227,7 +227,7 @@ def solve_plan(
       measures: number of entries of a client's row of metrics; distributed noise needs it.
 
     Raises:
-      Refused: if no noise keeps the budget, or aborts of secure sums would be too frequent.
+      Refused: if no noise is within the budget, or aborts of secure sums would be too frequent.
     """
     config = with_solved_parts(config, before.spending)
     cost, privacy = round_cost(config, length), config.privacy

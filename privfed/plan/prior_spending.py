@@ -225,7 +225,7 @@ class Priors:
     def uncovered(self) -> str:
         """The reason why guarantees over these runs do not cover an initial model; "" otherwise.
 
-        This includes the initial models of the earlier runs, whose releases depend on them.
+        This includes initial models of the earlier runs, since releases depend on them.
         """
         heads: dict[str, set[str]] = {}
         for prior in self.runs:
@@ -275,8 +275,8 @@ def charged_under(
 ) -> Spending:
     """Returns a run's charges for a guarantee other than that of the budget.
 
-    The ledger's terms state under `key` the event of a training round for that guarantee. They also
-    map the charged event of an evaluation round to its event for that guarantee.
+    The ledger's terms state under `key` the event of a training round for that guarantee. The terms
+    also map the charged event of an evaluation round to its event for that guarantee.
 
     Args:
       ledger: the run's ledger.
@@ -320,7 +320,7 @@ def _charged(ledger: Ledger) -> list[Event]:
 
 
 def _planned(rounds: int, ledger: Ledger) -> Counter[Event]:
-    """Charges of the planned `rounds`; the charges made if the ledger states no plan."""
+    """Returns the charges of the planned `rounds`; without a stated plan, the ledger's charges."""
     stated = ledger.terms.get("planned")
     if stated is None or ledger.chosen is not None:
         return Counter(_charged(ledger))
@@ -346,5 +346,5 @@ def _listed(spending: Spending) -> list[list[Any]]:
 
 
 def _counted(pairs: Iterable[Sequence[Any]]) -> Spending:
-    """Parses the result of `_listed`."""
+    """Returns the spending that `_listed` stated."""
     return {Event.from_json(event): count for event, count in pairs}

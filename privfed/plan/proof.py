@@ -62,7 +62,7 @@ def proof_text(plan: Plan) -> str:
 
 
 def _of_sites(plan: Plan) -> str:
-    """Describes what sites contribute to the proof: sampling, and the noise of honest sites."""
+    """Returns a text on the sites' part of the proof: sampling, and the noise of honest sites."""
     limits, protocol = plan.cost.limits, plan.config.names["protocol"]
     sampling = (
         f"; each of {limits.sites} sites samples its own clients in secret, and adds up their "

@@ -1,6 +1,6 @@
 """The cost of one round of a run, as a function of its noise.
 
-Planning, calibration, forecasts and reports all use it, so they cannot disagree.
+Planning, calibration, forecasts and reports all use this cost, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def round_cost(config: Config, length: int = 0) -> RoundCost:
 def _epsilon_of_all_rounds(config: Config, cost: RoundCost) -> float:
     """Returns the budget, or the epsilon of the configured noise without aborts.
 
-    It is infinite if the noise has no bound.
+    The result is infinite if the noise has no bound.
     """
     privacy = config.privacy
     if privacy.epsilon is not None:

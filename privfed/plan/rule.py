@@ -15,8 +15,9 @@ def rule_of(config: Config) -> SumRule | RowRule:
     """Returns the aggregation rule in the form that a run uses.
 
     The terms of a rule by sums are bounded by the clipping norm if noise is added to them. A rule
-    is applied to rows if it has pre-aggregators, if pairs of clients share noise, or if it is a
-    robust rule that has both forms and the server receives rows: it then needs only one upload.
+    is applied to rows if it has pre-aggregators or if pairs of clients share noise. A robust rule
+    that has both forms is also applied to rows if the server receives rows: it then needs only one
+    upload.
 
     Raises:
       Refused: if the configured rule is not an aggregation rule, or its keys are invalid.
@@ -106,7 +107,7 @@ def rules_by_sums() -> tuple[str, ...]:
 
 
 def rule_text(config: Config) -> str:
-    """Describes the input of the rule, and the number of Byzantine clients that it tolerates."""
+    """Returns a text on the rule's input, and the number of Byzantine clients that it tolerates."""
     rule, name = rule_of(config), config.names["rule"]
     sees = "on every client's row"
     if isinstance(rule, SumRule):

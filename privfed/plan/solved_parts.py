@@ -27,7 +27,7 @@ def spending_of(config: Config, alone: Spending) -> Spending:
 def solved_noise(
     config: Config, cost: RoundCost, evaluation: EvaluationCost | None, earlier: Spending
 ) -> float:
-    """Returns the smallest noise multiplier of training rounds at which a run keeps its budget.
+    """Returns the smallest noise multiplier of training rounds within the run's budget.
 
     Args:
       config: the run.

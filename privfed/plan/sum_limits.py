@@ -16,15 +16,16 @@ from privfed.secure.limits import Limits
 _NEXT_TO_NOTHING = 1e-3
 """The fraction of delta that aborts may cost, if the protocol permits such a limit."""
 _LARGEST_EPSILON = 40.0
-"""Largest epsilon in the cost of aborts, so that e^epsilon stays finite."""
+"""Largest epsilon with which the cost of aborts is computed, so that e^epsilon is finite."""
 
 
 def configured_limits(config: Config) -> Limits:
     """Returns the configured limits of a run's sums.
 
     By default, the capacity of a sum is the largest possible cohort, canaries included. Distributed
-    noise needs a minimum number of survivors: all except a fraction `privacy.tolerance` of the
-    clients that began the sum if noise is added in layers, otherwise of the expected cohort.
+    noise needs a minimum number of survivors: all clients except a fraction `privacy.tolerance`.
+    The fraction refers to the clients that began the sum if noise is added in layers, otherwise to
+    the expected cohort.
     """
     secure, sampler, shared = config.secure, config.sampler, config.shared_noise
     if config.by_sites:
@@ -47,7 +48,8 @@ def _limits_of_sites(config: Config) -> Limits:
     """Returns the limits if sites are the parties: all sites take part in each sum.
 
     The default of the minimum number of surviving sites is the number of shares that reconstruct a
-    secret; for distributed noise it is at least all sites except a fraction `privacy.tolerance`.
+    secret. For distributed noise the default is at least all sites except a fraction
+    `privacy.tolerance`.
     """
     secure, data, shared = config.secure, config.data, config.shared_noise
     protocol, sites = config.row_hiding, config.data.sites
@@ -79,9 +81,9 @@ def limits_of_rare_aborts(
     A cohort that is too small aborts visibly, and so reveals something about the secret sampling.
     In every exchange, (1 + e^epsilon) times the probability of such an abort is added to delta,
     with the `epsilon` of all rounds (rules of proof, section 4). The smallest admitted cohort is
-    the largest size for which the total over all rounds is at most a thousandth of delta. It is at
-    least the size that the protocol's guarantee needs, and at most the size that the protocol's
-    threshold requires. A configured size is kept.
+    the largest size for which the total over all rounds is at most a thousandth of delta. That size
+    is at least the size that the protocol's guarantee needs, and at most the size that the
+    protocol's threshold requires. A configured size is not changed.
 
     Args:
       config: the run.

@@ -1,7 +1,7 @@
 """Clipping: the only place where a client's influence is bounded.
 
-*Adaptive clipping.* The clip follows a quantile of clients' norms, estimated with a small part of
-the privacy budget.
+*Adaptive clipping.* The clip (clipping norm C) follows a quantile of the norms of clients' updates,
+estimated with a small part of the privacy budget.
 
 Andrew, Thakkar, McMahan & Ramaswamy 2021, "Differentially private learning with adaptive clipping",
 Algorithm 1. With its clipped update, each client reports whether its *unclipped* norm is within the
@@ -9,10 +9,10 @@ clip C, as b - 1/2 with b in {0, 1}. From the noised sum of these numbers, with 
 
     b~ = 1/2 + (sum (b_k - 1/2) + N(0, sigma_b^2)) / m,     C <- C exp(-rate (b~ - quantile)).
 
-One release, one event. Noise of standard deviation z_delta C on the update and sigma_b on the count
-is one Gaussian mechanism of multiplier z, z^-2 = z_delta^-2 + (2 sigma_b)^-2 (theorem 1 there):
-update and count are coordinates of one vector, in which the count is weighted so that both have the
-same noise standard deviation. The joint sensitivity is S:
+The two sums are one release and one event. Noise of standard deviation z_delta C on the update and
+sigma_b on the count is one Gaussian mechanism of multiplier z, z^-2 = z_delta^-2 + (2 sigma_b)^-2
+(theorem 1 there): update and count are coordinates of one vector, in which the count is weighted so
+that both have the same noise standard deviation. The joint sensitivity is S:
 
     S = sqrt(C^2 + weight^2 / 4),   weight = z_delta C / sigma_b,   z S = z_delta C.
 
@@ -74,7 +74,7 @@ class Split:
         return cls(left**-0.5, count)
 
     def weight(self, clip: float) -> float:
-        """The factor on the count's coordinate with which update and count have the same noise."""
+        """Returns the factor on the count's coordinate that equalises the noise on both."""
         return self.update * clip / self.count if self.update else clip / self.count
 
     def bound(self, clip: float) -> float:
@@ -99,7 +99,7 @@ class AdaptiveClip(NoisedMechanism):
         return self.adaptive_clip
 
     def resolved(self, setting: Setting) -> Self:
-        """The mechanism with the `count_noise` that follows from the expected cohort size."""
+        """Returns the mechanism with the default `count_noise`, from the expected cohort size."""
         mechanism = super().resolved(setting)
         if not self.adaptive_clip or self.count_noise is not None:
             return mechanism
@@ -150,7 +150,7 @@ def share_within(noised_count: float, weight: float, divisor: float) -> float:
 
 
 _NUMBERS, _ELSEWHERE = 1 << 16, 1 << 26
-"""Sizes of a block in numbers: half a megabyte as float64 on a CPU, half a gigabyte elsewhere."""
+"""Numbers of values per block: half a megabyte as float64 on a CPU, half a gigabyte elsewhere."""
 
 
 def blocks(rows: Tensor) -> Iterator[slice]:
@@ -168,7 +168,7 @@ def blocks(rows: Tensor) -> Iterator[slice]:
 
 
 def averaged(total: Tensor, divisor: float) -> Tensor:
-    """Returns `total` `[m]` over `divisor`, in float32; each block is divided in float64."""
+    """Returns `total` `[m]` divided by `divisor`, in float32; blocks are divided in float64."""
     average = total.new_empty(len(total), dtype=torch.float32)
     for block in blocks(total[None]):
         average[block] = total[block] / divisor
@@ -234,7 +234,7 @@ def clip_rows(rows: Tensor, clip: float, grid: float | None = None) -> BoundedRo
 
 
 def _norms(rows: Tensor) -> Tensor:
-    """L2 norms `[c, 1]` of rows `[c, m]`, in float64."""
+    """Returns the L2 norms `[c, 1]` of rows `[c, m]`, in float64."""
     parts = [_block_norms(rows[:, block]) for block in blocks(rows)]
     if len(parts) == 1:
         return parts[0]

@@ -10,11 +10,11 @@ A row without a proven norm (no privacy, or noise that its client added) has no 
 coordinates are at most `reach` in magnitude.
 
 The mean of n rows has a rounding error of standard deviation at most step / (2 sqrt(n)) per
-coordinate (step / sqrt(6 n) on average), and a smaller bias due to retries: a try fails with a
-probability below 0.4 at worst, which is negligible if C is many steps.
+coordinate (step / sqrt(6 n) on average). Retries add a smaller bias: a try fails with a probability
+below 0.4 at worst, which is negligible if C is many steps.
 
-Sums of up to `capacity` rows, noise included, are below half of the modulus in magnitude. This is
-checked when a run is configured, since a wrapped sum would be wrong without detection.
+Sums of up to `capacity` rows, noise included, are below half of the modulus in magnitude. That
+limit is checked when a run is configured, since a wrapped sum would be wrong without detection.
 
 *Rounding.* A number in units of 2^-16 is floor(x) + rest. The sum of floor(x) and 16 random bits is
 the number rounded down, or up with the probability of the first 16 bits of its fraction. If the
@@ -40,9 +40,9 @@ from privfed.privacy.integers import Integers, Share
 
 Row = NDArray[np.float64] | NDArray[np.float32]
 _PARTS = 1 << 16
-"""Resolution of the first comparison of a random rounding, in parts of a step."""
+"""Fractions of a step that the first comparison of a random rounding distinguishes."""
 _ROUNDING_BLOCK = 1 << 13
-"""Numbers per block: a block fits the cache, and libraries start no threads for it."""
+"""Number of values per block: a block fits the cache, and libraries start no threads for it."""
 _SINGLES = 2 * _ROUNDING_BLOCK
 """Block size in single precision, which takes half of the memory."""
 _NONE = np.empty(0, np.int64)
@@ -85,7 +85,7 @@ def rounded_double(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
 
 
 def rounded_single(row: Row, step: float, keys: Keys) -> tuple[Integers, float]:
-    """As `rounded_double`, but several times faster, for a row that `fits_single`."""
+    """Equals `rounded_double` for a row that `fits_single`, but is several times faster."""
     drawn, whole_steps = sixteen_bits(keys, len(row)), np.empty(len(row), np.int64)
     scaled, floored = np.empty((2, _SINGLES), np.float32)
     numbers, real = np.empty(_SINGLES, np.int32), np.empty(_SINGLES)
@@ -125,9 +125,9 @@ def sixteen_bits(keys: Keys, count: int) -> NDArray[np.uint16]:
 
 _BETA = math.exp(-0.5)
 _TRIES = 200
-"""200 consecutive failures have a probability below 1e-43."""
+"""Number of tries; the probability that all fail is below 1e-43."""
 _BATCH_SIZE = 1 << 16
-"""Numbers that are converted at once."""
+"""Number of values that are converted at once."""
 _MOST_STEPS = 2.0**46
 """Largest number of steps that is rounded, so that its parts fit 64-bit integers."""
 
@@ -160,7 +160,7 @@ class Codec:
           bits: bits of the modulus.
           capacity: largest number of rows in a sum.
           resolution: largest bound in steps, for sums on the grid of the noise; at most 2^30 is
-            used, far below the precision of a float32 row.
+            used, whose steps are far below the precision of a float32 row.
 
         Raises:
           Refused: if sums could wrap, or the bound would exceed `resolution` steps, even with steps

@@ -1,8 +1,8 @@
 """Lower bounds on the noise variance that honest parties add and keep secret.
 
 If several parties add noise, only the shares of honest parties protect a client. A ledger states
-how the noise of a run is divided among parties, so that a later run with more colluding or
-Byzantine parties can recompute the earlier run's guarantee against these.
+the division of a run's noise among parties. A later run with more colluding or Byzantine parties
+can then recompute the earlier run's guarantee against these parties.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ class NoiseOfClients:
 class NoiseOfSites:
     """Noise that sites add in equal shares; at least `minimum` sites survive.
 
-    Colluding and Byzantine sites are counted together, as integers. With layers of noise each of m
-    survivors keeps at least 1 / (m - k) of (z C)^2, k the number of colluders for which the noise
-    was sized (`privfed.privacy.setting`), so m = `minimum` is the worst case there as well.
+    Colluding and Byzantine sites are counted together, as integers. With layers of noise, each of m
+    survivors keeps at least 1 / (m - k) of the variance (z C)^2. Here k is the number of colluders
+    for which the noise was sized (`privfed.privacy.setting`), so m = `minimum` is the worst case
+    for layers as well.
 
     Attributes:
       size: number of sites.
@@ -101,7 +102,7 @@ class NoiseOfPairs:
     aborts: ClassVar[float] = 0.0
 
     def part(self, against: str, colluders: float, byzantine: int) -> float:
-        """Returns the variance of equivalent noise on a row, over that of a client's own noise."""
+        """Returns the variance of equivalent independent noise, divided by that of own noise."""
         honest = self.size - math.ceil(colluders)
         return alone_for_ratio(self.pair_noise, honest) ** -2 if honest > 0 else 0.0
 
@@ -113,12 +114,12 @@ _KINDS: Mapping[str, type[CountedNoise]] = {
 
 
 def counted_to_json(noise: CountedNoise) -> dict[str, Any]:
-    """Returns the object that a ledger states."""
+    """Returns the JSON object in which a ledger states `noise`."""
     return {"among": noise.kind, **asdict(noise)}
 
 
 def counted_from_json(stated: Mapping[str, Any]) -> CountedNoise:
-    """The noise stated by `counted_to_json`. Raises `KeyError` or `TypeError` if it is invalid."""
+    """Returns the noise that `counted_to_json` stated. Raises `KeyError` or `TypeError`."""
     facts = dict(stated)
     kind = _KINDS[facts.pop("among")]
     if not all(isinstance(fact, bool) or is_count(fact) for fact in facts.values()):

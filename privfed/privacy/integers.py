@@ -25,7 +25,7 @@ class Share(Protocol):
 
     @property
     def total_variation(self) -> float:
-        """Total variation distance between one number's distribution and the accounted one."""
+        """Total variation distance of one number's distribution from the accounted distribution."""
 
     @property
     def most(self) -> int:

@@ -1,4 +1,4 @@
-"""Interface of user-level privacy mechanisms, and the bounded types that noise requires."""
+"""Interface of user-level privacy mechanisms, and the types of bounded rows and sums."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def draws_in_parts(mechanism: Mechanism) -> bool:
     This requires that one class defines both `noised` and `release`. A class that redefines only
     `release` receives the sum without noise, as in one process, since the noise that its base class
     adds by `noised` may differ from its own. If a class redefines only `noised`, its base class's
-    `release` does not use that.
+    `release` does not use the redefined method.
     """
     for each in type(mechanism).__mro__:
         if "noised" in vars(each) or "release" in vars(each):
@@ -103,20 +103,21 @@ def require_bounded(total: BoundedSum, norm: float) -> None:
 class Mechanism(Part):
     """A user-level privacy mechanism: clip, encoding, noise and divisor of a round's sums.
 
-    It alone emits the round's event, so the charged mechanism is the executed one. By default it
-    has no constants and no state, and the noise of a round is independent of other rounds.
+    Only the mechanism emits the round's event, so the charged mechanism is the executed one. By
+    default a mechanism has no constants and no state, and the noise of a round is independent of
+    other rounds.
     """
 
     trust: ClassVar[Literal["server", "sum", "client", "nobody"]]
-    """Trust model: the party that sees un-noised data ("server": clipped updates; "sum": only the
-    noised sum is seen; "client": none but the client; "nobody": no noise is added)."""
+    """Trust model, by the data that the server sees: "server": clipped updates; "sum": only the
+    noised sum; "client": only noised messages of clients; "nobody": data without noise."""
     arithmetic: ClassVar[str]
     """Description of the arithmetic for which the privacy proof holds."""
     private: ClassVar[bool]
     """Whether the mechanism gives a privacy guarantee; if so, weights are uniform and the divisor
     is a constant of the configuration."""
     remembers: ClassVar[bool] = False
-    """Whether its noise is correlated over rounds (`privfed.privacy.noise.correlated`)."""
+    """Whether the noise is correlated over rounds (`privfed.privacy.noise.correlated`)."""
     joint: ClassVar[bool] = False
     """Whether clients share noise (`privfed.privacy.shared_noise`). Then `bound` receives all rows
     of a cohort at once, and a rule on rows sees the noised rows."""
@@ -150,7 +151,7 @@ class Mechanism(Part):
         return self
 
     def with_clip(self, clip: float) -> Mechanism:
-        """Returns the mechanism for other rows, clipped to `clip`.
+        """Returns the mechanism for rows other than updates (metrics), clipped to `clip`.
 
         The returned mechanism's clip is fixed, and its noise is independent of other rounds.
         """
@@ -174,7 +175,7 @@ class Mechanism(Part):
 
     @abstractmethod
     def noise_on_update(self, size: int) -> float:
-        """Noise standard deviation per coordinate of the sum of `size` updates, in clips."""
+        """Returns the noise std per coordinate of a sum of `size` updates, in clipping norms."""
 
     def init(self) -> PublicState:
         """Returns the public state before the first round."""
@@ -193,7 +194,7 @@ class Mechanism(Part):
         return np.ones(1)
 
     def memory(self, streams: Streams, length: int) -> Correlated | None:
-        """Returns the stored noise of earlier rounds; None if rounds are independent."""
+        """Returns the source of noise correlated over rounds; None if rounds are independent."""
         return None
 
     @abstractmethod

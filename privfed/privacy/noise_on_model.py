@@ -25,8 +25,8 @@ class CorrelatedOverRounds(Protocol):
 def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None:
     """Returns the noise on sums of the first t releases, as the root mean square over all t.
 
-    It is the standard deviation per coordinate, in clipping norms, for t = 1 to `rounds`. Up to the
-    divisor it is the noise on a model that sums releases. For independent noise of standard
+    The noise is the standard deviation per coordinate, in clipping norms, for t = 1 to `rounds`. Up
+    to the divisor, it is the noise on a model that sums releases. For independent noise of standard
     deviation z it is z sqrt((rounds + 1) / 2).
 
     Args:
@@ -46,8 +46,8 @@ def noise_on_model(mechanism: Mechanism, rounds: int, size: int) -> float | None
 def model_noise_fraction(mechanism: Mechanism, rounds: int, size: int) -> float:
     """Returns the fraction of each round's noise that remains on the final model.
 
-    The fraction is a root mean square over the rounds. It is 1 for independent noise, and if a
-    mechanism does not state how its noise is correlated.
+    The fraction is a root mean square over the rounds. The result is 1 for independent noise, and
+    if a mechanism does not state how its noise is correlated.
     """
     if not isinstance(mechanism, CorrelatedOverRounds):
         return 1.0
@@ -66,11 +66,12 @@ class SolvedForRun(Protocol):
     """A mechanism that optimises constants of its noise when a run starts.
 
     The constants are keys of the mechanism, so that the run's file and its ledger state them, and a
-    resume uses the same constants, for any number of rounds. They depend on public constants only.
+    resume uses the same constants, for any number of rounds. Their values depend on public
+    constants only.
     """
 
     def solved_for_run(self, rounds: int, separation: int) -> Self:
-        """Returns the mechanism with optimised constants; given constants are kept.
+        """Returns the mechanism with optimised constants; configured constants are not changed.
 
         Args:
           rounds: number of training rounds.

@@ -17,12 +17,12 @@ from privfed.core.streams import Keys
 from privfed.privacy.mechanism import BoundedRows
 
 _FACTOR = 16
-"""H is applied as a product of matrices of this size; the last one may be twice as large."""
+"""Size of the matrices into which H is factored; the last one may be twice as large."""
 _ROTATION_BLOCK = 1 << 17
-"""Numbers that are rotated at once, which fit the cache; a few rows are rotated at a time."""
+"""Number of values that are rotated at once (a few rows), which fit the cache."""
 _SHRINK = 1 - 2.0**-40
-"""Factor that exceeds the float64 rounding of a norm by far:
-fewer than 40 consecutive additions."""
+"""Factor on rotated rows that compensates the float64 rounding of a norm (fewer than 40 consecutive
+additions)."""
 
 
 def padded(length: int) -> int:

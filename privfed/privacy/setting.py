@@ -53,11 +53,11 @@ class SiteNoise:
         return self.sites - self.colluders if layered else self.counted
 
     def layers(self, variance: float, kind: str) -> Layers:
-        """Returns layers of a `kind` of noise that add up to `variance` without the colluders'."""
+        """Returns layers of noise of a `kind` that sum to `variance` without colluders' noise."""
         return Layers(variance, self.most_dropouts / self.sites, self.colluders, WASTE, kind)
 
     def added_by(self, survivors: int, layered: bool) -> float:
-        """Returns the total variance added by all `survivors`, over (z C)^2."""
+        """Returns the total variance added by all `survivors`, divided by (z C)^2."""
         return survivors / (survivors - self.colluders if layered else self.counted)
 
 

@@ -12,7 +12,7 @@ from privfed.sampling.cohort import Witness
 
 
 class JointNoise(Protocol):
-    """A mechanism in which pairs of clients share noise; the server knows what colluders know."""
+    """A mechanism in which pairs of clients share noise; colluders reveal theirs to the server."""
 
     pair_noise: float
     """Standard deviation of the noise of a pair of clients, relative to a client's own noise."""
@@ -107,5 +107,5 @@ class SharedNoise(Protocol):
 
 
 def shares_noise(mechanism: Mechanism) -> TypeGuard[SharedNoise]:
-    """Whether the noise is distributed: clients add shares of it in a secure sum."""
+    """Whether the noise is distributed: clients add its shares in a secure sum."""
     return mechanism.trust == "sum"

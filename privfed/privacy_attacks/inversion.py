@@ -28,8 +28,8 @@ class ViewQuality:
     """The reconstructions `x` `[N, *features]` from one view, and their quality `[N]`.
 
     `ssim` is empty if examples are not images. `labels` is the fraction of labels that were
-    recovered. It is None without an update, and for a sum of several clients, where the adversary
-    does not know the owner of a label.
+    recovered; None without an update, and for a sum of several clients, in which the adversary does
+    not know the owner of a label.
     """
 
     view: View
@@ -40,7 +40,7 @@ class ViewQuality:
     labels: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the view and its medians; one exact result would dominate mean decibels."""
+        """Returns the view, and medians of the quality: one exact result would dominate a mean."""
         return {
             "view": self.view.name,
             "seen_by": self.view.who,
@@ -59,7 +59,7 @@ class ViewQuality:
 def view_quality(
     view: View, attack: Adversary, reconstructed: Tensor, originals: Tensor, labels: float | None
 ) -> ViewQuality:
-    """Compares reconstructed examples with their originals, one by one.
+    """Returns the quality of reconstructed examples, each compared with its original.
 
     Args:
       view: the adversary's view.
@@ -85,7 +85,8 @@ def view_quality(
 
 
 JOINTLY = 10
-"""Most examples of a sum that are searched jointly; larger sums are attacked as one client."""
+"""Largest number of examples in a sum that are searched jointly; larger sums are attacked as if
+they were the update of one client."""
 GUESS = View("no update", "baseline: the mean public example")
 
 
@@ -96,7 +97,8 @@ class InversionOptions:
     Attributes:
       clients: numbers of the attacked clients; empty for the first `columns` eligible ones.
       columns: number of attacked clients if `clients` is empty.
-      examples: number of examples that a client must hold and trains on.
+      examples: number of examples on which each attacked client trains; clients with fewer are not
+        eligible.
       steps: local steps of each client on these examples.
       epsilons: privacy budgets whose noise is simulated.
       method: the attack; None selects the one that suits the model.
@@ -143,7 +145,7 @@ class Inverted:
 
 
 def invert(target: Subject, options: InversionOptions) -> Inverted:
-    """Attacks the clients of `target` under every view.
+    """Attacks the chosen clients of `target` under every view; returns the reconstructions.
 
     Args:
       target: the run under attack.
@@ -193,7 +195,7 @@ def _updates(
     client: int,
     crowd: int,
 ) -> Tensor:
-    """Returns `crowd` updates `[crowd, d]`: of `client` and of the clients after it."""
+    """Returns `crowd` updates `[crowd, d]`: of `client` and of those after it in `holders`."""
     place = int(np.searchsorted(holders, client))
     rows = []
     for other in np.roll(holders, -place)[:crowd]:
@@ -235,7 +237,7 @@ def _share_of_labels(labels: Tensor, y: Tensor) -> float:
 
 
 def _guess(target: Subject, attack: Adversary, originals: Tensor) -> ViewQuality:
-    """Returns the baseline without any update: the mean of the public examples."""
+    """Returns the quality of the baseline, which guesses the mean of the public examples."""
     test = target.setup.federation.test
     mean = test.x[torch.arange(len(test))].mean(0)
     return view_quality(GUESS, attack, mean.expand_as(originals), originals, None)

@@ -57,7 +57,7 @@ class TargetScores:
     statistics: Reals
 
     def joined(self, other: TargetScores) -> TargetScores:
-        """Returns these targets followed by those of `other`, under the same models."""
+        """Returns the scores of these targets, then those of `other`, under the same models."""
         pairs = ((self.losses, other.losses), (self.statistics, other.statistics))
         return TargetScores(*(np.concatenate(pair, axis=1) for pair in pairs))
 
@@ -65,7 +65,7 @@ class TargetScores:
 def target_scores(
     net: Network, models: Sequence[Tensor], examples: Examples, offsets: Indices, level: Level
 ) -> TargetScores:
-    """Computes the scores of the targets under each model.
+    """Returns the scores of the targets under each model.
 
     Args:
       net: the network.
@@ -171,7 +171,7 @@ def outsiders(
 
 
 def _assigned(population: Federation, seed: int) -> tuple[Examples, Indices]:
-    """Returns shuffled test examples in users of the clients' sizes; leaves out the rest."""
+    """Returns shuffled test examples in users of the clients' sizes, without those left over."""
     rng = Streams(seed).at("membership/outsiders").generator()
     sizes = np.diff(population.client_offsets)
     ends = np.cumsum(rng.permutation(sizes[sizes > 0]))
@@ -324,7 +324,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
 
 
 def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | None]]:
-    """Returns the run at `path` as it is, and its ledger's user and example guarantees."""
+    """Returns the run's setup, its last checkpoint, and its user and example guarantees."""
     directory = RunDirectory.open(path)
     config = directory.config.read()
     if not directory.checkpoint.round():

@@ -115,7 +115,7 @@ def _updates(target: Subject, ids: Indices) -> tuple[Tensor, Tensor]:
 
 
 def _estimate(target: Subject, view: View, rows: Tensor, counts: Tensor, place: int) -> Tensor:
-    """Estimates label fractions `[K]` of the client at index `place`, from updates from it on."""
+    """Estimates label fractions `[K]` of the client of row `place`; sums start with that row."""
     group = (torch.arange(view.clients) + place) % len(rows)
     seed = target.setup.streams.at("property").derived(b"%d" % place).integer()
     observed = view.observed(rows[group], torch.Generator().manual_seed(seed))
@@ -136,7 +136,7 @@ def _shares(y: Tensor, classes: int) -> Tensor:
 
 
 def _scored(view: View, shares: Tensor, truth: Tensor) -> LabelEstimate:
-    """Compares `shares` with `truth`, both `[c, K]`."""
+    """Returns the estimates `shares` with their errors against `truth`, both `[c, K]`."""
     distance = (shares - truth).abs().sum(1) / 2
     share_of_majority = truth.gather(1, shares.argmax(1, keepdim=True))[:, 0]
     majority = share_of_majority == truth.amax(1)

@@ -1,4 +1,4 @@
-"""One reconstruction: estimates the training examples of an observed update."""
+"""Reconstruction of training examples from one observed update."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def update_function(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns the function (x `[B, *features]`, y `[B]`) -> w_S - w_0 `[d]` of local training.
 
-    It starts from w_0 = `params` `[d]` and takes `steps` full-batch steps of plain local SGD, w_s =
-    w_(s-1) - lr * gradient of the mean loss on all of x. These are the steps of `LocalTrainer` with
-    as many epochs and a batch that holds all examples. The function is differentiable in x, through
-    all steps.
+    Training starts from w_0 = `params` `[d]` and takes `steps` full-batch steps of plain local SGD,
+    w_s = w_(s-1) - lr * gradient of the mean loss on all of x. These are the steps of
+    `LocalTrainer` with as many epochs and a batch that holds all examples. The function is
+    differentiable in x, through all steps.
 
     Args:
       network: the network.
@@ -50,7 +50,7 @@ def update_function(
 def first_layer(
     network: Network, update: Tensor, features: tuple[int, ...]
 ) -> tuple[Tensor, Tensor] | None:
-    """Returns the parts of `update` for a linear first layer, weight `[h, k]` and bias `[h]`.
+    """Returns a linear first layer's weight `[h, k]` and bias `[h]` in `update`.
 
     Returns None if the model's first layer is not a linear layer with bias over all k features.
     """
@@ -132,7 +132,7 @@ class Adversary:
         return update(x.reshape(len(x), *self.features), y)
 
     def labels(self, observed: Tensor, count: int, scaled: bool) -> Tensor:
-        """Returns the labels `[count]`, ascending; `scaled`: the update may have been clipped."""
+        """Infers the labels `[count]`, ascending, from an update, which was clipped if `scaled`."""
         bias = -last_bias(self.network, observed, len(self.predictions)) / (self.lr * self.steps)
         if count == 1:
             return torch.tensor([recover_label(bias)])
@@ -162,7 +162,7 @@ class Adversary:
         return Reconstruction(self._within(x.reshape(count, *self.features)), labels)
 
     def _read_off(self, observed: Tensor, count: int) -> Tensor:
-        """Computes examples from a linear first layer's gradient. Raises `Refused` for others."""
+        """Computes examples from a linear first layer's gradient. Raises `Refused` without one."""
         layer = first_layer(self.network, observed, self.features)
         if layer is None:
             raise Refused(_NOT_LINEAR)

@@ -34,10 +34,10 @@ from privfed.store.checkpoint import Checkpoint
 from privfed.store.run_directory import RunDirectory
 
 MANY, FEW = 10, 2
-"""Numbers of clients in the attacked secure sums, in addition to a complete cohort."""
+"""Numbers of clients in the attacked secure sums, in addition to the sum of a complete cohort."""
 _READER = "a server that reads updates"
 _LOOSE = (1e6, 1e5, 1e3)
-"""Privacy budgets that are far too large to protect any client."""
+"""Privacy budgets (epsilons) that are far too large to protect any client."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class View:
 
 
 def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
-    """Returns the views from no protection to the strongest.
+    """Returns the adversary's views, from no protection of updates to the strongest protection.
 
     Args:
       plan: the plan of the run.
@@ -110,7 +110,7 @@ def _noised(plan: Plan, epsilon: float, clip: float) -> View:
 
 
 def noise_for(plan: Plan, epsilon: float) -> float:
-    """Returns the noise on one round's sum for which all rounds spend `epsilon`.
+    """Returns the noise on each round's sum with which all rounds together spend `epsilon`.
 
     Args:
       plan: the plan of the run.
@@ -142,7 +142,7 @@ def noise_for(plan: Plan, epsilon: float) -> float:
 
 
 def default_epsilons(plan: Plan) -> tuple[float, ...]:
-    """Returns far too large budgets and the run's budget; empty for a run without noise."""
+    """Returns three budgets that protect no client, and the run's; none for a run without noise."""
     if not plan.mechanism.private:
         return ()
     budget = plan.budget or plan.guarantee.epsilon
@@ -189,7 +189,7 @@ class Subject:
 
 
 def subject(path: Path, overrides: Sequence[str]) -> Subject:
-    """Returns the model of a run directory, or the initial model of a run file.
+    """Returns the subject: a run directory with its model, or a run file with its initial model.
 
     Args:
       path: a run directory or a run file.
@@ -222,7 +222,7 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
 
 
 def _one_at_a_time(config: Config) -> Config:
-    """Returns `config` for one client at a time on the CPU, so that no timing is measured first."""
+    """Returns `config` for training one client at a time on the CPU, without measuring timings."""
     return config.with_run(trainer="loop", chunk=1, device="cpu")
 
 

@@ -30,7 +30,7 @@ from privfed.server.optimizer import State as ServerState
 
 
 def releases_per_round(objective: Objective, rule: SumRule | RowRule) -> int:
-    """Returns the number of releases per round, which together are one event."""
+    """Returns the number of releases per round, all of which are charged as one event."""
     return objective.exchanges - 1 + rule.uploads
 
 
@@ -99,22 +99,22 @@ class Algorithm:
 
     @property
     def cohorts(self) -> Cohorts:
-        """The public constants of cohorts that objectives may use."""
+        """The public constants of cohorts, which objectives may use."""
         period = self.sampler.witness(0, self.clients).period
         return Cohorts(self.clients, float(self.sampler.size), period)
 
     def witness(self, round: int) -> Witness:
-        """The sampling rule of the cohort of `round`."""
+        """Returns the sampling rule of the cohort of `round`."""
         witness = self.sampler.witness(round, self.clients)
         larger = over_larger_population(witness, self.canaries)
         return over_several_sites(larger, self.sites_per_client)
 
     def draw(self, round: int, population: Population, streams: Streams) -> Cohort:
-        """Samples the cohort of `round`.
+        """Returns the cohort that is sampled for `round`.
 
-        A sampler whose rounds depend on each other counts training and evaluation rounds
-        separately: a client that participates in every b-th training round does so regardless of
-        evaluation rounds in between.
+        For a sampler whose rounds depend on each other, training and evaluation rounds are counted
+        separately. A client that participates in every b-th training round then does so whatever
+        evaluation rounds are in between.
         """
         turn = self.evaluation_rounds.turn(round) if self.sampler.remembers else round
         cohort = self.sampler.sample(turn, self.clients, population, streams)
@@ -126,7 +126,7 @@ class Algorithm:
         return self.mechanism.private or self.objective.sums_states
 
     def initial_state(self, params: Tensor) -> TrainingState:
-        """The state before round 1, with the model `params` `[d]`."""
+        """Returns the state before round 1, with the model `params` `[d]`."""
         return TrainingState(
             params,
             self.server.init(params[: len(params) - self.averaged]),
@@ -141,7 +141,10 @@ class Algorithm:
         return releases_per_round(self.objective, self.rule)
 
     def wire(self, layout: Layout) -> Layout:
-        """Returns the layout of a message: the row, the rule's terms, and a non-public weight."""
+        """Returns the layout of a message: the row, the rule's terms, and the weight, if any.
+
+        Rows with a constant weight are sent without it.
+        """
         if self.rule.extra:
             layout = layout.plus("terms", self.rule.extra)
         return layout if self.fixed_divisor else layout.plus("weight", 1)
@@ -162,18 +165,18 @@ class Algorithm:
         return self.mechanism.encoding(self.mechanism.init()).noise
 
     def grid_step(self, parameters: int) -> float | None:
-        """Grid spacing of the summed integers; None without a secure sum."""
+        """Returns the grid spacing of the summed integers; None without a secure sum."""
         width = self.mechanism.width(self.wire(self.objective.layout(parameters)))
         return self.summation.step(self.mechanism.encoding(self.mechanism.init()), width)
 
     def event(self, round: int) -> Event:
-        """Privacy event of `round`: a pure function of declared constants."""
+        """Returns the privacy event of `round`, a pure function of declared constants."""
         return round_event(self.mechanism, self.witness(round), self.exchanges, self.aborts)
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The complete state that a round changes, all of it public.
+    """The complete state that a round changes. It is public, unless attackers are simulated.
 
     It contains the model `[d]`, and the states of server optimizer, mechanism, objective and rule.
     It also contains the memory of simulated attackers, which may read raw updates: a run with

@@ -47,7 +47,7 @@ class ByRows:
         return ranks.first(lambda: self._aggregate(rows, present, exchange, number)).to(rows.device)
 
     def _rows(self, exchange: Exchange, present: Cohort) -> Tensor:
-        """All answers `[n, m]`, in the order of client indices."""
+        """Returns the raw answers `[n, m]` of the clients in `present`, in the order of clients."""
         params = exchange.broadcast["params"]
         rows = params.new_zeros(len(present.clients), exchange.layout.length)
         predicted_aggregate = partial(self._predicted_aggregate, exchange)
@@ -56,7 +56,7 @@ class ByRows:
         return self._updates.world.ranks.reduce(rows)
 
     def _aggregate(self, rows: Tensor, present: Cohort, exchange: Exchange, number: int) -> Tensor:
-        """Computes the aggregate `[m]`, and stores the rule's memory of clients."""
+        """Bounds `rows` and returns the rule's aggregate `[m]`; stores the rule's memory."""
         ids, layout, histories = present.clients, exchange.layout, self._updates.world.histories
         sent = self._updates.bounded(ids, rows, layout, number, self.state)
         aggregate, remembered = self._by_rule(sent.rows, exchange, ids)
@@ -76,9 +76,9 @@ class ByRows:
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the rule's aggregate of `rows` `[n, m]` of clients `ids`, and its new memory.
 
-        The number of Byzantine clients that the rule assumes is at most the number that it
-        tolerates for n rows. If `predicted_aggregate`, an attacker tries the rule, with another
-        random stream.
+        The rule assumes the configured number of Byzantine clients, but at most the number that it
+        tolerates for n rows. With `predicted_aggregate`, an attacker calls the rule, which then
+        draws from another random stream.
         """
         sources: dict[str, Callable[[], Any]] = {
             "generator": lambda: self._generator(predicted_aggregate),
@@ -111,7 +111,7 @@ class ByRows:
 
         Raises:
           ValueError: if the run stores no such memory.
-          Refused: if an attacker tries rows without stating their clients.
+          Refused: if an attacker calls the rule without stating the clients of the rows.
         """
         if ids is None:
             raise Refused(
@@ -130,7 +130,7 @@ class ByRows:
         return Histories(clients, updates.state.rule, model)
 
     def _root_update(self, exchange: Exchange) -> Tensor:
-        """The server's update on its root set, which is trained once per round."""
+        """Returns the server's update on its root set, which is computed once per round."""
         if self._root is None:
             self._root = self._updates.world.executor.root(exchange, self._updates.cohort.round)
         return self._root

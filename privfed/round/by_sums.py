@@ -36,7 +36,7 @@ class BySums:
         self._rule, self._updates = rule, updates
 
     def release(self, exchange: Exchange, number: int) -> Tensor:
-        """Bounds, sums and noises the cohort's answers to one exchange.
+        """Bounds and sums the cohort's answers to one exchange, and adds noise to the sum.
 
         Under privacy, and if the server sums client states, every row has weight one and the
         divisor is a constant of the configuration. Otherwise a row is sent as (weight * row,
@@ -87,7 +87,10 @@ class BySums:
         return replace(total, total=ranks.reduce(total.total))
 
     def sum(self, exchange: Exchange, number: int) -> BoundedSum:
-        """The bounded sum `[m]`, without noise, of this rank's part of the cohort."""
+        """Returns the bounded sum `[m]` of the clients that this rank trains, or of remote sites.
+
+        The noise of clients or sites is included, central noise is not.
+        """
         world = self._updates.world
         if world.sites:
             total = world.sites.sum(self._updates.cohort.round, number, exchange, self.state)
@@ -96,7 +99,7 @@ class BySums:
         return replace(total, total=total.total.to(exchange.broadcast["params"].device))
 
     def _summed_here(self, exchange: Exchange, number: int) -> BoundedSum:
-        """The sum of the answers of clients trained in this process."""
+        """Returns the sum of the answers of clients that are trained in this process."""
         updates, mechanism = self._updates, self._updates.algorithm.mechanism
         wire = updates.algorithm.wire(exchange.layout)
         present, leaves = updates.present(number)
@@ -111,7 +114,7 @@ class BySums:
     def bounded(
         self, exchange: Exchange, number: int, present: Cohort
     ) -> Iterator[tuple[Indices, BoundedRows]]:
-        """Yields bounded messages for exchange `number`, with client indices `[c]`, in chunks."""
+        """Yields, in chunks, clients `[c]` and their bounded messages for exchange `number`."""
         updates, predicted_aggregate = self._updates, partial(self._predicted_aggregate, exchange)
         wire = updates.algorithm.wire(exchange.layout)
 
@@ -122,9 +125,10 @@ class BySums:
         return map(sent, updates.chunks(exchange, present, predicted_aggregate))
 
     def _terms(self, chunk: Chunk, exchange: Exchange) -> Tensor:
-        """Returns the rule's terms `[c, m]` to be summed, weighted if weights are not fixed.
+        """Returns the rule's terms `[c, m]` of the rows in `chunk`, which are then summed.
 
-        With fixed weights, a client that may be at s sites has weight 1 / s at each site.
+        If weights are not fixed, terms are multiplied by them, and the weight is a last column. If
+        they are fixed, a client that may be at s sites has weight 1 / s at each site.
         """
         center = exchange.broadcast.get("center", chunk.rows.new_zeros(()))
         parts = self._parts
@@ -142,14 +146,17 @@ class BySums:
 
     @property
     def _parts(self) -> int:
-        """Upper bound on a client's number of rows at different sites, if weights are fixed."""
+        """Upper bound on the number of sites with a row of one client; 1 if weights vary."""
         algorithm = self._updates.algorithm
         return algorithm.sites_per_client if algorithm.fixed_divisor else 1
 
     def _predicted_aggregate(
         self, exchange: Exchange, rows: Tensor, byzantine: int, ids: Indices | None
     ) -> Tensor:
-        """Returns the aggregate without noise, as attackers compute it with claimed weights."""
+        """Returns the aggregate without noise, as attackers predict it from `rows` `[n, m]`.
+
+        The first `byzantine` rows have the weights that attackers claim.
+        """
         center, rule = exchange.broadcast.get("center", rows.new_zeros(rows.shape[1])), self._rule
         admitted = self._updates.algorithm.objective.admitted(rows)
         for _ in range(rule.passes):
@@ -162,7 +169,7 @@ class BySums:
 
 
 def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
-    """Splits a sum into the total of weighted rows and the total weight."""
+    """Returns the total of weighted rows and the total weight in a sum; (0, 1) for no weight."""
     weight, rows = float(wire.view(total.total, "weight")), total.total[:-1]
     if weight <= 0.0:  # no client sent anything: a zero average changes nothing
         return replace(total, total=torch.zeros_like(rows)), 1.0
@@ -170,6 +177,6 @@ def _parted(total: BoundedSum, wire: Layout) -> tuple[BoundedSum, float]:
 
 
 def model_hash(exchange: Exchange) -> bytes:
-    """SHA-256 digest, 32 bytes, of the model that an exchange broadcasts."""
+    """Returns the SHA-256 digest, 32 bytes, of the model that an exchange broadcasts."""
     params = exchange.broadcast["params"].cpu().contiguous().numpy()
     return hashlib.sha256(params.data).digest()

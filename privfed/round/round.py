@@ -1,8 +1,8 @@
-"""One round: charge, sample, ask the cohort, bound, sum, release, store; then the server's step.
+"""One round: charge, sample, broadcast, bound, sum, release, store; then the server's step.
 
-The proof requires this order: the charge is durable before the cohort is sampled, a release is
-durable before any value computed from it is sent or shown, and only releases reach the server
-optimizer and the next broadcast.
+The proof requires this order. The charge is durable before the cohort is sampled. A release is
+durable before any value computed from it is sent or shown. Only releases reach the server optimizer
+and the next broadcast.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def play(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
 
 
 def _evaluation(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
-    """A round in which clients evaluate the model, which does not change."""
+    """Runs, as `play`, a round in which clients evaluate the model, which does not change."""
     layout = algorithm.objective.layout(len(state.params))
     released = yield Exchange("measure", {"params": state.params}, layout)
     before = int(state.evaluation.get("count", 0))
@@ -55,7 +55,7 @@ def _evaluation(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
 
 
 def _training(algorithm: Algorithm, round: int, state: TrainingState) -> Play:
-    """A round that trains the model."""
+    """Runs, as `play`, a round that trains the model."""
     params, rule, objective = state.params, algorithm.rule, algorithm.objective
     extra = yield from objective.prelude(params, state.objective)
     layout = objective.layout(len(params))
@@ -99,7 +99,7 @@ class Conversation:
 def replay(
     algorithm: Algorithm, round: int, state: TrainingState, releases: Sequence[Tensor]
 ) -> TrainingState:
-    """Returns the state after a round with given releases.
+    """Returns the state after a round whose releases are given; no client is asked.
 
     Args:
       algorithm: frozen parts and declared constants of the run.
@@ -162,7 +162,7 @@ def run_round(
 
 
 def charge_then_draw(round: int, algorithm: Algorithm, world: World) -> tuple[Charge, Cohort]:
-    """Charges the round, then samples its cohort."""
+    """Charges the round, then samples its cohort; returns the charge and the cohort."""
     world.writing.flush()
     if world.sites:
         world.sites.gather()
@@ -196,7 +196,7 @@ def refuse_not_finite(round: int, released: Tensor) -> None:
 def show(
     round: int, exchange: Exchange, released: Tensor, algorithm: Algorithm, world: World
 ) -> None:
-    """Passes the aggregate to the simulation's observer."""
+    """Passes the rule's aggregate after a release to `world.watch`, a simulation's observer."""
     if world.watch and exchange.task in ("train", "terms"):
         aggregate = algorithm.rule.center_after(exchange.broadcast["center"], released)
         world.watch.aggregate(round, aggregate)

@@ -23,10 +23,10 @@ MEASURES = ("far", "against", "alike")
 def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
     """Returns the rank `[n]` of each row by each measure: the number of rows at least as outlying.
 
-    Each row is also counted for itself. "far" is the distance from the aggregate, "against" the
-    angle to the aggregate, and "alike" the closeness of the nearest other row, which detects
-    attackers that send similar rows. Non-finite rows are the most outlying by "far", and the least
-    outlying by the other two measures.
+    A row counts itself, so the most outlying row has rank 1. "far" is the distance from the
+    aggregate, and "against" the angle to the aggregate. "alike" is the closeness of the nearest
+    other row, which detects attackers that send similar rows. Rows that are not finite or too long
+    (`defenses.finite`) are the most outlying by "far", and the least by the other two measures.
 
     Args:
       rows: client rows, shape [n, m]; they are not copied.
@@ -48,7 +48,7 @@ def standings(rows: Tensor, aggregate: Tensor) -> dict[str, Tensor]:
 
 
 def _cosines(rows: Tensor, aggregate: Tensor) -> Tensor:
-    """Cosine `[n]` of the angle between each row and the aggregate; 0 if either is zero."""
+    """Returns the cosine `[n]` of the angle of each row to the aggregate; 0 if either is zero."""
     lengths = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(aggregate)
     return torch.where(lengths > 0, rows @ aggregate / lengths, 0.0).double()
 
@@ -84,10 +84,11 @@ class Sides:
     def measures(self) -> dict[str, Any]:
         """Returns measures of the attack; empty if there are no honest or no Byzantine rows.
 
-        "byzantine" is the number of Byzantine rows. "aggregate_distance" is the distance of the
-        noised aggregate from the honest mean, divided by the norm of that mean. "byzantine_weight"
-        is the position of the aggregate's projection on the line from the honest mean (0) to the
-        Byzantine mean (1); for a plain mean, it is the Byzantine fraction of rows.
+        - "byzantine": the number of Byzantine rows.
+        - "aggregate_distance": the distance of the noised aggregate from the honest mean, divided
+          by the norm of that mean.
+        - "byzantine_weight": the position of the aggregate's projection on the line from the honest
+          mean (0) to the Byzantine mean (1); for a plain mean, the Byzantine fraction of rows.
         """
         bad, good = self._counts[True], self._counts[False]
         if not bad or not good or self.aggregate is None:
@@ -177,7 +178,10 @@ class Tally:
         return counts
 
     def totals(self) -> dict[str, float]:
-        """Processed examples, bytes sent both ways, and estimated seconds since the last call."""
+        """Returns processed examples, bytes in both directions and estimated device seconds.
+
+        They are totals over the rounds since the last call.
+        """
         totals, self._totals = self._totals, dict.fromkeys(TOTALS, 0.0)
         return totals
 

@@ -1,4 +1,4 @@
-"""The answers of a round's cohort: trained, replaced if by attackers, bounded by each client."""
+"""The answers of a round's cohort: trained, replaced for attackers, and bounded by each client."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class ClientUpdates:
         Parties of a sum are the clients of the cohort, or all sites, whatever clients were sampled
         at these. All passes of a rule use the same rows: a client that drops out of the first pass
         sends no rows in later passes. Clients that were excluded in an earlier round are still
-        sampled, but treated as dropouts before sharing: the sampling rate, the divisor and the
-        other parties' randomness are then unchanged (rules of proof, section 4).
+        sampled, but treated as dropouts before sharing. This leaves the sampling rate, the divisor
+        and the other parties' randomness unchanged (rules of proof, section 4).
         """
         first, dropout = min(number, self.algorithm.objective.exchanges - 1), self.algorithm.dropout
         identities = self._party_numbers()
@@ -74,14 +74,14 @@ class ClientUpdates:
 
     @property
     def site_of(self) -> Indices:
-        """The site `[N]` of each client. Raises `ValueError` if sites are unknown."""
+        """The site `[N]` of each client of the population. Raises `ValueError` if unknown."""
         sites = self.world.population.sites
         if sites is None:
             raise ValueError("sites are the parties, but the site of each client is unknown")
         return sites
 
     def session(self, number: int, model_hash: bytes, leaves: Indices) -> Session:
-        """Returns the context of exchange `number`'s sum; `leaves` `[n]` are dropout stages."""
+        """Returns the context of the sum of exchange `number`, with dropout stages `leaves`."""
         cohort, streams = self.cohort, self.world.streams
         if not self.algorithm.sites:
             return Session(
@@ -112,7 +112,7 @@ class ClientUpdates:
         return np.arange(sites) if sites else self.cohort.clients
 
     def _party_numbers(self) -> Indices:
-        """Identities `[n]` of a sum's parties, by which their dropouts are drawn."""
+        """Returns the identities `[n]` of a sum's parties, which determine their dropouts."""
         if self.algorithm.sites:
             return np.arange(self.algorithm.sites)
         return self.world.population.identities[self.cohort.clients]
@@ -122,7 +122,7 @@ class ClientUpdates:
     ) -> Iterator[Chunk]:
         """Yields the raw answers of clients `present`; later passes of a rule get the same rows.
 
-        Attackers may try the rule by `predicted_aggregate`.
+        With `predicted_aggregate`, attackers may compute the aggregate of rows before they send.
         """
         if exchange.task == "terms":
             yield from self._trained
@@ -132,7 +132,7 @@ class ClientUpdates:
         yield from map(self._watched_rows, chunks) if exchange.task == "train" else chunks
 
     def _watched_rows(self, chunk: Chunk) -> Chunk:
-        """Stores the `chunk` for later passes, and passes it to the observer of a simulation."""
+        """Stores the `chunk` for later passes, if any, shows it to the observer, and returns it."""
         if self.algorithm.rule.uploads > 1:
             self._trained.append(chunk)
         if self.world.watch:
@@ -143,7 +143,7 @@ class ClientUpdates:
     def bounded(
         self, ids: Indices, rows: Tensor, layout: Layout, number: int, state: PublicState
     ) -> BoundedRows:
-        """Returns messages `[c, m]` as clients `ids` send them; attackers' may be unbounded."""
+        """Returns the messages `[c, m]` that clients `ids` send; attackers' may be unbounded."""
         keys = self.world.streams.at(f"noise/client/{number}", self.cohort.round, ids)
         bounded = self.algorithm.mechanism.bound(rows, layout, keys, state)
         attackers = self.world.attackers
@@ -159,14 +159,14 @@ class ClientUpdates:
         return attackers.lengthened(self.byzantine(ids), bounded, rows, noiseless)
 
     def byzantine(self, ids: Indices) -> Mask:
-        """Mask of clients `ids` `[c]` that are Byzantine in this round."""
+        """Returns a mask `[c]` of the clients `ids` that are Byzantine in this round."""
         attackers = self.world.attackers
         if attackers is None:
             return np.zeros(len(ids), dtype=bool)
         return attackers.byzantine(self.cohort.round)[ids]
 
     def byzantine_mask(self, ids: Indices, rows: Tensor) -> Tensor:
-        """The mask `byzantine` of clients `ids` `[c]`, on the device of `rows`."""
+        """Returns the mask `byzantine(ids)` `[c]` on the device of `rows`."""
         return torch.from_numpy(self.byzantine(ids)).to(rows.device)
 
     @property
@@ -187,7 +187,10 @@ class ClientUpdates:
         return torch.cat([rows[:free], clip_rows(rows[free:], clip).rows])
 
     def averaged(self, terms: Tensor, byzantine: int) -> Tensor:
-        """Returns the mean of `terms` `[n, m]`; the first `byzantine` have their claimed weight."""
+        """Returns the mean `[m]` of `terms` `[n, m]`, weighted if weights are not fixed.
+
+        The first `byzantine` terms have the weight that attackers claim, the others weight one.
+        """
         attackers = self.world.attackers
         claimed = attackers.false_claims.weight if attackers else 1.0
         if claimed == 1.0 or self.algorithm.fixed_divisor:
@@ -199,7 +202,7 @@ class ClientUpdates:
     def _corrupted(
         self, exchange: Exchange, present: Cohort, predicted_aggregate: AggregatePredictor
     ) -> Iterator[Chunk]:
-        """Replaces the attackers' rows, after all other answers have arrived."""
+        """Yields the answers; attackers' rows are replaced after all answers have arrived."""
         attackers = self.world.attackers
         if attackers is None or exchange.task == "measure":
             yield from self.world.executor.chunks(exchange, present)
@@ -213,7 +216,7 @@ class ClientUpdates:
             yield self._replaced(_joined(answers), attackers, exchange, predicted_aggregate)
 
     def _watched(self, exchange: Exchange, attackers: Attackers) -> Exchange:
-        """Returns the exchange with the attackers' memory, to which its model was added."""
+        """Returns the exchange with the attackers' memory, after they have seen its model."""
         params = exchange.broadcast["params"]
         self.attack_memory = attackers.watching(params, self.attack_memory)
         return replace(exchange, remembered=self.attack_memory)
@@ -250,17 +253,17 @@ class ClientUpdates:
 
 @dataclass(frozen=True)
 class _Part:
-    """The part `name` of rows with this `layout`; without a name, the complete row."""
+    """The segment `name` of rows with this `layout`; without a name, the complete row."""
 
     layout: Layout
     name: str
 
     def of(self, rows: Tensor) -> Tensor:
-        """Returns the part `[..., p]` of `rows` `[..., m]`."""
+        """Returns the segment `[..., p]` of `rows` `[..., m]`, as a view."""
         return self.layout.view(rows, self.name) if self.name else rows
 
     def put(self, part: Tensor, rows: Tensor) -> Tensor:
-        """Returns a copy of `rows` `[n, m]` with this `part` `[n, p]`."""
+        """Returns a copy of `rows` `[n, m]` in which the segment is replaced by `part` `[n, p]`."""
         if not self.name:
             return part
         rows = rows.clone()
@@ -268,15 +271,16 @@ class _Part:
         return rows
 
     def alone(self, part: Tensor) -> Tensor:
-        """Returns rows `[n, m]` that are zero outside of the `part` `[n, p]`."""
+        """Returns rows `[n, m]` with `part` `[n, p]` as the segment, and zeros elsewhere."""
         return self.put(part, part.new_zeros(len(part), self.layout.length))
 
 
 def _whose(count: int, rows: Tensor, ids: Indices, byzantine: Mask) -> Indices | None:
-    """Returns the clients `[count]` of the rows that an attacker tries; None if they are unknown.
+    """Returns the clients `[count]` of the rows that an attacker passes to the rule, if known.
 
     The rows are those of the Byzantine clients among `ids` `[n]`, followed by those of the honest
-    clients: all of them or, like rules, only those with finite `rows` `[n, m]`.
+    clients: all of them or, like rules, only those with usable `rows` `[n, m]`. Returns None if
+    `count` fits neither.
     """
     honest = ~byzantine
     if count < len(byzantine):
@@ -287,7 +291,7 @@ def _whose(count: int, rows: Tensor, ids: Indices, byzantine: Mask) -> Indices |
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:
-    """Joins all answers, in the order of client indices."""
+    """Returns all answers as one chunk, in the order of client indices."""
     ids = np.concatenate([chunk.ids for chunk in chunks])
     order = np.argsort(ids)
     return Chunk(

@@ -1,9 +1,9 @@
 """The environment of rounds: clients, ledger, storage and random streams.
 
-*Durability* (`Writing`): writes are immediate, or run in parallel with local computations. A
-release is on disk before it is shown, before a request that depends on it is sent, and before the
-next charge: each of these three waits for `flush`. Local computations in between, such as the
-server's step and forward passes of an evaluation, do not wait.
+*Durability* (`Writing`): writes are immediate, or run in parallel with local computations. Three
+steps wait until a release is on disk (`flush`): showing it, sending a request that depends on it,
+and the next charge. Local computations in between, such as the server's step and forward passes of
+an evaluation, do not wait.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Write = Callable[[], None]
 
 
 class Writing(Protocol):
-    """Makes releases durable, one after another."""
+    """Interface of classes that make releases durable, one after another."""
 
     def begin(self, write: Write) -> None:
-        """Schedules `write` after all earlier writes."""
+        """Executes `write` after all earlier writes, at once or later."""
 
     def flush(self) -> None:
         """Returns when all scheduled writes are durable. Raises the error of a failed write."""
@@ -55,9 +55,9 @@ class Immediate:
 
 
 class InBackground:
-    """Writes in a separate thread.
+    """Writes in a separate thread; used as a context.
 
-    At its end, the context waits for all writes, even if it is interrupted repeatedly. If a write
+    The end of the context waits for all writes, even if it is interrupted repeatedly. If a write
     failed, the context raises that error instead of any other.
     """
 
@@ -91,7 +91,7 @@ class InBackground:
             begun.result()
 
     def _waited(self) -> BaseException | None:
-        """Waits for the scheduled write; returns the exception that interrupted this, or None."""
+        """Waits for the scheduled write; returns the last interruption of this wait, or None."""
         interrupted = None
         while self._begun is not None and not self._begun.done():
             try:
@@ -102,7 +102,7 @@ class InBackground:
 
 
 class Watch(Protocol):
-    """Observes data that no epsilon covers; in simulations only."""
+    """Interface of observers of data that no epsilon covers; in simulations only."""
 
     def rows(
         self, round: int, ids: NDArray[np.int64], rows: Tensor, byzantine: NDArray[np.bool_]
@@ -113,7 +113,7 @@ class Watch(Protocol):
         """Receives rows `[n, m]` as clients `[n]` sent them, and their aggregate `[m]`."""
 
     def aggregate(self, round: int, aggregate: Tensor) -> None:
-        """Receives the rule's aggregate `[m]` after each of its passes."""
+        """Receives the rule's aggregate `[m]`, after each pass of the rule."""
 
 
 class Charges(Protocol):
@@ -132,13 +132,13 @@ class ReleaseStore(Protocol):
 
 
 class Exclusions(Protocol):
-    """Parties proved to be Byzantine in a secure sum, excluded from all later rounds."""
+    """Parties identified as Byzantine in a secure sum, excluded from all later rounds."""
 
     def before(self, round: int) -> frozenset[int]:
-        """The parties excluded in rounds before `round`."""
+        """Returns the parties that were identified before `round`, and so are excluded from it."""
 
     def note(self, culprit: Culprit) -> None:
-        """Records a party that was proved Byzantine."""
+        """Records a party that was identified as Byzantine."""
 
 
 class NoExclusions:
@@ -186,7 +186,7 @@ class World:
     sites: RemoteSites | None = None
     """Sites on other machines, which sample and train their own clients; None in a local run."""
     exclusions: Exclusions = field(default_factory=NoExclusions)
-    """Parties proved to be Byzantine in secure sums."""
+    """Parties identified as Byzantine in secure sums."""
     layers: tuple[int, ...] = ()
     """Number of values of each parameter of the model, in their order in its flat vector."""
     writing: Writing = field(default_factory=Immediate)
@@ -196,11 +196,11 @@ class World:
 
     @property
     def remembered(self) -> tuple[ClientState, ...]:
-        """All memories of clients that are kept between rounds."""
+        """All client states that are stored between rounds: the objective's and the rule's."""
         return tuple(each for each in (self.states, self.histories) if each is not None)
 
     def noise(self, algorithm: Algorithm, round: int, number: int) -> Keys:
-        """Random streams of the release of exchange `number`."""
+        """Returns the random streams of the noise in the release of exchange `number`."""
         if self.correlated and algorithm.mechanism.remembers:
             return self.correlated.at(algorithm.evaluation_rounds.turn(round))
         return self.streams.at(f"noise/{number}", round)
@@ -215,9 +215,9 @@ class Journal:
     releases: list[Tensor] = field(default_factory=list)
 
     def keep(self, released: Tensor, state: PublicState) -> None:
-        """Schedules a durable write of a release, with the mechanism's public `state` after it.
+        """Starts a durable write of a release, with the mechanism's public `state` after it.
 
-        Client memory becomes durable before the release. Copies are written, so `released` may be
+        Client states become durable before the release. Copies are written, so `released` may be
         changed in place during the write.
         """
         self.releases.append(released.clone())

@@ -26,21 +26,22 @@ _WORDS = 4
 class Allocation(SizedSampler):
     """Each client takes part once in every epoch of `slots` rounds, in a secret slot.
 
-    The slot is uniform, computed by AES-256 of the client's own number under a key of the epoch,
-    which is derived from the run's key under private/. The slot is independent of other clients and
-    of earlier epochs, and the same after a resume. An aborted round consumes its slot.
+    A slot is a round of the epoch. The client's slot is uniform, computed by AES-256 of its own
+    number under a key of the epoch, which is derived from the run's key under private/. The slot is
+    independent of other clients and of earlier epochs, and the same after a resume. An aborted
+    round consumes its slot.
 
     With `groups`, clients are assigned permanently to that many groups by a public hash of their
     number. The groups take turns from round to round, so a client's possible rounds are `groups`
     apart, and its slot is one of slots / groups.
 
     *Event*: `RandomAllocation`(slots, groups, Gaussian(z)). With one group, under add/remove:
-    adding or removing a client adds or removes its slots and changes no other client's slots; the
+    adding or removing a client adds or removes its slots and changes no other client's slots. The
     population may be larger or smaller than the declared `data.clients`, which alone determines the
     divisor. With several groups, under zero-out, over a public list of exactly `data.clients`
     clients: groups are public, and so is each client's membership. Privacy is amplified by the
     secret slots (`accounting.bounds.random_allocation`) against readers of the releases, but not
-    against a server that knows the cohorts; cohort sizes must also remain secret.
+    against a server that knows the cohorts. Cohort sizes must remain secret, too.
     """
 
     remembers: ClassVar[bool] = True
@@ -64,7 +65,7 @@ class Allocation(SizedSampler):
         return self.model_copy(update={"size": size})
 
     def possible_groups(self) -> tuple[int, ...]:
-        """The possible numbers of groups: the configured one, or all divisors of the slots."""
+        """Returns the possible numbers of groups: `groups` if it is set, or divisors of `slots`."""
         if self.groups:
             return (self.groups,)
         return _divisors(self.slots)
@@ -105,8 +106,8 @@ def _divisors(slots: int) -> tuple[int, ...]:
 def uniform_below(bound: int, words: Words) -> Indices:
     """Returns uniform integers `[n]` from 0 to `bound` - 1, one for each row of `words` `[n, k]`.
 
-    Each integer is the row's first word below the largest multiple of `bound`, modulo `bound`,
-    which is unbiased.
+    In each row the first word below the largest multiple of `bound` is taken, modulo `bound`, so
+    the integer is unbiased.
     """
     largest = np.uint64((1 << 64) // bound * bound - 1)
     chosen = words[:, 0].copy()

@@ -2,8 +2,9 @@
 
 Availability is a function of public randomness and the round, and reads no data. A sampled client
 that is not available sends nothing. A client therefore takes part at most as often as the sampler
-allows, and contributes zero otherwise: every sampler's event remains valid (rules of proof, section
-4: dropout by public exogenous randomness). Cohorts are smaller, but the divisor is unchanged.
+allows, and contributes zero otherwise. So every sampler's event remains valid (rules of proof,
+section 4: dropout by public exogenous randomness). Cohorts are smaller, but the divisor is
+unchanged.
 
 The duration of a round on clients' devices follows the basic model of the Field Guide (Wang et al.
 2021, "A field guide to federated optimization", equation 9).
@@ -84,8 +85,8 @@ class Daily(Part):
     """Makes availability follow the time of day: most clients at night, few by day.
 
     A client is available with a probability between `least` and 1, a cosine over `day` rounds. The
-    time of a client's peak is uniform over a fraction `spread` of the day and fixed for the run: 0
-    puts all clients in one time zone, 1 spreads them over the complete day.
+    time of a client's peak is uniform over a fraction `spread` of the day, and fixed for the run. A
+    `spread` of 0 puts all clients in one time zone, 1 spreads them over the complete day.
     """
 
     varies: ClassVar[bool] = True
@@ -107,7 +108,7 @@ class Daily(Part):
 
 
 class Groups(Part):
-    """Makes groups of clients available in turn, each for `turn` rounds."""
+    """Makes groups of clients available in turn, each for `turn` rounds at a time."""
 
     varies: ClassVar[bool] = True
     groups: int = Field(4, ge=1)

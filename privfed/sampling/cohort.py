@@ -62,14 +62,14 @@ class Witness:
 
     @property
     def shares_places(self) -> bool:
-        """Whether one client may displace another, according to the event (not a declaration)."""
+        """Whether, according to the release, one client may displace another from a cohort."""
         return isinstance(self.release, WithoutReplacement | TruncatedPoisson)
 
     def refuse_population(self, population: int, clients: int) -> None:
-        """Refuses a population of a size for which the event is not proved.
+        """Refuses a `population` of a size for which the event is not proved.
 
-        The event of a fixed cohort size requires exactly the declared `clients`, that of a
-        truncated sample at most as many.
+        The event of a fixed cohort size requires exactly the declared number of `clients`, that of
+        a truncated sample at most this number.
         """
         exactly = isinstance(self.release, WithoutReplacement)
         if (exactly and population != clients) or (self.shares_places and population > clients):
@@ -97,10 +97,10 @@ class Cohort:
 
 @dataclass(frozen=True)
 class Population:
-    """The population: numbers of examples `sizes` `[n]` and identities `[n]` of the actual clients.
+    """The actual clients: their numbers of examples `sizes` `[n]`, and their `identities` `[n]`.
 
-    Under privacy a sampler may use only the number of clients and their identities. `sites` `[n]`
-    holds the site of each client, if sites sample their clients independently; None if one sampler
+    Under privacy a sampler may use only the number of clients and their identities. If sites sample
+    their clients independently, `sites` `[n]` is the site of each client; it is None if one sampler
     covers all clients.
     """
 
@@ -172,7 +172,7 @@ _CLIENTS = 40
 
 
 def draws_of(*releases: type[Any]) -> str:
-    """Returns the built-in samplers with one of these `releases`, formatted for a message."""
+    """Returns a text for messages: the built-in samplers with one of these types of `releases`."""
 
     def holds(sampler: Sampler) -> bool:
         return isinstance(sampler.of(_CLIENTS).witness(1, _CLIENTS).release, releases)
@@ -185,18 +185,18 @@ class InGroups(Protocol):
     """A sampler that may divide clients into public groups, whose rounds take turns."""
 
     def possible_groups(self) -> tuple[int, ...]:
-        """The possible numbers of groups, ascending; a single number if it is configured."""
+        """Returns the possible numbers of groups, ascending; a single one if it is configured."""
 
     def in_groups(self, groups: int) -> Sampler:
         """Returns the sampler with this number of groups."""
 
 
 def over_larger_population(witness: Witness, more: int) -> Witness:
-    """Returns the sampling rule for a population with `more` clients (canaries) than declared.
+    """Returns the sampling rule if the population has `more` clients (canaries) than declared.
 
-    Rate and divisor remain those of the declared clients. A client's own Bernoulli draw or slot
-    does not depend on other clients. With a fixed cohort size, a larger population has a smaller
-    sampling rate, whose event is bounded by that of the declared rate
+    Rate and divisor remain those of the declared clients, because a client's own Bernoulli draw or
+    slot does not depend on other clients. With a fixed cohort size, a larger population has a
+    smaller sampling rate, whose event is bounded by that of the declared rate
     (`privfed.auditing.canaries.inclusion`). The proof of a truncated sample needs an upper bound on
     the population, to which the canaries are added.
     """
@@ -233,9 +233,9 @@ def sampled_at_sites(
     """Returns the event of a sum with the noise of sites, which sample their clients in secret.
 
     For a client at s sites, a sum with Skellam noise of variance mu is post-processing of s sums of
-    variance mu / s, one for each site: s events with independent samples. Gaussian noise has a
-    separate event for such clients (`SeveralSites`). If each site adds complete noise to its own
-    sum (`alone`), s sites are s events.
+    variance mu / s, one for each site. These are s events with independent samples. Gaussian noise
+    has a separate event for such clients (`SeveralSites`). If each site adds complete noise to its
+    own sum (`alone`), s sites are s events.
 
     Raises:
       Refused: if there is no proof for the sampler.

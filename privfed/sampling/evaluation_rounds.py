@@ -14,8 +14,8 @@ def independent_draw(sampler: Any, size: int, clients: int) -> Sampler:
     """Returns the sampling rule of `sampler` for rounds that are independent of all others.
 
     A sampler with independent samples is returned unchanged. A sampler whose samples depend on each
-    other (`remembers`) is replaced by Poisson sampling under add/remove; if membership is public,
-    it is replaced by full participation, so that each round is charged in full.
+    other (`remembers`) is replaced: under add/remove by Poisson sampling, and if membership is
+    public by full participation, so that each round is charged in full.
 
     Args:
       sampler: the run's sampler.
@@ -53,6 +53,6 @@ class EvaluationRounds:
         return rounds // self.every if self.every else 0
 
     def turn(self, round: int) -> int:
-        """Returns the number of `round` among the rounds of its kind, from 1 without gaps."""
+        """Returns the position of `round` among the training or evaluation rounds, from 1."""
         evaluated = self.among(round)
         return evaluated if round in self else round - evaluated

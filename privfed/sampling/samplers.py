@@ -56,7 +56,7 @@ class Poisson(SizedSampler):
     q nor the divisor (`size` = q N) changes with it. An empty cohort is possible and valid.
 
     *Event*: `PoissonSampled`(q, Gaussian(z)), under add/remove: adding or removing one client adds
-    or removes one independent Bernoulli(q) trial, and the L2 sensitivity of the sum is one clipping
+    or removes one independent Bernoulli(q) trial. The L2 sensitivity of the sum is one clipping
     norm. Privacy is amplified by subsampling, provided the cohort is secret (Mironov, Talwar &
     Zhang 2019, section 3).
     """
@@ -84,8 +84,8 @@ class CappedPoisson(Poisson):
 
     *Event*: `TruncatedPoisson`(q, cap, clients, Gaussian(z)), under add/remove. Privacy is
     amplified by subsampling as for Poisson sampling. Adding a client to a full cohort displaces
-    another one, so a sum changes by two clipping norms; the event is a mixture of both cases (the
-    proof is in `accounting.bounds.pld`).
+    another one, so a sum changes by two clipping norms; otherwise by one. The event is a mixture of
+    both cases (the proof is in `accounting.bounds.pld`).
     """
 
     cap: int = Field(0, ge=0)
@@ -184,8 +184,9 @@ class Full(SizedSampler):
 class Cyclic(SizedSampler):
     """Includes each client once in every `separation` rounds, always in the same slot.
 
-    The slot depends only on the client's own number and a key, which is drawn once and stored under
-    private/. So a resume keeps the separation, whatever the other clients and their order are.
+    The slot, one of these rounds, depends only on the client's own number and a key. The key is
+    drawn once and stored under private/. So a resume keeps the separation, whatever the other
+    clients and their order are.
 
     *Event*: `Separated`(separation, Gaussian(z)), under zero-out: one client's contribution is
     zero, over a public list of exactly data.clients clients. There is no amplification, since
@@ -222,9 +223,9 @@ class Cyclic(SizedSampler):
 class BySize(SizedSampler):
     """Includes clients with a probability proportional to their number of examples; no privacy.
 
-    Each client is included independently with probability min(1, size n_k / mean n / N). With a
-    uniform average of updates, this is the alternative to uniform sampling with weights by examples
-    (Li et al. 2020, Algorithm 2).
+    Each client is included independently with probability min(1, (size / N) n_k / mean(n)) for n_k
+    examples. With a uniform average of updates, this is the alternative to uniform sampling with
+    weights by examples (Li et al. 2020, Algorithm 2).
 
     *Event*: none. A client's number of examples is private, so nothing is proved under privacy.
     """
@@ -244,7 +245,7 @@ class BySize(SizedSampler):
 
 
 def _unamplified(noise: Gaussian) -> Release:
-    """Returns the release unchanged: all clients take part, without amplification."""
+    """Returns the release `noise` unchanged, because all clients take part in every round."""
     return noise
 
 
@@ -259,10 +260,10 @@ def _rate(size: int, clients: int) -> float:
 
 
 def _uniform_subset(clients: Indices, count: int, round: int, streams: Streams) -> Indices:
-    """Returns a uniform sample of `count` of `clients`, in order: those with the smallest words.
+    """Returns a uniform sample of `count` of `clients`, in order.
 
-    Words are random. Two are equal with a probability of about n^2 2^-65; the earlier client is
-    then preferred.
+    Each client draws a random word, and the smallest words are chosen. Two of n words are equal
+    with a probability of about n^2 2^-65; the earlier client is then preferred.
     """
     if len(clients) <= count:
         return clients
@@ -288,7 +289,7 @@ def size_by_turns(size: int, clients: int, key: str, rounds: int) -> int:
 
 
 def refuse_other_number(population: int, clients: int, sampler: str) -> None:
-    """Refuses a `population` that has not exactly the declared number of `clients`."""
+    """Refuses a number of clients `population` that differs from the declared number `clients`."""
     if population != clients:
         raise Refused(
             f"data.clients is {clients}, but there are {population} clients; cohort.sampler = "

@@ -1,1 +1,1 @@
-"""Secure sums: protocols that return a total and the number of its rows, and hide single rows."""
+"""Secure sums: protocols that reveal the total of clients' rows and their number, but no row."""

@@ -30,11 +30,11 @@ LEAST_DECLARED_SHARE = 0.9
 The largest permitted population is `data.clients`.
 """
 _REACH = 14.0
-"""Standard deviations from the mean within which cohort sizes are evaluated; others are aborts."""
+"""Standard deviations around the mean cohort size; cohorts outside count as aborts."""
 
 
 def round_event(mechanism: Mechanism, witness: Witness, exchanges: int, aborts: float) -> Event:
-    """Returns the event of a round, charged for visible aborts.
+    """Returns the event of a round, with a charge for aborts if they reveal a secret cohort.
 
     Args:
       mechanism: the mechanism of the round.
@@ -101,11 +101,11 @@ def probability(
 def _of_poisson_cohorts(
     summation: Summation, dropout: float, rate: float, clients: int, most: int, cap: int
 ) -> float:
-    """Bounds the abort probability of a cohort of size min(Binomial(N, rate), cap), at the worst N.
+    """Upper bound on the abort probability for cohorts of min(Binomial(N, rate), cap) clients.
 
-    N ranges from 0.9 `clients` to `most`. Aborts of small cohorts are evaluated at the smallest N,
-    each with the largest abort probability of any cohort of at least its size; aborts of large
-    cohorts are evaluated at the largest N.
+    It holds for every N from 0.9 `clients` to `most`. Cohorts above a cut count as aborts, with
+    their probability at the largest N. Other cohorts have their probability at the smallest N, and
+    the largest abort probability of all sizes from their own to the cut. The best cut is taken.
     """
     smallest = int(np.ceil(LEAST_DECLARED_SHARE * clients))
     low, high = _reach(smallest, rate)[0], min(_reach(most, rate)[1], cap)
@@ -187,7 +187,7 @@ def refuse_sites_that_stop(once: float) -> None:
 
 
 def refuse_population(population: int, clients: int) -> None:
-    """Checks that the charge for aborts covers the actual population.
+    """Refuses a population that the charge for aborts does not cover.
 
     Args:
       population: the actual number of clients.

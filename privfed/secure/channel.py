@@ -14,7 +14,7 @@ from privfed.secure.summation import Aborted, Session
 
 
 class Wire:
-    """Carries messages. Tests use wires that change or lose messages."""
+    """Carries messages unchanged. Tests replace it by wires that change or lose messages."""
 
     def carry(self, client: int, data: bytes, upward: bool) -> bytes | None:
         """Returns the bytes that arrive, or None if they are lost.
@@ -29,11 +29,10 @@ class Wire:
 
 @dataclass
 class Delivery:
-    """Delivers messages of the `server` to its `clients`, and their answers, to `handle` of each.
+    """Passes messages of `server` to the `handle` of `clients`, and their answers to the server's.
 
-    The `session` gives each client's dropout stage and receives the server's `culprits`. A client
-    whose message is refused, or that refuses a message, counts as dropped out; `faults` lists the
-    reasons.
+    The `session` states each client's dropout stage. A client counts as dropped out if it refuses
+    the server's message or the server refuses its answer; `faults` lists the reasons.
     """
 
     wire: Wire
@@ -52,7 +51,10 @@ class Delivery:
         return dict(zip(clients, leaves, strict=True))
 
     def ask(self, sent: Mapping[int, Any], stage: int) -> None:
-        """Delivers messages to clients that survive `stage`, and their answers to the server."""
+        """Delivers `sent`, by client, to clients that survive `stage`; returns no answers.
+
+        Their answers are passed to the server.
+        """
         for client, message in sent.items():
             if 0 < self.leaves[client] <= stage:
                 continue
@@ -74,7 +76,10 @@ class Delivery:
 
     @contextmanager
     def accusing(self) -> Iterator[None]:
-        """Reports the server's culprits on exit; an abort names the first refused message."""
+        """Reports the server's culprits to the session when the block ends.
+
+        An `Aborted` that the block raises also states the first of `faults`.
+        """
         try:
             yield
         except Aborted as aborted:
@@ -92,7 +97,7 @@ class Channel(Protocol):
     """The largest absolute value accepted from a client."""
 
     def send(self, client: int, row: Integers) -> None:
-        """Adds one client's encoded row `[m]`; layers of noise are added later."""
+        """Adds one client's encoded row `[m]`; the channel adds its layers of noise, if any."""
 
     def total(self) -> tuple[Integers, int]:
         """Returns the sum over surviving clients and their number.

@@ -34,10 +34,11 @@ from privfed.secure.summation import Aborted, Session
 class SiteSums:
     """A channel whose parties are sites: takes clients' encoded rows and keeps one sum per site.
 
-    A site sends the sum of its sampled clients' encoded rows, each bounded individually, and the
-    site's `share` of noise, even if none of its clients was sampled. The protocol adds layers of
-    noise. No sum is rounded, so one client changes the total by its own encoded row, whose norm the
-    codec bounds (rules of proof, sections 9.1 and 9.3). Memory is one row `[m]` per site.
+    A site sends the sum of its sampled clients' encoded rows, each bounded individually, plus the
+    site's `share` of noise. It sends even if none of its clients was sampled. (If noise is in
+    layers, the protocol adds it, and `share` is None.) No sum is rounded, so one client changes the
+    total by its own encoded row, whose norm the codec bounds (rules of proof, sections 9.1 and
+    9.3). Memory is one row `[m]` per site.
     """
 
     def __init__(
@@ -72,9 +73,10 @@ COARSEST = 0.01
 class SecureProtocol(Part):
     """Contract and base of protocols that reveal no client's row, for any cohort within `Limits`.
 
-    It has the common keys of `[secure]`, and encodes rows as integers. *Counted noise* is the part
-    of distributed noise that the privacy guarantee relies on. The *opener* is the party that opens
-    sums; defaults assume that it sees all noise. With sites, clients are sites.
+    Its fields are the common keys of `[secure]`. Rows are encoded as integers. *Counted noise* is
+    the part of distributed noise that the privacy guarantee relies on. The *opener* is the party
+    that opens sums; defaults assume that it knows all noise. If sites are the parties, "clients"
+    are the sites.
     """
 
     bits: int = Field(32, ge=8, le=62)
@@ -90,7 +92,7 @@ class SecureProtocol(Part):
     approximate: ClassVar[bool] = False
     layers: ClassVar[bool] = False
     names_culprits: ClassVar[bool] = False
-    """Whether it identifies Byzantine parties, which are then excluded from later rounds."""
+    """Whether the protocol identifies Byzantine parties; later rounds then exclude them."""
 
     @property
     def may_collude(self) -> float:
@@ -99,7 +101,7 @@ class SecureProtocol(Part):
 
     @property
     def trusted_parties(self) -> tuple[str, ...]:
-        """Parties that must follow the protocol, even if a bounded fraction of clients does not."""
+        """Parties other than clients that must follow the protocol, each as a phrase."""
         return ("the server to follow the protocol",)
 
     def least_cohort(self, limits: Limits) -> int:
@@ -107,7 +109,7 @@ class SecureProtocol(Part):
         return max(limits.minimum, FEWEST)
 
     def least_admitted(self, limits: Limits) -> int:
-        """Returns the smallest cohort size that may be admitted: the configured or needed one."""
+        """Returns the smallest value that a plan may choose for `Limits.admitted`."""
         return self.least_cohort(limits)
 
     def fewest(self, limits: Limits) -> int:
@@ -115,9 +117,9 @@ class SecureProtocol(Part):
         return limits.least(self.least_cohort(limits))
 
     def sharing(self, limits: Limits) -> int:
-        """Lower bound n on the number of clients that add the counted noise, at most 1/n each.
+        """Returns n such that each surviving client adds at most 1/n of the noise in a sum.
 
-        Without layers these clients are the survivors, at least `fewest`. With layers, T of the m
+        Without layers, n is the smallest number of survivors (`fewest`). With layers, T of the m
         clients that start may drop out, and n = m - T: no client keeps more than 1/(m - T) of the
         noise. This also holds with more survivors, because they then keep fewer layers.
         """
@@ -129,9 +131,9 @@ class SecureProtocol(Part):
     def added(self, limits: Limits) -> float:
         """Lower bound on the fraction of counted noise that is added if Byzantine clients add none.
 
-        Of m survivors, m - `byzantine` add noise. *Minimum*: m shares are added and `minimum` are
-        counted, and (m - h) / minimum >= 1 - h / m. *Layers*: the survivors' noise totals the
-        counted noise for every m, and a Byzantine client's share is at most the largest share
+        Of m survivors, h = `byzantine` add no noise. *Minimum*: m - h shares are added and
+        `minimum` are counted, and (m - h) / minimum >= 1 - h / m. *Layers*: the survivors' noise
+        would total the counted noise for every m, and lacks h shares of at most the largest size
         (`sharing`).
         """
         return 1.0 - limits.byzantine / self.sharing(limits)
@@ -144,14 +146,14 @@ class SecureProtocol(Part):
         return 1.0
 
     def known_per_colluder(self, limits: Limits) -> float:
-        """Upper bound on the known fraction of counted noise, divided by `may_collude`."""
+        """Upper bound on `colluding`, divided by `may_collude`."""
         return 1.0
 
     def colluders_tolerated(self, limits: Limits) -> float:
         """Returns the largest `may_collude` with which sums within `limits` hide rows.
 
-        Returns the configured value unless a protocol proves more; with sites, the number of
-        colluding sites.
+        This is the configured value unless a protocol proves more. With sites, the result is a
+        number of sites.
         """
         return self.colluding_sites(limits.sites) if limits.sites else self.may_collude
 
@@ -171,7 +173,7 @@ class SecureProtocol(Part):
         return FEWEST
 
     def over(self, limits: Limits) -> EncodedSummation:
-        """Returns sums within `limits`; refuses limits without a proof."""
+        """Returns this protocol's summation within `limits`; refuses limits without a proof."""
         self.refuse_limits(limits)
         return EncodedSummation(self, limits)
 
@@ -197,19 +199,19 @@ class SecureProtocol(Part):
         return binomial_at_most(limits.least(clients) - 1, clients, sending(dropout))
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Approximate bytes that each client sends, with `layers` layers of noise."""
+        """Returns the approximate number of bytes that each client sends."""
         return codec.bits / 8 * codec.length
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Approximate bytes that each client receives in addition to the model."""
+        """Returns the approximate number of bytes that each client receives besides the model."""
         return 0.0
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
-        """Operations of a sum over `clients` without dropouts, except the encoding of rows."""
+        """Returns the operations of a sum over `clients`, without dropouts and without encoding."""
         return Operations()
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """Describes the guarantee for a sum over `clients`."""
+        """Returns a description of the guarantee for a sum over `clients`."""
         return ""
 
     def refuse_limits(self, limits: Limits) -> None:
@@ -219,11 +221,11 @@ class SecureProtocol(Part):
         """Refuses a codec if the protocol cannot carry sums of the codec's rows."""
 
     def abort_where_lost(self, session: Session, limits: Limits) -> None:
-        """Aborts the sum if so many of the session's clients drop out that it cannot complete."""
+        """Raises `Aborted` if too many of the session's clients drop out to complete the sum."""
 
 
 def binomial_at_most(count: int, clients: int, rate: float) -> float:
-    """P[Binomial(clients, rate) <= count]."""
+    """Returns P[Binomial(clients, rate) <= count]."""
     return float(stats.binom.cdf(count, clients, rate)) if count >= 0 else 0.0
 
 
@@ -265,7 +267,7 @@ class EncodedSummation:
         return EncodedAccumulator(session, codec, encoding.bound, share, channel)
 
     def channel(self, session: Session, codec: Codec, layers: Layers | None) -> Channel:
-        """Returns the session's channel: with all parties, or only the arithmetic of the sum."""
+        """Returns the session's channel; it runs all parties unless `limits.arithmetic` is set."""
         if not self.limits.arithmetic:
             return self.protocol.channel(session, codec, self.limits, layers)
         lost = functools.partial(self.protocol.abort_where_lost, session, self.limits)
@@ -293,7 +295,7 @@ class EncodedSummation:
     def operations(
         self, length: int, clients: int, noise: Share | None = None
     ) -> tuple[Operations, ...]:
-        """Operations of encoding, noise (`noise` by each party) and protocol without dropout."""
+        """Returns the operations of encoding, of each party's `noise`, and of the protocol."""
         parties = self.limits.sites or clients
         summed = clients + (parties if self.limits.sites else 0)
         layers = _layers(noise, parties)

@@ -25,7 +25,7 @@ class BadMessage(Aborted):
 
 
 def records(items: list[bytes]) -> bytes:
-    """Returns the number of `items`, followed by the items, which have one size."""
+    """Returns the number of `items`, followed by the items, all of one size."""
     return COUNT.pack(len(items)) + b"".join(items)
 
 

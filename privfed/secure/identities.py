@@ -27,8 +27,8 @@ def agreement(**facts: object) -> bytes:
     """Returns the SHA-256 hash `[32]` of `facts` by name.
 
     Two parties that differ in one fact (a layer's variance, a threshold, a step, a clipping norm)
-    or in the version have different hashes, so they cannot complete a sum together. Equal numbers
-    are hashed alike. Other values are hashed alike only if they and their classes are equal.
+    or in the version have different hashes. They cannot complete a sum together. Equal numbers have
+    equal hashes. Other values have equal hashes only if they and their classes are equal.
 
     Args:
       **facts: frozen dataclasses, parts, mappings, tuples, numbers, bytes, texts or None.
@@ -41,7 +41,7 @@ def agreement(**facts: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Returns the hashed form, in which all but text, boolean and None are tagged lists."""
+    """Returns `value` as it is hashed: all but texts, booleans and None become tagged lists."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, np.generic):
@@ -68,7 +68,7 @@ def _plain(value: object) -> object:
 
 
 def _instance(value: object, names: Iterable[str]) -> object:
-    """Returns an instance's form with its class name, since equal fields may differ in meaning."""
+    """Returns an instance as it is hashed, with its class: equal fields may differ in meaning."""
     kind = type(value)
     values = {name: getattr(value, name) for name in names}
     return ["instance", kind.__module__, kind.__qualname__, _plain(values)]

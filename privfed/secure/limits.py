@@ -32,7 +32,7 @@ SENDS = (Leaves.NEVER, Leaves.BEFORE_UNMASKING)
 
 
 def sending(dropout: float) -> float:
-    """Returns the probability that a sampled client's row arrives."""
+    """Returns the probability that a sampled client sends its row, given its `dropout` rate."""
     return 1.0 - 2.0 * dropout / 3.0
 
 
@@ -41,7 +41,7 @@ def leaving(dropout: float, keys: Keys, count: int) -> Indices:
 
     Args:
       dropout: probability with which each client drops out.
-      keys: randomness of the clients.
+      keys: random streams of the clients.
       count: number of clients n.
 
     Returns:
@@ -98,7 +98,7 @@ class Limits:
         return max(self.minimum, FEWEST, clients - self.missing(clients))
 
     def missing(self, clients: int) -> int:
-        """Returns how many of `clients` may drop out: floor(`tolerance` * `clients`)."""
+        """Returns the number of `clients` that may drop out: floor(`tolerance` * `clients`)."""
         return math.floor(self.tolerance * clients + 1e-9)
 
 

@@ -30,7 +30,7 @@ _STRETCH = 1 << 17
 
 
 class _Piece(NamedTuple):
-    """The bits of one lane of numbers that are in one lane of words, and their shift."""
+    """The bits that one lane of numbers and one lane of words have in common, and their shift."""
 
     lane: int
     word: int
@@ -78,11 +78,11 @@ class PackedRows:
 
     @property
     def size(self) -> int:
-        """Bytes of a packed row."""
+        """The size of a packed row in bytes."""
         return -(-self.length * self.bits // 8)
 
     def zeros(self) -> Words:
-        """Returns an empty sum `[length]`."""
+        """Returns a sum `[length]` of zeros."""
         return np.zeros(self.length, self.word)
 
     def reduce(self, words: Words) -> Words:

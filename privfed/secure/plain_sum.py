@@ -61,7 +61,7 @@ class PlainSum(Part):
 
 
 class PlainAccumulator:
-    """Accumulates one total `[m]`; refuses second rows, which would double the sensitivity."""
+    """Accumulates one total `[m]`; refuses two rows of a client, which double the sensitivity."""
 
     def __init__(self, length: int, bound: float) -> None:
         self._total: Tensor = torch.zeros(length, dtype=torch.float64)

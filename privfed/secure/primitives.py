@@ -55,8 +55,8 @@ def wipe(secret: bytearray) -> None:
 class KeyPair:
     """An X25519 key pair, parsed once.
 
-    Two pairs in one process of a simulation compute their agreement once: the first call leaves the
-    result with the second pair until that pair's call. A single party's pair caches nothing.
+    If both pairs are in one process, as in a simulation, their secret is computed once: the first
+    `agree` stores it for the second pair's `agree`. A single party's pair caches nothing.
     """
 
     _living: ClassVar[WeakValueDictionary[bytes, KeyPair]] = WeakValueDictionary()
@@ -81,7 +81,7 @@ class KeyPair:
 
     @classmethod
     def clear_agreements(cls) -> None:
-        """Clears the cache of agreements, so each party computes them as in its own process."""
+        """Makes each existing pair compute its next secrets itself, as in its own process."""
         cls._living.clear()
 
 
@@ -191,7 +191,7 @@ class SignedMessage(ABC):
 
     @abstractmethod
     def covered(self) -> tuple[Bytes, ...]:
-        """Returns all parts under the signature in order, without the kind."""
+        """Returns, in order, the parts that the signature covers, without the kind."""
 
     def signed(self, key: Ed25519PrivateKey) -> Self:
         """Returns the same message, signed by the holder of `key`."""

@@ -55,7 +55,7 @@ class Session:
       round: round number.
       exchange: number of the sum within the round.
       model_hash: hash of the broadcast model.
-      clients: the cohort, shape [n]; sites if sites are the parties.
+      clients: the cohort, shape [n]; the sites, if sites are the parties.
       leaves: stage at which each client drops out, shape [n] (`Leaves`); empty for no dropout.
       streams: randomness of rounding.
       sites: site of each client whose row is added, shape [population]; None without sites.
@@ -110,7 +110,7 @@ class SumProtocol(Protocol):
     """Whether the protocol supports noise in layers, and can remove the layers in excess."""
 
     def over(self, limits: Limits) -> Summation:
-        """Returns the protocol with `limits`. Raises `Refused` if it does not support them."""
+        """Returns the protocol's summation within `limits`, or raises `Refused` if it has none."""
 
 
 class Aborted(Exception):
@@ -118,10 +118,10 @@ class Aborted(Exception):
 
 
 class Accumulator(Protocol):
-    """Interface of an open sum."""
+    """Interface of a sum that was started: rows are added, then it is closed."""
 
     def add(self, ids: Indices, rows: BoundedRows) -> None:
-        """Adds client rows; each client once per session.
+        """Adds clients' rows. Each client may be added once per session.
 
         Args:
           ids: clients, shape [c].
@@ -143,7 +143,7 @@ class Summation(Protocol):
     """
 
     def open(self, session: Session, length: int, encoding: Encoding) -> Accumulator:
-        """Starts a sum.
+        """Starts a sum and returns its accumulator.
 
         Args:
           session: the context of the sum.
@@ -174,7 +174,7 @@ class Summation(Protocol):
         """
 
     def seconds(self, length: int, clients: int, noise: Share | None = None) -> float:
-        """Approximate seconds for a sum if all parties run on one core.
+        """Returns the approximate seconds of a sum if all parties run on one core.
 
         Args:
           length: numbers in a row.
@@ -186,10 +186,10 @@ class Summation(Protocol):
         """Returns the step of the integer encoding; None if rows stay real."""
 
     def download(self, clients: int, noise: Share | None = None) -> float:
-        """Approximate bytes that each of `clients` receives in addition to the model."""
+        """Returns the approximate number of bytes that each client receives besides the model."""
 
     def upload(self, length: int, clients: int, noise: Share | None = None) -> float:
-        """Approximate bytes that each of `clients` sends for a row `[length]`."""
+        """Returns the approximate number of bytes that each client sends for a row `[length]`."""
 
 
 class SummedClients:

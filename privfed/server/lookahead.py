@@ -8,7 +8,7 @@ Algorithm 1.
 Initially, the slow weights phi are the model. After every k rounds of an inner optimizer, here SGD
 with momentum on the average update,
     phi <- phi + alpha (model - phi),    model <- phi
-The inner momentum does not change then, which is the simplest of the paper's variants.
+This leaves the inner momentum unchanged, which is the simplest of the paper's variants.
 
 SlowMo: server momentum in units of the clients' rate (Wang, Tantia, Ballas & Rabbat 2020, "SlowMo:
 improving communication-efficient distributed SGD with slow momentum", Algorithm 1).
@@ -52,8 +52,8 @@ class SlowMo(FedAvgM):
 class Lookahead(WithRate):
     """FedAvg, with or without momentum, that interpolates back to slow weights every few rounds.
 
-    Between these rounds, the model has the fast weights. With alpha = 1 this is FedAvgM, and FedAvg
-    if the momentum is also 0.
+    In all other rounds the model consists of the fast weights. With alpha = 1 this is FedAvgM, and
+    FedAvg if the momentum is also 0.
     """
 
     momentum: float = Field(0.0, ge=0, lt=1)

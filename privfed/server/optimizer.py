@@ -15,7 +15,7 @@ State = Mapping[str, "Tensor"]
 
 
 class ServerOptimizer(Protocol):
-    """Updates the model `[d]` by each round's aggregate; its methods are pure functions."""
+    """Updates the model `[d]` with each round's aggregate; its methods are pure functions."""
 
     in_client_rates: ClassVar[bool]
     """Whether deltas are divided by the factor of the client schedule in their round, and the
@@ -24,7 +24,7 @@ class ServerOptimizer(Protocol):
 
     @property
     def plain(self) -> bool:
-        """Whether a step adds the delta to the model unchanged: FedAvg at rate 1."""
+        """Whether a step adds the unchanged aggregate to the model: FedAvg at rate 1."""
 
     def init(self, params: Tensor) -> State:
         """Returns the state before the first round, for the model `params` `[d]`."""
@@ -56,7 +56,7 @@ class WithRate(Part):
 
     @property
     def plain(self) -> bool:
-        """False; subclasses may override it."""
+        """Whether a step adds the unchanged aggregate to the model; False unless overridden."""
         return False
 
     def at(self, factor: float) -> Self:

@@ -56,6 +56,7 @@ FILES = {
     "report/wandb.json": "the id and last round in Weights & Biases, if `run.watch` has it",
     "report/wandb/": "files of Weights & Biases; `wandb sync` sends those written offline",
     "report/page.html": "a page about the run, by `privfed report`",
+    "report/claim.html": "a page about the run's claim, by `privfed report --claim-page`",
     "statistics.json": "statistics that `privfed describe` released",
     "counted_by.txt": "runs that count this run's charges; this run may then charge no more",
     "private/": "secret files, mode 0700: never publish them, or copy them for a second run",

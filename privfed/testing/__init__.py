@@ -83,13 +83,13 @@ _SETTINGS: tuple[dict[str, Any], ...] = (
 def check_part(
     kind: str, part: Any, folder: Path, keys: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Checks that a part keeps the contract of its kind, in the hooks and in a run.
+    """Checks that a part keeps the contract of its kind: its class, its hooks, and a run.
 
-    Its class is strict, frozen and documented, and has all declarations of the kind. Hooks return
-    values of the type and shape of the contract. A small run is trained, interrupted and resumed to
-    the same bits, and its ledger is audited. The releases of a private mechanism are tested against
-    its event. Optimizers, schedules, samplers, attacks, rules and pre-aggregators have further
-    checks (`CHECKS`).
+    The class is strict, frozen and documented, and has all declarations of the kind. Hooks, the
+    methods of the contract, return values of its types and shapes. A small run is trained,
+    interrupted and resumed to the same bits, and its ledger is audited. The releases of a private
+    mechanism are tested against its event. Optimizers, schedules, samplers, attacks, rules and
+    pre-aggregators have further checks (`CHECKS`).
 
     Args:
       kind: the kind of part, as `privfed list` names it.
@@ -165,7 +165,7 @@ def _check_runs(config: Config, named: str, folder: Path) -> None:
 
 
 def keys_of_objective(part: Any) -> dict[str, Any]:
-    """Returns the keys with which the objective `part` runs, as they follow from declarations."""
+    """Returns the keys of a run file that the declarations of the objective `part` require."""
     fields, only_plain = type(part).model_fields, part.server_step == "only_plain"
     keys: dict[str, Any] = {"client.groups": 3} if part.grouping and "groups" in fields else {}
     keys |= {"client.spread": 0.0} if only_plain and "spread" in fields else {}
@@ -175,9 +175,9 @@ def keys_of_objective(part: Any) -> dict[str, Any]:
 
 
 def _config_for(kind: str, part: Any, keys: Mapping[str, Any]) -> tuple[Config, dict[str, Any]]:
-    """The configuration of a small run with the part, and the keys that the part needs.
+    """Returns the configuration of a small run with the part, and the keys that the part needs.
 
-    Raises `Refused` if there is none.
+    Raises `Refused` if no such run is accepted.
     """
     key = key_of(kind)
     section = key.rpartition(".")[0]
@@ -205,7 +205,7 @@ def _config_for(kind: str, part: Any, keys: Mapping[str, Any]) -> tuple[Config, 
 
 
 def _sections(keys: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Groups keys by section, without those that are None."""
+    """Returns `keys` grouped by section, without those whose value is None."""
     sections: dict[str, dict[str, Any]] = {}
     for key, value in keys.items():
         if value is not None:

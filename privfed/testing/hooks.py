@@ -44,9 +44,9 @@ def _forms(state: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
 
 
 def steps_are_pure(server: Any) -> None:
-    """Checks that a step changes nothing in place, depends on its arguments only, and keeps forms.
+    """Checks that a step changes no argument in place and depends on its arguments only.
 
-    The state has the same names, shapes and dtypes in every round.
+    The names, shapes and dtypes of model and state must be the same in every round.
     """
     params, state = _run(server, _DELTAS[:3], _start(), server.init(_start()))
     before = params.clone(), {key: value.clone() for key, value in state.items()}
@@ -66,7 +66,7 @@ def steps_are_pure(server: Any) -> None:
 
 
 def resumes_from_a_checkpoint(server: Any) -> None:
-    """Checks that a state read from a file continues to the same bits."""
+    """Checks that steps from a stored and restored state yield the same bits as without it."""
     uninterrupted = _run(server, _DELTAS, _start(), server.init(_start()))
     for stop in range(len(_DELTAS)):
         params, state = _run(server, _DELTAS[:stop], _start(), server.init(_start()))
@@ -82,10 +82,9 @@ def resumes_from_a_checkpoint(server: Any) -> None:
 
 
 def stays_without_an_update(server: Any) -> None:
-    """Checks that a server leaves the model unchanged where it has to.
+    """Checks that aggregates of zero, or a learning rate of zero, leave the model unchanged.
 
-    Aggregates of zero leave the model unchanged and the state finite, and a learning rate of zero
-    leaves the model unchanged.
+    After aggregates of zero, the state must be finite.
     """
     zeros = torch.zeros_like(_DELTAS)
     params, state = _run(server, zeros, _start(), server.init(_start()))
@@ -153,13 +152,13 @@ _STREAMS = Streams(3, simulated=True)
 
 
 def _small(sampler: Any) -> Any:
-    """Returns the sampler for the declared clients, with a quarter of them as `size`."""
+    """Returns the sampler for the declared clients; a configurable `size` is a quarter of them."""
     free = "size" in type(sampler).model_fields and not sampler.derives_size
     return (sampler.model_copy(update={"size": 10}) if free else sampler).of(_CLIENTS)
 
 
 def _fitting(sampler: Any) -> Iterator[int]:
-    """Yields numbers of present clients that the sampler accepts."""
+    """Yields sizes of the population that the sampler accepts."""
     for present in (_CLIENTS, 25, 60):
         with contextlib.suppress(Refused):
             sampler.fits(present, _CLIENTS)
@@ -179,12 +178,12 @@ def _drawn(
 
 
 def _entered(cohorts: list[Cohort], present: int) -> Any:
-    """Returns whether each client was in each cohort, shape [rounds, present]."""
+    """Returns a mask `[rounds, present]` of the clients in each of `cohorts`."""
     return np.stack([np.isin(np.arange(present), cohort.clients) for cohort in cohorts])
 
 
 def draws_cohorts_of_its_form(part: Any) -> None:
-    """Checks the clients, the witness and the divisor of cohorts."""
+    """Checks the clients, the witness and the divisor of cohorts against the contract."""
     sampler = _small(part)
     assert sampler.of(_CLIENTS) == sampler, "`of` is not idempotent"
     for present in _fitting(sampler):
@@ -264,7 +263,7 @@ def keeps_the_separation_it_declares(part: Any) -> None:
 
 
 def draws_afresh_and_in_secret(part: Any) -> None:
-    """Checks that cohorts differ between rounds and between runs, without full participation."""
+    """Checks that cohorts differ between rounds and between runs, unless the sampling rate is 1."""
     sampler = _small(part)
     if sampler.witness(1, _CLIENTS).rate == 1:
         return

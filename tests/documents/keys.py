@@ -12,6 +12,7 @@ import jsonschema
 from pydantic import ValidationError
 
 from privfed import Run
+from privfed.claims.imported import OtherRun
 from privfed.config.catalog import schema
 from privfed.config.overrides import assign, override
 from privfed.config.sections import SECTIONS
@@ -23,11 +24,16 @@ from privfed.grid.grid import METHOD, Grid
 
 
 def wrong_document(text: str) -> str:
-    """Returns the errors of `text` as a run file or a grid file; "" if there are none."""
+    """Returns the errors of `text` as a run file, a grid file or another framework's run; "" if
+    there are none.
+    """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return f"not valid TOML: {error}"
+    if "framework" in document:
+        OtherRun.model_validate(document)
+        return ""
     return _wrong_grid(document) if document.keys() & Grid.model_fields else _wrong_run(document)
 
 

@@ -1,24 +1,24 @@
-"""Canary clients: synthetic clients that test a run's claim from inside.
+"""Canary clients: synthetic clients that take part in a run to test its claim.
 
 Each of K canaries realises one of two neighbouring datasets of the run's adjacency relation,
-selected by a fair secret bit (`privfed.auditing.canaries.inclusion`, which has the proof). It is
-subject to the run's own sampler, sites, secure sum and clipping. Whenever a canary is sampled, it
-sends a row along its own random direction, long enough to be clipped. Each release is then
-multiplied with every direction.
+selected by a fair secret bit (`privfed.auditing.canaries.inclusion`, which has the proof). A canary
+is subject to the run's own sampler, sites, secure sum and clipping. Whenever a canary is sampled,
+it sends a row along its own random direction, long enough to be clipped. The inner product of each
+release with every direction is recorded.
 
 Canaries depend on no client's data, and sampling rate and divisor stay as configured, so the
 guarantee of real clients is the one charged. Bits and directions follow from a key under private/.
-They and the recorded products stay secret until the run ends. For learning, the canaries' part of a
-cohort is noise.
+Bits, directions and the recorded products stay secret until the run ends. For the trained model,
+canaries' rows are noise.
 
 *Adaptive clipping* (`Mechanism.adaptive`) uses a sum of b - 1/2 over all rows, with a fixed
 divisor, where b = 1 for a row within the clipping norm. A fraction of the canaries sends rows just
 within the current clipping norm, and the others send rows far above it. The assignment depends on
 their numbers and not on their bits. The fraction is one half, whose expected contribution to that
-sum is 0. Where canaries take the places of clients, the fraction is the target quantile, because
-canaries then stand for the clients' contribution. So in expectation the clipping norm follows the
-same quantile of real clients as without canaries. To contribute nothing then means to be left out
-of the sum, since any row would be counted.
+sum is 0. If the cohort size is fixed, canaries displace clients; the fraction is then the target
+quantile, which is the contribution expected of displaced clients. So in expectation the clipping
+norm follows the same quantile of real clients as without canaries. A canary that adds zero is then
+left out of that sum, since any row would be counted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from privfed.round.world import ReleaseStore, Watch, World
 from privfed.sampling.cohort import Cohort, Population, Witness
 
 _LONG = 1e3
-"""Norm of a canary's row, in clipping norms."""
+"""Norm of a canary's row that is to be clipped, in clipping norms."""
 _WITHIN = 0.999
 """Norm, in clipping norms, of a row that counts as within the clipping norm."""
 _MOST_BYTES = 4 * 2**30
@@ -112,9 +112,9 @@ class Canaries:
 
     @property
     def entered(self) -> Indices:
-        """The number of the canary `[entries]` at each position after the real clients.
+        """Canary numbers, ascending, at the positions after the real clients, `[entries]`.
 
-        A canary in the population has `parts` positions; others have none. Ordered by number.
+        A canary in the population has `parts` positions; others have none.
         """
         return np.repeat(in_population(self.inclusion, self.relation), self.parts)
 
@@ -137,9 +137,9 @@ class Canaries:
         )
 
     def products_with(self, vectors: list[Tensor]) -> NDArray[np.float64]:
-        """Returns the norm of the sum of `vectors`, and its products with directions, `[1 + K]`.
+        """Returns the norm of the sum of `vectors`, and its inner products with directions.
 
-        Only the first d numbers of every vector `[m]` are used.
+        The result has shape `[1 + K]`. Only the first d numbers of every vector `[m]` are used.
         """
         d = self.directions.shape[1]
         total = torch.stack([vector[:d].to(self.directions) for vector in vectors]).sum(0)
@@ -153,7 +153,7 @@ class WithCanaries:
     Attributes:
       inner: the executor of the real clients.
       canaries: the canaries.
-      clients: number of real clients; larger ids are canaries.
+      clients: number of real clients; ids from this number on are canaries.
       clip: clipping norm; canaries send rows far above it.
       within: with adaptive clipping, the fraction of canaries that send rows just within the norm.
       nothing: the number that fills a row which adds zero.

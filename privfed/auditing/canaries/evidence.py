@@ -1,13 +1,13 @@
 """The evidence of a run's canaries about the claimed epsilon: estimates and lower bounds.
 
-There are two adversaries. One sees every release; the other sees only the final model, and is the
-only one scored where canaries train. Each canary gets one score per adversary, and
+There are two adversaries. One sees every release; the other sees only the final model. If canaries
+train, only the second adversary is scored. Each canary gets one score per adversary, and
 `accounting.empirical` tests these scores. An *estimate* assumes Gaussian scores and may err in
-either direction; it uses the largest cosine of a round, or the cosine with the final model, as
-Andrew et al. 2024. A *lower bound* holds with its confidence, however the canaries affect each
-other. Two further bounds are tighter, but conditional, and never fail a run. One holds if the run's
-trade-off function is Gaussian. The other, which splits the canaries, holds if they do not affect
-each other, as is nearly the case for random directions.
+either direction. It uses a canary's largest cosine with a release, or the cosine with the final
+model, as in Andrew et al. 2024. A *lower bound* holds with its confidence, however the canaries
+affect each other. Two further bounds are tighter, but conditional, and never refute a run's claim.
+The first holds if the run's trade-off function is Gaussian. The second, which splits the canaries,
+holds if they do not affect each other, as is nearly the case for random directions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _HEADS: Mapping[str, str] = {
     ZERO_OUT: "sent their row, the others zero",
     REPLACE_ONE: "sent their row, the others the opposite",
 }
-"""The behaviour of canaries whose bit is heads (`privfed.auditing.canaries.inclusion`)."""
+"""By adjacency relation, the behaviour of canaries whose bit is heads, in words
+(`privfed.auditing.canaries.inclusion`)."""
 _ENOUGH = 200
 """Number of canaries below which separately fitted standard deviations are unreliable."""
 
@@ -114,7 +115,7 @@ def verdict_text(evidence: Evidence) -> str:
 
 
 def _heads(evidence: Evidence) -> str:
-    """Describes canaries whose bit is heads; canaries that train never send opposite rows."""
+    """Returns a text on canaries whose bit is heads; those that train send no opposite rows."""
     trained = evidence.epsilon_estimate_all_iterates is None
     opposite = evidence.relation == REPLACE_ONE
     return _HEADS[ZERO_OUT if trained and opposite else evidence.relation]

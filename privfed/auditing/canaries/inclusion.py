@@ -7,18 +7,18 @@ neighbours:
 | relation    | heads                                            | tails                       |
 |-------------|--------------------------------------------------|-----------------------------|
 | add/remove  | the canary is in the population                  | it is not                   |
-| zero-out    | it is in it, and sends its row when sampled      | it adds zero when sampled   |
-| replace-one | it is in it, and sends its row when sampled      | it sends the opposite row   |
+| zero-out    | it is present, and sends its row if sampled      | it adds zero when sampled   |
+| replace-one | it is present, and sends its row if sampled      | it sends the opposite row   |
 
 To *add zero* is to send a row that contributes nothing under the aggregation rule. A row of zeros
 does contribute if a rule sums differences from a center, or counts rows (`number_of_nothing`).
 
 Changing one bit replaces the run by its neighbour with respect to that canary, and nothing else: no
-other canary's row, bit or site depends on it. So if the run is (epsilon, delta)-private for each
-canary, the bits can be guessed from its releases no better than the one-run bound allows (Steinke,
-Nasr & Jagielski 2023, Theorem 5.2, whose inclusion is any choice between two neighbours). The
-scores are functions of the releases: of everything that the adversary of the claim sees, or of a
-part of it. If the claim covers more (single messages of clients that add noise themselves, or a
+other canary's row, bit or site depends on the bit. So if the run is (epsilon, delta)-private for
+each canary, the bits can be guessed from its releases no better than the one-run bound allows
+(Steinke, Nasr & Jagielski 2023, Theorem 5.2, whose inclusion is any choice between two neighbours).
+The scores are functions of the releases: of everything that the adversary of the claim sees, or of
+a part of it. If the claim covers more (single messages of clients that add noise themselves, or a
 server that knows the participants), the bound is still valid, and weaker.
 
 **Real clients' guarantee is the one charged.** Canaries follow from a key, and from no client's
@@ -41,11 +41,11 @@ data; for a real client they are other members of the population. The charged ev
 A secure sum has at most N + K clients (`privfed.plan.sum_limits`). The probability of an abort is
 charged for any population from nine tenths of N to N + K (`privfed.secure.aborts`). In a secure sum
 canaries are clients like others: they round, mask and drop out by the same code, and sample their
-noise shares from the same generator. Their directions and bits are kept, but their noise shares are
-not, and no party knows them. A canary's share is therefore as good a part of the counted noise as
-any client's. This holds for sums simulated in one process, which generates all clients' noise.
-Where clients are on separate machines, the party that generated the canaries would know a part of
-the noise, so canaries are refused (`privfed.plan.refusals.sampling`).
+noise shares from the same generator. Their directions and bits are stored, but their noise shares
+are not, and no party knows these shares. A canary's noise share therefore counts like any client's.
+These arguments hold for sums simulated in one process, which generates all clients' noise. Where
+clients are on separate machines, the party that generated the canaries would know a part of the
+noise, so canaries are refused (`privfed.plan.refusals.sampling`).
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def canaries_drawn(plan: Plan) -> float:
 def canaries_sending(plan: Plan) -> float:
     """Returns the expected number of canaries in a cohort that send a row.
 
-    Half of the sampled canaries send a row; under replace-one all do. Canaries that train and have
-    tails hold no examples, so half of them send a row under every relation.
+    Half of the sampled canaries send a row; under replace-one all do. Canaries that train hold no
+    examples if their bit is tails, so half of them send a row under every relation.
     """
     drawn, train = canaries_drawn(plan), plan.config.audit.by_inputs
     return drawn if plan.event.relation == REPLACE_ONE and not train else drawn / 2
@@ -111,9 +111,9 @@ TAILS: Mapping[str, int] = {ADD_REMOVE: 0, ZERO_OUT: 0, REPLACE_ONE: -1}
 def number_of_nothing(rule: SumRule | RowRule) -> float:
     """Returns the number that fills a participating client's row so that it adds zero under `rule`.
 
-    It is zero, unless the rule's center moves or its terms count rows. Then it is NaN: a row that
-    is not finite adds nothing (`SumRule`), while a row of zeros adds its difference from the
-    center.
+    The number is zero, unless the rule's center moves or its terms count rows. Then the number is
+    NaN: a row that is not finite adds nothing (`SumRule`), while a row of zeros adds its difference
+    from the center.
     """
     counts = isinstance(rule, SumRule) and (rule.remembers or rule.uploads > 1 or rule.extra > 0)
     return math.nan if counts else 0.0

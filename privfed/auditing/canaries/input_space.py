@@ -65,7 +65,7 @@ class Box:
 
 
 _SIZES = 5
-"""Candidates use 2, 4, ... up to 2 to this power distinct tokens, in turn."""
+"""Number of sizes: candidates use 2, 4, ... up to 2 to this power distinct tokens, in turn."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
 the gradient g_i of the canary's examples at the start. Much of that change is not due to the
 canary: other canaries and real clients contribute, partly along g_i. So ridge regression decomposes
 the change into the directions of all canaries and of public clients. A canary's score is its own
-coefficient. Noise on the model is isotropic, so this is the most likely coefficient under a normal
-prior.
+coefficient. Noise on the model is isotropic, so the score is the most likely coefficient under a
+normal prior.
 
 The validity of a bound on epsilon does not depend on the choice of scores, provided they do not
 depend on the secret bits. The choice affects only the power.
@@ -16,11 +16,11 @@ that trains. Without such a test set, only the initial model is used.
 **Canaries.** Each of K canaries realises one of two neighbours by a fair secret bit, and is subject
 to the run's sampler, availability, local training, clipping and sum, like any client. With heads it
 is in the population and holds its examples. With tails under add/remove it is not in the
-population. Under other relations it then holds no examples and adds nothing to the sum: under
-zero-out that is the neighbour, and under replace-one it is one of the neighbours that the claim
-covers. The proof, for canaries and for real clients, is in `privfed.auditing.canaries.inclusion`.
-Examples follow from the key under private/, from the public initial model and from public examples,
-and from no client's data.
+population. Under other relations a canary with tails holds no examples and adds nothing to the sum.
+Under zero-out that is the neighbour, and under replace-one it is one of the neighbours that the
+claim covers. The proof, for canaries and for real clients, is in
+`privfed.auditing.canaries.inclusion`. Examples follow from the key under private/, from the public
+initial model and from public examples, and from no client's data.
 
 **Adversary.** The adversary sees only the final model, which is the usual concern when a model is
 published. Crafted canaries in that threat model: Annamalai & De Cristofaro 2024, "Nearly tight
@@ -83,7 +83,7 @@ class CanaryExamples:
 def synthetic(
     keys: Keys, each: int, steps: int, space: InputSpace, influence: SelfInfluence
 ) -> CanaryExamples:
-    """Generates synthetic examples for canaries.
+    """Returns random examples for canaries, crafted to be detectable if `steps` is positive.
 
     Args:
       keys: one key per canary.
@@ -122,7 +122,7 @@ def public_examples(federation: Federation) -> Examples | None:
 
 
 def public_models(network: Network, public: Examples | None, start: Tensor, lr: float) -> Tensor:
-    """Returns the models `[p, d]`: the `start` `[d]`, and those after steps at rate `lr`.
+    """Returns public models `[p, d]`: the `start` `[d]`, and models after steps on `public`.
 
     Args:
       network: the network.
@@ -141,7 +141,7 @@ def public_models(network: Network, public: Examples | None, start: Tensor, lr: 
 
 
 def public_directions(network: Network, public: Examples | None, models: Tensor) -> Tensor:
-    """Returns unit directions `[p, q, d]` in which public clients would move the models."""
+    """Returns unit directions `[p, q, d]` in which simulated public clients move the models."""
     if public is None:
         return models.new_zeros(len(models), 0, models.shape[1])
     count = max(1, min(_CLIENTS, len(public) // _HELD, _MOST_NUMBERS // models.numel()))
@@ -163,12 +163,12 @@ def _gradient(network: Network, w: Tensor, public: Examples, first: int, count: 
 
 @dataclass(frozen=True)
 class WithTraining:
-    """An executor for cohorts of real clients and canaries, which the executor `training` trains.
+    """An executor for cohorts of real clients and canaries; `training` executes the canaries.
 
     Attributes:
       inner: the executor of the real clients.
       training: the executor of the canaries.
-      clients: number of real clients; a larger id is a canary's position plus this number.
+      clients: number of real clients; the id of a canary is its position plus this number.
       silent: canaries whose rows add zero, bool `[canaries]`.
       nothing: the number that fills a row which adds zero.
     """
@@ -205,7 +205,7 @@ class WithTraining:
 
 
 def with_trainees(population: Population, there: Indices, sites: int) -> Population:
-    """Appends the canaries `there` `[c]` to the population, assigned to the sites in turn."""
+    """Returns the population with the canaries `there` `[c]` appended, at the sites in turn."""
     sizes = np.concatenate([population.sizes, np.zeros(len(there), dtype=np.int64)])
     identities = np.concatenate([population.identities, canary_identities(there)])
     if population.sites is None:

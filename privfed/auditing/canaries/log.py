@@ -1,4 +1,4 @@
-"""The log of a run's canaries under private/: bits, and products of releases with directions."""
+"""The log of a run's canaries under private/: bits, and inner products of releases."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ INCLUSION, FINAL = 0, -1
 class CanaryRecord:
     """The records of K canaries over T rounds.
 
-    If canaries train, releases are not recorded, `dimension` is 0, and `final` is the score of what
-    the model learned (`privfed.auditing.canaries.learned`).
+    If canaries train, releases are not recorded, `dimension` is 0, and `final` is the score by
+    training on canaries (`privfed.auditing.canaries.learned`).
 
     Attributes:
       inclusion: secret bits, shape `[K]`; True for heads.
       dimension: number of parameters d.
       rounds: recorded rounds, shape `[T]`.
       lengths: norms of the releases, shape `[T]`.
-      products: products of the releases with all directions, shape `[T, K]`.
+      products: inner products of the releases with all directions, shape `[T, K]`.
       final: cosines with the model's total change, shape `[K]`.
     """
 

@@ -29,7 +29,7 @@ _NOTHING = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Noticed:
-    """The probability that canaries detect noise of a fraction `share` of the charged noise.
+    """The probability that canaries detect noise of only a fraction `share` of what was charged.
 
     Attributes:
       share: the fraction.
@@ -52,8 +52,8 @@ class Power(Encoded):
     Attributes:
       fewest: the smallest number of canaries that could refute the claim of `epsilon` if all
         guesses were right; None if practically none could.
-      slack: the total variation charged in addition to the claim; from 1e-6 on no claim is ever
-        refuted.
+      slack: the total variation charged in addition to the claim; if it is 1e-6 or more, no claim
+        is ever refuted.
     """
 
     canaries: int
@@ -70,8 +70,9 @@ def power_of(plan: Plan, parameters: int) -> Power | None:
     The power is a best case. Each canary sends a row at the clipping norm, and is distinguished as
     well as the whole privacy profile allows, by an adversary that sees every release. The noise on
     a canary is the faulty noise plus the other canaries of its cohorts. An adversary that sees only
-    the final model, the only one for canaries of inputs, detects less. The power is simulated 400
-    times from a fixed seed, so that a later report repeats the figures stated before the run.
+    the final model, the only adversary for canaries that train, detects less. The power is
+    simulated 400 times from a fixed seed, so that a later report repeats the figures stated before
+    the run.
 
     Args:
       plan: the plan of the run.
@@ -116,7 +117,7 @@ def _faults(plan: Plan, parameters: int) -> Iterator[tuple[float, float, Claimed
 
 
 def _rows_of_noise(plan: Plan) -> float:
-    """Returns the noise in a release over the noise that protects a client.
+    """Returns the ratio of the noise in a release to the noise that protects a client.
 
     The ratio is above 1 if each client adds noise to its own row and the claim is about that row.
     """

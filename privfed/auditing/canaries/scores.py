@@ -1,4 +1,4 @@
-"""One score per canary from all releases: larger values make it more likely that it entered.
+"""One score per canary from all releases; larger scores make it more likely that its bit is heads.
 
 The validity of a bound on epsilon does not depend on the choice of scores, provided they do not
 depend on the secret bits. The choice affects only the power.
@@ -41,8 +41,8 @@ class Scale:
     """The public constants by which products are scaled.
 
     Attributes:
-      factor: factor by which a row at the clipping norm adds 1 to its product, per exchange; None
-        if the clipping norm moved.
+      factor: factor on products such that a row at the clipping norm adds 1 per exchange; None if
+        the clipping norm is adaptive.
       exchanges: number of exchanges per round.
       coefficients: coefficients that correlate the noise over rounds. After they are applied, the
         noise is independent with standard deviation `std`.
@@ -60,7 +60,7 @@ class Scale:
     def of(cls, config: Config, dimension: int) -> Scale:
         """Returns the scale of a planned `config` for a model of `dimension` parameters.
 
-        If a client's rows come in parts, one part at its clipping norm adds 1.
+        If a client has several rows (`Mechanism.in_parts`), each row at its clipping norm adds 1.
         """
         size = config.sampler.size
         cost = round_cost(config, message_length(config, dimension))
@@ -99,9 +99,9 @@ def likelihood_ratios(record: CanaryRecord, relation: str, scale: Scale) -> Numb
 def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
     """Returns the log-likelihood `[K]` of products `[T, K]`, to which each participation adds 1.
 
-    It is relative to the likelihood of noise alone. Under independent sampling the canary takes
-    part by one Bernoulli draw per round, or per round and site. Under separation by b rounds it
-    takes part in one of b slots; under random allocation in one of b slots of each epoch.
+    The log-likelihood is relative to that of noise alone. Under independent sampling the canary
+    takes part by one Bernoulli draw per round, or per round and site. Under separation by b rounds
+    it takes part in one of b slots; under random allocation in one of b slots of each epoch.
     """
     match scale.drawn.release:
         case PoissonSampled() | TruncatedPoisson() | WithoutReplacement():
@@ -120,9 +120,9 @@ def _likelihood(x: Numbers, rounds: NDArray[np.int64], scale: Scale) -> Numbers:
 
 
 def _log_likelihood(x: Numbers, rate: float, sites: int, std: float) -> Numbers:
-    """Returns the log-likelihood of products `[T, K]` if `sites` Bernoulli(`rate`) draws add 1.
+    """Returns the log-likelihood of products `[T, K]` if each Bernoulli(`rate`) success adds 1.
 
-    The draws are independent for each round.
+    There are `sites` independent draws in each round.
     """
     added = np.arange(sites + 1)[:, None, None]
     with_so_many = (2 * added * x - added**2) / (2 * std**2)
@@ -136,7 +136,10 @@ def _by_epochs(
     coefficients: Numbers,
     variance: float,
 ) -> Numbers:
-    """Returns the log-likelihood of `filtered` products `[T, K]`, up to a constant `[K]`."""
+    """Returns the log-likelihood `[K]` of `filtered` products `[T, K]`, up to constants.
+
+    The canary takes part in one secret slot of each epoch (`drawn`).
+    """
     of_round = np.zeros_like(filtered)
     for at, round in enumerate(rounds):
         signal = _filtered((rounds == round).astype(float)[:, None], rounds, coefficients)
@@ -178,7 +181,7 @@ _KNOWN_NULL = 1000
 _FEWEST = 5
 """Number of canaries of either kind (entered or not) below which no evidence is reported."""
 _FEWEST_OF_HALVES = 20
-"""The same limit where canaries are split into two halves."""
+"""Number of canaries of either kind below which no bound by two halves is computed."""
 
 
 def weigh(
@@ -189,7 +192,7 @@ def weigh(
     confidence: float,
     slack: float = 0.0,
 ) -> Evidence | None:
-    """Tests the recorded scores of canaries against points of the claimed privacy profile.
+    """Returns the evidence of canaries' scores about points of the claimed privacy profile.
 
     Args:
       record: the records of the canaries.
@@ -248,7 +251,7 @@ def _largest(record: CanaryRecord) -> Numbers | None:
 
 
 def _estimate(scores: Numbers | None, inclusion: NDArray[np.bool_], delta: float) -> float | None:
-    """Returns epsilon between Gaussians fitted to the scores of canaries without and with heads."""
+    """Returns epsilon between Gaussians fitted to the scores of canaries with tails and heads."""
     return None if scores is None else estimate(scores[~inclusion], scores[inclusion], delta)
 
 

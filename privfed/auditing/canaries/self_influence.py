@@ -2,12 +2,11 @@
 
 A local update of length C along a canary's own gradient g_i lowers its loss by C |g_i| to first
 order. Another client's update along g_j changes the loss by the fraction cos(g_i, g_j) of that. So
-an example is a better canary if its gradient is longer, up to the length at which its update is
-clipped, and if its gradient is less aligned with others. Gradients of canaries orthogonal to all
-others: Nasr et al. 2023, "Tight auditing of differentially private machine learning". Canaries
-optimised through training: Boglioni et al. 2025, "Optimizing canaries for privacy auditing with
-metagradient descent". This module uses the first order of that objective, and only public
-information.
+an example is a better canary if its gradient is longer (up to the length at which its update is
+clipped), and less aligned with other gradients. Gradients of canaries orthogonal to all others:
+Nasr et al. 2023, "Tight auditing of differentially private machine learning". Canaries optimised
+through training: Boglioni et al. 2025, "Optimizing canaries for privacy auditing with metagradient
+descent". The worth here is the first order of that objective, and uses only public information.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class SelfInfluence:
       network: the network.
       models: public models, shape `[p, d]`.
       others: unit directions in which clients move each model, shape `[p, q, d]`.
-      enough: gradient norm above which an update is clipped anyway.
+      enough: gradient norm above which an update is clipped.
       stacked: whether models can be computed as one batch.
     """
 
@@ -53,8 +52,9 @@ class SelfInfluence:
     def of(self, x: Tensor, y: Tensor) -> Tensor:
         """Returns the worth `[c]` of canaries with x `[c, n, *features]`, y `[c, n, *labels]`.
 
-        It is the mean over models of log min(|g_i|, enough) - log(1 + sum_j cos^2(g_i, g_j)) / 2,
-        with g_i the gradient of its mean loss, over the other canaries j and the `others`.
+        The worth is the mean over models of log min(|g_i|, enough) - log(1 + sum_j cos^2(g_i, g_j))
+        / 2, with g_i the gradient of the canary's mean loss; j runs over the other canaries and the
+        `others`.
         """
         with torch.enable_grad(), scoring(self.network.module):
             each = zip(self.models, self.others, strict=True)

@@ -14,10 +14,10 @@ Site = Callable[[bytes], bytes]
 class Carrier(Protocol):
     """Carries bytes to sites and back; it may lose, swap or delay them.
 
-    No sum and no charge relies on a carrier: messages are signed and bound to their context, and
-    content for the coordinator alone is encrypted to its key. A site's refusals, and its report of
-    the last ledger head that it saw, are not signed: a carrier can forge both, just as it can lose
-    answers.
+    Neither sums nor charges rely on a carrier: messages are signed and bound to their context, and
+    content for the coordinator alone is encrypted to its key. Two kinds of answers are not signed:
+    a site's refusals, and the last ledger head that a site reports. A carrier can forge both, just
+    as it can lose answers.
     """
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
@@ -37,7 +37,7 @@ class Carrier(Protocol):
 
 
 class Loopback:
-    """Sites in this process; each answers as soon as a message is sent to it."""
+    """A carrier to sites in this process; each answers as soon as a message is sent to it."""
 
     def __init__(self, sites: Mapping[int, Site]) -> None:
         self._sites = sites

@@ -41,7 +41,7 @@ _MOMENT = 0.05
 
 @dataclass(frozen=True)
 class LocalServer:
-    """Answers questions at the socket `path` by calling `answer`, one at a time.
+    """Answers questions at the socket `path`, one question at a time, by calling `answer`.
 
     A frame has at most `most` bytes, and must be received, and sent, within `seconds`.
     """
@@ -168,7 +168,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def _read_frame(connection: socket.socket, most: int, until: float) -> bytes:
-    """Reads the next frame.
+    """Returns the content of the next frame.
 
     Raises:
       ValueError: if it is incomplete or longer than `most` bytes.
@@ -212,9 +212,9 @@ class Sockets:
     _sent: dict[int, int] = field(default_factory=dict)
 
     def send(self, site: int, data: bytes, deadline: float) -> None:
-        """Asks the socket of `site`; answers to earlier questions are dropped.
+        """Sends a question to the socket of `site`; answers to earlier questions are dropped.
 
-        A site without a socket answers `UNREACHABLE` at once, so that no caller waits for it.
+        For a site without a socket, the answer is `UNREACHABLE` at once, so no caller waits for it.
         """
         number = self._sent[site] = self._sent.get(site, 0) + 1
         if site not in self.paths:
@@ -224,7 +224,7 @@ class Sockets:
         threading.Thread(target=self._ask, args=asking, daemon=True).start()
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Returns the next answer as a list; empty after `deadline`."""
+        """Waits for an answer until `deadline`; returns a list with it, or an empty list."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 site, number, answer = self._arrived.get(timeout=left)

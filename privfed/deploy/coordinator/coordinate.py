@@ -1,4 +1,4 @@
-"""Starts or resumes a federated run by the training loop of `train`, with clients at sites."""
+"""Starts or resumes a run over remote sites, with the training loop of `privfed.train`."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Coordinator:
     answer is late or invalid counts as a dropout of that sum.
 
     Attributes:
-      algorithm_in: the algorithm of a round.
+      algorithm_in: returns the algorithm of a round.
       directory: public key of each site.
       carrier: transport to the sites.
       key: the coordinator's signing key.
@@ -81,7 +81,7 @@ class Coordinator:
     """The reason why each other site is unavailable."""
 
     def gather(self) -> None:
-        """Waits until `least` sites have accepted the run. Raises `Busy` on timeout."""
+        """Returns once `least` sites have accepted the run; after `patience` s raises `Busy`."""
         until = time.monotonic() + self.patience
         while True:
             self._declare()
@@ -151,7 +151,7 @@ class Coordinator:
                 _log.warning("%s: %s", self._name(site), self._away[site])
 
     def _left_out(self) -> frozenset[int]:
-        """Returns the sites proved Byzantine in any round so far."""
+        """Returns the sites identified as Byzantine in any round so far."""
         return self.exclusions.before(sys.maxsize)
 
     def _lines(self, since: bytes) -> bytes:
@@ -207,5 +207,5 @@ class Coordinator:
         return self.names[site] if self.names else f"site {site}"
 
     def _reasons(self) -> str:
-        """Returns the unavailable sites with their reasons, in fixed words."""
+        """Returns a text that lists the unavailable sites, each with the reason."""
         return "; ".join(f"{self._name(site)}: {why}" for site, why in sorted(self._away.items()))

@@ -31,7 +31,7 @@ _STEPS = 4
 
 @dataclass
 class MaskedSession:
-    """A masked sum: the encoding of rows as integers, and the protocol's server."""
+    """The coordinator's side of a masked sum: the encoding of rows, and the protocol's server."""
 
     codec: Codec
     server: MaskingServer
@@ -47,7 +47,7 @@ class MaskedSession:
         directory: Directory,
         question: Question,
     ) -> MaskedSession:
-        """Starts the masked sum that answers `question`, over the sites of `directory`."""
+        """Returns the session of the masked sum for `question`, over the sites of `directory`."""
         protocol, limits = summation.protocol, summation.limits
         if not isinstance(protocol, Masking):
             raise TypeError("sites on their own machines send masked sums")
@@ -63,7 +63,7 @@ class MaskedSession:
 
     @property
     def invitation(self) -> bytes:
-        """The invitation to every site, in addition to the question."""
+        """The invitation to the masked sum, which every site receives with the question."""
         return encode(self.server.invitation)
 
     def handle(self, site: int, answer: bytes) -> None:
@@ -89,11 +89,11 @@ class MaskedSession:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """The sites proved Byzantine so far."""
+        """The sites identified as Byzantine so far."""
         return self.server.culprits
 
     def total(self) -> BoundedSum:
-        """Opens the sum. Raises `Aborted` if that is impossible."""
+        """Returns the opened sum. Raises `Aborted` if it cannot be opened."""
         words, survivors = self.server.total()
         total = self.codec.decode(self.codec.unwrap(words.astype("uint64")))
         return BoundedSum(torch.from_numpy(total), self.codec.bound * self.codec.step, survivors)
@@ -101,12 +101,10 @@ class MaskedSession:
 
 @dataclass
 class PlainSession:
-    """A sum of sums that the coordinator sees: sites encrypt their sums to the `sealing` key.
+    """A total of sites' sums, of which the coordinator sees each; they are sealed to `sealing`.
 
-    Only clients at the sites that sent a sum are in the total.
-
-    If sites add no noise, one client changes the total by at most the mechanism's bound, even if
-    its row is split over several sites.
+    Only clients at the sites that sent a sum are in the total. If sites add no noise, one client
+    changes the total by at most the mechanism's bound, even if its row is split over several sites.
     """
 
     algorithm: Algorithm
@@ -159,7 +157,7 @@ SumSession = MaskedSession | PlainSession
 def start_session(
     algorithm: Algorithm, directory: Directory, question: Question, run: bytes, sealing: KeyPair
 ) -> SumSession:
-    """Starts the sum over the sites of `directory` that answers a question.
+    """Returns the session of the sum for a `question`, over the sites of `directory`.
 
     Args:
       algorithm: the algorithm of the question's round.

@@ -16,7 +16,7 @@ from privfed.deploy.files.keys import EXPECTED_NAME, NAME
 
 
 class SiteTable(Part):
-    """A site's table, with bounds that are stated independently of its rows."""
+    """The declaration of a site's table; its bounds must not be derived from the table's rows."""
 
     population: str
     """A name for the population; the site's receipts charge this population."""

@@ -1,4 +1,4 @@
-"""`federation.toml`: the members, agreed out of band; all messages are bound to its digest."""
+"""`federation.toml`: the members, agreed out of band; messages are bound to the file's digest."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class FederationFile(Part):
 
 
 def agreed(document: dict[str, Any], where: str = "") -> FederationFile:
-    """Validates a federation.
+    """Returns the federation in a parsed file, after its validation.
 
     Args:
       document: parsed content of the file.
@@ -189,7 +189,7 @@ def agreed(document: dict[str, Any], where: str = "") -> FederationFile:
 
 
 def add_site(path: Path, name: str, key: str) -> FederationFile:
-    """Adds a site to a federation file, durably.
+    """Adds a site to a federation file durably, and returns the new federation.
 
     Comments are kept if appending a line suffices; otherwise the file is rewritten.
 

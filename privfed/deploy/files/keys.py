@@ -165,7 +165,7 @@ def _encoded(raw: bytes) -> str:
 
 
 def _decoded(text: str, where: str) -> bytes:
-    """Decodes 32 bytes from base64url or hexadecimal digits.
+    """Returns the 32 bytes that `text` states in base64url or hexadecimal digits.
 
     Raises `UnknownKey` if `text` is neither; the message names `where` the text stands.
     """

@@ -173,8 +173,8 @@ def charges_restated(
     Args:
       spending: counts of the charged events.
       assumed: adversary that the events hold against; None if the receipts do not state it.
-      against: party against which the events hold ("sites" or "others"); None if the run charged
-        the same event against both.
+      against: "sites" for events against a server that colludes with other sites, "others" for
+        events if only this site is trusted; None if the run charged the same event for both.
       now: adversary for which the events are restated.
 
     Raises:
@@ -186,7 +186,7 @@ def charges_restated(
 
 @dataclass
 class RunReceipts:
-    """All lines of one run."""
+    """All lines of one run in a site's receipts."""
 
     first: Receipt
     lines: dict[tuple[int, int], Receipt] = field(default_factory=dict)
@@ -225,7 +225,7 @@ class RunReceipts:
         return charges_restated(charged, self.first.assumes, self._party(alone), now)
 
     def _party(self, alone: bool) -> str | None:
-        """Returns the party against which the events hold; None if they hold against both."""
+        """Returns `against` of `charges_restated` for this run's events."""
         if self.first.alone is None:
             return None
         return "others" if alone else "sites"
@@ -253,7 +253,10 @@ class RunReceipts:
             )
 
     def note(self, commits: Commits) -> None:
-        """Records commits. Raises `LedgerBroken` if they are older or of another exchange."""
+        """Records a number of commits, of the last exchange, that exceeds the recorded one.
+
+        Raises `LedgerBroken` for any other.
+        """
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
             raise LedgerBroken("states commits of an earlier state, or of another exchange")
         self.commits = commits.count

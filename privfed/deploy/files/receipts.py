@@ -2,13 +2,13 @@
 
 The lines are hash-chained (`accounting.chain`). Each states the exchange (federation, run, round,
 exchange) and digests of the model, of all bytes of the question and of the configuration. It also
-states the events that the round charges to each client of this site: one against a server that
-colludes with other sites, and one if only this site is trusted (rules of proof, section 9.6). A
-line contains no time, no number of clients and no client data.
+states the two events that the round charges to each client of this site. One holds against a server
+that colludes with other sites, the other if only this site is trusted (rules of proof, section
+9.6). A line contains no time, no number of clients and no client data.
 
-Order: a line is durable before clients are sampled, and the answer leaves after that. A line that a
-crash left incomplete is removed and costs nothing, since no clients were sampled for it and no
-answer left. A complete line is charged, whether its answer arrived or not. All lines of a file
+Order: a line is durable before clients are sampled, and the answer is sent after that. A line that
+a crash left incomplete is removed and costs nothing, since no clients were sampled for it and no
+answer was sent. A complete line is charged, whether its answer arrived or not. All lines of a file
 concern the clients of one table; a site folder has one table.
 """
 
@@ -44,7 +44,7 @@ from privfed.plan.assumptions import Incomposable
 class Receipts:
     """The receipts in the file at `path`; only one process at a time may append.
 
-    Use `Receipts.load` to read, and `Receipts.recover` to continue.
+    Use `Receipts.load` to read the file, and `Receipts.recover` to append to it.
     """
 
     def __init__(self, path: Path, links: Iterable[chain.Link], torn: bool = False) -> None:
@@ -81,7 +81,10 @@ class Receipts:
 
     @classmethod
     def recover(cls, path: Path) -> Receipts:
-        """Loads the file and removes an incomplete last line, whose question was never answered."""
+        """Returns the receipts in the file, after it removed an incomplete last line, if any.
+
+        The question of such a line was never answered.
+        """
         receipts = cls.load(path)
         if receipts.torn:
             lines, newline, _ = regular.read_bytes(path).rpartition(b"\n")
@@ -122,7 +125,10 @@ class Receipts:
         return self._joint()
 
     def _joint(self, now: Assumed | None = None) -> Assumed:
-        """Returns the joint adversary: it trusts only parties that all runs and `now` trust."""
+        """Returns the joint adversary of all runs and `now`.
+
+        Only parties that all of these trust remain trusted.
+        """
         each = [*(run.first.assumes for run in self._runs.values()), now]
         known = [assumed for assumed in each if assumed is not None]
         joint = reduce(or_, known, Assumed())
@@ -151,8 +157,8 @@ class Receipts:
         Args:
           spending: planned charges of the further run.
           assumed: its adversary.
-          against: the party against which its charges hold ("sites" or "others"); None if they
-            hold against both.
+          against: "sites" for charges against a server that colludes with other sites, "others"
+            for charges if only this site is trusted; None if these are the same.
 
         Returns:
           The charges so far, and those of the further run.
@@ -167,7 +173,7 @@ class Receipts:
     def guarantees(self, delta: float) -> tuple[Guarantee, Guarantee | None]:
         """Returns guarantees at `delta`: against colluding sites, and if only this site is trusted.
 
-        The second is None if it equals the first in every line.
+        The second is None if every line charges the same event for both.
         """
         both = any(each.alone for run in self._runs.values() for each in run.lines.values())
         bound = self._guarantee(delta)
@@ -177,7 +183,7 @@ class Receipts:
         return replace(bound, against="sites"), replace(alone, against="others")
 
     def _guarantee(self, delta: float, alone: bool = False) -> Guarantee:
-        """Composes all runs at `delta`; epsilon is infinite if a run does not compose."""
+        """Returns the guarantee of all runs at `delta`; epsilon is infinite if one has none."""
         try:
             with terms_are_whole():
                 return guarantee(self.spending(alone), delta)

@@ -1,9 +1,9 @@
-"""A site's state of its runs: `state/`, with one folder per run, readable by its owner only.
+"""The folder `state/` of a site, with one folder per run, which only its owner may read.
 
 A run's folder contains a copy of the coordinator's ledger, to which lines are only added.
 
-A coordinator that rolls its ledger back (to charge rounds once and sample them twice), or that has
-a second ledger, has to send a site lines that differ from earlier ones. The site refuses these
+A coordinator could roll its ledger back (to charge rounds once and sample them twice), or use a
+second ledger. It would then send a site lines that differ from earlier ones. The site refuses these
 lines, and keeps those that it has seen.
 """
 
@@ -67,7 +67,7 @@ class PartyStore:
 
 @dataclass
 class LedgerCopy:
-    """The verified ledger lines in the file at `path`."""
+    """A site's verified copy of the coordinator's ledger, in the file at `path`."""
 
     path: Path
 

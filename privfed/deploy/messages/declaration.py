@@ -68,7 +68,7 @@ class Declaration:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (in hexadecimal) of the run file's digest, the form of examples and constants."""
+        """SHA-256 (in hexadecimal) of the run file's digest, the examples' form and `constants`."""
         constants = save(dict(sorted(self.constants.items())))
         parts = (self.file_digest.encode(), self._form, constants)
         return hashlib.sha256(b"".join(map(sized, parts))).hexdigest()

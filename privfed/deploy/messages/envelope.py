@@ -99,7 +99,7 @@ class Envelope:
 
 
 def answered(reply: Reply, body: bytes = b"") -> bytes:
-    """Returns the bytes of a site's answer."""
+    """Returns the bytes of a site's answer: the kind of reply and its body."""
     return bytes([reply]) + body
 
 
@@ -149,5 +149,5 @@ def greeting(key: SiteKey, hello: bytes) -> bytes:
 
 
 def _text(hello: bytes) -> bytes:
-    """Returns the text that a site signs."""
+    """Returns the text that a site signs to answer the greeting `hello`."""
     return b"privfed site" + hashlib.sha256(hello).digest()

@@ -1,6 +1,6 @@
-"""A question asks a site for a sum: it has the released model and other inputs of the clients.
+"""Questions ask a site for a sum: they contain the released model and other inputs of the clients.
 
-Also the site's sealed answer: a sum that only the coordinator can read, signed by the site.
+The site's answer is sealed: a sum that only the coordinator can read, signed by the site.
 
 The numbers of a sum are float64, little-endian. The coordinator declares an X25519 key; a site
 seals to it with a fresh key for each sum (ECIES, by `privfed.secure.primitives`).
@@ -60,7 +60,7 @@ def rehearsed_questions(algorithm: Algorithm, state: TrainingState, round: int) 
 
 @dataclass(frozen=True)
 class Question:
-    """Exchange `number` of a round: the exchange, and the mechanism's public `state`."""
+    """The question of exchange `number` of a round, with the mechanism's public `state`."""
 
     round: int
     number: int
@@ -122,12 +122,12 @@ class Question:
 
 
 def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Prefixes the names of `tensors` by `group`."""
+    """Returns `tensors` with their names prefixed by `group`."""
     return {f"{group}/{name}": value.cpu().contiguous().clone() for name, value in tensors.items()}
 
 
 def _without(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors of `group` by their own names."""
+    """Returns the tensors whose names have the prefix `group`, by their names without it."""
     start = f"{group}/"
     return {name[len(start) :]: value for name, value in tensors.items() if name.startswith(start)}
 

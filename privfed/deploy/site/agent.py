@@ -1,4 +1,4 @@
-"""A site's answers to its coordinator: protocol messages, or fixed words without a reason."""
+"""A site's answers to its coordinator: protocol messages, or fixed words that reveal no data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 class Agent:
     """Checks each message of a site's coordinator, and answers it.
 
-    The reasons for refusals and failures are in the site's own log only.
+    The full reasons for refusals and failures are in the site's own log only.
 
     Attributes:
       key: the site's key.
@@ -83,7 +83,7 @@ class Agent:
                 return self._party(envelope.run).step(envelope.body)
 
     def _joined(self, envelope: Envelope) -> RunParty:
-        """Joins the declared run; returns the earlier party if the declaration is the same."""
+        """Returns the party of the declared run; joins it unless its declaration is unchanged."""
         declaration = Declaration.decode(envelope.body)
         if declaration.run != envelope.run:
             raise BadMessage("wrong run", "the declaration and its envelope name different runs")
@@ -113,7 +113,7 @@ LARGEST = 1 << 30
 
 
 def open_member(folder: SiteFolder, alone: bool = True) -> Membership:
-    """Checks all files of the site in `folder`, and opens it.
+    """Checks all files of the site in `folder`, and returns the site's membership.
 
     Args:
       folder: the site's folder.
@@ -163,7 +163,7 @@ def agent_of(member: Membership) -> Agent:
 
 @contextlib.contextmanager
 def serving(folder: SiteFolder) -> Iterator[Membership]:
-    """Serves the site in `folder` at its socket until the block ends.
+    """Serves the site in `folder` at its socket until the block ends; yields its membership.
 
     Raises:
       Busy: if another process serves the folder.

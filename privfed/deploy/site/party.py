@@ -1,8 +1,8 @@
 """A site's party of one sum, for any protocol. It commits (stores its state durably), then answers.
 
 The coordinator sees plain sums, with or without the site's own noise. A party computes at most one
-sum per question: it commits a mark before the computation, and the sum before the sum leaves. A
-site that is killed between the two commits counts as a dropout; a site that is killed later sends
+sum per question: it stores a mark before the computation, and the sum before it sends the sum. A
+site that is killed between these two commits counts as a dropout. A site that is killed later sends
 the same bytes again.
 """
 
@@ -29,7 +29,7 @@ from privfed.secure.masked.policy import Expected, Masking
 from privfed.secure.summation import Session
 
 Commit = Callable[[bytes, int], None]
-"""A function that stores a state and the number of commits durably, before an answer leaves."""
+"""A function that stores a state and the number of commits durably, before an answer is sent."""
 
 
 _BEGUN, _OVER = b"begun", b"over"
@@ -55,7 +55,7 @@ class PlainParty:
     commits: int
 
     def handle(self, message: bytes) -> bytes:
-        """Computes and commits the site's sum, and returns it; later calls return the same sum.
+        """Computes and commits the site's sealed sum, and returns it; later calls return the same.
 
         Raises `BadMessage` if `message` is not empty, or if the site was interrupted or late while
         it computed the sum.
@@ -74,7 +74,7 @@ class PlainParty:
         return answer
 
     def sends_row(self, message: bytes) -> bool:
-        """True: every answer is a sum."""
+        """Always true: every answer is a sum."""
         return True
 
     def end(self) -> None:
@@ -106,7 +106,7 @@ class PlainParties:
     def __call__(
         self, question: Question, state: bytes | None, commit: Commit, least: int
     ) -> PlainParty:
-        """Returns the party of the sum for `question`. Raises `BadState` for a stale `state`."""
+        """Returns the party of the sum for `question`. Raises `BadState` if `state` is unusable."""
         if state == b"":
             raise BadState("damaged", "the state is empty")
         counted = {None: 0, _BEGUN: 1, _OVER: 3}.get(state, 2)

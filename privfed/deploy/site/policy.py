@@ -1,4 +1,4 @@
-"""`policy.toml`: the permissions of a site, enforced where the data are."""
+"""`policy.toml`: what a site permits runs to do; the site itself enforces it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ RELEASES = ("training", "evaluation", "statistics")
 
 
 def _names(known: tuple[str, ...], digests: bool = False) -> AfterValidator:
-    """Validates that names in a list are unique, and each is `known` or (`digests`) a digest."""
+    """Returns a validator of lists of unique names, each `known` or (if `digests`) a digest."""
 
     def check(names: list[str]) -> list[str]:
         wrong = [name for name in names if not (name in known or (digests and _is_digest(name)))]
@@ -112,7 +112,7 @@ class SpendingLimit(Part):
 
 
 class Requirements(Part):
-    """Requirements on a run."""
+    """Requirements that a run has to meet."""
 
     protocols: Annotated[list[str], _names(_built_in("protocol"))] = ["masks"]
     mechanisms: Annotated[list[str], _names(_built_in("mechanism", "none"))] = [
@@ -126,7 +126,7 @@ class Requirements(Part):
 
 
 class Allowances(Part):
-    """Permissions of a run."""
+    """The parts, sizes and releases that a site permits a run."""
 
     objectives: Annotated[list[str], _names(_built_in("objective"))] = ["sgd", "fedprox"]
     models: Annotated[list[str], _names(_built_in("model"), digests=True)] = ["logistic", "mlp"]

@@ -128,7 +128,7 @@ def _protocol(request: _Request) -> Reasons:
 
 
 def _mechanism(request: _Request) -> Reasons:
-    """Refuses unlisted mechanisms. With central noise the server sees sums without noise."""
+    """Refuses unlisted mechanisms; the reason states if the server would see sums without noise."""
     allowed, name = request.policy.require.mechanisms, request.name("mechanism")
     if name not in allowed:
         text = _not_listed("privacy.mechanism", name, "require.mechanisms", allowed)
@@ -171,9 +171,7 @@ def _sites(request: _Request) -> Reasons:
 
 
 def _shares(request: _Request) -> Reasons:
-    """Checks the number of sites that must survive a sum, and the number of shares that open a
-    secret.
-    """
+    """Refuses sums of too few surviving sites, and thresholds of too few shares for a secret."""
     config, least = request.config, request.policy.require.sites
     limits, protocol = configured_limits(config), config.row_hiding
     if limits.minimum < least:
@@ -198,7 +196,10 @@ def _shares(request: _Request) -> Reasons:
 
 
 def _budget(request: _Request) -> Reasons:
-    """Checks the run's declared budget; the charges of rounds are checked round by round."""
+    """Refuses a run without noise, or with larger epsilon or delta than `budget` of the policy.
+
+    The charges of rounds are compared with the budget round by round.
+    """
     privacy, limit = request.config.privacy, request.policy.budget
     noise = request.config.noise_multiplier
     fixed = privacy.noise_multiplier if privacy.noise_multiplier is not None else noise
@@ -229,7 +230,7 @@ def _objective(request: _Request) -> Reasons:
 
 
 def _model(request: _Request) -> Reasons:
-    """Checks the model's name (for an external model, the digest of its file) and size."""
+    """Refuses a model that is too large or not listed, an external one by its file's digest."""
     allowed, name = request.policy.allow.models, request.name("model")
     if name in BUILT_IN["model"]:
         if name not in allowed:

@@ -1,8 +1,8 @@
 """A site's clients, read from its own table with the columns that the run declares.
 
 In a simulation, one cell that contradicts its column's declaration makes the table unreadable. At a
-site, one client could then exclude all others from the sum (rules of proof, section 9.1, S1), so
-only clients with unreadable rows are left out.
+site this would let one client exclude all others from the sum (rules of proof, section 9.1, S1). So
+a site leaves out the clients with unreadable rows, and reads all others.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def by_cause(causes: Mapping[str, int]) -> str:
 
 
 def readable_examples(source: Part, table: SiteTable) -> Readings:
-    """Reads a site's `table` with the `source`.
+    """Returns the examples of all readable clients in a site's `table`, read with the `source`.
 
     CSV rows with too few or too many cells belong to no client and are left out.
 
@@ -132,10 +132,10 @@ def _good(clients: Indices, fault: Callable[[Indices], str]) -> tuple[Indices, C
 
 
 def synthetic_clients(config: Config, form: ExampleForm, count: int = 0) -> Federation:
-    """Returns `count` synthetic clients of one zero example each, to build a model from.
+    """Returns `count` synthetic clients of one zero example each, from which a model is built.
 
-    They have the columns and labels that the run declares, and no test set: no check of data may
-    use them.
+    They have the columns and labels that the run declares, and no test set. They must not be used
+    to check data.
     """
     synthetic = form.zeros(count)
     if isinstance(config.source, DeclaredTable):

@@ -1,10 +1,10 @@
-"""How a site takes part in the sums of one run: it checks, charges and answers each question.
+"""A site's participation in the sums of one run: it checks, charges and answers each question.
 
-Answers leave at a fixed time. Training takes longer with more sampled clients and more rows, so the
-time of a sum would reveal both (rules of proof, section 9.1, S1). A sum therefore leaves a constant
-number of seconds after its question. If the work takes longer, the site counts as a dropout; a
-rehearsal of the largest cohort (`privfed.deploy.site.site_setup`) ensures that dropouts by lateness
-are rare. Reading a table also takes a fixed time; if it takes longer, the table is ignored.
+Answers are sent at a fixed time. Training takes longer with more sampled clients and more rows, so
+the time of a sum would reveal both (rules of proof, section 9.1, S1). A sum is therefore sent a
+constant number of seconds after its question. If the work takes longer, the site counts as a
+dropout. A rehearsal of the largest cohort (`privfed.deploy.site.site_setup`) ensures that such
+dropouts are rare. Reading a table also takes a fixed time; a table that takes longer is ignored.
 
 A machine that has just worked wakes up some microseconds sooner or later than one that has slept.
 Each answer is therefore delayed further by a random fraction of the constant time.
@@ -51,7 +51,7 @@ class FixedTime:
     sleep: Callable[[float], None] = time.sleep
 
     def answer(self, work: Callable[[], bytes]) -> bytes:
-        """Returns or raises the result of `work` at the fixed time.
+        """Returns the result of `work`, or raises its error, at the fixed time.
 
         Raises:
           Late: at the next multiple of `seconds`, if the work took longer than `seconds`.
@@ -69,9 +69,9 @@ class FixedTime:
                 raise Late("the sum was not ready in time, and is not sent")
 
     def cut_off(self, work: Callable[[], Work], late: Callable[[], Work]) -> Work:
-        """Returns or raises the result of `work` at the fixed time.
+        """Returns the result of `work`, or raises its error, at the fixed time.
 
-        If `work` takes longer, it is not interrupted, but its result is replaced by that of `late`.
+        If `work` takes longer, it is not interrupted, but the result of `late` is returned instead.
         """
         if not self.seconds:
             return work()
@@ -98,10 +98,10 @@ class RunParty:
     depend on whether clients were sampled. Then `admission` declines the question, or charges it to
     the site's receipts durably, before clients are sampled.
 
-    Before each answer, the state of a sum's party is committed to `store`, and its number to the
-    receipts. After a restart the party resumes from `store`: the same bytes get the same answer, a
-    row that had not left is lost, and a state older than the receipts is refused. A row leaves at
-    the time that `leaving` fixes, whatever the cohort.
+    Before each answer, the state of a sum's party is stored durably in `store`, and the number of
+    states so far in the receipts. After a restart the party resumes from `store`: the same bytes
+    get the same answer, a row that was not sent is lost, and a state older than the receipts is
+    refused. A row is sent at the time that `leaving` fixes, whatever the cohort.
     """
 
     work: SiteWork
@@ -155,7 +155,7 @@ class RunParty:
         """Returns the current party in its last committed state.
 
         Returns None if the party's question is not `body`, or was not the last to be charged.
-        Raises `BadMessage` if the state is unusable: the party's answers from it are then unknown.
+        Raises `BadMessage` if the state is unusable: the party's earlier answers are then unknown.
         """
         if (last := self.store.read()) is None or body not in (None, last[0]):
             return None
@@ -168,7 +168,10 @@ class RunParty:
         return self._party
 
     def _party_of(self, question: Question, state: bytes | None = None) -> Party:
-        """Returns the party of `question`, new or from a `state`; receipts record its commits."""
+        """Returns the party of `question`, new or restored from a `state`.
+
+        Whenever it stores a state, the receipts record the number of its states.
+        """
 
         def commit(state: bytes, count: int) -> None:
             self.store.commit(state)

@@ -1,6 +1,6 @@
 """Checks for a site's operator whether the site would take part in a run, and at what cost.
 
-No data leave the site, and nothing is charged.
+No data are sent from the site, and nothing is charged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SiteCheck(Encoded):
     Attributes:
       clients: number of clients in the site's table; private.
       rows: number of rows that are used; private.
-      epsilon: epsilon at `delta` of the site's receipts and the whole run.
+      epsilon: epsilon at `delta` of all charges in the site's receipts and of the whole run.
       budget: the site's largest epsilon.
       delta: the site's delta.
       cohort: size of the largest cohort that may be sampled here.
@@ -58,7 +58,7 @@ class SiteCheck(Encoded):
 
 
 def check_site(member: Membership, run: Path) -> SiteCheck:
-    """Checks a run against a site's table, policy and machine.
+    """Returns the result of the check of a run against a site's table, policy and machine.
 
     Args:
       member: the site.

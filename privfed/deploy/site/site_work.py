@@ -4,8 +4,8 @@ The run's sampler, executor, mechanism and codec are used as in a simulation, bu
 own clients only.
 
 A site flushes denormal numbers to zero, because processors take about a hundred times as long for
-them: a malicious coordinator could choose a model that makes training slow for certain clients
-(rules of proof, section 9.1, S1).
+them. Otherwise a malicious coordinator could choose a model that makes training slow for certain
+clients (rules of proof, section 9.1, S1).
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class SiteWork:
                 accumulator.add(ids, rows)
 
     def _drawn(self, question: Question) -> ClientUpdates:
-        """Returns the updates of the round's cohort, which is sampled at its first question."""
+        """Returns the updates of the round's cohort, which the round's first question samples."""
         if self._updates is None or self._updates.cohort.round != question.round:
             if question.number > 0:
                 raise Aborted(
@@ -247,7 +247,7 @@ class SiteWork:
         return self._updates
 
     def _cohort(self, question: Question) -> Cohort:
-        """Samples the site's clients for the round from the site's own random streams."""
+        """Returns the cohort that the site samples for the round by its own random streams."""
         population = self.setup.federation.population().with_equal_sizes()
         return self._algorithm(question).draw(question.round, population, self.setup.streams)
 
@@ -258,7 +258,7 @@ class SiteWork:
 
 
 class _Outbox:
-    """A channel that holds the row that a site sends."""
+    """A channel that stores the one row of a site instead of sending it."""
 
     largest = float("inf")
 

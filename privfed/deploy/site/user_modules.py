@@ -47,8 +47,8 @@ def unlisted_model_refusal(policy: LocalPolicy, name: str) -> Refusal | None:
     """Returns a refusal of the external model `name`; None if it may run.
 
     A model may run if a single file defines it exactly once and the policy lists that file's
-    digest. The policy can list only a "module:name": a name that an installed package registers
-    does not identify the file of its code.
+    digest. The run file must name it as "module:name", because a name that an installed package
+    registers does not identify the file of its code.
     """
     module, colon, _ = name.partition(":")
     path = _file_of(module) if colon else None

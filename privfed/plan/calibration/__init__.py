@@ -1,1 +1,1 @@
-"""Calibration: solves for one of noise, rounds, cohort size and epsilon, given the others."""
+"""Calibration: solves for noise, rounds, cohort size or epsilon, given the other three."""

@@ -43,7 +43,7 @@ _AWAY = PROMISES[ATTENDANCE]
 
 
 def assumptions(witness: Witness) -> dict[str, str]:
-    """Returns the operational assumptions of a sampler's proof: their meaning here, by name.
+    """Returns the meaning of each operational assumption of a sampler's proof, by name.
 
     Without privacy amplification, schedule and dropouts may be public, and the proof only needs a
     limit on the number of rounds in which a client takes part.
@@ -77,7 +77,7 @@ def _of_release(release: Release | None) -> dict[str, str]:
 
 
 def membership(relation: str, clients: int) -> str:
-    """Describes whether the set of clients may be public under this adjacency relation."""
+    """Returns a text: whether the set of clients may be public under this adjacency relation."""
     if relation == ADD_REMOVE:
         return "the set of clients is secret"
     public = f"the set of clients may be public; there are exactly {clients}"
@@ -172,7 +172,7 @@ _WORK = 20_000_000
 
 
 def uneven(clients: int, size: int) -> tuple[Unavailable, ...]:
-    """Returns the samplers by slots as unavailable, if `size` does not divide `clients`."""
+    """Returns the samplers with slots as unavailable, if `size` does not divide `clients`."""
     if clients % size == 0:
         return ()
     period = max(1, round(clients / size))
@@ -263,7 +263,7 @@ def compared(
     adaptive: bool = False,
     uneven: Sequence[Unavailable] = (),
 ) -> Advice:
-    """Compares the plans of a configuration with different keys.
+    """Returns a comparison of a configuration's plans with different keys.
 
     Args:
       base: the keys of the configuration.

@@ -61,7 +61,9 @@ def comparable(plan: Plan) -> bool:
 
 
 def advice_on_run(plan: Plan, promises: Collection[str] = tuple(PROMISES)) -> Advice:
-    """Compares the sampler and mechanism of a run with alternatives; other parts are unchanged.
+    """Returns a comparison of a run's sampler and mechanism with alternatives.
+
+    Other parts are unchanged.
 
     Args:
       plan: the plan of the run.
@@ -96,7 +98,7 @@ def _configured(plan: Plan, keys: dict[str, object]) -> bool:
 
 
 def _unsolved(plan: Plan) -> Raw:
-    """The run's keys without the constants that its mechanism solved for."""
+    """Returns the run's keys without the constants that its mechanism solved for."""
     raw, mechanism = plan.config.raw(), plan.config.mechanism
     if isinstance(mechanism, SolvedForRun):
         for key in mechanism.solution():
@@ -129,7 +131,7 @@ class AdviceQuestion:
 
 
 def advise(question: AdviceQuestion) -> Advice:
-    """Compares the noise of samplers and mechanisms at the budget of `question`.
+    """Returns a comparison of samplers and mechanisms by noise at the budget of `question`.
 
     Raises `Refused` if the budget or the expected cohort is missing or invalid.
     """
@@ -247,7 +249,7 @@ def refuse_promises_without_advice(words: str | None) -> None:
 def parse_assumptions(words: str | None) -> tuple[str, ...]:
     """Returns the operational assumptions that `words` name, separated by commas.
 
-    None stands for all assumptions, and "nothing" for none. Raises `Refused` for an unknown name.
+    None means all assumptions, and "nothing" means none. Raises `Refused` for an unknown name.
     """
     if words is None:
         return tuple(PROMISES)

@@ -80,10 +80,10 @@ class CalibrationAnswer:
         return {name: value for name, value in given.items() if value is not None}
 
     def sum_json(self) -> Mapping[str, Any]:
-        """Returns the facts of a secure sum for JSON.
+        """Returns the figures of a secure sum for JSON.
 
-        These are the abort probability and, for distributed noise, the second guarantee and the
-        grid of the noise.
+        The figures are the abort probability and, for distributed noise, the second guarantee and
+        the grid of the noise.
         """
         question = self.question
         facts = self._site_facts()

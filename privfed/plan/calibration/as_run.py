@@ -46,7 +46,7 @@ def given_flags(question: CalibrationQuestion, names: Iterable[str]) -> list[str
 
 
 def part_of_sites(question: CalibrationQuestion) -> float | None:
-    """Returns the value of `secure.colluders`: a fraction of the sites or, without any, of clients.
+    """Returns `secure.colluders`: a fraction of the sites or, without sites, of clients.
 
     None if `--colluders` is not given.
     """
@@ -56,7 +56,7 @@ def part_of_sites(question: CalibrationQuestion) -> float | None:
 
 
 def refuse_contradictory_sites(question: CalibrationQuestion) -> None:
-    """Raises `Refused` for flags that need --sites without it, and that exclude it with it."""
+    """Raises `Refused` for flags that need --sites if it is absent, or exclude it if given."""
     if question.sites is None:
         _refuse_flags_without_sites(question)
         return
@@ -105,7 +105,7 @@ def _refuse_colluders_that_are_no_sites(question: CalibrationQuestion) -> None:
 
 
 def _instead_of_part(part: float, sites: int) -> str:
-    """Returns advice if `part`, the given number of colluding sites, is not an integer."""
+    """Returns advice for a number `part` of colluding sites that is not an integer."""
     if 0 < part < 1 and (count := whole_sites(part, sites)) < sites:
         return f"use {count}, which is secure.colluders = {part:g} of {sites} sites"
     return f"use an integer from 1 to {sites - 1}"

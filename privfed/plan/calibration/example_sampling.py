@@ -1,9 +1,9 @@
 """Compares sampling of examples (ELS) with sampling of clients (ULS) at the same epsilon.
 
-Both release, in each step, the sum of clipped gradients of a batch with Gaussian noise, protect one
-client with all examples under add/remove, and average over the same expected number of examples
-(Charles et al. 2024, arXiv 2407.07737: example-level and user-level sampling at a fixed compute
-budget).
+Both methods release, in each step, the sum of clipped gradients of a batch with Gaussian noise.
+Both protect one client with all examples under add/remove, and average over the same expected
+number of examples (Charles et al. 2024, arXiv 2407.07737: example-level and user-level sampling at
+a fixed compute budget).
 
 *ELS*: each of at most G examples of a client is in the batch by its own Bernoulli draw; the
 gradient of each example is clipped to C. *ULS*: clients are sampled; a sampled client draws G of
@@ -37,14 +37,15 @@ from privfed.plan.calibration.question import CalibrationQuestion
 _NEEDED = ("epsilon", "rounds", "population", "examples", "batch")
 _USED = {*_NEEDED, "delta", "accountant", "gradient_ratio"}
 _EQUAL = 1e-4
-"""Relative difference of noise below which both are called equal; calibration is as precise."""
+"""Relative difference of noise below which ELS and ULS are called equal: the precision of
+calibration."""
 _FAR = 2.0
 """Factor over the least noise of ULS beyond which larger groups of examples are not tried."""
 
 
 @dataclass(frozen=True)
 class SampledGroups:
-    """One way of sampling, with up to `examples` examples of a client.
+    """The noise of ELS or ULS with up to `examples` examples of a client.
 
     Attributes:
       examples: number G of examples of a client: in the training data (ELS), or in a round (ULS).
@@ -80,7 +81,7 @@ class SamplingComparison:
 
     @property
     def relative(self) -> float:
-        """The noise of the best ULS over that of the best ELS."""
+        """The noise of the best ULS divided by that of the best ELS."""
         return self.best_uls.noise / self.best_els.noise
 
     @property
@@ -131,7 +132,7 @@ def asks_for_sampling(question: CalibrationQuestion) -> bool:
 
 
 def gradient_ratio(question: CalibrationQuestion) -> float:
-    """Returns the norm of a client's average gradient over that of an example, by default 1."""
+    """Returns the ratio of the norms of a client's average gradient and an example's, default 1."""
     return 1.0 if question.gradient_ratio is None else question.gradient_ratio
 
 
@@ -190,7 +191,8 @@ def _solved(
 ) -> SampledGroups:
     """Solves for the noise of `release`, a function of the rate and the noise multiplier.
 
-    `clip` is the clipping norm of the sum of the gradients of `size` examples, or of one.
+    `clip` is the clipping norm of what is sampled: one example's gradient (ELS), or the sum of the
+    gradients of `size` examples (ULS).
     """
     population, batch, _ = _numbers(question)
     assert question.epsilon is not None

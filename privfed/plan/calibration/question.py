@@ -15,9 +15,9 @@ if TYPE_CHECKING:  # help texts need no parts
 
 _ALL_BUT_ONE = "--epsilon, --noise-multiplier, --rounds, and the sampling rate or cohort"
 _SPACINGS = ("separation", "slots")
-"""Constants of samplers: the number of rounds in which a client takes part once."""
+"""Keys of samplers that state the number of rounds in which a client takes part once."""
 RUN_FILE_KEYS = {"clients": "population", "size": "cohort"}
-"""Flags by key of a run file, where the names differ."""
+"""Name of a flag by key of a run file, if the names differ."""
 _SOLVABLE = frozenset({"rate", "size", *_SPACINGS})
 """The constants of sampling that can be solved for."""
 _KINDS = {"int": (Integral, "an integer"), "float": (Real, "a number")}
@@ -53,9 +53,9 @@ class CalibrationQuestion:
     depends only on their ratio; by `separation` for cyclic sampling; or by `slots` for random
     allocation. Distributed noise also depends on `dimension` and on the numbers of the secure sum,
     whose `protocol` is "masks" by default. With `sites`, sites hold the clients and are the
-    parties, so `minimum` and `colluders` are numbers of sites; without, `minimum` is a number of
-    clients and `colluders` a fraction of a cohort. `examples`, `batch` and `gradient_ratio` belong
-    to another question (`privfed.plan.calibration.example_sampling`).
+    parties, so `minimum` and `colluders` are numbers of sites. Without `sites`, `minimum` is a
+    number of clients and `colluders` a fraction of a cohort. `examples`, `batch` and
+    `gradient_ratio` belong to another question (`privfed.plan.calibration.example_sampling`).
     """
 
     mechanism: str = field(metadata=_flag("As privacy.mechanism.", "gaussian"))
@@ -155,9 +155,9 @@ class CalibrationQuestion:
 
     @classmethod
     def flag_meant(cls, name: str) -> str | None:
-        """Returns the field for the name of a run file's key, or of another library's argument.
+        """Returns the field that `name` means, a run file's key or another library's argument.
 
-        None if there is no such field.
+        Returns None if there is no such field.
         """
         from privfed.config.mistakes import named_elsewhere
 

@@ -77,7 +77,7 @@ def _states_weighed_by_examples(config: Config) -> Iterator[str]:
 
 
 def most_steps(config: Config) -> int:
-    """The largest number of local steps in a round; 0 if it depends on the client's examples."""
+    """Returns the largest number of local steps in a round; 0 if it depends on the examples."""
     if config.example_privacy:
         return config.example_privacy.steps(config.client.epochs)
     return config.client.steps
@@ -98,7 +98,7 @@ def objective_refusals(config: Config) -> Iterator[str]:
 
 
 def _models_not_at_the_server(config: Config) -> Iterator[str]:
-    """Refuses a server step under which the run's model is none of the objective's models."""
+    """Refuses a server step under which the run's model would equal no broadcast model."""
     if config.objective.server_step == "only_plain" and not adds_updates(config):
         rate = getattr(config.optimizer, "lr", None)
         at_rate = "" if rate is None else f"server.lr = {rate!r}, "
@@ -187,7 +187,7 @@ def _attackers_on_their_own_way(config: Config) -> Iterator[str]:
 
 
 def _epochs_of_what_stays(config: Config) -> Iterator[str]:
-    """Refuses `client.local_epochs` if no epochs can train only the local part."""
+    """Refuses `client.local_epochs` if no epochs can train the model's local part alone."""
     count, client = config.client.local_epochs, config.client
     if not count:
         return
@@ -286,7 +286,7 @@ def _false_claims(config: Config) -> Iterator[str]:
 
 
 def _details_without_attack(config: Config) -> Iterator[str]:
-    """Refuses details of an attack if there is no attack (`attack.acts`, `false_claims`)."""
+    """Refuses keys of an attack if there is no attack (`attack.acts`, `false_claims`)."""
     given = config.attackers
     details = (given.selection, given.stage, given.replaces, given.first_round, given.last_round)
     usual = ("once", "auto", "messages", 1, 0)

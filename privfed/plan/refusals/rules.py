@@ -145,7 +145,7 @@ def _weights_bounded_for_nothing(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_under_an_adaptive_clip(choice: _Choice) -> Iterator[str]:
-    """Refuses an adaptive clipping norm if the rule bounds its terms by the first norm."""
+    """Refuses an adaptive clipping norm if the rule bounds its terms by the initial norm."""
     if choice.by_sums and not choice.plain and choice.config.mechanism.adaptive:
         yield (
             "privacy.adaptive_clip is true, so the clip changes between rounds, but the terms of "
@@ -178,7 +178,7 @@ def _root_set_of_clients(choice: _Choice) -> Iterator[str]:
 
 
 def _terms_beyond_the_range(choice: _Choice) -> Iterator[str]:
-    """Refuses a rule whose terms may exceed the range of a secure sum without noise."""
+    """Refuses a rule whose terms may exceed the range of an unnoised secure sum."""
     protocol, rule = choice.config.row_hiding, choice.rule
     if protocol is None or choice.config.mechanism.private:
         return
@@ -205,7 +205,7 @@ def _too_many_byzantine(choice: _Choice) -> Iterator[str]:
 
 
 def _root_set(choice: _Choice) -> Iterator[str]:
-    """Refuses a missing root set if the rule uses one (`needs`), and a set one if it uses none."""
+    """Refuses a missing root set if the rule needs one, and a configured one if it needs none."""
     root, needed = choice.config.aggregation.root, "root" in choice.needs
     if needed and not root:
         yield (
@@ -225,7 +225,7 @@ def _sum_rules() -> str:
 
 
 def _keys_before() -> dict[str, list[str]]:
-    """Returns the names of the built-in pre-aggregators that have each key."""
+    """Returns, by key, the names of the built-in pre-aggregators that have this key."""
     keys: dict[str, list[str]] = {}
     for name in BUILT_IN["before"]:
         for key in find("before", name, "aggregation.before").model_fields:

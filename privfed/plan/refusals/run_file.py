@@ -115,7 +115,7 @@ def _scores_personal_models(objective: Objective) -> bool:
 
 
 def _no_personal_models(config: Config) -> Iterator[str]:
-    """Refuses to evaluate personal models if there are none, or if they need other values."""
+    """Refuses to evaluate personal models if there are none, or if they depend on more values."""
     key, name = "evaluation.personal is true", config.names["objective"]
     objective, local = config.objective, config.start.local
     if config.evaluation.by != "clients":
@@ -143,7 +143,7 @@ def _nothing_measured(config: Config) -> Iterator[str]:
 
 
 def _uncharged_stop(config: Config) -> Iterator[str]:
-    """Refuses early stopping by examples of training clients, which is not charged."""
+    """Refuses early stopping by a metric on examples of training clients, which is not charged."""
     protected = config.mechanism.private or config.client_mechanism.private
     by_test = config.evaluation.by == "test"
     if protected and by_test and config.data.holdout == "examples":

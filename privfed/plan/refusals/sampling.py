@@ -81,7 +81,7 @@ def _wrong_number(config: Config, canaries: str) -> Iterator[str]:
 
 
 def _unknown_places(config: Config, canaries: str) -> Iterator[str]:
-    """Refuses canaries that would displace clients from cohorts (`shares_places`)."""
+    """Refuses canaries that would displace clients, if the sampler's event has no such proof."""
     sampler = config.sampler
     witness = sampler.witness(0, config.data.clients)
     if sampler.shares_places and not witness.shares_places:

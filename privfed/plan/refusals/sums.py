@@ -293,7 +293,7 @@ def _minimum_above_capacity(config: Config) -> Iterator[str]:
 
 
 def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
-    """Refuses `approximate` decrypted sums that parties other than the key holder would see."""
+    """Refuses `approximate` decrypted sums if parties other than the key holder see them."""
     if config.protocol.approximate and config.mechanism.trust != "server":
         yield (
             f"secure.protocol = {config.names['protocol']!r} decrypts to approximate sums, but "
@@ -303,7 +303,7 @@ def _approximate_sums_unnoised(config: Config) -> Iterator[str]:
 
 
 def _unknown_numbers_of_senders(config: Config) -> Iterator[str]:
-    """Refuses dropouts of unknown probability: that of aborts is computed from it."""
+    """Refuses dropouts of unknown probability: the probability of aborts depends on it."""
     if config.by_sites:  # the senders are sites, whichever of their clients are available
         return
     if config.client.drop_stragglers or config.availability.varies:

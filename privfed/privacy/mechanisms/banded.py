@@ -56,9 +56,9 @@ class Banded(CorrelatedMechanism):
     *Sampling*: cyclic (or full, with one band): T rounds are one Gaussian of multiplier z /
     sqrt(k), k = ceil(T / separation), and so is each prefix of them. The event of a round is
     Separated(separation, Gaussian(z)). Or allocation in at least as many groups as bands, where the
-    rounds in which a client may take part are that far apart. In each epoch it takes part in one of
-    its group's choices: C x changes by one of as many orthogonal vectors, of norm clip |c|, whose
-    slot is secret, uniform and fresh, which is the pair of `AllocatedEpoch` at z.
+    rounds in which a client may take part are that far apart. In each epoch a client takes part in
+    one of its group's rounds, a slot that is secret, uniform and fresh. C x changes by one of as
+    many orthogonal vectors of norm clip |c|, which is the pair of `AllocatedEpoch` at z.
 
     *Trust*: the server sees the clipped updates and adds the noise. The key of the noise is kept
     under private/; anyone with access to it can remove the noise.
@@ -160,7 +160,7 @@ class Banded(CorrelatedMechanism):
         return self._noise() * prefix_noise(self.coefficients(), rounds)
 
     def noise_on_update(self, size: int = 1) -> float:
-        """The standard deviation of Z, in clips. Raises `Refused` if sums are inexact."""
+        """Returns the std of Z, in clipping norms. Raises `Refused` if sums are inexact."""
         std = self.std()
         if self.toeplitz is not None:
             refuse_inexact(std, size)

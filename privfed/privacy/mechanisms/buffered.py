@@ -50,10 +50,11 @@ class Buffered(CorrelatedMechanism):
     zero (zero-out). Participation may be public, and there is no amplification.
 
     *Sensitivity*: rows are clipped to L2 norm `clip`, and the sampler enforces a separation of b
-    rounds between two participations of a client. The client's columns of C overlap. As the column
-    is nonnegative and never increases (which is verified for the recorded numbers), T rounds change
-    C x by at most the norm of the sum of its columns at distances of b, in clips
-    (`accounting.bounds.toeplitz_sensitivity`), including updates that depend on earlier releases.
+    rounds between two participations of a client. The client's columns of C overlap. The column is
+    nonnegative and never increases, which is verified for the recorded numbers. So a client changes
+    C x over T rounds by at most the norm of the sum of the columns of C at distances of b, in
+    clipping norms (`accounting.bounds.toeplitz_sensitivity`), even if updates depend on earlier
+    releases.
 
     *Sampling*: cyclic, or full. T rounds are one Gaussian, and so is each prefix of them: the event
     of a round is `BufferedToeplitz`. A secret slot gives no amplification here: overlapping windows
@@ -140,7 +141,7 @@ class Buffered(CorrelatedMechanism):
         return f"over all rounds by {self.buffers} buffer{'s' * (self.buffers > 1)}, {solved}"
 
     def coefficients(self) -> NDArray[np.float64]:
-        """First column of C over the rounds for which it was optimised; [1] before that."""
+        """Returns the first column of C, over the rounds of its optimisation; [1] before that."""
         if self.decays is None:
             return np.ones(1)
         return self._solved().column(max(self.solved_for, 1))

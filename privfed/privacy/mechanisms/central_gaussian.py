@@ -36,7 +36,7 @@ from privfed.privacy.noise.gaussian_on_grid import (
 from privfed.sampling.cohort import Witness
 
 _BATCH_SIZE = 1 << 17
-"""Numbers per thread whose noise is drawn and added at once."""
+"""Number of coordinates per thread whose noise is drawn and added at once."""
 
 
 class CentralGaussian(AdaptiveClip):
@@ -49,12 +49,12 @@ class CentralGaussian(AdaptiveClip):
     *Unit and adjacency*: one client with all its examples; the adjacency relation is the sampler's:
     add/remove (poisson, truncated_poisson), replace-one (fixed_size), or zero-out (full, cyclic).
 
-    *Sensitivity*: C in L2, by `clip_rows`, and 2 C under replace-one; rows enter with weight one,
-    and the divisor q N is a constant of the configuration, so neither depends on the cohort. Under
-    a secure sum C is the proven norm of an encoded row, slightly larger than the clip
-    (`BoundedSum.bound`). With `adaptive_clip` a row also reports whether its unclipped norm was
-    within C, and C follows the `clip_quantile` of these norms. The clipped-count query shares the
-    same Gaussian mechanism of multiplier z (`privfed.privacy.clipping`).
+    *Sensitivity*: C in L2, by `clip_rows`, and 2 C under replace-one; rows have weight one, and the
+    divisor q N is a constant of the configuration: neither depends on the cohort. Under a secure
+    sum C is the proven norm of an encoded row, slightly larger than the clip (`BoundedSum.bound`).
+    With `adaptive_clip` a row also reports whether its unclipped norm was within C, and C follows
+    the `clip_quantile` of these norms. The clipped-count query shares the same Gaussian mechanism
+    of multiplier z (`privfed.privacy.clipping`).
 
     *Sampling*: any sampler whose witness states the resulting release (`Witness.sampled`); under
     Poisson sampling the event is PoissonSampled(q, Gaussian(z)). The inner release is Gaussian(z /
@@ -92,7 +92,7 @@ class CentralGaussian(AdaptiveClip):
         return CentralGaussian(clip=clip)
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise standard deviation on a sum, in clips. Raises `Refused` if inexact."""
+        """Returns the noise std on a sum, in clipping norms. Raises `Refused` for inexact sums."""
         refuse_inexact(self._noise(), size)
         return self._split().update if self.adaptive_clip else self._noise()
 
@@ -109,8 +109,9 @@ class CentralGaussian(AdaptiveClip):
     def noised(self, total: BoundedSum, keys: Keys, state: PublicState, part: slice) -> BoundedSum:
         """Adds the noise of `part` of the sum; parts that cover the sum add all of its noise.
 
-        If several processes compute the sum, one of them adds the noise N(0, (z C)^2) to a number,
-        independently of all other numbers: the release is distributed as with one process.
+        If several processes compute the sum, exactly one of them adds the noise N(0, (z C)^2) to
+        each coordinate, independently of all other coordinates: the release is distributed as with
+        one process.
         """
         require_bounded(total, self._norm(state))
         sums = total.total.clone()
@@ -163,7 +164,7 @@ class CorrelatedMechanism(NoisedMechanism):
 
     @abstractmethod
     def std(self) -> float:
-        """The standard deviation of Z, and of the first round's noise, in clipping norms."""
+        """Returns the std of Z, which is that of the first round's noise, in clipping norms."""
 
     def noise_on_update(self, size: int = 1) -> float:
         return self.std()

@@ -35,7 +35,7 @@ from privfed.privacy.noise.shares import (
 from privfed.sampling.cohort import Witness
 
 _DOWNWARD = 1 - 1e-12
-"""Factor on a variance that exceeds the rounding errors of its parts."""
+"""Factor on a variance that compensates the rounding errors of its terms."""
 
 
 class InLayers(DistributedNoise):
@@ -43,7 +43,7 @@ class InLayers(DistributedNoise):
 
     sizing: Literal["minimum", "layers"] = "minimum"
     """"minimum": the least number of survivors adds enough noise. "layers": excess noise is removed
-    after dropouts are known, so that the total is exact."""
+    after dropouts are known, so that the total is nearly the same for every number of survivors."""
 
     kind: ClassVar[str]
     """Name of the noise in `privfed.privacy.noise.shares.SHARES`."""
@@ -94,10 +94,10 @@ class SkellamNoise(InLayers):
 
     Releases (sum of encoded, clipped updates + Skellam of variance (z C)^2 or more) / (q N).
 
-    As `discrete_gaussian`, except for the noise and its accounting: any variance has a proof, but
-    only by Rényi divergences, which cost 7 to 12 % more noise. Their bound also depends on the L1
-    norm of encoded rows, at most min(sqrt(d), L2) times the L2 norm, d the padded length. Privacy
-    against readers is amplified under Poisson sampling only.
+    The same as `discrete_gaussian`, except for the noise and its accounting: any variance has a
+    proof, but only by Rényi divergences, which cost 7 to 12 % more noise. Their bound also depends
+    on the L1 norm of encoded rows, at most min(sqrt(d), L2) times the L2 norm, d the padded length.
+    Privacy against readers is amplified under Poisson sampling only.
 
     Source: Agarwal, Kairouz & Liu 2021.
     """
@@ -132,7 +132,7 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
 
     *Sensitivity*: that of the encoded integers, `Codec.bound` in L2. With `adaptive_clip` a row
     also reports whether its unclipped norm was within C, as a further number of the clipped and
-    encoded vector, and C follows the `clip_quantile` of these norms, as with central noise
+    encoded vector. C then follows the `clip_quantile` of these norms, as with central noise
     (`privfed.privacy.clipping`). The step follows C, so that bound, shares and event in steps are
     those of the first round.
 
@@ -216,7 +216,7 @@ class DiscreteGaussianNoise(AdaptiveClip, InLayers):
         return super()._largest_std() * (4 if self._planned_setting().sites else 1)
 
     def _least_shares(self) -> tuple[float, float]:
-        """Lower bounds on the variances of one party's counted noise, and of each of its layers.
+        """Returns lower bounds on the variance of one party's counted noise, and of each layer.
 
         The bounds hold for every number of parties that a sum may have.
         """

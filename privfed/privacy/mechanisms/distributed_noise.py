@@ -35,7 +35,7 @@ from privfed.privacy.shared_noise import IntegerGrid
 from privfed.sampling.cohort import Witness, sampled_at_sites
 
 _SPREAD = 4.0
-"""k: half of the modulus holds this many standard deviations of a rotated sum and its noise."""
+"""Number k of standard deviations of a rotated sum with noise that fit half of the modulus."""
 _QUANTILE = 40.0
 """Number of noise standard deviations assumed never to be exceeded."""
 
@@ -46,7 +46,7 @@ class DistributedNoise(NoisedMechanism):
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
     """z = standard deviation of the guaranteed noise on the sum / clip; None until calibrated."""
     tolerance: float = Field(0.2, ge=0, lt=1)
-    """Fraction of an expected cohort that may drop out of a sum; `secure.minimum` replaces it."""
+    """Fraction of an expected cohort that may drop out of a sum; `secure.minimum` overrides it."""
     _setting: Setting | None = PrivateAttr(None)
 
     trust: ClassVar[Literal["sum"]] = "sum"
@@ -138,7 +138,7 @@ class DistributedNoise(NoisedMechanism):
         return IntegerGrid(step, share / step, codec.bound, l1, d, wraps)
 
     def _largest_std(self) -> float:
-        """The largest standard deviation of a share, in steps: a finer grid gains nothing."""
+        """Returns the largest useful standard deviation of a share, in steps."""
         return 4096.0
 
     def _largest(self) -> float:
@@ -150,7 +150,7 @@ class DistributedNoise(NoisedMechanism):
         return length
 
     def _share_std(self) -> float:
-        """The standard deviation of one party's noise; counted shares together have z clip."""
+        """Returns the std of one party's noise; all counted shares together have std z clip."""
         return self._noise() * self._largest() / math.sqrt(self._shares())
 
     def _shares(self) -> int:
@@ -179,7 +179,7 @@ class DistributedNoise(NoisedMechanism):
 
         Privacy against readers is amplified if the total noise does not depend on the count (exact
         layers, used when the budget bounds the guarantee against readers) and no client is
-        Byzantine: the release is then that of central noise, for any sampler with an event for
+        Byzantine. The release is then that of central noise, for any sampler with an event for
         Gaussian noise, and for Skellam noise under Poisson sampling. Otherwise, if h of m survivors
         are Byzantine, a fraction h / m of the noise may be missing, so the noise itself would
         reveal m, which differs by one between add/remove neighbours. In addition, every client that
@@ -239,7 +239,7 @@ class DistributedNoise(NoisedMechanism):
         """Returns the noise that one client adds."""
 
     def _total_variation(self) -> float:
-        """Total variation distance between one sum's noise and the accounted distribution."""
+        """Returns the total variation distance between one sum's noise and the accounted noise."""
         setting = self._planned_setting()
         parties = setting.sites.sites if setting.sites else setting.cohort.largest
         most = parties if self.layered else 1  # draws per party: base and layers
@@ -319,7 +319,7 @@ def _once_in(witness: Witness, noise: Noise | Unprotected) -> Noise | Unprotecte
 
 
 def rotated_on(state: PublicState) -> PublicState:
-    """Returns the state after a release, which names the next rotation."""
+    """Returns the state after a release; its number `rotation` selects the next rotation."""
     return {**state, "rotation": state["rotation"] + 1}
 
 

@@ -49,10 +49,10 @@ class LocalGaussian(NoisedMechanism):
 
     If sites are the parties, a site trusts itself with its clients' rows, and no other party: it
     releases its own sum of their clipped updates + N(0, (z C)^2 I), over clients that it samples in
-    secret. The noise is then central noise of that site (`CentralGaussian`): unit one client,
-    add/remove under Poisson sampling, amplified against the server and all other sites, with
-    sensitivity C; for a client at s sites, s such events of a clip C / s each. The noises of all
-    sites add up in the sum.
+    secret. The noise is then central noise of that site (`CentralGaussian`): the unit is one
+    client, under add/remove with Poisson sampling, and the sensitivity is C. Privacy is amplified
+    against the server and all other sites. A client at s sites has s such events, each with the
+    clip C / s. The noises of all sites add up in the sum.
     """
 
     noise_multiplier: float | None = Field(None, ge=0, le=LARGEST_NOISE)
@@ -76,7 +76,7 @@ class LocalGaussian(NoisedMechanism):
         return Event(Separated(b, noise) if b > 1 else noise, witness.sampler, REPLACE_ONE)
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise standard deviation on the sum of all participants, in clips."""
+        """Returns the noise standard deviation on the sum of all messages, in clipping norms."""
         if self._sites:
             refuse_inexact(self._noise(), size)
         return self._noise() * math.sqrt(self._sites or size)

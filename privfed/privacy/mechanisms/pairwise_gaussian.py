@@ -25,7 +25,7 @@ from privfed.privacy.setting import Setting
 from privfed.sampling.cohort import Witness
 
 _UPWARD = 1 + 1e-12
-"""Factor larger than the rounding error of the standard deviation's formula in double precision."""
+"""Factor on a standard deviation that compensates its rounding in double precision."""
 _LEAST = 1e-5
 """Least noise multiplier for which rows and noise are exact together."""
 
@@ -63,9 +63,9 @@ class PairwiseGaussian(NoisedMechanism):
     sensitivity 2 C by `clip_rows`, so the event is Gaussian(z / 2), z = s / C the multiplier
     (zero-out: Gaussian(z)). The list of participants is public.
 
-    *Sampling*: all clients in each round (`full`), without amplification. They know each other
-    (their keys) from a list fixed before the run, never from the server: if the server announced
-    only few other clients, a client would have only the noise of these few pairs.
+    *Sampling*: all clients in each round (`full`), without amplification. Clients know each other's
+    keys from a list fixed before the run, never from the server: if the server announced only few
+    other clients, a client would have only the noise of these few pairs.
 
     *Dropouts*: a dropout leaves its partners' noise unchanged. The view is then a part of the n
     rows, a post-processing; no secret of an absent client is revealed, unlike with masks. A client
@@ -149,7 +149,7 @@ class PairwiseGaussian(NoisedMechanism):
         return Event(noise, witness.sampler, REPLACE_ONE)
 
     def noise_on_update(self, size: int) -> float:
-        """Returns the noise standard deviation on the sum of `size` rows, in clips.
+        """Returns the noise standard deviation on the sum of `size` rows, in clipping norms.
 
         Raises `Refused` if the noise is not exact on the grid of the rows.
         """

@@ -23,7 +23,7 @@ Row = NDArray[np.float64]
 
 
 class Correlated(ABC):
-    """Noise of a run's rounds `[length]`, each computed from state of earlier rounds."""
+    """Noise rows `[length]` of a run's rounds, each computed from the state of earlier rounds."""
 
     remembers: int
     """Number of stored rows `[length]`, with 8 bytes per number."""
@@ -69,7 +69,7 @@ class Correlated(ABC):
 
 @dataclass(frozen=True)
 class CorrelatedKeys(Keys):
-    """The randomness of one round's release: a row of `source`."""
+    """Keys of one round's release, from which the correlated noise `source` gives its row."""
 
     source: Correlated | None = None
     round: int = 0
@@ -132,9 +132,9 @@ class BufferedNoise(Correlated):
 
 
 _BITS = 20
-"""Coefficients are multiples of `UNIT`, which is 2^-20."""
+"""Number of bits: coefficients are multiples of `UNIT`, which is 2^-20."""
 _MOST = 2.0**62.5
-"""Sums of products below this fit 64-bit integers."""
+"""Limit on sums of products, which then fit 64-bit integers."""
 _TAIL_STDS = 12.0
 """Number of standard deviations: the noise of a run exceeds it with probability at most 1e-32."""
 

@@ -103,13 +103,17 @@ def _exponential(bits: _Bits, over: Integers, under: Integers) -> NDArray[np.boo
 
 
 def _unit(count: int) -> tuple[Integers, Integers]:
-    """Returns the numerators and the denominators of `count` times 1 / 1."""
+    """Returns the numerators and the denominators of `count` fractions 1 / 1."""
     ones = np.ones(count, dtype=np.int64)
     return ones, ones
 
 
 def _small_exponential(bits: _Bits, over: Integers, under: Integers) -> NDArray[np.bool_]:
-    """Bernoulli(exp(-x)), x = over / under in [0, 1]: the first k at which x / k fails is odd."""
+    """Returns Bernoulli(exp(-x)) draws for x = over / under in [0, 1].
+
+    With independent Bernoulli(x / k) draws for k = 1, 2, ..., the first k that fails is odd with
+    probability exp(-x).
+    """
     drawn = np.zeros(len(over), dtype=bool)
     going, k = np.arange(len(over)), 1
     while len(going):

@@ -73,7 +73,7 @@ def square_root(bands: int) -> Numbers:
 
 
 def inverse_sums(coefficients: Numbers, rounds: int) -> Numbers:
-    """Returns the prefix sums w `[rounds]` of the column of C^-1, which are C^-1 1.
+    """Returns the prefix sums w `[rounds]` of the column of C^-1: C^-1 times a vector of ones.
 
     A C^-1 is Toeplitz as well, and w is its column.
     """
@@ -101,12 +101,12 @@ def relative_noise(sums: Numbers, sensitivity: float) -> float:
 
 
 def entry_counts(rounds: int) -> Numbers:
-    """The number of rows `[rounds]` in which each entry of a Toeplitz column occurs: T, ..., 1."""
+    """Returns the numbers of rows in which each entry of a Toeplitz column occurs: T, ..., 1."""
     return np.arange(rounds, 0, -1, dtype=float)
 
 
 UNIT = 2.0**-20
-"""Every coefficient is an integer multiple of this, so that products with integers are exact."""
+"""Unit of coefficients: they are integer multiples of it, so products with integers are exact."""
 _LARGEST = 0.9999
 _STEPS = 5_000
 _RESTARTS = 50
@@ -120,9 +120,9 @@ _OVERFLOWN = 1e6
 def optimal_bands(bands: int, rounds: int) -> tuple[float, ...]:
     """Returns the coefficients (c_0 = 1, c_1, ...) of at most `bands` bands for a run of `rounds`.
 
-    They are multiples of `UNIT` in [0, 1], and never noisier than those of the square root. There
-    are min(bands, rounds) coefficients: further ones would only increase |c|. Raises `ValueError`
-    for fewer than one band or round.
+    The coefficients are multiples of `UNIT` in [0, 1], with at most the noise of the square root's.
+    There are min(bands, rounds) coefficients: further ones would only increase |c|. Raises
+    `ValueError` for fewer than one band or round.
     """
     if bands < 1 or rounds < 1:
         raise ValueError(
@@ -150,7 +150,7 @@ def loss(free: Numbers, rounds: int) -> tuple[float, Numbers]:
 
 
 def _searched(start: Numbers, rounds: int) -> Numbers:
-    """The free coefficients to which L-BFGS converges, restarted without its curvature memory."""
+    """Returns the free coefficients to which L-BFGS converges; restarts reset its memory."""
     at, least = start, math.inf
     for _ in range(_RESTARTS if len(start) else 0):
         result = minimize(
@@ -220,7 +220,7 @@ class Buffers:
         return relative_noise(self.inverse_sums(rounds), sensitivity / math.sqrt(participations))
 
     def inverse_sums(self, rounds: int) -> Numbers:
-        """The prefix sums `[rounds]` of the column of C^-1, which is the column of A C^-1."""
+        """Returns the prefix sums `[rounds]` of the column of C^-1: the column of A C^-1."""
         decays, outputs = self.inverse()
         return _sums(1 - decays, outputs, rounds)
 
@@ -315,12 +315,16 @@ def _layout(logits: Numbers) -> _Layout:
 
 
 def _outputs(across: Numbers, among: Numbers) -> Numbers:
-    """Returns outputs `[d]`, from differences `[d, d]` to the other decays and among these."""
+    """Returns outputs `[d]` of one factor's decays, C's or C^-1's.
+
+    `across` `[d, d]` has their differences from the other factor's decays; `among` `[d, d]` has the
+    differences between them.
+    """
     return np.asarray(np.prod(across / (among + np.eye(len(among))), axis=1))
 
 
 def _sums(distances: Numbers, outputs: Numbers, rounds: int) -> Numbers:
-    """The prefix sums `[rounds]` of the buffered column of decays 1 - `distances`, below 1."""
+    """Returns prefix sums `[rounds]` of the buffered column of decays 1 - `distances`, below 1."""
     sums = np.ones(rounds)
     for distance, output in zip(distances, outputs, strict=True):
         sums += output * (1 - powers(1 - distance, rounds)) / distance

@@ -32,9 +32,9 @@ from privfed.core.vector import Indices
 
 T = TypeVar("T")
 _ERROR = 2e-14
-"""Largest error of a quantile z, over 1 + z."""
+"""Largest error of a quantile z, divided by 1 + z."""
 _BLOCK = 1 << 14
-"""Numbers per block, which fits the cache."""
+"""Number of values per block, which fits the cache."""
 _FEWEST = 4
 """Number of blocks above which an additional thread is worthwhile."""
 _TAIL = 1 << 24
@@ -42,10 +42,10 @@ _TAIL = 1 << 24
 _CENTRAL = np.uint64(1 << 54)
 """Tail probability, in multiples of 2^-64, from which `erfinv` gives quantiles, which is faster."""
 _LIKELY = np.uint64(1 << 44)
-"""Tail probability, in multiples of 2^-64, below which fewer than two of a million draws are."""
+"""Tail probability, in multiples of 2^-64; fewer than two of a million draws are below it."""
 _MOST_SLACK = 1.3e-13
-"""Upper bound on the error of a draw of tail probability above `_LIKELY`, over the scale. It is
-largest at 2^-20: there z is 4.76, the error of z is 1.16e-13, and the rest is below 9e-15."""
+"""Upper bound on the error of a draw of tail probability above `_LIKELY`, over the scale. The error
+is largest at 2^-20: there z is 4.76, the error of z is 1.16e-13, and the rest is below 9e-15."""
 FINENESS = 2.0**30
 """Least number of grid steps per standard deviation; there are fewer than twice as many."""
 LARGEST_SCALE = 4 * FINENESS
@@ -162,7 +162,7 @@ def _refuse_scale(scale: float) -> None:
 
 
 def _quickly_shifted(words: Words, scale: float, shift: Reals) -> tuple[Reals, Indices]:
-    """As `_quickly`, for quantiles minus `shift` `[n]`, with the error of that difference."""
+    """Returns what `_quickly` returns, but for the quantiles minus `shift` `[n]`."""
     value, slack = _scaled_quantiles(words, scale)
     value = _signed(words, value) - shift
     slack += 2.3e-16 * (np.abs(value) + 1.0) * (scale > 0.0)

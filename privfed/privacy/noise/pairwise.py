@@ -37,13 +37,13 @@ class PairwiseNoise:
         return math.hypot(self.alone, self.shared * math.sqrt(self.clients - 1))
 
     def of_sum(self, rows: int) -> float:
-        """The noise standard deviation on a sum of `rows`; shared noise cancels over all."""
+        """Returns the noise standard deviation on a sum of `rows` rows; pairs within it cancel."""
         apart = rows * max(self.clients - rows, 0)
         return math.hypot(self.alone * math.sqrt(rows), self.shared * math.sqrt(apart))
 
     @property
     def centred(self) -> float:
-        """Standard deviation of independent noise that is distributed, less its mean, as shared."""
+        """Std of independent noise that, minus its mean, is distributed as the shared noise."""
         return self.shared * math.sqrt(self.clients)
 
     @property

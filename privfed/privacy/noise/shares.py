@@ -164,8 +164,8 @@ class Layers:
     independent, and variances add up: the base and i layers of one client sum to the variance s_i =
     v / (n - d_i), by a telescoping sum in which layer i is l_i = v (d_i - d_{i-1}) / ((n - d_i) (n
     - d_{i-1})). All n - D survivors keep (n - D) s_i - `fewer` l_i, which is at least v as `fewer`
-    l_i <= v (d_i - D) / (n - d_i) = (d_i - D) s_i; and less than v + l_i. It is exactly v where
-    nothing is rounded down: at boundaries, and hence also without dropouts.
+    l_i <= v (d_i - D) / (n - d_i) = (d_i - D) s_i; and less than v + l_i. The remaining variance is
+    exactly v where nothing is rounded down: at boundaries, and hence also without dropouts.
 
     Each boundary is the largest for which no D leaves more than 1 + `waste` times v. Mostly that is
     T at once, and there is one layer. With a `waste` of 0 each step divides n - d_{i-1}, and the
@@ -180,9 +180,9 @@ class Layers:
     unnecessarily.
 
     With k `colluders`, whose noise does not count, n is replaced by n - k: of n - k - D others,
-    whichever lose a layer, v remains by the same proof. All survivors keep k s_i more, and
-    boundaries are such that no D leaves more than 1 + `waste` times (n - D) v / (n - k - D), which
-    they would keep with a boundary at D (rules of proof, section 9.5).
+    whichever lose a layer, v remains by the same proof. All survivors together keep k s_i more.
+    Boundaries are such that no D leaves more than 1 + `waste` times (n - D) v / (n - k - D), the
+    variance with a boundary at D (rules of proof, section 9.5).
     """
 
     variance: float
@@ -213,11 +213,11 @@ class Layers:
         return len(self.boundaries(clients)) - 1
 
     def layers_kept(self, clients: int, gone: int) -> int:
-        """Returns i, the number of layers kept with `gone` dropouts; beyond T, all layers."""
+        """Returns i, the number of layers kept after `gone` dropouts; all layers if above T."""
         return min(bisect.bisect_left(self.boundaries(clients), gone), self.count(clients))
 
     def fewer(self, clients: int, gone: int) -> int:
-        """Returns how many survivors (never all) keep one layer less than `layers_kept`."""
+        """Returns the number of survivors (never all) that keep `layers_kept` - 1 layers."""
         until = self.layers_kept(clients, gone)
         if not until or gone > self.most_dropouts(clients):
             return 0
@@ -231,7 +231,7 @@ class Layers:
         return {who: layers_kept - (place < fewer) for place, who in ordered}
 
     def base(self, clients: int) -> SeededShare:
-        """Returns the noise that each of `clients` adds below its layers."""
+        """Returns the noise that each of `clients` adds in addition to its layers."""
         return self._share(Fraction(1, clients - self.colluders))
 
     def least_layer(self, most: int) -> float:
@@ -287,9 +287,9 @@ def _boundaries(clients: int, colluders: int, most: int, waste: float) -> tuple[
 def _spends(clients: int, colluders: int, before: int, until: int, waste: float) -> bool:
     """Whether one layer between two boundaries leaves at most 1 + `waste` times the noise required.
 
-    The comparison is in integers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste)
-    (n - D) / (n - k - D) are multiplied by (n - k - d_i) (n - k - d_{i-1}) (n - k - D). It holds
-    for `until` = `before` + 1.
+    The comparison is in integers: both sides of ((n - D) s_i - fewer l_i) / v <= (1 + waste) (n -
+    D) / (n - k - D) are multiplied by (n - k - d_i) (n - k - d_{i-1}) (n - k - D). The inequality
+    holds for `until` = `before` + 1.
     """
     counted, step = clients - colluders, until - before
 
@@ -303,5 +303,5 @@ def _spends(clients: int, colluders: int, before: int, until: int, waste: float)
 
 
 def _fewer(counted: int, before: int, until: int, gone: int) -> int:
-    """Returns how many of `counted` clients keep one layer less after `gone` dropouts."""
+    """Returns the number of `counted` clients that keep one layer less after `gone` dropouts."""
     return (until - gone) * (counted - before) // (until - before)

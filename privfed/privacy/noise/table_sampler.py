@@ -41,11 +41,11 @@ class Uniforms(Protocol):
         """Returns the leading bits `[count]` of the next numbers."""
 
     def rest(self, place: int) -> int:
-        """Returns the last 160 bits of the number at `place`, at most once for each index."""
+        """Returns the last 160 bits of the number at index `place`; call once per index at most."""
 
 
 class FreshUniforms:
-    """Numbers from the operating system's CSPRNG; `keys` have no seed."""
+    """Numbers from the operating system's CSPRNG, for `keys` without a seed."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -109,7 +109,8 @@ class Guide:
     """Lookup table by the leading 18 bits b of a draw: its value, and a comparison term.
 
     `added` `[2^18]` is added to the draw's 32 bits, modulo 2^32. For a bucket that begins with a
-    draw of v (from `_OFFSET` on) and has one entry, of lower bits e, it is v 2^14 + (2^14 - 1 - e)
+    draw of v (from `_OFFSET` on) and has one entry, of lower bits e, `added` is v 2^14 + (2^14 - 1
+    - e)
     - b 2^14; for a bucket without an entry, v 2^14 - b 2^14. With lower bits r the sum is 2^14
     times the draw, which is v or, beyond r = e, v + 1, plus a rest. The bits of the rest are all
     ones if r = e, and then further bits decide.
@@ -151,7 +152,7 @@ class Guide:
 
 
 def guide(words: Leading, first: int) -> Guide:
-    """The guide of a table whose entries begin with `words` `[m]`, in order, from a draw `first`.
+    """Returns the guide of a table with leading bits `words` `[m]` and the least draw `first`.
 
     Draws beyond 16 bits and a sign, and draws in crowded buckets, are searched instead.
     """
@@ -169,7 +170,7 @@ def guide(words: Leading, first: int) -> Guide:
 _WORK = 512
 """Bits of the weights."""
 _BLOCK = 1 << 16
-"""Draws per block, which fits the processor's cache."""
+"""Number of draws per block, which fits the processor's cache."""
 _FEW = 1 << 14
 """Largest number of draws for which no guide is made."""
 LARGEST_STD = 20_000.0
@@ -206,7 +207,7 @@ class DistributionTable:
         return drawn
 
     def blocks(self, source: Uniforms, count: int) -> Iterator[tuple[slice, NDArray[np.int32]]]:
-        """Yields `count` draws from the numbers of `source` in blocks, with each block's place.
+        """Yields `count` draws from the numbers of `source` in blocks: a slice and its draws.
 
         A block is valid until the next one is requested.
         """
@@ -248,7 +249,7 @@ class DistributionTable:
 
 @functools.lru_cache(maxsize=32)
 def _guided(table: DistributionTable) -> Guide:
-    """Returns the guide of a table, of two megabytes."""
+    """Returns the guide of a table (two megabytes)."""
     return guide(table.words, table.first)
 
 
@@ -275,7 +276,7 @@ def discrete_gaussian_table(variance: float | Fraction) -> DistributionTable:
 def skellam_table(variance: float | Fraction) -> DistributionTable:
     """Returns the table of P[X = k] = e^-mu I_k(mu), mu = variance.
 
-    It is the difference of two Poissons of mean mu / 2.
+    Skellam noise is the difference of two independent Poisson variables of mean mu / 2.
     """
     std = math.sqrt(variance)
     most = reach(std)

@@ -35,8 +35,15 @@ def provenance_chapter(facts: PageFacts) -> Chapter:
         "configuration": f"SHA-256 {facts.audit.terms.get('config', '—')}",
         "page made by": environment(),
     }
-    command = f"privfed audit {shlex.quote(str(facts.record.path))} --head {head}"
-    return Chapter("verify", "Verification", [Paragraph(words), ShellLine(command), Facts(pairs)])
+    run = shlex.quote(str(facts.record.path))
+    blocks = [
+        Paragraph(words),
+        ShellLine(f"privfed audit {run} --head {head}"),
+        Facts(pairs),
+        Paragraph("To give the guarantee to others in a file that they can verify:"),
+        ShellLine(f"privfed report {run} --claim claim.json"),
+    ]
+    return Chapter("verify", "Verification", blocks)
 
 
 def environment() -> str:

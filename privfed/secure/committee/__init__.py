@@ -2,7 +2,7 @@
 
 Clients agree on keys once in a run, each client sends one message per round, and decryptors open
 the masks, as in Flamingo (Ma et al. 2023, sections 4 and 5). The graph is complete. Unlike there,
-the committee is part of the round's cohort and large enough that all colluders may sit in it. The
+the committee is part of the round's cohort and large enough that all colluders may be members. The
 committee holds no key: each client deals to it shares of the secrets that remove the client's own
 masks.
 
@@ -12,8 +12,8 @@ masks.
 
 with m_u drawn afresh and r_uv = KDF(s_uv, A, u, v). s_uv is the hash, new in each exchange, of the
 secret that u and v agreed on for the run. Client u also sends shares of m_u and of all r_uv for c
-members: sealed for each member a key from which it draws its shares, and for the server the
-corrections for some of them. A member votes for the survivors S once. For T votes it reveals its
+members: for each member a sealed key from which the member draws its shares, and for the server
+corrections of some shares. A member votes for the survivors S once. Given T votes, it reveals its
 shares of m_u of u in S, and of r_uv with u in S and v not in S: never of r_uv with both in S.
 
 *Against a malicious server* that may deviate in every message, differently for each client. Of a
@@ -64,12 +64,12 @@ invert the hash, and rows that both ends of a pair have sent stay hidden. A memb
 votes, the keys with which it unseals its shares. A party that steals a client's keys reads its rows
 of all later exchanges of the run, and the shares dealt to it as a member: the client counts as
 colluding with the server from then on. Masked sums, whose keys are fresh, recover with the next
-session. (Assumption on cards: a client draws key pair and nonce afresh for each, and begins one
-ring with it.)
+session. (Assumption on cards: a client draws key pair and nonce afresh for each card, and creates
+one key ring with them.)
 
 *A client that crashes* resumes from the last state of its ring, and sends for no exchange twice. A
-client that restores an older state may do so, and other clients must count it as colluding with the
-server.
+client that restores an older state may send twice, and other clients must count it as colluding
+with the server.
 
 *Spoiled sums.* A share that does not match its dealer's commitment is left out, and the member that
 revealed it is identified. A client whose shares do not reconstruct a seed that it committed to is

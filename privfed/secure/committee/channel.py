@@ -1,10 +1,10 @@
 """A committee's sum in one process: messages pass as bytes between the server and its clients.
 
-This module also holds the keys of all clients of a run, which a simulation runs in one process.
+This module also holds the keys of all clients, because a simulation runs them in one process.
 
-A deployment has one key book for all clients of a run, and clients agree on secrets once. Here each
-cohort has its own run with its own cards, so each new cohort agrees on new secrets. Measured times
-of simulated rounds include this agreement; estimates of a round's operations and bytes do not.
+A deployment has one key book for all clients of a run, and clients agree on secrets once. In this
+simulation each cohort has its own key book, so each new cohort agrees on new secrets. Measured
+times of simulated rounds include this agreement; estimates of operations and bytes do not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SimulatedRun:
 
     @functools.cached_property
     def rings(self) -> dict[int, Keyring]:
-        """Each client's key ring, which persists from round to round."""
+        """The key ring of each client, which is used in all rounds."""
         return {client: self.ring(client) for client in self.book.cards}
 
     def ring(self, client: int) -> Keyring:
@@ -50,7 +50,7 @@ class SimulatedRun:
 
 
 def simulated_keys(clients: tuple[int, ...], name: bytes | None = None) -> SimulatedRun:
-    """Returns a new run of `clients` with this `name`; None draws a random name."""
+    """Returns new keys of `clients`, for a run named `name`; None draws a random name."""
     name = name or os.urandom(KEY)
     pairs = {client: KeyPair(os.urandom(KEY)) for client in clients}
     cards = {
@@ -66,9 +66,9 @@ _resuming = functools.lru_cache(maxsize=4)(simulated_keys)
 
 
 def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
-    """Returns the run of `clients` to which earlier exchanges belong, or a new run.
+    """Returns the keys that `clients` used in their earlier exchanges; new keys if there are none.
 
-    If a simulation returns to an earlier exchange, a new run starts.
+    Keys are also new if `exchange` of `round`, or a later exchange, has used the earlier ones.
     """
     run = _resuming(clients)
     if any(ring.next > (round, exchange) for ring in run.rings.values()):
@@ -78,10 +78,10 @@ def run_of(clients: tuple[int, ...], round: int, exchange: int) -> SimulatedRun:
 
 
 class CommitteeChannel:
-    """Runs a server and its clients, who send rows one by one; a committee opens the sum.
+    """Runs the server and all clients of one sum; rows are sent one by one.
 
-    A client whose message is refused, or that refuses a message, counts as dropped out; `faults`
-    lists the reasons.
+    A client counts as dropped out if it refuses a message or the server refuses its message;
+    `faults` lists the reasons.
     """
 
     largest = math.inf

@@ -47,17 +47,17 @@ _ENDED = 3
 
 
 class CommitteeClient:
-    """Answers a call; a member of the committee also answers an inbox and then ballots.
+    """Answers a call; a member of the committee then also answers an inbox and the ballots.
 
-    The client raises `BadMessage` for a message that it does not answer, and then answers no
-    further message of this sum.
+    The client raises `BadMessage` for a message that it does not answer, and afterwards answers no
+    message of this sum.
 
     Args:
       identity: the client's long-term signing key.
       ring: its key ring: secrets of the run, agreed on with the keys in the book of `terms`.
       terms: the sum that it expects.
       row: returns the encoded row [length]; called once, at the time of masking, after `ring` has
-        stored that this exchange is taken.
+        stored that the secrets of this exchange are used.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class CommitteeClient:
         self._drawn: dict[int, tuple[tuple[int, ...], Tree]] = {}
 
     def handle(self, message: Message) -> FromClient:
-        """Answers the server's next message.
+        """Returns the answer to the server's next message.
 
         Raises:
           Aborted: if the client refuses the message, usually as `BadMessage`.
@@ -132,7 +132,7 @@ class CommitteeClient:
         return Contribution(self._agreed, self.me, sealed, dealt, words)
 
     def _masked_row(self, secrets: tuple[bytes, ...]) -> bytes:
-        """y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), packed."""
+        """Returns y_u = x_u + PRG(m_u) + sum_{v < u} PRG(r_uv) - sum_{v > u} PRG(r_uv), packed."""
         masks = Expander(self._terms.codec.length, self._terms.codec.bits)
         total = masks.zeros()
         total += self._row().astype(masks.word)
@@ -166,9 +166,9 @@ class CommitteeClient:
         return Ballot(self._agreed, self.me, vote, roots)
 
     def _draw(self, sender: int, sealed: bytes) -> bytes:
-        """Draws this member's numbers for the secrets of `sender`.
+        """Computes this member's numbers for the secrets of `sender`.
 
-        Returns the root of their hash tree; zeros if `sealed` is unreadable.
+        Returns the root of the numbers' hash tree; zeros if `sealed` is unreadable.
         """
         key = self._unseal(sender, sealed)
         if key is None:
@@ -180,7 +180,7 @@ class CommitteeClient:
         return levels[-1][0]
 
     def _open(self, ballots: Ballots) -> Disclosure:
-        """Opens survivors' fresh seeds, and the seeds of their pairs with absent clients."""
+        """Returns this member's numbers for survivors' fresh seeds, and for pairs with dropouts."""
         self._check_votes(ballots.votes)
         shares = []
         for client, (column, levels) in sorted(self._drawn.items()):

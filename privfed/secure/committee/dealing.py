@@ -33,7 +33,7 @@ Tree = tuple[tuple[bytes, ...], ...]
 
 
 def tree(leaves: Iterable[bytes]) -> Tree:
-    """Returns the tree over `leaves` of `DIGEST` bytes, padded with zeros."""
+    """Returns the hash tree over `leaves` of `DIGEST` bytes, with zeros up to a power of two."""
     level = list(leaves)
     level += [bytes(DIGEST)] * ((1 << (len(level) - 1).bit_length()) - len(level))
     levels = [tuple(level)]
@@ -53,9 +53,9 @@ def proof(levels: Tree, numbers: Iterable[int]) -> bytes:
 
 
 def root_of_proof(leaves: Mapping[int, bytes], proof: bytes, count: int) -> bytes | None:
-    """Returns the root of a tree of `count` leaves that contains `leaves` (by their numbers).
+    """Returns the root of a tree of `count` leaves, computed from some `leaves` and their `proof`.
 
-    Returns None if the proof has the wrong length.
+    `leaves` maps numbers of leaves to their values. Returns None if the proof has the wrong length.
     """
     level, at = dict(leaves), 0
     for _ in range((count - 1).bit_length()):
@@ -73,9 +73,10 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 @dataclass(frozen=True, repr=False)
 class Dealt:
-    """The roots of members' trees of numbers, the corrections, and commitments to the secrets.
+    """A client's dealing, except the sealed keys: all of it is for the server.
 
-    `corrections` are for members T to c, for each secret in order.
+    `roots` are those of the hash trees of members' numbers. `corrections` are for members T to c,
+    for each secret in order. `secrets` are commitments to the secrets.
     """
 
     roots: bytes
@@ -92,7 +93,7 @@ class Dealt:
 def deal_secrets(
     agreed: bytes, dealer: int, secrets: tuple[bytes, ...], keys: tuple[bytes, ...], threshold: int
 ) -> Dealt:
-    """Shares `secrets` among members with `keys`, so that `threshold` members reconstruct each."""
+    """Returns the dealing of `secrets` to members with `keys`; any `threshold` restore a secret."""
     count, members = len(secrets), len(keys)
     columns = [member_numbers(key, count) for key in keys]
     corrections, commitments = [], []
@@ -113,7 +114,7 @@ def deal_secrets(
 
 
 def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
-    """Draws numbers p_j < 2^256 for the member with this `key`, one for each of `count` secrets."""
+    """Returns the numbers p_j < 2^256 of the member with this `key`, one per secret."""
     digests = (hmac.digest(key, NUMBER.pack(number), "sha256") for number in range(count))
     return tuple(int.from_bytes(digest, "little") for digest in digests)
 
@@ -121,7 +122,7 @@ def member_numbers(key: bytes, count: int) -> tuple[int, ...]:
 def member_share(
     drawn: int, corrections: bytes, number: int, place: int, shape: tuple[int, int]
 ) -> int:
-    """Returns the share of secret `number` for member `place` (from 1), who drew `drawn`.
+    """Returns the share of secret `number` for member `place` (from 1), whose number is `drawn`.
 
     `shape` is the threshold and the number of members.
     """
@@ -134,7 +135,7 @@ def member_share(
 
 @functools.lru_cache(maxsize=64)
 def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
-    """Lagrange coefficients at the points T to c, for the values at 0 to T - 1."""
+    """Returns the Lagrange coefficients at the points T to c, for values at 0 to T - 1."""
     points = range(threshold)
     rows = []
     for place in range(threshold, members + 1):
@@ -151,7 +152,7 @@ def _extension(threshold: int, members: int) -> tuple[tuple[int, ...], ...]:
 
 
 def column_tree(agreed: bytes, dealer: int, place: int, column: tuple[int, ...]) -> Tree:
-    """Returns the tree of the numbers that member `place` drew for a client's secrets."""
+    """Returns the hash tree of the numbers of member `place` for the dealer's secrets."""
     numbers = (drawn.to_bytes(KEY, "little") for drawn in column)
     return tree(
         number_commitment(agreed, dealer, place, number, part)
@@ -160,13 +161,13 @@ def column_tree(agreed: bytes, dealer: int, place: int, column: tuple[int, ...])
 
 
 def number_commitment(agreed: bytes, dealer: int, place: int, number: int, part: bytes) -> bytes:
-    """Returns the commitment `[DIGEST]` to `part`, the p_j drawn for the secret at `number`."""
+    """Returns the commitment `[DIGEST]` to `part`, the p_j for the dealer's secret at `number`."""
     text = agreed + NUMBER.pack(dealer) + NUMBER.pack(place) + NUMBER.pack(number) + part
     return hashlib.sha256(b"privfed number" + text).digest()[:DIGEST]
 
 
 def secret_commitment(agreed: bytes, dealer: int, number: int, secret: bytes) -> bytes:
-    """Returns the commitment `[DIGEST]` to secret `number` of a client."""
+    """Returns the commitment `[DIGEST]` to `secret`, the dealer's secret at `number`."""
     text = agreed + NUMBER.pack(dealer) + NUMBER.pack(number) + secret
     return hashlib.sha256(b"privfed secret" + text).digest()[:DIGEST]
 

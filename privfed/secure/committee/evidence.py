@@ -1,7 +1,7 @@
 """Proofs that a client of a committee's sum deviated, by its own signatures; any party can verify.
 
-No proof against an honest client exists, whatever the server and other clients send, unless its
-signature is forged or a second input is found for one of its 128-bit hashes:
+Whatever the server and other clients send, there is no proof against an honest client, unless its
+signature is forged or a second input is found for one of its 128-bit hashes. There are two proofs:
 
 - *Wrong share.* A member signs, with its vote, the root of the numbers it drew for each survivor,
   and then the numbers it opens. An honest member opens only numbers under this root.
@@ -78,7 +78,7 @@ class WrongOpening:
         )
 
     def encoded(self) -> bytes:
-        """Returns the part of a proof after call and survivors."""
+        """Returns the bytes of the proof that follow the call and the survivors."""
         return sized(self.ballot.body()) + sized(self.disclosure.body())
 
     @classmethod
@@ -91,9 +91,9 @@ class WrongOpening:
 class UnusableDealing:
     """Proof that the numbers that a client sent to members do not reconstruct its secrets.
 
-    `texts` holds the numbers and their proofs, by the member's number from 1. The numbers belong to
-    the hash trees whose roots the client signed in `dealing`, but do not yield the secrets that the
-    client committed to.
+    `texts` holds each member's opened numbers and their proof, by the member's number from 1. The
+    numbers belong to the hash trees whose roots the client signed in `dealing`, but do not yield
+    the secrets that the client committed to.
     """
 
     dealing: SignedDealing
@@ -122,7 +122,7 @@ class UnusableDealing:
         return opens.seeds(self.client, texts, dealt) is None
 
     def encoded(self) -> bytes:
-        """Returns the part of a proof after call and survivors."""
+        """Returns the bytes of the proof that follow the call and the survivors."""
         texts = (COUNT.pack(place) + sized(text) for place, text in self.texts)
         return sized(self.dealing.body()) + COUNT.pack(len(self.texts)) + b"".join(texts)
 

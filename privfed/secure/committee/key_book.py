@@ -1,8 +1,8 @@
 """The public keys of a run: a key card signed by each client, and the book of all cards.
 
 A client draws one X25519 key pair and a nonce for a run. Its long-term Ed25519 key signs both. All
-keys and signatures of the run are bound to the book, and so to every nonce in it: no two books with
-an honest client's fresh card are equal, whatever the names of runs.
+keys and signatures of the run are bound to the book, and so to every nonce in it. So two runs with
+an honest client have different books, even if the runs have the same name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from privfed.secure.primitives import KEY, KeyPair, LowOrder, SignedMessage, der
 
 
 def agree(pair: KeyPair, public: bytes) -> bytes:
-    """Returns the secret that `pair` shares with the holder of `public`. Raises `BadMessage`."""
+    """Returns the secret that `pair` shares with the holder of `public`.
+
+    Raises `BadMessage` for a key of low order.
+    """
     try:
         return pair.agree(public)
     except LowOrder as error:
@@ -27,12 +30,12 @@ def agree(pair: KeyPair, public: bytes) -> bytes:
 
 
 def run_secret(book: bytes, secret: bytes, client: int, other: int) -> bytes:
-    """s_uv `[32]`: the initial secret of two clients in a run, from the agreement of their keys."""
+    """Returns s_uv `[32]`: two clients' initial secret in a run, from their agreed `secret`."""
     return derive(secret, book, b"committee run" + _between(*sorted((client, other))))
 
 
 def pair_seed(agreed: bytes, secret: bytes, client: int, other: int) -> bytes:
-    """r_uv `[32]`: the seed of two clients' mask under the roster with the hash `agreed`."""
+    """Returns r_uv `[32]`: the seed of two clients' mask under the roster of hash `agreed`."""
     return derive(secret, agreed, b"committee pair" + _between(*sorted((client, other))))
 
 

@@ -3,16 +3,16 @@
 **Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
 fsync, rename, fsync of the folder), and let an interrupted client resume only from the last stored
 state, in one process at a time. Then, whenever it is killed, it sends for at most one call of an
-exchange, and no secret of an exchange serves two sums: the state stored before an exchange's
-secrets are used does not determine these secrets. A client that is killed between this step and its
-answer counts as a dropout of this exchange, and takes part in the next one; the same holds for a
-member that is killed before it opened its shares. A client that never stored a key ring has lost
-its keys, as the private key is not kept: it is excluded from the run.
+exchange. No secret of an exchange is used in two sums: before the secrets are used, a state is
+stored that does not determine them. A client that is killed after it stored this state and before
+its answer counts as a dropout of this exchange, and takes part in the next one. The same holds for
+a member that is killed before it opened its shares. A client that never stored a key ring has lost
+its keys, as the private key is not stored: it is excluded from the run.
 
-**Limits.** A process that holds nothing else cannot distinguish an old state from the last one: a
+**Limits.** From the state alone, a process cannot distinguish an old state from the last one: a
 client that resumes from an old state sends again. Other clients must count such a client as
 colluding with the server, and its own rows have no guarantee. So the client's owner records each
-exchange before the answer leaves (`after`), and an older state is refused as stale. This check
+exchange before the answer is sent (`after`), and an older state is refused as stale. This check
 detects neither a folder in which state and record were both rolled back nor a copy that runs
 elsewhere.
 """
@@ -41,7 +41,10 @@ def _unstored(data: bytes) -> None:
 
 @dataclass(frozen=True, repr=False)
 class _Chain:
-    """Two clients' common secrets: `rounds` gives later rounds, `exchanges` later exchanges."""
+    """A hash chain of two clients' secrets, which neither can compute backwards.
+
+    `rounds` determines the secrets of later rounds, `exchanges` those of this round's exchanges.
+    """
 
     rounds: bytes
     exchanges: bytes
@@ -52,7 +55,7 @@ class _Chain:
         return cls(_hashed(b"round", secret), _hashed(b"exchanges", secret))
 
     def after(self, rounds: int, exchanges: int) -> _Chain:
-        """Advances by a number of rounds, and then by a number of exchanges."""
+        """Returns the chain after a number of further rounds, and then of further exchanges."""
         chain = self
         for _ in range(rounds):
             chain = self.of_round(chain.rounds)
@@ -112,7 +115,7 @@ class Keyring:
         return {other: chain.secret for other, chain in chains.items()}
 
     def to_bytes(self) -> bytes:
-        """Serialises the ring with its secrets: only for a file that its owner alone can read."""
+        """Returns the bytes of the ring. They hold secrets; only their owner may read them."""
         entries = (
             _ENTRY.pack(other, chain.rounds, chain.exchanges)
             for other, chain in sorted(self._chains.items())
@@ -130,7 +133,7 @@ class Keyring:
         store: Callable[[bytes], None],
         after: tuple[int, int] = _BEFORE_ALL,
     ) -> Self:
-        """Restores the ring of client `me` in `book` from the result of `to_bytes`.
+        """Returns the ring of client `me` in `book`, restored from the result of `to_bytes`.
 
         Raises:
           BadState: if the bytes are damaged, of another format, client or book, or if the ring is

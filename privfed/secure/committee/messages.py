@@ -2,9 +2,8 @@
 
 A client sends one `Contribution` for a `Call`. Members of the committee then exchange
 `MemberInbox`, `Ballot`, `Ballots` and `Disclosure` with the server. Every message begins with the
-hash of the call, the agreed roster: it binds the run, its key book and settings, round, exchange,
-model and participants. Numbers are little-endian. Bytes that are not exactly one message raise
-`BadMessage`.
+hash of the call. This hash binds the run, its key book and settings, round, exchange, model and
+roster. Numbers are little-endian. Bytes that are not exactly one message raise `BadMessage`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _DOMAIN = b"privfed committee"
 
 @dataclass(frozen=True)
 class Call(WireMessage):
-    """Server to the whole cohort, with the model: the sum and its roster. The hash is the context.
+    """Server to the whole cohort, with the model: the properties of the sum, and its roster.
 
     `agreement` is the hash of the settings and of the run's key book.
     """
@@ -50,7 +49,7 @@ class Call(WireMessage):
 
     @property
     def context(self) -> bytes:
-        """The hash of the roster and of all other fields."""
+        """The hash of the roster and of all other fields, which later messages contain."""
         return hashlib.sha256(b"privfed call" + self.body()).digest()
 
     def body(self) -> bytes:
@@ -104,13 +103,11 @@ def _dealt_bytes(dealt: Dealt) -> bytes:
 
 @dataclass(frozen=True)
 class Contribution(ClientMessage):
-    """A client's only message to the server: a masked row, and shares that remove the row's masks.
+    """A client's message in answer to a call: a masked row, and shares that remove its masks.
 
-    The signature covers the dealing and a hash of the rest, so that the dealing can be shown
-    without the row.
-
-    `sealed` is, for each member of the committee in order, the key from which it draws its shares.
-    The other parts of `dealt` are for the server.
+    The signature covers the dealing and a hash of the rest, so that the dealing can be verified
+    without the row. `sealed` contains, for each member of the committee in order, the encrypted key
+    from which the member draws its shares. `dealt` is for the server.
     """
 
     sealed: tuple[bytes, ...]
@@ -143,7 +140,7 @@ class Contribution(ClientMessage):
 
 @dataclass(frozen=True)
 class MemberInbox(WireMessage):
-    """Server to a member: the survivors in order, each with its key, encrypted for the member."""
+    """Server to a member: the survivors in order, each with its key encrypted for the member."""
 
     context: bytes
     sealed: tuple[tuple[int, bytes], ...]
@@ -186,7 +183,10 @@ class MemberVote:
 
 @dataclass(frozen=True)
 class Ballot(ClientMessage):
-    """Member to server: a vote, and a hash-tree root (or zeros) of the numbers per survivor."""
+    """Member to server: its vote, and for each survivor the root of its numbers' hash tree.
+
+    The root is zeros if the member could not read the survivor's key.
+    """
 
     vote: bytes
     roots: tuple[bytes, ...]
@@ -221,9 +221,10 @@ class Ballots(WireMessage):
 
 @dataclass(frozen=True)
 class Disclosure(ClientMessage):
-    """Member to server: numbers for each survivor's seed and the survivor's pairs with dropouts.
+    """Member to server: its numbers for each survivor's seed, and for its pairs with dropouts.
 
-    Each text has these numbers, and a proof that the hash tree of the member's ballot has them.
+    A survivor's text contains these numbers, and a proof that they are in the hash tree whose root
+    is in the member's ballot.
     """
 
     shares: tuple[tuple[int, bytes], ...]

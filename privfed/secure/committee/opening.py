@@ -24,7 +24,7 @@ from privfed.secure.primitives import KEY, Expander
 def opened_numbers(
     clients: tuple[int, ...], survivors: tuple[int, ...], client: int
 ) -> dict[int, int]:
-    """Returns the numbers of the opened secrets of the survivor `client`, by paired client.
+    """Returns the indices of the opened secrets of the survivor `client`, by paired client.
 
     These secrets are its fresh seed (listed under the client itself) and the seeds that it shares
     with dropouts of the roster. A seed that two survivors share is never opened.
@@ -37,7 +37,7 @@ def opened_numbers(
 
 @dataclass(frozen=True)
 class Openings:
-    """Opens the masks of `survivors` with a committee's shares, under the roster of `clients`."""
+    """Removes the masks of `survivors` with a committee's shares, under the roster of `clients`."""
 
     agreed: bytes
     clients: tuple[int, ...]
@@ -46,7 +46,7 @@ class Openings:
 
     @cached_property
     def numbers(self) -> Mapping[int, dict[int, int]]:
-        """The numbers of the secrets that are opened, for each survivor (`opened_numbers`)."""
+        """The indices of the secrets that are opened, for each survivor (`opened_numbers`)."""
         return {who: opened_numbers(self.clients, self.survivors, who) for who in self.survivors}
 
     def right(self, client: int, place: int, text: bytes, root: bytes) -> bool:
@@ -68,7 +68,7 @@ class Openings:
     def seeds(
         self, client: int, texts: Mapping[int, bytes], dealt: Dealt
     ) -> dict[int, bytes] | None:
-        """Reconstructs a client's opened seeds, by paired client (its own seed under itself).
+        """Returns a client's opened seeds, by paired client (its own seed under itself).
 
         Args:
           client: a survivor.

@@ -2,8 +2,8 @@
 
 Of a roster of n clients at most k collude with the server, and all k may be members of the
 committee. So nothing depends on how the committee was drawn, or on when members were corrupted. Of
-its c members, T = floor((c + k) / 2) + 1 open a sum, but at least k + 2; c is the smallest number,
-at least the configured one, for which T does not exceed the fraction that must survive.
+its c members, T = max(floor((c + k) / 2) + 1, k + 2) open a sum. c is the smallest number, from
+the configured one on, for which T members survive if no more than the permitted fraction drops out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Committee:
     Attributes:
       clients: clients of the roster.
       members: clients in the committee.
-      threshold: members that open a sum.
+      threshold: number of members that open a sum together.
       survivors: smallest number of rows of a sum.
       corrupt: largest number of clients, members or not, that collude with the server.
     """
@@ -56,7 +56,7 @@ class CommitteePolicy:
     size: int = 0
 
     def corrupt(self, clients: int) -> int:
-        """Returns the number of `clients` that may collude with the server."""
+        """Returns the largest number of `clients` that may collude with the server."""
         return math.floor(self.colluders * max(clients, self.size) + _EXACT)
 
     def committee(self, clients: int) -> Committee:
@@ -76,7 +76,7 @@ class CommitteePolicy:
         return Committee(clients, members, threshold, survivors, corrupt)
 
     def _lost(self, clients: int) -> int:
-        """Returns the number of `clients` that may drop out before the sum is opened."""
+        """Returns the largest number of `clients` that may drop out before the sum is opened."""
         return math.floor((1 - self.threshold) * clients + _EXACT)
 
 
@@ -88,7 +88,8 @@ def _quorum(members: int, corrupt: int) -> int:
 def drawn(round: int, exchange: int, clients: tuple[int, ...], members: int) -> tuple[int, ...]:
     """Returns the committee of an exchange: `members` of the `clients`, in order.
 
-    Hashes of the numbers distribute the work over clients; the guarantees hold for any choice.
+    Hashes of round, exchange and client choose them, which distributes the work over clients. The
+    guarantees hold for any choice.
     """
     seed = b"privfed committee" + NUMBER.pack(round) + NUMBER.pack(exchange)
 

@@ -69,11 +69,11 @@ class CommitteeSums(SecureProtocol):
         return CommitteePolicy(self.threshold, self.colluders, self.committee, size)
 
     def least_cohort(self, limits: Limits) -> int:
-        """Returns the smallest cohort: a single honest client's row would be revealed."""
+        """Returns the smallest cohort: as configured, and at least two honest clients."""
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors: `threshold` * n of n, and two more than may collude."""
+        """Returns the fewest survivors: `threshold` * `least_cohort`, or more to hide rows."""
         least_cohort = self.least_cohort(limits)
         stay = math.ceil(self.threshold * least_cohort - _EXACT)
         return max(super().fewest(limits), stay, self.policy(limits.size).corrupt(0) + 2)
@@ -82,8 +82,8 @@ class CommitteeSums(SecureProtocol):
         """Upper bound on the fraction of counted noise known to the server and its colluders.
 
         Of n clients at most K = colluders * max(n, size) collude. They know K / m of the noise of m
-        survivors. For n <= size, K is colluders * size and m is at least `fewest`; for larger n, K
-        / m is at most colluders / threshold, as m is at least threshold * n.
+        survivors. For n <= size, K is colluders * size and m is at least `fewest`. For larger n, m
+        is at least threshold * n, so K / m is at most colluders / threshold.
         """
         return self.colluders * self.known_per_colluder(limits)
 
@@ -120,9 +120,9 @@ class CommitteeSums(SecureProtocol):
         return committee.members, committee.threshold
 
     def operations(self, codec: Codec, clients: int, layers: int = 0) -> Operations:
-        """Counts operations of a round without key agreement.
+        """Returns the number of operations of a sum, without key agreement.
 
-        Each number is hashed by the client and by the member.
+        The client and the member each hash every number of the member.
         """
         members, threshold = self._members(clients)
         row = Expander(codec.length, codec.bits)
@@ -137,13 +137,13 @@ class CommitteeSums(SecureProtocol):
         )
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Average bytes per client: the roster and, for committee members, an inbox and votes."""
+        """Returns the average number of bytes: the roster and, for members, an inbox and votes."""
         members, threshold = self._members(clients)
         inbox = clients * (8 + SEALED) + threshold * MemberVote.size + 2 * _FRAMES
         return 8.0 * clients + 2 * _FRAMES + 2 * KEY + members / clients * inbox
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
-        """Average bytes per client: a masked row, dealing, and a member's ballot and opening."""
+        """Returns the average number of bytes: row, dealing, and a member's ballot and opening."""
         members, threshold = self._members(clients)
         corrections = clients * (members - threshold + 1) * LENGTH
         dealt = members * (SEALED + DIGEST) + corrections + clients * DIGEST

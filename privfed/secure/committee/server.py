@@ -1,7 +1,7 @@
-"""The server of a committee's sum: adds masked rows as they arrive, and has their masks opened.
+"""The server of a committee's sum: adds masked rows as they arrive, then removes their masks.
 
-An invalid message from one client or member is refused by name and changes nothing. The server
-holds one sum `[length]`, and the commitments and sealed texts of each client's one message.
+An invalid message from one client or member is refused with a reason and changes nothing. The
+server holds one sum `[length]`, and the commitments and sealed texts of each client's one message.
 """
 
 from __future__ import annotations
@@ -206,7 +206,10 @@ class CommitteeServer:
         return self._masks.reduce(total), len(self._survivors)
 
     def _seeds(self, client: int) -> Mapping[int, bytes] | None:
-        """Returns a survivor's opened seeds; if wrong, records a proof and returns None."""
+        """Returns a survivor's opened seeds; if they are wrong, records a proof and returns None.
+
+        Raises `Aborted` if too few members opened shares of this survivor.
+        """
         places = sorted(
             (self._place(member), shares[client])
             for member, shares in self._openings.items()
@@ -225,6 +228,6 @@ class CommitteeServer:
         self._culprits.setdefault(evidence.client, culprit)
 
     def _require(self, left: Collection[int], did: str) -> None:
-        """Raises `Aborted` unless enough members are `left`."""
+        """Raises `Aborted` if fewer members than the threshold are `left`."""
         if len(left) < self._committee.threshold:
             raise Aborted(f"too few members of the committee {did}")

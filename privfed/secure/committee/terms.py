@@ -65,7 +65,7 @@ class RoundTerms:
         return committee, drawn(self.round, self.exchange, clients, committee.members)
 
     def least(self, committee: Committee) -> int:
-        """Returns the smallest number of rows of a sum."""
+        """Returns the smallest number of rows with which this sum is opened."""
         return max(committee.survivors, self.limits.least(committee.clients))
 
 

@@ -83,7 +83,7 @@ def check_parameters(key: Any, scheme: Scheme) -> None:
 
 
 def _identifier(scheme: Scheme) -> list[int]:
-    """SEAL's `parms_id`: four words."""
+    """Returns the parameters' hash, SEAL's `parms_id`: four words of 64 bits."""
     parameters = scheme.parameters
     words = (scheme.code, parameters.degree, *parameters.moduli, parameters.plain)
     hashed = hashlib.blake2b(struct.pack(f"<{len(words)}Q", *words), digest_size=32)
@@ -123,7 +123,7 @@ class Terms:
 
     @property
     def largest(self) -> int:
-        """The largest number that a party sends; for a site, the largest sum of all rows."""
+        """The largest absolute value in what a party sends: a row, or a site's sum of all rows."""
         return self.codec.largest * (self.limits.rows if self.limits.sites else 1)
 
     @property
@@ -215,8 +215,8 @@ class KeyHolder:
 class EncryptingClient:
     """Encrypts encoded rows with the public key of an opening, and signs them.
 
-    It answers an opening only if the key holder signed it, it is of this client's sum, and its key
-    has the scheme's parameters. In a simulation all clients share this object.
+    It answers only an opening of its own sum that the key holder signed and whose key has the
+    scheme's parameters. In a simulation all clients share this object.
     """
 
     def __init__(self, opening: bytes, terms: Terms) -> None:
@@ -228,7 +228,7 @@ class EncryptingClient:
         """Returns the message of `client` with its row `[length]`, signed by `identity`.
 
         Raises:
-          ValueError: if the row has another form, or numbers beyond the largest of a party.
+          ValueError: if the row has another shape or type, or numbers beyond `Terms.largest`.
         """
         scheme, codec = self._terms.scheme, self._terms.codec
         if row.shape != (codec.length,) or row.dtype != np.int64:
@@ -247,7 +247,7 @@ class EncryptingClient:
 class SummingServer:
     """Adds encrypted rows of the directory's clients; it has no secret key.
 
-    It holds one encrypted sum, independent of the cohort, and 32 bytes per added ciphertext.
+    It holds one encrypted sum, whatever the cohort's size, and a hash of each added ciphertext.
     """
 
     def __init__(self, opening: bytes, terms: Terms, identity: Ed25519PrivateKey) -> None:
@@ -303,7 +303,7 @@ class SummingServer:
         return hashes
 
     def total(self) -> bytes:
-        """Returns the message with the sum to the key holder. Raises `Aborted` for too few rows."""
+        """Returns the message to the key holder with the sum; raises `Aborted` for too few rows."""
         if len(self._senders) < self._terms.least:
             raise Aborted("fewer clients sent a row than a sum requires")
         blocks = tuple(bytes(block.serialize()) for block in self._sum)

@@ -1,31 +1,31 @@
 """Sums under homomorphic encryption: a server adds ciphertexts that it cannot read.
 
 Three parties. A *key holder*, which is not the server (one of the hospitals, or all clients with
-one key), makes a fresh key pair for each session. So a lost key opens one sum, and errors cannot be
-provoked and compared under one key. A key pair takes 4 ms, and 124 kB to each client. *Clients*
-encrypt their encoded rows. The *server* adds each message to one encrypted sum as it arrives and
-sends the total to the key holder, who decrypts it once.
+one key), makes a fresh key pair for each session. So a stolen key opens one sum, and no attacker
+can provoke and compare errors under one key. Making a key pair takes 4 ms, and each client receives
+124 kB. *Clients* encrypt their encoded rows. The *server* adds each message to one encrypted sum as
+it arrives and sends the total to the key holder, who decrypts it once.
 
 Protection. The server sees ciphertexts and their senders. The key holder sees the exact sum. It is
 trusted to round the sum, and to add central noise, before it releases anything.
 
 Every message is signed by a long-term Ed25519 key of a directory that all parties know beforehand
-(a public-key infrastructure, which the simulator plays): the opening by the key holder, a row by
-its client, the total by the server. Signatures bind the session's context, the sender and the hash
+(a public-key infrastructure; simulated here). The key holder signs the opening, a client its row,
+the server the total. Signatures bind the session's context, the sender and the hash
 of each ciphertext, and the context binds the parties' configuration. So a party that carries,
 changes, swaps, repeats or invents messages, of this session or another, can make a sum fail or lack
-a row, but cannot have a wrong one accepted. A client encrypts only with a key that the key holder
+a row, but no forged message is accepted. A client encrypts only with a key that the key holder
 signed and that has the parameters of the proof. A repeated row or ciphertext of a session is
 refused, whatever its sender and its encoding.
 
-Limits. **The key holder and the server together read every row.** So does a server that sends the
-key holder one client's row as the total: **it is trusted to send the total of all rows**,
-which its signature states and nothing proves. A client can spoil the sum with its own row. A client
-that sees another's row in transit can turn it into a new ciphertext, by adding an encryption of
-zero, that counts as its own: transport must hide rows from other clients. A client that receives an
-old opening of the same round, exchange and model again answers it, and server and key holder refuse
-the answer. No noise flooding is used: it is not proved that a total reveals nothing beyond the sum
-to its key holder.
+Limits. **The key holder and the server together can read every row.** A server can also have one
+client's row opened, by sending it to the key holder as the total: **it is trusted to send the total
+of all rows**, which its signature states and nothing proves. A client can spoil the sum with its
+own row. A client that sees another client's row in transit can add an encryption of zero, and send
+this new ciphertext as its own row: transport must hide rows from other clients. A client that
+receives an old opening of the same round, exchange and model again answers it, and server and key
+holder refuse the answer. No noise flooding is used: it is not proved that a total reveals nothing
+beyond the sum to its key holder.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Homomorphic(SecureProtocol):
         return Operations(signatures=signatures, exact_blocks=blocks)
 
     def download(self, clients: int, layers: int = 0) -> float:
-        """Bytes of the session's opening, mainly of its public key."""
+        """Returns the size in bytes of the session's opening, mainly of its public key."""
         return float(OPENING + PUBLIC_KEY)
 
     def upload(self, codec: Codec, clients: int, layers: int = 0) -> float:
@@ -164,11 +164,11 @@ class _Homomorphic(SecureProtocol):
 class Bfv(_Homomorphic):
     """Homomorphic sums (BFV): exact; the server adds ciphertexts, a key holder sees the sum.
 
-    Integers modulo a prime of 33 bits, 4096 to a ciphertext: 15.4 bytes a number.
+    Numbers are integers modulo a prime of 33 bits, 4096 per ciphertext: 15.4 bytes per number.
 
-    The key holder, one client or all of them, knows its own share of distributed noise, and those
-    of `colluders`: at least one client's share, and at most a fraction `colluders` of an expected
-    cohort.
+    The key holder is one client, or all clients. It knows its own share of distributed noise and
+    the shares of `colluders`: at least one client's share, and at most those of a fraction
+    `colluders` of an expected cohort.
     """
 
     bits: int = Field(32, ge=8, le=32)
@@ -195,20 +195,20 @@ class Bfv(_Homomorphic):
         return limits.size / self.fewest(limits)
 
     def colluders_tolerated(self, limits: Limits) -> float:
-        """Returns all clients (1.0) or sites: only key holder and server together see rows."""
+        """Returns 1.0 (all clients) or the number of sites: colluding clients see no other row."""
         return float(limits.sites) or 1.0
 
     def colluding(self, limits: Limits) -> float:
-        """Fraction of noise known to the key holder: colluders' shares, at least its own share."""
+        """Returns the fraction of noise that the key holder knows: one share, or all colluders'."""
         return max(1, math.floor(self.colluders * limits.size + 1e-9)) / self.fewest(limits)
 
 
 class Ckks(_Homomorphic):
     """Homomorphic sums (CKKS): a key holder rounds each sum and has to add noise to it.
 
-    2048 numbers to a ciphertext, 30.3 bytes a number; BFV needs half of that and is exact.
+    A ciphertext has 2048 numbers, 30.3 bytes per number; BFV needs half of that and is exact.
 
-    A CKKS result carries the ciphertext's noise in its last digits. A party that sees it together
+    A CKKS result contains the ciphertext's noise in its last digits. A party that sees it together
     with the ciphertexts can compute the secret key (Li & Micciancio 2021: CKKS is not IND-CPA-D).
     Here only the key holder sees decrypted numbers. It rounds them to integers, which are the exact
     sum within the limits, and releases only noised results.

@@ -1,6 +1,6 @@
 """BFV and CKKS: an interface to TenSEAL in integers and bytes.
 
-The capacity of homomorphic sums: the parameters of both schemes, and the noise of a sum.
+The number of rows that a sum can hold follows from both schemes' parameters and its noise.
 
 BFV and CKKS both work in the ring of degree N = 4096, with ciphertexts modulo a prime q of 54 bits
 and public keys modulo 109 bits, the most that leaves 128 bits of security at that degree with
@@ -86,14 +86,14 @@ def tenseal() -> Any:
 
 
 def varint(number: int) -> bytes:
-    """Encodes a number as protocol buffers do."""
+    """Returns `number` as a varint of protocol buffers."""
     if number < 128:
         return bytes([number])
     return bytes([128 + number % 128]) + varint(number // 128)
 
 
 def bytes_field(number: int, body: bytes) -> bytes:
-    """Encodes a field of bytes as protocol buffers do."""
+    """Returns field `number` with the bytes `body`, as protocol buffers encode it."""
     return bytes([number << 3 | 2]) + varint(len(body)) + body
 
 
@@ -106,9 +106,9 @@ _SCALE = struct.Struct("<Bd")
 
 @dataclass(frozen=True)
 class Scheme(ABC):
-    """Encrypts blocks of up to `slots` integers; sums stay below 2^(`bits` - 1) in size.
+    """Encrypts blocks of up to `slots` integers, with sums below 2^(`bits` - 1) in absolute value.
 
-    Keys and ciphertexts are TenSEAL's; a ciphertext read for a key keeps a reference to it.
+    Keys and ciphertexts are TenSEAL's; a ciphertext keeps a reference to the key it was read for.
     """
 
     bits: int
@@ -133,7 +133,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def keys(self) -> Any:
-        """Creates a fresh key pair. TenSEAL also makes relinearisation keys; they are not sent."""
+        """Returns a fresh key pair. TenSEAL also makes relinearisation keys; they are not sent."""
 
     @abstractmethod
     def encrypt(self, key: Any, block: Integers) -> bytes:
@@ -146,7 +146,7 @@ class Scheme(ABC):
     @property
     @abstractmethod
     def most_rows(self) -> int:
-        """The largest number of rows, except with probability below 1e-20 per number."""
+        """The largest number of rows of an exact sum, except with probability 1e-20 per number."""
 
     @abstractmethod
     def _load(self, key: Any, data: bytes) -> Any: ...
@@ -185,10 +185,10 @@ class Scheme(ABC):
         return vector
 
     def content(self, data: bytes, size: int) -> bytes:
-        """Extracts SEAL's ciphertext from the bytes of TenSEAL's vector of `size` numbers.
+        """Returns SEAL's ciphertext from the bytes of TenSEAL's vector of `size` numbers.
 
-        A sender could choose the other bytes freely, though they do not affect the sum. Raises
-        `BadMessage` unless these bytes are the sizes `[size]` and this scheme's scale.
+        The other bytes do not affect the sum, so a sender could choose them freely. Raises
+        `BadMessage` unless they state the sizes `[size]` and this scheme's scale.
         """
         start = bytes_field(1, varint(size))
         inner = data[len(start) + _PREFIX : len(data) - len(self._end)]
@@ -202,7 +202,7 @@ class Scheme(ABC):
 
     @property
     def _end(self) -> bytes:
-        """The bytes after the ciphertext in a vector."""
+        """The bytes that follow the ciphertext in TenSEAL's encoding of a vector."""
         return b""
 
 

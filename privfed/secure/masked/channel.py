@@ -24,7 +24,7 @@ from privfed.secure.summation import Session
 
 
 def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
-    """Counts the operations of all `graph.clients` and of the server without dropout.
+    """Returns the operations of all `graph.clients` and of the server, without dropouts.
 
     *A client* with k neighbours agrees with each on a key for shares and on one for masks. It
     derives one key for each direction of a channel, for each mask and for its self-mask. It shares
@@ -53,10 +53,10 @@ def masked_operations(graph: Graph, codec: Codec, layers: int) -> Operations:
 
 
 class MaskedChannel:
-    """Runs a server and its clients, who share keys on construction and send rows one by one.
+    """Runs the server and all clients of one sum, which agree on keys when it is constructed.
 
-    A client whose message is refused, or that refuses a message, counts as dropped out; `faults`
-    lists the reasons.
+    Rows are then sent one by one. A client counts as dropped out if it refuses a message or the
+    server refuses its message; `faults` lists the reasons.
     """
 
     largest = math.inf

@@ -73,7 +73,10 @@ def _keeps(clients: int, corrupt: int, lost: int, degree: int) -> int | None:
 
 
 def tail(clients: int, marked: int, degree: int) -> NDArray[np.float64]:
-    """P[j or more of `degree` clients drawn without replacement are marked], j = 0..degree + 1."""
+    """Returns P[of `degree` clients drawn without replacement, j or more are marked], for each j.
+
+    `marked` of the `clients` are marked; j = 0, ..., degree + 1.
+    """
     others = clients - marked
     least, most = max(0, degree - others), min(degree, marked)
     first = _log_choose(marked, least) + _log_choose(others, degree - least)
@@ -91,7 +94,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def _log2_cut(clients: int, gone: int, degree: int) -> float:
-    """log2 of the probability that honest survivors are disconnected (Bell et al., lemma 3.7)."""
+    """Upper bound on log2 P[`gone` clients disconnect the others] (Bell et al., lemma 3.7)."""
     n, k = clients, degree
     if gone < k:
         return -math.inf

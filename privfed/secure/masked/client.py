@@ -39,11 +39,11 @@ class MaskingClient(ClientMemory):
 
     The client does not unmask a sum of fewer survivors than `limits` allow; it counts only clients
     whose shares it could open. It refuses a server with another configuration. It raises
-    `BadMessage` for a message that it does not answer, and then answers nothing more. A client
-    takes part in only one session per exchange of a round. The caller must enforce this, since the
-    difference of two opened sums could reveal a row.
+    `BadMessage` for a message that it does not answer, and then answers nothing more. The caller
+    must let a client take part in only one session per exchange of a round, since the difference of
+    two opened sums could reveal a row.
 
-    `to_bytes` returns all that the client needs to resume in another process (`from_bytes`). A
+    `to_bytes` returns the state from which the client resumes in another process (`from_bytes`). A
     party that may crash answers only through `privfed.secure.masked.committed_party`, which stores
     the client's `progress`.
 
@@ -60,7 +60,7 @@ class MaskingClient(ClientMemory):
     """
 
     def handle(self, message: Message) -> FromClient:
-        """Answers the server's next message.
+        """Returns the answer to the server's next message.
 
         Raises:
           Aborted: if the client refuses the message, usually as `BadMessage`.
@@ -211,7 +211,7 @@ class MaskingClient(ClientMemory):
         return Attestation(self.me, left_out, self._identity.sign(text))
 
     def _counted(self, clients: Collection[int]) -> int:
-        """Counts `clients`, except neighbours whose shares this client could not open."""
+        """Returns the number of `clients`, except neighbours with shares that it could not open."""
         return len(set(clients) - (self._keys.keys() - self._held.keys()))
 
     def _require_enough(self, clients: Collection[int], who: str) -> None:
@@ -233,7 +233,7 @@ class MaskingClient(ClientMemory):
             )
 
     def _masked_row(self) -> Bytes:
-        """y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv)."""
+        """Returns y_u = x_u + PRG(b_u) + sum_{v < u} PRG(s_uv) - sum_{v > u} PRG(s_uv), packed."""
         masks = Expander(self._expected.codec.length, self._expected.codec.bits)
         total = masks.zeros()
         total += self._row().astype(masks.word)
@@ -282,7 +282,10 @@ class MaskingClient(ClientMemory):
                 raise BadMessage("not attested", "a neighbour did not mask with this client")
 
     def _unmask(self, votes: Votes) -> Unmask:
-        """Reveals one share per neighbour: of the seed or of the mask key, but never of both."""
+        """Returns one share per neighbour: of its seed or of its mask key, but never of both.
+
+        Shares of layers of noise are added. Raises `BadMessage` if the votes do not suffice.
+        """
         voters = [vote.sender for vote in votes.votes]
         if len(set(voters)) != len(voters) or not set(voters) <= self._voters:
             raise BadMessage("wrong voters", "votes are duplicate, or of clients that may not vote")
@@ -303,7 +306,7 @@ class MaskingClient(ClientMemory):
         return Unmask(self._context, self.me, seeds, keys, layers, self._acknowledged)
 
     def _too_much(self, gone: int) -> OpenLayers:
-        """Returns a share of each neighbour's first layer that is removed with `gone` dropouts."""
+        """Returns, per neighbour, a share of its first layer to be removed with `gone` dropouts."""
         if not self._noise:
             return ()
         keeping = self._noise.layers.keeping(self._expected_parties, gone, self._survivors.clients)

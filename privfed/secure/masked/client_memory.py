@@ -1,4 +1,4 @@
-"""The state of a client of a masked sum: how it is set, wiped and serialised."""
+"""The state of a client of a masked sum, with methods that set, wipe and serialise it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,11 @@ class ClientMemory(ABC):
     def _take_survivors(self, survivors: Survivors) -> None: ...
 
     def _take_roster(self, roster: Roster) -> tuple[int, ...]:
-        """Sets all state that follows from the roster, before any key is used."""
+        """Sets all state that follows from the roster; returns this client's neighbours.
+
+        Raises:
+          BadMessage: if the roster is not of the client's graph.
+        """
         self._graph, self._roster, self._agreed = (
             self._checked_graph(roster),
             roster,
@@ -118,7 +122,7 @@ class ClientMemory(ABC):
             self.__dict__.pop(name, None)
 
     def to_bytes(self) -> bytes:
-        """Serialises the state, with secrets: only for a file that its owner alone can read."""
+        """Returns the bytes of the state. They hold secrets; only their owner may read them."""
         step, state = self._step, PartyState(self.me, self._step, self.progress, self._context)
         if step in (1, 2):
             private = (self._seed, self._channel_secret, self._mask_secret)

@@ -67,7 +67,7 @@ class Progress:
     """A party's progress: its number of commits and its last answer.
 
     `question` is the hash of the message to which `answer` was given. `row_requested` is set before
-    the row is requested.
+    the row is computed, which happens only once.
     """
 
     commits: int = 0
@@ -103,7 +103,7 @@ class PartyState:
     survivors: Survivors | None = None
 
     def to_bytes(self, terms: PartyTerms) -> bytes:
-        """Serialises the state, bound to `terms`."""
+        """Returns the bytes of the state, bound to `terms`."""
         data = _FORMAT + terms.digest + NUMBER.pack(self.me) + self._body()
         return data + hashlib.sha256(data).digest()
 
@@ -120,7 +120,7 @@ class PartyState:
 
 
 class StateReader:
-    """Parses a state: its client first, and the rest once the terms are known.
+    """Parses a state: the client's number at once, and the rest by `state`, given the terms.
 
     Raises:
       BadState: if the bytes are damaged, of another format or of another client.

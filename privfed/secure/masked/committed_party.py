@@ -2,22 +2,22 @@
 
 **Guarantee.** Let `store` be durable and atomic when it returns (a temporary file of mode 0600,
 fsync, rename, fsync of the folder), and let an interrupted party resume only from the last stored
-state, in one process at a time. Then, whenever it is killed, all messages that leave it are those
+state, in one process at a time. Then, whenever it is killed, all messages that it sends are those
 of one `MaskingClient` that was never killed. Every answer is stored together with the state after
 it, so it is the only answer to its step, and is repeated byte for byte. Results that were computed
-but not stored never left; they are computed afresh.
+but not stored were never sent; they are computed afresh.
 
 The row is an exception: it is computed only once, and the party commits *before* it computes it. A
 party that is killed between this commit and its masked row counts as a dropout. (If the row were
 computed again until no crash occurs, random draws and noise would be conditioned on the absence of
-a crash, and no longer independent: rules of proof, section 2.)
+a crash. They would no longer be independent: rules of proof, section 2.)
 
-**Limits.** A process that holds nothing else cannot distinguish an old state (a backup or a copied
+**Limits.** From the state alone, a process cannot distinguish an old state (a backup or a copied
 folder) from the last one. A party that resumes from an old state may vote again, for other
 survivors, or compute another row. Other clients must count such a party as colluding with the
-server, and its own rows have no guarantee. Therefore no function restores a state. In addition, a
-party receives `least`, its number of commits at its last answer. The caller records this number in
-the site's receipts after `store`, before the answer leaves. An older state is refused as stale.
+server, and its own rows have no guarantee. Therefore no function restores an older state. Moreover,
+a party receives `least`, its number of commits at its last answer. The caller records this number
+in the site's receipts after `store`, before the answer is sent. An older state is refused as stale.
 This check detects a state that was rolled back, but not a ledger that was rolled back with the
 state, nor a copy that runs elsewhere.
 """
@@ -41,11 +41,11 @@ _ORDER: tuple[type[Message], ...] = (Invitation, Roster, Inbox, Survivors, Votes
 
 
 class CommittedParty:
-    """Answers for `client` (new, or from `MaskingClient.from_bytes`) after `store` has committed.
+    """Gives the answers of `client`, each after `store` has stored the client's state durably.
 
-    `store` receives `MaskingClient.to_bytes`, including secrets. If `store` raises, or an answer is
-    interrupted otherwise, this object answers nothing more; a new object resumes from the stored
-    state.
+    The `client` is new, or restored by `MaskingClient.from_bytes`. `store` receives
+    `MaskingClient.to_bytes`, including secrets. If `store` raises, or an answer is interrupted
+    otherwise, this object answers nothing more; a new object resumes from the stored state.
 
     Raises:
       BadState: if the client has committed fewer than `least` times.
@@ -104,11 +104,11 @@ class CommittedParty:
         self._commit(replace(self._client.progress, question=bytes(KEY), answer=b""))
 
     def sends_row(self, message: bytes) -> bool:
-        """Whether `message` requests the row. Raises `Aborted` if it is malformed."""
+        """Whether the answer to `message` is the row. Raises `Aborted` if it is malformed."""
         return isinstance(decode(message), Inbox)
 
     def _claim_the_row(self, message: Message) -> None:
-        """Stores durably that the row is requested, if `message` requires it."""
+        """If the answer to `message` is the row, stores durably that it is about to be computed."""
         if isinstance(message, Inbox) and not self._lost:
             self._commit(replace(self._client.progress, row_requested=True))
 

@@ -1,7 +1,7 @@
 """Proofs that a client of a masked sum deviated, by its own signatures; any party can verify them.
 
-No proof against an honest client exists, whatever the server and other clients send, unless its
-signature is forged or two inputs have the same hash:
+Whatever the server and other clients send, there is no proof against an honest client, unless its
+signature is forged or two inputs have the same hash. There are two kinds of proof:
 
 - *Wrong share.* In one message a client signs the hashes of the shares that it received
   (`acknowledged`) and the shares that it reveals. An honest client reveals no share whose hash
@@ -46,9 +46,10 @@ from privfed.secure.summation import Culprit, Reason
 def gives_its_secret(
     dealing: Dealing, agreed: bytes, mask_key: bytes, which: int, secret: bytes
 ) -> bool:
-    """Whether `secret` is the signer's secret `which`, to which it committed in `dealing`.
+    """Whether `secret` is the secret number `which` of the signer of `dealing`.
 
-    `mask_key` is the signer's public mask key.
+    The seed, and seeds of layers, are compared with the commitments in `dealing`; a private mask
+    key with the signer's public `mask_key`.
     """
     if which == SEED:
         return commit(agreed, secret) == dealing.commitment
@@ -88,7 +89,7 @@ class WrongShare:
         )
 
     def encoded(self) -> bytes:
-        """Returns the part of a proof after invitation and roster."""
+        """Returns the bytes of the proof that follow the invitation and the roster."""
         pairs = [NUMBER.pack(dealer) + sized(hashes) for dealer, hashes in self.hashes]
         return sized(self.unmask.body()) + COUNT.pack(len(pairs)) + b"".join(pairs)
 
@@ -142,7 +143,7 @@ class WrongDealing:
         return not gives_its_secret(dealing, agreed, mask_key, self.which, secret)
 
     def encoded(self) -> bytes:
-        """Returns the part of a proof after invitation and roster."""
+        """Returns the bytes of the proof that follow the invitation and the roster."""
         return sized(self.dealing.body()) + COUNT.pack(self.which) + shares_bytes(self.shares)
 
     @classmethod
@@ -214,7 +215,7 @@ class Blame:
     culprits: dict[int, Culprit]
 
     def prove(self, evidence: Evidence) -> None:
-        """Adds a proof."""
+        """Adds the culprit that `evidence` proves, unless it is among the culprits already."""
         if evidence.client not in self.culprits:
             keys = self.keys[evidence.client]
             self.culprits[evidence.client] = accusation(
@@ -222,7 +223,7 @@ class Blame:
             )
 
     def count(self, complaints: Iterable[tuple[int, ...]]) -> None:
-        """Adds clients about which more than `corrupt` holders complain."""
+        """Adds clients about which more than `corrupt` holders complain, one tuple per holder."""
         session = (self.invitation.round, self.invitation.exchange)
         for client, count in Counter(who for each in complaints for who in each).items():
             if count > self.corrupt:

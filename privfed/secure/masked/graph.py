@@ -1,8 +1,8 @@
 """Mask graphs and thresholds, which every party computes from public constants.
 
 *Complete graph* (Bonawitz et al. 2017): each client shares its secrets with all clients, including
-itself, and t = ceil(threshold n) clients, or two more than may collude, reconstruct the secrets. A
-server that follows the protocol learns nothing more. A malicious server, which reports a client as
+itself. t = ceil(threshold n) clients, or two more than may collude, reconstruct the secrets. A
+server that follows the protocol learns only the sum. A malicious server, which reports a client as
 surviving to some and as dropped out to others, needs t shares of both kinds. It obtains n + n_C
 shares, from n clients that reveal one kind each and n_C colluders that reveal both. So it learns
 nothing if 2 t > n + n_C.
@@ -33,8 +33,8 @@ class Graph:
     Attributes:
       clients: number of clients of the roster.
       degree: number of neighbours of each client.
-      threshold: number of holders of a client's shares that must survive; the holders are its
-        neighbours, and on the complete graph also the client itself.
+      threshold: number of holders of a client's shares that must survive. A client's neighbours
+        hold shares of its secrets; on the complete graph the client itself holds one, too.
       survivors: number of clients that must survive.
     """
 
@@ -53,7 +53,7 @@ class Graph:
         return self.degree == self.clients - 1
 
     def holders(self, me: int, near: Iterable[int]) -> tuple[int, ...]:
-        """Returns the holders of shares of the secrets of `me`, given its neighbours `near`."""
+        """Returns the holders of shares of the secrets of `me`, whose neighbours are `near`."""
         return tuple(sorted((*near, me))) if self.complete else tuple(near)
 
     def edge_key(self, seed: bytes, agreed: bytes) -> bytes:
@@ -76,14 +76,17 @@ class Graph:
         return set(holders)
 
     def votes(self, least: int) -> int:
-        """Returns the votes that a client requires for a sum of at least `least` clients."""
+        """Returns the number of votes that a client requires before it unmasks a sum.
+
+        The sum then has at least `least` clients.
+        """
         return self.threshold
 
     def byzantine_holders(self, corrupt: int) -> int:
-        """Bounds how many of the `corrupt` Byzantine clients hold shares of one honest client.
+        """Upper bound on the number of Byzantine clients that hold shares of one honest client.
 
-        On the complete graph all of them do. Otherwise the bound fails for some client with
-        probability at most 2^-40.
+        `corrupt` clients are Byzantine; on the complete graph all of them hold such shares.
+        Otherwise the bound fails for some client with probability at most 2^-40.
         """
         if self.complete:
             return corrupt
@@ -104,7 +107,7 @@ class Graph:
 class RandomGraph(Graph):
     """A graph of independent edges, drawn by the roster's hash; `degree` is the average.
 
-    Up to `isolated` voters are in no sum, so `survivors` exceeds the guaranteed number by that.
+    Up to `isolated` voters are in no sum, so `survivors` is the guaranteed number plus `isolated`.
     """
 
     isolated: int = 0
@@ -137,7 +140,7 @@ class RandomGraph(Graph):
 def recoverable(
     graph: Graph, near: Mapping[int, tuple[int, ...]], owners: set[int], left: set[int]
 ) -> bool:
-    """Whether enough clients are `left`, in total and among the holders for each of `owners`."""
+    """Whether enough clients are `left`, in total and among the holders of each owner's shares."""
     if len(left) < max(graph.survivors, graph.threshold):
         return False
     if graph.complete:

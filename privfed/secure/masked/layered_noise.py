@@ -23,9 +23,9 @@ _BATCH_SIZE = 1 << 18
 class CipherUniforms:
     """Pseudorandom numbers from a `seed` `[32]`, indistinguishable from random without the seed.
 
-    AES in counter mode generates two streams, each under its own key, a hash of the seed. The
-    leading bits of number p = 0, 1, … are the p-th little-endian word of one stream. Its remaining
-    bits are 20 little-endian bytes of the other, from AES block 2 p on.
+    AES in counter mode generates two streams, each with its own key, a hash of the seed. The
+    leading bits of number p = 0, 1, … are the p-th little-endian word of the first stream. Its
+    remaining bits are 20 little-endian bytes of the second stream, from AES block 2 p on.
     """
 
     def __init__(self, seed: bytes) -> None:

@@ -19,7 +19,10 @@ from privfed.secure.summation import Aborted
 
 
 def least_threshold(sites: int, colluders: int, threat: Literal["curious", "malicious"]) -> int:
-    """Returns the fewest shares t that open a secret: t > k, and 2 t > n + k if "malicious"."""
+    """Returns the least number t of shares that may open a secret.
+
+    t > k and, if `threat` is "malicious", 2 t > n + k, for n `sites` and k `colluders`.
+    """
     return (sites + colluders) // 2 + 1 if threat == "malicious" else colluders + 1
 
 
@@ -50,7 +53,7 @@ class SitePolicy:
         return self.minimum
 
     def corrupt(self, clients: int) -> int:
-        """Returns the number of sites that may collude with the server."""
+        """Returns the largest number of sites that may collude with the server."""
         return self.colluders
 
     def counted_of(self, clients: int) -> int:
@@ -105,11 +108,11 @@ class Policy:
         return max(2, self.admitted or math.ceil(self.threshold * self.size - _EXACT))
 
     def counted_of(self, clients: int) -> int:
-        """Returns the number of parties that are counted for a roster of `clients`."""
+        """Returns the number of parties expected for a roster of `clients`: all of these."""
         return clients
 
     def corrupt(self, clients: int) -> int:
-        """Returns the number of `clients` that may collude with the server."""
+        """Returns the largest number of `clients` that may collude with the server."""
         return math.floor(self.colluders * max(clients, self.size) + _EXACT)
 
     def graph(self, clients: int) -> Graph:
@@ -123,10 +126,10 @@ class Policy:
     def least_threshold(self, clients: int) -> int:
         """Returns the number of `clients` that must survive on the complete graph.
 
-        The number is at least the configured one, and at least two more than may collude, since a
-        client holds one of its own shares and at least one other honest client must help. If the
-        fractions imply 2 t > n + k, the number is large enough that this inequality also holds for
-        integer counts, for any admitted cohort.
+        The number t is at least the configured one, and at least two more than may collude: a
+        client holds one of its own shares, and at least one other honest client must help. If the
+        configured fractions imply 2 t > n + k, t is large enough that this inequality also holds
+        for integer counts, for any admitted cohort.
         """
         corrupt = self.corrupt(clients)
         least = max(clients - self.lost(clients), corrupt + 2)
@@ -134,7 +137,7 @@ class Policy:
         return max(least, (clients + corrupt) // 2 + 1) if promised else least
 
     def lost(self, clients: int) -> int:
-        """Returns the number of `clients` that may drop out."""
+        """Returns the largest number of `clients` that may drop out."""
         return math.floor((1 - self.threshold) * clients + _EXACT)
 
 
@@ -165,7 +168,7 @@ MaskingPolicy = Policy | SitePolicy
 
 @runtime_checkable
 class Masking(Protocol):
-    """A protocol whose sums are masked, by messages between a server and parties."""
+    """Interface of protocols whose sums are masked."""
 
     def within(self, limits: Limits) -> MaskingPolicy:
         """Returns the requirements of parties for sums within `limits`."""

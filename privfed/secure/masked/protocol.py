@@ -82,7 +82,7 @@ class MaskedSums(SecureProtocol):
 
         Args:
           size: expected cohort size.
-          admitted: smallest cohort accepted unless configured; 0 for the default.
+          admitted: smallest cohort accepted, if `self.admitted` is 0; 0 for the default.
           layered: whether noise is in layers.
         """
         return Policy(
@@ -106,7 +106,7 @@ class MaskedSums(SecureProtocol):
         return whole_sites(self.colluders, sites)
 
     def least_sites(self, sites: int) -> int:
-        """Returns the least number of surviving sites: as configured, or more for security."""
+        """Returns the smallest number of surviving `sites`: as configured, or more if needed."""
         least = least_threshold(sites, self.colluding_sites(sites), self.threat)
         return max(least, math.ceil(self.threshold * sites - 1e-9), FEWEST)
 
@@ -114,14 +114,14 @@ class MaskedSums(SecureProtocol):
         return max(super().least_cohort(limits), self.within(limits).smallest)
 
     def least_admitted(self, limits: Limits) -> int:
-        """Returns the configured size; by default, two clients more than may collude."""
+        """Returns the smallest value of `Limits.admitted`, unless configured: colluders + 2."""
         return self.least_cohort(limits) if self.admitted else self._needed(limits)
 
     def _needed(self, limits: Limits) -> int:
         return max(super().least_cohort(limits), self.policy(limits.size).corrupt(0) + 2)
 
     def fewest(self, limits: Limits) -> int:
-        """Returns the fewest survivors: at least the fraction `threshold` of clients with keys."""
+        """Returns the fewest survivors: at least `threshold` of the clients that share keys."""
         if limits.sites:
             return limits.minimum
         stay = math.ceil(self.threshold * self.least_cohort(limits) - 1e-9)
@@ -131,10 +131,10 @@ class MaskedSums(SecureProtocol):
         """Upper bound on the fraction of counted noise known to the server and its colluders.
 
         Of n clients who share keys at most K = colluders * max(n, size) collude. They know K / m of
-        the noise of m survivors. For n <= size, K is colluders * size and m is at least `fewest`;
-        for larger n, K / m is at most colluders / max(threshold, 1 - tolerance). With layers they
-        know K / (n - T), as if all T dropouts within the tolerance had occurred, even if the
-        threshold excludes that: a tolerance above 1 - threshold costs noise.
+        the noise of m survivors. For n <= size, K is colluders * size and m is at least `fewest`.
+        For larger n, K / m is at most colluders / max(threshold, 1 - tolerance). With layers they
+        know K / (n - T), as if all T dropouts within the tolerance had occurred. This is so even if
+        the threshold excludes T dropouts: a tolerance above 1 - threshold costs noise.
         """
         return self.colluders * self.known_per_colluder(limits)
 
@@ -148,8 +148,8 @@ class MaskedSums(SecureProtocol):
         """Returns the largest `colluders` with which the graphs of these sums still hide every row.
 
         If n clients share keys on the complete graph, t shares open a secret, and the secret's
-        owner holds one: t - 2 colluders open none, and 2 t > n + k is needed for a malicious
-        server. Other graphs are drawn for the configured `colluders` and are not re-examined.
+        owner holds one. So t - 2 colluders open none. Against a malicious server, 2 t > n + k is
+        needed, too. Other graphs are drawn for the configured `colluders` and are not re-examined.
         """
         if limits.sites:
             shares = self.least_sites(limits.sites)
@@ -192,7 +192,7 @@ class MaskedSums(SecureProtocol):
         return min(1.0, missing + few)
 
     def _graph(self, clients: int, layers: int) -> Graph:
-        """Returns the graph of `clients`; the complete graph if the policy admits none."""
+        """Returns the graph on `clients`; the complete graph if no graph gives the guarantees."""
         try:
             return self.policy(0, layered=layers > 0).graph(clients)
         except Aborted:
@@ -218,7 +218,7 @@ class MaskedSums(SecureProtocol):
         return row + degree * (sealed + opened) + Advertise.size + Vote.size + fixed + frames
 
     def promise(self, clients: int, limits: Limits | None = None) -> str:
-        """Describes the guarantee for a sum over `clients`, within `limits`.
+        """Returns a description of the guarantee for a sum over `clients`, within `limits`.
 
         Without `limits`, exactly `clients` are expected and no more are sampled.
         """

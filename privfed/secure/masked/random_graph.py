@@ -182,13 +182,13 @@ def _log_closed(a: Numbers, corrupt: int, p: float, threshold: int) -> Numbers:
 
 
 def _tilted(p: float, s: Numbers) -> Numbers:
-    """The mean of a Bernoulli(p) variable whose outcome 1 is weighted by e^s."""
+    """Returns the mean of a Bernoulli(p) variable whose outcome 1 is weighted by e^s."""
     return p / (p + (1 - p) * np.exp(-s))
 
 
 @functools.lru_cache(maxsize=16)
 def _log_choose(honest: int) -> Numbers:
-    """The logarithms of C(honest, a) for a = 1 to honest // 2."""
+    """Returns the logarithms of C(honest, a) for a = 1 to honest // 2."""
     logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, honest + 1)))])
     a = np.arange(1, honest // 2 + 1)
     return np.asarray(logs[honest] - logs[a] - logs[honest - a])

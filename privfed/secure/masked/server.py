@@ -239,7 +239,7 @@ class MaskingServer:
         return {who: self._to(who, survivors) for who in survivors.clients}
 
     def _to(self, client: int, survivors: Survivors) -> Survivors:
-        """Returns the survivors, with the attestations of the client's neighbours."""
+        """Returns the message to `client`: the survivors, and its neighbours' attestations."""
         near = (who for who in self._members.near[client] if who in self._attested)
         return replace(survivors, attested=tuple(self._attested[who] for who in near))
 
@@ -270,7 +270,7 @@ class MaskingServer:
         return self._members.expected - len(self._senders) + garbled
 
     def _keeping(self, gone: int) -> Mapping[int, int]:
-        """Returns the layers that each survivor keeps with `gone` dropouts; 0 without layers."""
+        """Returns the number of layers that each survivor keeps with `gone` dropouts."""
         if self._layers is None:
             return dict.fromkeys(self._senders, 0)
         return self._layers.keeping(self._members.expected, gone, self._senders)

@@ -77,7 +77,7 @@ def reconstruct(shares: Mapping[int, int], threshold: int) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange coefficients at 0, shared by all secrets with the same holders."""
+    """Returns the Lagrange coefficients at 0 for values at `places`."""
     weights = []
     for place in places:
         above = below = 1
@@ -97,8 +97,8 @@ def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
     """Reconstructs a secret if at most (len - threshold) // 2 of its `shares` are wrong.
 
     Source: Gao 2003, "A new algorithm for decoding Reed-Solomon codes", algorithm 1. The
-    factor is zero where the polynomial differs from the shares, and its degree is at most half of
-    the shares in excess of `threshold`.
+    `factor` is zero at the places of wrong shares, and its degree is at most half the number of
+    shares in excess of `threshold`.
 
     Returns:
       The secret; None if every polynomial of a degree below `threshold` with a 32-byte secret
@@ -117,7 +117,7 @@ def corrected(shares: Mapping[int, int], threshold: int) -> bytes | None:
 
 
 def _vanishing(places: tuple[int, ...]) -> Polynomial:
-    """The product of x - place over all places."""
+    """Returns the polynomial in x that is the product of x - place over all `places`."""
     product = [1]
     for place in places:
         product = _sum([0, *product], _times([place], product), -1)
@@ -125,7 +125,7 @@ def _vanishing(places: tuple[int, ...]) -> Polynomial:
 
 
 def _interpolated(shares: Mapping[int, int], places: tuple[int, ...]) -> Polynomial:
-    """The polynomial through all shares, by Newton's divided differences."""
+    """Returns the polynomial through all `shares`, by Newton's divided differences."""
     through: Polynomial = []
     vanishing = [1]
     for place in places:
@@ -137,7 +137,7 @@ def _interpolated(shares: Mapping[int, int], places: tuple[int, ...]) -> Polynom
 
 
 def _halved(first: Polynomial, second: Polynomial, twice: int) -> tuple[Polynomial, Polynomial]:
-    """Euclid's first remainder of a degree below `twice` / 2, and the factor of `second` in it."""
+    """Returns Euclid's first remainder of degree below `twice` / 2, and its factor of `second`."""
     before: Polynomial = []
     factor = [1]
     while second and 2 * (len(second) - 1) >= twice:
@@ -155,7 +155,7 @@ def _at(polynomial: Polynomial, place: int) -> int:
 
 
 def _sum(first: Polynomial, second: Polynomial, sign: int = 1) -> Polynomial:
-    """`first` plus `sign` times `second`."""
+    """Returns `first` plus `sign` times `second`."""
     length = max(len(first), len(second))
     padded = (each + [0] * (length - len(each)) for each in (first, second))
     return _trimmed([(a + sign * b) % PRIME for a, b in zip(*padded, strict=True)])
@@ -170,7 +170,7 @@ def _times(first: Polynomial, second: Polynomial) -> Polynomial:
 
 
 def _divided(above: Polynomial, below: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Returns quotient and remainder."""
+    """Returns the quotient and the remainder of `above` divided by `below`."""
     rest, inverse = list(above), pow(below[-1], -1, PRIME)
     quotient = [0] * max(len(above) - len(below) + 1, 0)
     for at in reversed(range(len(quotient))):

@@ -37,8 +37,8 @@ _NAMES = {SEED: "a client's seed", MASK_KEY: "a client's mask key", LAYERS: "a l
 class Members:
     """The `clients` of a roster with the hash `agreed`, their graph, neighbours and public keys.
 
-    `expected` is the number of parties that contribute noise and should take part: with pinned
-    sites, all sites.
+    `expected` is the number of parties over which layers of noise are sized: with pinned sites, all
+    sites; otherwise the clients of the roster.
     """
 
     agreed: bytes
@@ -50,7 +50,7 @@ class Members:
 
     @cached_property
     def places(self) -> Mapping[int, int]:
-        """The number of each client among the holders of shares, from 1."""
+        """The point, from 1, at which each client's shares evaluate the polynomials."""
         return {client: place for place, client in enumerate(self.clients, start=1)}
 
     def layers(self, noise: Layers | None) -> int:
@@ -113,7 +113,7 @@ class Unmasking:
         return self.masks.reduce(total)
 
     def _secrets(self) -> dict[Secret, bytes]:
-        """Reconstructs all secrets that are needed. Raises `Aborted`."""
+        """Returns all secrets that are needed to open the sum. Raises `Aborted` if one is lost."""
         opened = self._opened()
         secrets = {needed: self._secret(*needed, opened[needed]) for needed in sorted(opened)}
         for (_, which), secret in secrets.items():
@@ -122,7 +122,7 @@ class Unmasking:
         return {needed: secret for needed, secret in secrets.items() if secret is not None}
 
     def _opened(self) -> dict[Secret, dict[int, int]]:
-        """Collects the shares of each needed secret by holder, without wrong shares."""
+        """Returns the shares of each needed secret, by holder; proves and omits wrong shares."""
         opened: dict[Secret, dict[int, int]] = {(who, SEED): {} for who in self.senders}
         opened |= {(who, MASK_KEY): {} for who in self.dealings.keys() - self.senders}
         layers = self.members.layers(self.layers)
@@ -142,7 +142,7 @@ class Unmasking:
         self.blame.prove(WrongShare(answer, hashes))
 
     def _secret(self, who: int, which: int, shares: Mapping[int, int]) -> bytes | None:
-        """Reconstructs a secret from its `shares`, by holder; None if reconstruction fails."""
+        """Returns a secret, reconstructed from its `shares` by holder; None if that fails."""
         threshold, places = self.members.graph.threshold, self.members.places
         if len(shares) < threshold:
             return None
@@ -188,7 +188,7 @@ def handed(dealings: Mapping[int, Dealing], holder: int) -> ShareHashes:
 
 
 def _any(shares: Mapping[int, int], threshold: int) -> bytes | None:
-    """Reconstructs a secret from the first `threshold` shares; None if no secret fits."""
+    """Returns the secret that the first `threshold` shares yield; None if no secret fits."""
     try:
         return reconstruct(shares, threshold)
     except ValueError:

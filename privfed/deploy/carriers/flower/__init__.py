@@ -1,1 +1,1 @@
-"""Flower as a carrier: only its transport carries the bytes of a federation."""
+"""Flower as a carrier: privfed uses only its transport of bytes."""

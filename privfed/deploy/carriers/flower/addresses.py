@@ -1,4 +1,4 @@
-"""Maps sites to nodes of Flower's grid: a site is at the node whose agent signed a greeting.
+"""Maps sites to nodes of Flower's grid: a site's node answers a greeting with the site's signature.
 
 Flower assigns node ids and may change them; they occur in no signed message.
 """
@@ -31,7 +31,7 @@ def payload_content(data: bytes) -> RecordDict:
 
 
 def payload_bytes(message: Message) -> bytes:
-    """Returns the bytes that `message` carries. Raises `ValueError` if it is not of this form."""
+    """Returns the bytes that `message` carries. Raises `ValueError` if it has another form."""
     if message.has_error():
         raise ValueError("the message is an error report and carries no bytes")
     records = message.content.array_records
@@ -52,7 +52,7 @@ _MAIL_PAUSES = 0.05, 0.2
 
 @dataclass(frozen=True)
 class GridMail:
-    """Queries nodes of the `grid`; safe to use from several threads."""
+    """Sends messages to nodes of Flower's `grid` and waits for their replies; thread-safe."""
 
     grid: Grid
 
@@ -79,7 +79,10 @@ class GridMail:
             return None
 
     def _reply(self, node: int, number: str, deadline: float) -> bytes | None:
-        """Polls for the reply of `node` to message `number`; malformed ones raise `ValueError`."""
+        """Returns the reply of `node` to message `number`; None for an error or after `deadline`.
+
+        Raises `ValueError` if the reply is malformed.
+        """
         pause, slowest = _MAIL_PAUSES
         while (left := deadline - time.monotonic()) > 0:
             for reply in self.grid.pull_messages([number]):
@@ -147,7 +150,7 @@ class Addresses:
                 self._nodes[node] = _Node(again=time.monotonic() + _SOON)
 
     def set_doubtful(self, site: int, doubtful: bool) -> None:
-        """Sets whether other nodes are searched for `site`, too, as when its node has no agent."""
+        """Sets whether `site` is also searched at other nodes, because its node has no agent."""
         with self._changed:
             (self._doubtful.add if doubtful else self._doubtful.discard)(site)
 
@@ -230,7 +233,7 @@ class GridCarrier:
         threading.Thread(target=self._carry, args=errand, daemon=True).start()
 
     def receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Returns answers to the latest message to each site; empty after `deadline`."""
+        """Waits for answers until `deadline`; returns those to the latest message to each site."""
         while (left := deadline - time.monotonic()) > 0:
             try:
                 arrived = [self._arrived.get(timeout=left)]

@@ -39,7 +39,7 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings in Flower's run configuration: absolute paths on the coordinator's machine."""
+    """The settings in Flower's run configuration: absolute paths at the coordinator, and times."""
 
     run: Path
     federation: Path
@@ -127,7 +127,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def train_over(grid: Grid, settings: Settings) -> Outcome:
-    """Trains or resumes over the nodes of `grid`. Raises as `coordinate` does."""
+    """Trains or resumes the run over the nodes of `grid`. Returns and raises as `coordinate`."""
     return coordinate(
         settings.run,
         settings.federation,
@@ -142,7 +142,7 @@ def train_over(grid: Grid, settings: Settings) -> Outcome:
 
 @contextlib.contextmanager
 def _logged(path: Path) -> Iterator[None]:
-    """A context in which privfed's log is also written to the file at `path`."""
+    """Writes privfed's log also to the file at `path`, until the block ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -94,7 +94,7 @@ class SiteExecutor:
         return str(answer.token) if answer.HasField("task") else ""
 
     def _run(self, token: str, slots: threading.BoundedSemaphore) -> None:
-        """Runs one task and releases its slot."""
+        """Runs one task, then releases its slot, so that another task can start."""
         try:
             self._carry(token)
         except BaseException as error:  # some of Flower's errors are no `Exception`

@@ -31,7 +31,7 @@ class WireMessage(ABC):
 
 
 class Framed(Protocol):
-    """Interface of messages in `Forms`: as `WireMessage`, with `context` a field or a property."""
+    """Interface of messages that `Forms` encodes; `context` may be a field or a property."""
 
     kind: ClassVar[int]
 
@@ -51,7 +51,7 @@ M = TypeVar("M", bound=Framed)
 
 
 class Forms(Generic[M]):
-    """Encodes and decodes messages, by the protocol's `letters`, the version and `kinds`."""
+    """Encodes and decodes a protocol's `kinds` of messages, whose bytes begin with `letters`."""
 
     def __init__(self, letters: bytes, kinds: tuple[type[M], ...]) -> None:
         self._format = letters + b"%d" % PROTOCOL
@@ -96,7 +96,7 @@ class ClientMessage(WireMessage, SignedMessage):
         """Returns the bytes after the sender."""
 
     def parts(self) -> tuple[Bytes, ...]:
-        """Returns the content in parts, in order."""
+        """Returns the content as consecutive byte strings, which need not be joined."""
         return (self.content(),)
 
     def covered(self) -> tuple[Bytes, ...]:

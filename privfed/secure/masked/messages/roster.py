@@ -162,6 +162,6 @@ class Roster(WireMessage):
 def _common(
     clients: tuple[int, ...], nonces: tuple[bytes, ...], degree: int, threshold: int, seed: bytes
 ) -> bytes:
-    """Serialises the part common to every client's roster; cached."""
+    """Returns the bytes of the part that is the same in every client's roster; cached."""
     members = records([_MEMBER.pack(*pair) for pair in zip(clients, nonces, strict=True)])
     return members + NUMBER.pack(degree) + NUMBER.pack(threshold) + seed

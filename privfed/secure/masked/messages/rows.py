@@ -17,12 +17,12 @@ from privfed.secure.packing import Bytes
 from privfed.secure.primitives import KEY
 
 SealedShares = tuple[tuple[int, bytes], ...]
-"""Sealed texts, each with its recipient or its sender."""
+"""Sealed texts, each with the number of its recipient (when sent) or its sender (when received)."""
 
 
 @dataclass(frozen=True)
 class Dealing(ClientMessage):
-    """The signed part of a client's shares: everything except the sealed texts, which are hashed.
+    """The signed part of a client's `Shares`: the sealed texts are replaced by their hash.
 
     `commitment` is a hash of the self-mask's seed, `layer_commitment` a hash of the last layer's
     seed (if there are layers): with them, wrong secrets are detected. `hashes` are hashes of each

@@ -22,12 +22,12 @@ ShareHashes = tuple[tuple[int, bytes], ...]
 
 
 def sealed_size(layers: int) -> int:
-    """Returns the size in bytes of sealed shares of two secrets and `layers` more."""
+    """Returns the size in bytes of one receiver's sealed shares: of two secrets, `layers` seeds."""
     return (2 + layers) * LENGTH + 2 * NUMBER.size + SEAL
 
 
 def share_text(sender: int, receiver: int, shares: tuple[int, ...]) -> bytes:
-    """Returns the text to encrypt: shares of the sender's seed, mask key and layers' seeds."""
+    """Returns the text to encrypt: `shares` of the sender's seed, mask key and layers' seeds."""
     values = b"".join(value.to_bytes(LENGTH, "little") for value in shares)
     return NUMBER.pack(sender) + NUMBER.pack(receiver) + values
 
@@ -48,7 +48,7 @@ def read_shares(text: bytes, sender: int, receiver: int, count: int) -> tuple[in
 
 
 def values_of(text: bytes) -> tuple[int, ...]:
-    """Parses consecutive values of shares."""
+    """Returns the values of shares that `text` contains one after another."""
     starts = range(0, len(text), LENGTH)
     return tuple(int.from_bytes(text[at : at + LENGTH], "little") for at in starts)
 
@@ -59,10 +59,10 @@ def between(agreed: bytes, sender: int, receiver: int) -> bytes:
 
 
 def share_hash(agreed: bytes, dealer: int, holder: int, which: int, value: int) -> bytes:
-    """Returns the hash `[16]` of the share `value` of secret `which`, of `dealer` for `holder`.
+    """Returns the hash `[16]` of `value`, the share of secret `which` from `dealer` for `holder`.
 
     A share is uniform, even given fewer other shares than the threshold. If the hash is a random
-    function, it reveals nothing about a share to a party that cannot try 2^256 values.
+    function, the hash reveals nothing about a share to a party that cannot try 2^256 values.
     """
     way = between(agreed, dealer, holder)
     text = (
@@ -79,12 +79,12 @@ def share_hashes(agreed: bytes, dealer: int, holder: int, shares: tuple[int, ...
 
 
 def hash_of(hashes: bytes, which: int) -> bytes:
-    """Returns the hash of the share of secret `which`."""
+    """Returns the hash of the share of secret `which` from the concatenated `hashes`."""
     return hashes[which * HASH : (which + 1) * HASH]
 
 
 def acknowledged(agreed: bytes, holder: int, hashes: ShareHashes) -> bytes:
-    """Returns the hash `[32]` of the hashes of shares that `holder` received, by dealer."""
+    """Returns the hash `[32]` of `hashes`: by dealer, those of the shares sent to `holder`."""
     texts = b"".join(NUMBER.pack(dealer) + sized(each) for dealer, each in hashes)
     text = b"privfed acknowledged" + agreed + NUMBER.pack(holder) + texts
     return hashlib.sha256(text).digest()

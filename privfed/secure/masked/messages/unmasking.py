@@ -97,11 +97,12 @@ class Votes(WireMessage):
 
 @dataclass(frozen=True)
 class Unmask(ClientMessage):
-    """Client to server: one share per neighbour: of survivors' seeds, of dropouts' mask keys.
+    """Client to server: one share per neighbour: of a survivor's seed or a dropout's mask key.
 
-    `layers` contains a share of the seed of each survivor's first layer that is removed according
-    to this client's own count of dropouts, with the layer's number from 1. `acknowledged` is a hash
-    of the hashes of the shares that the client received; revealed shares must have these hashes.
+    `layers` contains, for each survivor, the number (from 1) of the first layer that is to be
+    removed at this client's own count of dropouts, and a share of its seed. `acknowledged` is a
+    hash of the hashes of the shares that the client received; revealed shares must have these
+    hashes.
     """
 
     seeds: OpenShares
@@ -112,7 +113,7 @@ class Unmask(ClientMessage):
 
     @property
     def shares(self) -> Iterator[tuple[int, int, int]]:
-        """All shares: client, secret and value."""
+        """All shares in this message: a client, the number of its secret, and the value."""
         for which, shares in ((SEED, self.seeds), (MASK_KEY, self.keys)):
             yield from ((who, which, value) for who, value in shares)
         yield from ((who, LAYERS + layer - 1, value) for who, layer, value in self.layers)
@@ -133,7 +134,7 @@ class Unmask(ClientMessage):
 
 
 def shares_bytes(shares: OpenShares) -> bytes:
-    """Serialises `shares`, each with its owner or its holder."""
+    """Returns the bytes of `shares`, each with the number of a client."""
     return records([_SHARE.pack(who, _bytes_of(value)) for who, value in shares])
 
 

@@ -3,9 +3,9 @@
 Every message begins with four bytes of format and kind, and the 32-byte context of its session. The
 context is the hash of the invitation, which binds round, exchange, model, and the hash of all
 settings that both sides must share. A replayed invitation has the same context. The roster's hash
-also binds the participants and a nonce of each: no client ever agrees to the same roster twice, and
-votes and sealed shares are bound to it. Numbers are little-endian. Bytes that are not exactly one
-message raise `BadMessage`.
+also binds the participants and a nonce of each, so no client ever agrees to the same roster twice.
+Votes and sealed shares are bound to the roster's hash. Numbers are little-endian. Bytes that are
+not exactly one message raise `BadMessage`.
 """
 
 from __future__ import annotations

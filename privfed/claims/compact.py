@@ -1,8 +1,8 @@
 """A ledger as one JSON object, from which every line and the hash chain can be rebuilt.
 
-The object states the terms, the distinct events, and the charged rounds as ranges. It replaces the
-file of a ledger in documents that other parties check: `rebuilt` computes each line again, and
-compares the head of the chain with the stated one.
+The object states the terms, the distinct events, and the charged rounds as ranges. The object
+replaces the file of a ledger in documents that other parties check: `rebuilt` computes each line
+again, and compares the head of the chain with the stated one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from accounting.errors import LedgerBroken
 from accounting.ledger import FORMAT, ILL_FORMED, Ledger
 
 LARGEST = 10**6
-"""Largest number of charges that is rebuilt; a document of a few bytes could state any number."""
+"""Largest number of charges that are rebuilt; a document of a few bytes could state any number."""
 
 
 def compact(path: Path) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def compacted(links: Sequence[chain.Link]) -> dict[str, Any]:
 
 
 def rebuilt(stated: Mapping[str, Any], name: str) -> Ledger:
-    """Returns the ledger that `compact` stated as `stated`; `name` is its name in messages.
+    """Returns the ledger of which `compact` returned `stated`; messages call it `name`.
 
     Raises:
       LedgerBroken: if the rebuilt chain ends at another head, if the ledger has too many charges,
