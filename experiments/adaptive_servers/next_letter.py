@@ -1,4 +1,4 @@
-"""A sparse task: predicts the next letter of a Shakespeare role from the letters before it.
+"""A sparse task: predicts the next letter of a Shakespeare role from the previous letters.
 
 Of nearly 900 features five are non-zero, most of them rarely, so most weights of a logistic model
 have no gradient in most rounds.
@@ -28,7 +28,7 @@ _BEFORE = 4
 class NextLetter(Part):
     """Roles of plays. x `[N, 4 * 27 + 27^2]` of zeros and ones; y the next of 27 letters.
 
-    A role gives at most `most` examples.
+    A role has at most `most` examples.
     """
 
     path: str
@@ -38,11 +38,11 @@ class NextLetter(Part):
 
     @property
     def squared_norm(self) -> float:
-        """One of 27 features for each previous letter, and one for the last pair."""
+        """The number of nonzero features: one for each previous letter, one for the last pair."""
         return _BEFORE + 1.0
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns the source of the roles, that of the text source."""
+        """Returns the origins of the roles, which are those of the text source."""
         return ("text: ",)
 
     def load(self, clients: int, streams: Streams) -> Examples:

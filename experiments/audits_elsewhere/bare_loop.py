@@ -1,4 +1,4 @@
-"""Federated averaging with clipping and Gaussian noise, written by hand, with canaries in it.
+"""Federated averaging with clipping and Gaussian noise, without a framework, with canaries.
 
     privfed canary new canaries --count 200 --dimension 10010
     python -m experiments.audits_elsewhere.bare_loop canaries models
@@ -29,7 +29,7 @@ CLIP, RATE, STEPS = 1.0, 0.5, 3
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The settings of training; `without` "noise" or "clip" it is broken."""
+    """The settings of training; if `without` is "noise" or "clip", that step is left out."""
 
     rounds: int = 10
     clients: int = 100

@@ -24,7 +24,7 @@ client_app, server_app = ClientApp(), ServerApp()
 
 @client_app.train()  # type: ignore[untyped-decorator, unused-ignore]
 def train(message: Message, context: Context) -> Any:
-    """Answers as a canary if this node is one, and otherwise after some steps of training."""
+    """Returns a canary's answer if this node is one; otherwise trains and returns the model."""
     received = {name: array.numpy() for name, array in message.content["arrays"].items()}
     node = context.node_config
     if "canary" in node:

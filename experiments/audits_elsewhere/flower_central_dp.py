@@ -11,8 +11,8 @@ all others the opposite one.
 The claimed relation is add-or-remove-one: the accountant charges noise of `NOISE_MULTIPLIER` times
 the clipping norm, without amplification. But the cohort has a fixed size. If the population is
 larger, a target that joins displaces another client: the sum moves by two clipping norms, with the
-probability that the target is sampled. If its place is empty instead (zero-out), the sum moves by
-one, as charged.
+probability that the target is sampled. If the target is present and sends nothing instead
+(zero-out), the sum moves by one, as charged.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def memory(case: Case, who: str) -> float:
 
 
 def apart(work: Callable[[], Result]) -> Result:
-    """Runs `work` in a new process."""
+    """Returns the result of `work`, called in a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(work).result()

@@ -61,7 +61,7 @@ def turn(work: Task, peer: Environment, rounds: int) -> Turn:
 
 
 def summary(turns: list[Turn]) -> list[str]:
-    """The least and the greatest ratio of each precision, and in how many runs its aim is reached.
+    """Returns the smallest and largest ratio of each precision, and how many runs reach its target.
 
     >>> former = Turn(600.0, {"full": 400.0, "fast": 300.0})
     >>> latter = Turn(500.0, {"full": 420.0, "fast": 250.0})

@@ -1,4 +1,4 @@
-"""Stacked clients against one after the other on one device, and the utilisation of the device.
+"""Compares stacked clients with one after the other on a device, and measures its utilisation.
 
     python -m experiments.benchmarks.device                  # a GPU if there is one
     python -m experiments.benchmarks.device --device cpu

@@ -82,7 +82,7 @@ def memory_of(cohort: int, clients: int) -> tuple[float, float]:
 
 
 def apart(cohort: int, clients: int) -> tuple[float, float]:
-    """Runs `memory_of` in a new process."""
+    """Returns the result of `memory_of`, called in a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(memory_of, cohort, clients).result()

@@ -44,7 +44,7 @@ STEPS = ("share keys", "mask a row", "unmask the sum")
 
 @dataclass(frozen=True)
 class Given:
-    """A graph of given degree, without regard to its security."""
+    """A graph of a given degree, whatever its security."""
 
     degree: int
 

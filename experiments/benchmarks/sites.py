@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.sites
 
-Ten sites hold 1,000 patients of ten rows each. A tenth of the patients train a network of 100,004
+Ten sites have 1,000 patients of ten rows each. A tenth of the patients train a network of 100,004
 parameters for two epochs in each round. Both ways run the same rounds in turn, in one process of
 one thread. The ratio of their processor times is the cost of encoding each patient's row and of the
 protocol between sites. Then memory is measured, each in a separate process, for growing numbers of
@@ -84,7 +84,7 @@ def memory_of(patients: int) -> tuple[float, float]:
 
 
 def apart(patients: int) -> tuple[float, float]:
-    """Runs `memory_of` in a new process."""
+    """Returns the result of `memory_of`, called in a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(memory_of, patients).result()

@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.workers
 
-Runs with one thread per process each, in turn; and that they end in the same model.
+Runs with one thread per process take turns, and must end in the same model.
 """
 
 from __future__ import annotations

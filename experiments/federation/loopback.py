@@ -34,7 +34,7 @@ class Loopback:
         return agreed
 
     def start(self) -> None:
-        """Starts everything, and returns when every site can be reached."""
+        """Starts all programs, and returns when every site can be reached."""
         self.engine.start_link()
         for name in NAMES:
             self.engine.register(name)

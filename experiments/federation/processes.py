@@ -116,7 +116,7 @@ class Programs:
             process.wait()
 
     def left(self) -> list[int]:
-        """Returns the processes that were started here, directly or indirectly, and still run."""
+        """Returns the ids of processes that were started here, directly or not, and still run."""
         wanted = f"{_MARK}={self.mark}".encode()
         return [pid for pid in _processes() if wanted in _environment(pid)]
 

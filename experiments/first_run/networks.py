@@ -1,9 +1,10 @@
 """Chosen learning rates and clips: `python -m experiments.first_run.networks [FAMILY …]`.
 
-Each family is trained with nothing set but rounds, cohort and ε. Without privacy, every learning
-rate that could be chosen is also trained with, which gives the tuned result. All results are
-appended to `networks.csv`; the exit code is 1 if a family without privacy gains less than 90 % of
-the tuned improvement over the baseline, or one of 500 clients at ε = 8 does not beat the baseline.
+Each family is trained with only rounds, cohort and ε set. Without privacy, it is also trained with
+every learning rate that could be chosen; the best of these runs is the tuned result. All results
+are appended to `networks.csv`; the exit code is 1 if a family without privacy gains less than 90 %
+of the tuned improvement over the baseline, or one of 500 clients at ε = 8 does not beat the
+baseline.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def share(of: list[Result]) -> float:
 
 
 def short(results: list[Result]) -> list[str]:
-    """Returns a sentence for each family that does less well than the study asks for."""
+    """Returns a sentence for each family whose result misses the study's target."""
     found = []
     for family in dict.fromkeys(result.family for result in results):
         of = [result for result in results if result.family == family]

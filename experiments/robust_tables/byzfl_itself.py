@@ -96,7 +96,7 @@ def example(folder: str, seed: int) -> Iterator[tuple[int, float]]:
 
 
 def _of_one(name: str) -> dict[str, Any]:
-    """Returns a part of ByzFL for one Byzantine worker."""
+    """Returns the configuration of a part of ByzFL for one Byzantine worker."""
     return {"name": name, "parameters": {"f": 1}}
 
 

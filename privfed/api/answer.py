@@ -1,4 +1,4 @@
-"""The result of a call: facts by name, as `--json` prints them, and the table shown to users."""
+"""The result of a call: facts by name, as `--json` prints them, and their table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # JSON output needs no tables
 
 
 def plain(value: Any) -> Any:
-    """Converts `value`, at any depth, to the types of a run file; other types are unchanged."""
+    """Converts `value` and its elements to the types of a run file; other types are unchanged."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list | range):
@@ -27,7 +27,7 @@ def plain(value: Any) -> Any:
 
 
 def as_path(value: Any, argument: str) -> Path:
-    """Returns a path given as an argument; a `Run`'s path is made relative if possible.
+    """Returns an argument as a path; that of a `Run` is made relative if possible.
 
     Args:
       value: a string or a path-like object.
@@ -59,7 +59,7 @@ class HasFacts(Protocol):
 
 
 class Answer(Mapping[str, Any]):
-    """Facts by name, as keys and attributes; displayed as the table of the command line.
+    """Facts by name, as keys and attributes; printed as the table of the command line.
 
     Other attributes are those of `result`.
 
@@ -78,7 +78,7 @@ class Answer(Mapping[str, Any]):
 
     @classmethod
     def of(cls, result: HasFacts, table: Callable[[Any], RenderableType]) -> Answer:
-        """Returns the facts of `result`, shown by `table`."""
+        """Returns the facts of `result` as an answer; `table` makes its table."""
         return cls(result.to_json(), lambda: table(result), result)
 
     def as_table(self) -> RenderableType:
@@ -133,14 +133,14 @@ def table_html(table: RenderableType) -> str:
 
 
 def _screen(**settings: Any) -> Console:
-    """A rich console without output."""
+    """Returns a console of the library rich that prints nothing."""
     from rich.console import Console
 
     return Console(file=io.StringIO(), width=_WIDTH, markup=False, force_jupyter=False, **settings)
 
 
 def in_kind_of(rows: Any, table: Mapping[str, np.ndarray]) -> Any:
-    """Converts `table` to the library of `rows`: pandas, or else Arrow."""
+    """Returns `table` as a table of the library of `rows`: pandas, or otherwise Arrow."""
     from privfed.data.tables.arrow import is_pandas, is_table
 
     if is_table(rows) and is_pandas(rows):

@@ -167,7 +167,7 @@ def _readable(rows: Any, source: DeclaredTable) -> Readable:
 
 
 def passed_on_resume(model: Any, population: Any, sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the objects passed for an existing run: classes or instances of parts, by kind.
+    """Returns the classes and instances of parts that were passed for an existing run, by kind.
 
     Args:
       model: the network, if one was passed.
@@ -220,7 +220,7 @@ def part_class(kind: str, passed: Any) -> type[Any]:
 
 
 def _of_population(population: Any) -> Raw:
-    """Returns the keys that the first argument of a call provides; refuses undeclared data."""
+    """Returns the keys of a run file from the first argument of a call; refuses undeclared data."""
     if population is None:
         return {}
     if isinstance(population, DeclaredPopulation):
@@ -233,7 +233,7 @@ def _of_population(population: Any) -> Raw:
 
 
 def _undeclared(population: Any) -> str:
-    """Explains that `population` must be declared, and names the call that declares it."""
+    """Returns the message that `population` must be declared, with the call that declares it."""
     what = (
         repr(str(population))
         if isinstance(population, str | Path)
@@ -287,7 +287,7 @@ def _assign_section(raw: Raw, name: str, section: Any) -> None:
 
 
 def _instead(argument: str) -> str:
-    """Names the arguments that may be meant; if there are none, the accepted names."""
+    """Returns a hint with the arguments that may be meant; if there are none, the accepted ones."""
     meant = keys_meant(argument)
     if not meant:
         return expected(argument, [*(name for name in SECTIONS if "." not in name), *_SHORT])
@@ -298,7 +298,7 @@ def _instead(argument: str) -> str:
 
 
 def _part(kind: str, named: Any) -> tuple[Any, dict[str, Any]]:
-    """Returns the name of a passed part in the configuration, and the part's own keys."""
+    """Returns the name or class by which the configuration states a passed part, and its keys."""
     if kind == "model" and isinstance(named, nn.Module):
         part = GivenModule.of(named)
         return part, {"layout": layout_digest(named), "code": code_digest(named)}
@@ -317,7 +317,7 @@ def part_named(part: type[Any]) -> Any:
 
 
 def function_named(kind: str, function: Callable[..., Any]) -> Any:
-    """Returns the importable name of a function, or else a part of this kind around it."""
+    """Returns the importable name of a function, or else a part of this `kind` that calls it."""
     return _place(function) or imported(ADAPTERS[kind], kind, kind).of(function)
 
 

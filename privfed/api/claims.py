@@ -1,4 +1,4 @@
-"""Claims from Python: their verification, and claims about runs of other frameworks."""
+"""Verifies claims, and states claims about runs of other frameworks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def verify(
     *,
     head: str | None = None,
 ) -> Answer:
-    """Verifies a claim, as `privfed verify` does: computes it again from its evidence.
+    """Computes a claim again from its evidence, and compares both, as `privfed verify` does.
 
     Args:
       claim: the claim's JSON file.
@@ -60,7 +60,7 @@ def import_claim(
 
 
 def claim_answer(claim: Claim, out: str | PathLike[str] | None) -> Answer:
-    """Returns the facts of `claim` with its digest, written to `out` if that is not None."""
+    """Returns the facts of `claim` with its digest; writes the claim to `out` if that is given."""
     from privfed.claims.document import document_of, write_document
     from privfed.claims.verified import claim_table
 

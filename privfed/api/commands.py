@@ -1,4 +1,4 @@
-"""The calls other than training: the counterparts of the other commands."""
+"""The calls other than training, which correspond to the other commands."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def export(path: str | PathLike[str], to: str | Path, adapters: bool = False) ->
 
 
 def opened(path: str | PathLike[str]) -> Run:
-    """Returns the run at `path` for one call; the answer names the path as it was given."""
+    """Returns the run at `path` for one call, whose answer names the path as it was given."""
     from privfed.api.run import Run
     from privfed.store.run_directory import RunDirectory
 
@@ -226,7 +226,7 @@ def _call(
 
 
 def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
-    """Runs private tuning; with `dry_run`, only computes its cost."""
+    """Executes private tuning, and returns its result; with `dry_run`, only its cost."""
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table
@@ -238,6 +238,6 @@ def _tuned(files: Files, grid: Grid, processes: int, dry_run: bool) -> Answer:
 
 
 def _rows(table: Path) -> list[dict[str, Any]]:
-    """Reads the rows of a table of results."""
+    """Returns the rows of a table of results, each by column."""
     with io.TextIOWrapper(regular.opened(table), "utf-8", newline="") as file:
         return [dict(row) for row in csv.DictReader(file)]

@@ -24,7 +24,7 @@ _LABEL, _CLIENT = "y", "client"
 
 
 class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
-    """The common part of both estimators."""
+    """The common base class of both estimators."""
 
     _labels = '["no", "yes"]'
     """An example of `labels`."""
@@ -60,7 +60,7 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
         self.progress = progress
 
     def _fitted(self, X: Any, y: Any) -> Self:
-        """Trains on the rows `X` `[n, d]` with labels `y` `[n]`; `_of_label` declares those."""
+        """Trains on the rows `X` `[n, d]` with labels `y` `[n]`, which `_of_label` declares."""
         if not self.simulation:
             self._refuse_undeclared()
         if not isinstance(self.keys or {}, Mapping):
@@ -103,7 +103,7 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _of_label(self, y: np.ndarray) -> tuple[Any, dict[str, Any]]:
-        """The column of the label, and the keys that declare it. Raises `Refused`."""
+        """Returns the column of the label, and the keys that declare it; may raise `Refused`."""
 
     def _predicted(self, X: Any) -> Any:
         """The table of predictions for the rows `X` `[n, d]`."""
@@ -127,7 +127,7 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
         return ["" if cell is None or cell != cell else str(cell) for cell in cells]
 
     def _valid(self, X: Any, **checks: Any) -> Any:
-        """The features as numbers, and the labels if there are some. Messages quote no cell."""
+        """Returns the features as numbers, with the labels if given. Messages quote no cell."""
         names = list(getattr(X, "columns", []))
         client = self.client if isinstance(self.client, str) else None
         features = self.bounds if isinstance(self.bounds, Mapping) else names
@@ -148,7 +148,7 @@ class _Federated(BaseEstimator, ABC):  # type: ignore[misc]
         )
 
     def _refuse_undeclared(self) -> None:
-        """Raises `Refused` if a public constant would have to be read from the rows."""
+        """Raises `Refused` if a constant that must be public is not declared."""
         examples = {"bounds": "(0, 1)", "labels": self._labels, "clients": "500"}
         missing = [name for name in examples if getattr(self, name) is None]
         if missing:
@@ -194,7 +194,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         or an array; None if each row is a client of its own.
       bounds: bounds (low, high) of every feature, a pair for each, or pairs by column, which
         select the columns that are features; public constants. Values beyond them are clipped.
-      labels: the values of the label; of a number to predict, its bounds (low, high).
+      labels: the values of the label; for a number to predict, its bounds (low, high).
       clients: the approximate number of clients, a public constant.
       epsilon: the privacy budget.
       delta: `privacy.delta`.
@@ -244,7 +244,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
 
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
-    """Predicts a number as `FederatedClassifier` does a class; `labels` are its bounds."""
+    """Predicts a number; like `FederatedClassifier`, but `labels` are the number's bounds."""
 
     _labels = "(0, 100)"
 

@@ -1,4 +1,4 @@
-"""Audits from Python: of a run's guarantee, and of a function that makes releases."""
+"""Audits a run's guarantee, or the claim of a function that makes releases."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def audited(
 
 @dataclass(frozen=True)
 class RunGuarantee:
-    """(epsilon, delta)-differential privacy for one `unit` under `relation`, by the run's ledger.
+    """The (epsilon, delta) guarantee that a run's ledger proves, for one `unit` under `relation`.
 
     If the run ended before its last planned round, this is the guarantee of all planned rounds.
     If rounds or evaluations were added after the run began, `sentence` states that no (ε, δ) is

@@ -1,4 +1,4 @@
-"""Data as a user passes them, a table or arrays, with their declaration."""
+"""Users' data, a table or arrays, with their declaration."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class Arrays(DeclaredPopulation):
 
 
 def _refuse_bounds(tokens: int, shape: Sequence[int], bounds: Sequence[float]) -> None:
-    """Raises `Refused` for bounds of token ids, and for a shape or bounds in addition to inputs."""
+    """Refuses bounds of token ids, and a shape or bounds in addition to inputs."""
     if tokens and bounds:
         raise Refused(
             f"bounds is {bounds!r}, but tokens= declares ids, which have no bounds; remove bounds="
@@ -203,7 +203,7 @@ def _shapes(keys: Mapping[str, Any]) -> array_table.ArrayShapes:
 
 
 def _source(rows: Any, test: Any, missing_words: Sequence[str]) -> dict[str, Any]:
-    """The keys of [data] for the location of the rows: a file, or an object."""
+    """Returns the keys of [data] that state where the rows are: in a file, or in an object."""
     if isinstance(rows, PathLike | str) != isinstance(test, PathLike | str) and test is not None:
         kinds = f"{type(rows).__name__} and {type(test).__name__}"
         raise Refused(f"rows and test are {kinds}; expected both as paths, or both as tables")
@@ -216,14 +216,14 @@ def _source(rows: Any, test: Any, missing_words: Sequence[str]) -> dict[str, Any
 
 
 def _span(days: Any) -> Any:
-    """The first and the last day of a date column, in the form of a run file."""
+    """Converts the first and the last day of a date column to the form of a run file."""
     if isinstance(days, tuple | list) and len(days) == 2:
         return {"first": str(days[0])[:10], "last": str(days[1])[:10]}
     return days
 
 
 def _loss(keys: Mapping[str, Any]) -> str:
-    """Chooses the loss for the declared label."""
+    """Returns the name of the loss for the declared label."""
     if isinstance(keys["label"], list):
         return "multi_label"
     if keys.get("label_bounds"):
@@ -242,10 +242,10 @@ _SAMPLE = "the sample"
 
 
 class Declaration:
-    """A declaration from a public sample: bounds, categories, label values; check each of them.
+    """A declaration inferred from a public sample; the user has to check each line.
 
-    `str` gives the corresponding run file, with a reason at each line. `table` applies it to a
-    table of the same form.
+    `str` returns the corresponding run file, with a reason on each line. `table` applies the
+    declaration to a table of the same form.
     """
 
     def __init__(self, declared: Declared, sample: Any, called: str) -> None:
@@ -259,7 +259,7 @@ class Declaration:
         return self._declared.section()
 
     def table(self, rows: Any, *, clients: int, test: Any = None, **changes: Any) -> Table:
-        """Applies this declaration to `rows`: see `privfed.Table`.
+        """Returns `rows` with this declaration: see `privfed.Table`.
 
         Args:
           rows: a table of the same form as the sample, with other clients.
@@ -294,7 +294,7 @@ class Declaration:
 
 
 def declare(sample: Any, *, label: str, client: str = "", site: str = "") -> Declaration:
-    """Reads the declaration of a table from a PUBLIC `sample` of the same form.
+    """Infers the declaration of a table from a PUBLIC `sample` of the same form.
 
     Args:
       sample: a table of a kind that `privfed.Table` accepts, or its path.

@@ -1,4 +1,4 @@
-"""Contexts of a run in Python: advice on resuming, progress, and temporary folders."""
+"""Contexts for a run in Python: advice on resuming, progress, and temporary folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from privfed.run.outcome import Observer
 
 @contextlib.contextmanager
 def resumable(path: Path, given: Collection[str] = (), lasting: bool = True) -> Iterator[None]:
-    """A context that adds advice to an interruption, and restores torch's number of threads.
+    """Returns a context that adds advice to an interruption, and restores torch's thread count.
 
     Args:
       path: the run directory.
@@ -54,7 +54,7 @@ def _resume_call(path: Path, given: Collection[str]) -> str:
 
 @contextlib.contextmanager
 def restored_threads() -> Iterator[None]:
-    """A context that restores torch's number of threads, which runs set (`run.threads`)."""
+    """Returns a context that restores torch's number of threads, which runs set."""
     import torch
 
     before = torch.get_num_threads()
@@ -65,13 +65,13 @@ def restored_threads() -> Iterator[None]:
 
 
 def is_shown(shown: bool | None) -> bool:
-    """Whether progress is shown; None: in notebooks and terminals only."""
+    """Whether progress is shown; if `shown` is None, only in notebooks and terminals."""
     return shown if shown is not None else in_notebook() or sys.stdout.isatty()
 
 
 @contextlib.contextmanager
 def watched(shown: bool | None) -> Iterator[list[Observer]]:
-    """A context with the observers that show a run; None: in notebooks and terminals."""
+    """Returns a context with the observers that show progress, if it is shown (`is_shown`)."""
     if not is_shown(shown):
         yield []
         return

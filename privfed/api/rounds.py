@@ -1,4 +1,4 @@
-"""A run one round at a time: `with privfed.start(…) as run: for round in run: …`."""
+"""Executes a run one round at a time: `with privfed.start(…) as run: for round in run: …`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Round:
     """A completed round, which was charged before its cohort was sampled.
 
-    All attributes are public, except `cohort`, `updates` and `simulation`, which exist only in a
-    simulation, and which no ε covers.
+    All attributes are public, except `cohort`, `updates` and `simulation`: these exist only in a
+    simulation, and no ε covers them.
     """
 
     def __init__(self, loop: Loop, now: Checkpoint) -> None:
@@ -105,7 +105,7 @@ class Round:
         return torch.cat([each for _, each in rows]) if rows else torch.empty(0, width)
 
     def _private_rows(self, name: str) -> list[tuple[Indices, Tensor]]:
-        """Returns the raw rows. Raises `Refused` unless the run is a simulation that has rows."""
+        """Returns unclipped rows. Raises `Refused` unless the run is a simulation that has rows."""
         if self._rows is None:
             raise Refused(
                 f"round.{name} is private, and no epsilon covers its value; to read it, use "
@@ -139,12 +139,12 @@ Opened = Callable[[], AbstractContextManager["Loop"]]
 class InProgress:
     """A run that can be executed: a context manager, and an iterable of its completed rounds.
 
-    Entering the context prepares the run; the first round of the iteration is the first charge.
-    Leaving the context, also after a `break`, saves the run and writes its summary. After an
-    exception the run stays as a crash leaves it: `privfed.load(path).start()` continues the run.
+    Entering the context prepares the run; the first charge is that of the first round iterated
+    over. Leaving the context, also after a `break`, saves the run and writes its summary. After an
+    exception the run is in the state after a crash: `privfed.load(path).start()` continues it.
 
     Args:
-      opened: opens the loop of the run; None if it was not started.
+      opened: returns a context with the run's loop; None if the run is only loaded.
     """
 
     def __init__(self, opened: Opened | None = None) -> None:
@@ -181,7 +181,7 @@ class InProgress:
             warnings.warn(warning, stacklevel=self._frames)
 
     def __iter__(self) -> Iterator[Round]:
-        """Runs each further round; yields it once it is complete."""
+        """Executes each further round, and yields it once it is complete."""
         if self._loop is None:
             raise Refused("the run is not open; iterate within: with privfed.start(…) as run")
         loop, rounds = self._loop, iter(self._loop)
@@ -205,7 +205,7 @@ class InProgress:
         on_evaluation: Callback | None,
         on_end: Callable[[Any], object] | None,
     ) -> Self:
-        """Runs all rounds, with these callbacks; returns the ended run.
+        """Executes all rounds, and calls the callbacks; returns the ended run.
 
         Raises `Refused` before the first charge for a callback that is no function.
         """
@@ -328,7 +328,7 @@ def _opened(
 
 
 def _refuse_no_observers(observers: Sequence[object]) -> None:
-    """Raises `Refused` for an object that is not an observer of rounds."""
+    """Raises `Refused` if one of `observers` is not an observer of rounds."""
     from privfed.run.watch.watcher import refuse_no_observer
 
     for observer in observers:

@@ -1,4 +1,4 @@
-"""A run as an object: its guarantee, model and records, and the operations on it."""
+"""A run as an object: its guarantee, model and records, and operations on these."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Run(InProgress):
     """A run, defined by its directory alone: another process can load the same run.
 
     `privfed.train` and `privfed.load` create it, and `privfed.start` one that is in progress
-    (`InProgress`). Its properties are read from the directory, and
-    the guarantee is recomputed from the ledger whenever the ledger has grown. Answers name the run
-    relative to the working directory, unless `keeps_name` is set.
+    (`InProgress`). Its properties are read from the directory, and the guarantee is recomputed from
+    the ledger whenever the ledger has grown. Answers state the run's path relative to the working
+    directory, unless `keeps_name` is set.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Run(InProgress):
 
     @property
     def _near(self) -> RunDirectory:
-        """The run directory, saved after the last round, with the path that tables show."""
+        """Saves the last round, and returns the run directory with the path that tables show."""
         self._save()
         if self._keeps_name:
             return self._directory
@@ -107,7 +107,7 @@ class Run(InProgress):
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The results of the run: its metrics next to the baseline, and the budget spent.
+        """The results of the run: its metrics, the baseline's, and the spent ε.
 
         Raises `Refused` if the run has not ended.
         """
@@ -120,9 +120,9 @@ class Run(InProgress):
     def model(self) -> nn.Module:
         """The trained network, on the CPU and in evaluation mode, with trainable weights.
 
-        The network's input is the preprocessed form of raw rows (`predict` and `export`
-        preprocess), or the network's own named inputs. A run that starts from these weights counts
-        this run's spending.
+        The network's input is preprocessed rows (`predict` and `export` preprocess raw rows), or
+        the network's own named inputs. A run that starts from these weights counts this run's
+        spending.
         """
         from privfed.models.adapters import merge_model
         from privfed.models.calling import with_user_calls
@@ -227,7 +227,7 @@ class Run(InProgress):
         return write_run_page(self._near, None if out is None else Path(out), simulation).path
 
     def claim(self, out: str | Path | None = None) -> Answer:
-        """States this run's guarantee as one document, which `privfed.verify` checks.
+        """Returns this run's guarantee as a claim: one document, which `privfed.verify` checks.
 
         Args:
           out: a file to write the claim to.
@@ -297,7 +297,7 @@ class Run(InProgress):
             raise Broken(public_text(error)) from None
 
     def __fspath__(self) -> str:
-        """Allows a run in place of its path: `privfed.audit([run, other])`."""
+        """Returns the path, so that a run can replace its path: `privfed.audit([run, other])`."""
         return str(self.path)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -322,5 +322,5 @@ class Run(InProgress):
 
 
 def _opened(path: str) -> Run:
-    """Opens the run at `path`, without objects that were passed."""
+    """Returns the run at `path`, without objects that were passed."""
     return Run(RunDirectory.open(Path(path)))

@@ -1,4 +1,4 @@
-"""Clients' texts as token ids, by a given tokenizer, with declared lengths and budgets."""
+"""Converts clients' texts to token ids by a given tokenizer, with declared lengths and budgets."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Texts(Arrays):
     Without labels, the model predicts each next token: a text becomes windows, which overlap by one
     token so that each token is predicted once. With labels, a text is one example, cut to its first
     tokens. Shorter examples are padded at their end; padding is masked, and never predicted.
-    Nothing about the texts is measured; so the tokenizer must not be made from private texts.
+    Nothing is derived from the texts; the tokenizer, too, must not be trained on private texts.
 
     Args:
       population: the name of each client -> a list of texts, or a pair (texts, labels); or a table
         with the columns `text`, `client` and `label`: pandas, Polars, Arrow, or a
         `datasets.Dataset`.
-      tokenizer: one of transformers or tokenizers, or a function from a text to its token ids.
+      tokenizer: a tokenizer of the library transformers or tokenizers, or a function from a text to
+        its token ids.
       window: number of tokens of an example.
       clients: the approximate number of clients, a public constant.
       vocabulary: size of the model's vocabulary (`model.config.vocab_size`), at least that of the
@@ -45,7 +46,7 @@ class Texts(Arrays):
 
     Raises:
       Refused: for data of another form, a vocabulary that is too small, and texts that the
-        tokenizer does not take.
+        tokenizer does not accept.
     """
 
     called = "the texts"
@@ -139,7 +140,7 @@ class Texts(Arrays):
         return inputs, labels[rows]
 
     def _inputs(self, texts: list[str], called: str) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Returns the inputs `[n, window]`, and the number `[n]` of each input's text."""
+        """Returns the inputs `[n, window]`, and the index `[n]` of each input's text."""
         windows, rows = [], []
         for row, tokens in enumerate(self._tokens(texts, called)):
             for window in self._windows(tokens):
@@ -152,7 +153,7 @@ class Texts(Arrays):
         return {_IDS: ids, _MASK: mask}, np.array(rows, dtype=np.int64)
 
     def _windows(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yields the examples of one text; none if the text has no token to predict, or to read."""
+        """Yields the examples of one text; none if the text has too few tokens."""
         if self._labelled:
             yield from [ids[: self._window]] if len(ids) else []
             return
@@ -219,7 +220,7 @@ def _of_table(rows: Any, text: str, client: str, label: str, words: bool) -> dic
 
 
 def _all_of(by_client: Mapping[str, Labelled]) -> Any:
-    """Returns the rows of a table without clients, as texts or a pair (texts, labels)."""
+    """Returns all rows of a table without a client column: texts, or a pair (texts, labels)."""
     texts, y = by_client.get("", ([], None))
     return texts if y is None else (texts, y)
 

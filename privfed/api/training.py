@@ -133,7 +133,7 @@ def _new_run(
     observers: Sequence[Observer],
     progress: bool | None,
 ) -> Run:
-    """Returns the run of `config`, to be entered by `with`; before that nothing is written."""
+    """Returns a new run of `config`, to be entered by `with`; nothing is written before that."""
     _refuse_other_processes(config)
     if temporary and out is not None:
         raise Refused("out and temporary are both given, but exclude each other; give only one")
@@ -186,7 +186,7 @@ def answer_of(checked: Check, by_command: bool = False) -> Answer:
 
     Args:
       checked: the check.
-      by_command: whether to use the command line's wording.
+      by_command: whether the answer names commands and flags, as on the command line.
     """
     from privfed.report.plan import plan_table
 
@@ -257,7 +257,7 @@ def _refuse_others(directory: RunDirectory, config: Config, passed: Mapping[str,
 
 
 def _refuse_other_processes(config: Config) -> None:
-    """Raises `Refused` if a run with objects would need other processes."""
+    """Raises `Refused` if a run with passed objects would be executed in several processes."""
     from privfed.run.process_group import under_torchrun
 
     if under_torchrun():

@@ -1,4 +1,4 @@
-"""Results of commands: decorators that turn exceptions into a message and an exit code."""
+"""Decorators of commands, which convert exceptions to a message and an exit code."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def print_answer(answer: Answer, as_json: bool, code: int = 0) -> int:
 def answers_errors(command: Callable[..., int]) -> Callable[..., None]:
     """Decorates a command that reads no private data.
 
-    An exception becomes a message, which may quote data, and an exit code.
+    An exception is converted to a message, which may quote data, and an exit code.
     """
     return _answering(command, lambda arguments: True)
 
@@ -112,7 +112,7 @@ def _answering(
 ) -> Callable[..., None]:
     """Returns `command` so that it ends the process with an exit code.
 
-    `quotes` returns, for the keyword arguments, whether messages quote data (None: never).
+    `quotes` maps the command's keyword arguments to whether messages quote data (None: never).
     """
 
     @functools.wraps(command)

@@ -241,7 +241,7 @@ def _report(
     table: Callable[[], RenderableType],
     as_json: bool,
 ) -> int:
-    """Writes the result of an attack on updates into `folder`, and prints it."""
+    """Writes an attack's result into `folder`, and prints it; returns the exit code."""
     from privfed.api.answer import Answer
     from privfed.store.folders import write_private
 

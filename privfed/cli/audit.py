@@ -27,7 +27,7 @@ from privfed.core.failures import BROKEN, REFUTED, report_failure
 
 
 def _refuse_claim_alone(claim: Mapping[str, Any]) -> None:
-    """Raises `Refused` if an option of a claim is given (not None), but no --function."""
+    """Raises `Refused` if an option of a claim is given (is not None) without --function."""
     given = [f"--{name.replace('_', '-')}" for name, value in claim.items() if value is not None]
     if given:
         raise Refused(
@@ -156,7 +156,7 @@ def audit_command(
 
 
 def _refuse_combination(tested: str, *others: object) -> None:
-    """Raises `Refused` if any of `others` is given; `tested` names the option and its verb."""
+    """Raises `Refused` if any of `others` is also given; the message begins with `tested`."""
     if any(others):
         raise Refused(f"{tested} tested without a run directory; leave out the other arguments")
 
@@ -168,7 +168,7 @@ def _audit(
     plot: Path | None,
     as_json: bool,
 ) -> int:
-    """Prints the spending of one run, or of several together.
+    """Prints the spending of one run, or of several together; returns the exit code.
 
     The curves of a single run are drawn into the file `plot`, if given.
     """

@@ -18,7 +18,7 @@ from privfed.plan.calibration.question import CalibrationQuestion
 
 
 class _Calibrate(click.Command):
-    """A command that suggests a flag if the run file's key of the same meaning is given."""
+    """A command that suggests a flag if the user gave a run file's key of the same meaning."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -83,7 +83,7 @@ def calibrate_command(as_json: bool, advise: bool, promises: str | None, **flags
 
 
 def _advise(flags: dict[str, Any], promises: str | None, as_json: bool) -> int:
-    """Prints the noise that each sampler and mechanism needs, the smallest first."""
+    """Prints the noise that each sampler and mechanism needs, the smallest first; returns 0."""
     from privfed.api.answer import Answer
     from privfed.plan.calibration.advice_question import advice_question, advise
     from privfed.report.calibration import advice_report

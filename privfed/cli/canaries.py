@@ -1,4 +1,4 @@
-"""The commands that test pipelines other than privfed's: `privfed canary new` and `judge`."""
+"""The commands that test other pipelines than privfed's: `privfed canary new` and `judge`."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def judge_command(
 def _claim_at_points(
     epsilons: Sequence[float], deltas: Sequence[float], gaussian: bool
 ) -> PipelineClaim:
-    """Returns the claim at the stated points. Raises `Refused` for points that do not fit."""
+    """Returns the claim at the points (ε, δ). Raises `Refused` if their numbers do not match."""
     if len(epsilons) != len(deltas) or not epsilons:
         raise Refused(
             f"--claimed-epsilon is given {len(epsilons)} times and --delta {len(deltas)} times, "

@@ -62,7 +62,7 @@ def declare_command(
 
 
 def _of_statistics(described: Path, label: str) -> str:
-    """Returns the run file for the statistics that the file or run folder `described` holds."""
+    """Returns the run file for the released statistics in the file or run folder `described`."""
     from privfed.analytics.declaration import declare_described
     from privfed.analytics.statistics_file import read_statistics
 
@@ -158,7 +158,7 @@ def _places(out: Path | None) -> tuple[Path, Path | None]:
 
 
 def _refuse_more() -> None:
-    """Raises `Refused` if options of a new release are given with a folder to read again."""
+    """Raises `Refused` if options of a new release are given with the folder of an earlier one."""
     context = click.get_current_context()
     given = {
         name

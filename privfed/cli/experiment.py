@@ -97,7 +97,10 @@ def experiment_command(
 def _tune(
     screen: Console, files: Files, grid: Grid, processes: int, dry_run: bool, as_json: bool
 ) -> int:
-    """Chooses a run privately, or prints the cost; the number of candidates is never shown."""
+    """Tunes privately, or prints only the cost; returns the exit code.
+
+    The number of candidates is never shown.
+    """
     from privfed.grid.private_tuning import tune
     from privfed.grid.tuning_proposal import propose
     from privfed.report.grid import proposal_table, tuned_table
@@ -117,7 +120,7 @@ def _tune(
 def _look_ahead(
     screen: Console, files: Files, grid: Grid, processes: int, retry: bool, as_json: bool
 ) -> int:
-    """Prints the cells, their joint guarantee, and the estimated time."""
+    """Prints the planned cells, their joint guarantee, and the estimated time; returns 0."""
     from privfed.grid.cells import cells
     from privfed.grid.planned_guarantee import estimate, outlook
     from privfed.report.grid import cells_table, excluded_table, outlook_table
@@ -135,7 +138,7 @@ def _look_ahead(
 def _run(
     screen: Console, files: Files, grid: Grid, processes: int, retry: bool, as_json: bool
 ) -> int:
-    """Runs the remaining cells of the grid, draws its figures, and prints its state."""
+    """Runs the remaining cells, draws the figures, and prints the state; returns the exit code."""
     from privfed.grid.engine import run_grid
     from privfed.grid.results import DONE, FAILED
     from privfed.report.grid import ExperimentProgress, experiment_table
@@ -163,7 +166,7 @@ def _run(
 
 
 def _redraw(screen: Console, files: Files, grid: Grid) -> int:
-    """Draws the figures from the tables that an earlier call wrote."""
+    """Draws the figures from the tables that an earlier call wrote; returns the exit code."""
     if not grid.figure:
         screen.print(f"{files.grid} has no [[figure]] to draw")
     _draw(screen, files, grid)

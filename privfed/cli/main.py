@@ -1,4 +1,4 @@
-"""The command line. Heavy imports are deferred until a command runs."""
+"""The command line. Slow imports are deferred until a command is executed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CommandLine(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Runs a command, as `click.Group.main` does; in `standalone_mode`, ends the process."""
+        """Executes a command like `click.Group.main`; in `standalone_mode`, ends the process."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         words = sys.argv[1:] if args is None else list(args)
@@ -69,7 +69,7 @@ class CommandLine(click.Group):
 
 
 def _report_misuse(error: click.ClickException) -> int:
-    """Reports wrong usage as click does, and as JSON if that was requested."""
+    """Reports wrong usage as click does, and as JSON if requested; returns the exit code."""
     if isinstance(error, click.NoSuchOption) and error.ctx:
         error = _with_key(error, error.ctx.command)
     usage = io.StringIO()

@@ -39,7 +39,7 @@ def site() -> None:
 @click.option("--name", required=True, help="The site's name in the federation.")
 @answers_errors
 def init_command(directory: Path, name: str) -> int:
-    """Create a site's folder: a new secret key, a policy to read, and no receipts yet."""
+    """Create a site's folder: a new secret key, a policy to read, and a data file to fill in."""
     from privfed.deploy.files.site_folder import SiteFolder
 
     folder = SiteFolder(directory)

@@ -81,7 +81,7 @@ def _outcome(
     workers: int | None,
     screen: Any,
 ) -> Outcome | None:
-    """Trains or resumes the run in `directory`; returns None on ranks that follow rank 0."""
+    """Trains or resumes the run in `directory`; returns its outcome, or None on ranks above 0."""
     from privfed.config.reading import load
     from privfed.report.progress import progress
     from privfed.run.process_group import follow, joined, refuse_ranks
@@ -112,7 +112,7 @@ def _changed(run_file: Path | None, overrides: tuple[str, ...], stored: Config) 
 
 
 def _refuse_taken(out: Path) -> None:
-    """Raises `Refused` if `out` holds another run.
+    """Raises `Refused` if `out` contains another run.
 
     This is checked before training, so that no later message proposes to resume that run.
     """
@@ -124,7 +124,7 @@ def _refuse_taken(out: Path) -> None:
 
 
 def resume_hint(directory: Path) -> str:
-    """Returns a message on the files of an interrupted run, and the command to resume it."""
+    """Returns a message about an interrupted run's files, with the command that resumes it."""
     if (directory / "ledger.jsonl").exists():
         command = resume_command(directory).strip("`")
         return f"all releases are kept{_ledger_head(directory)}. Resume by: {command}"
@@ -132,7 +132,7 @@ def resume_hint(directory: Path) -> str:
 
 
 def _ledger_head(directory: Path) -> str:
-    """States the ledger's head, which reveals a later truncation; "" if it cannot be read."""
+    """Returns a text with the ledger's head, which reveals a later truncation; "" if unreadable."""
     from accounting.ledger import Ledger
 
     try:

@@ -103,7 +103,7 @@ def evaluate_command(
 
 
 def _personal(directory: Path, epochs: int) -> Answer:
-    """Evaluates personal models: fine-tuned for `epochs`, or (0) those that clients keep."""
+    """Evaluates personal models: fine-tuned for `epochs`; if 0, those that clients keep."""
     from privfed.api.answer import Answer
     from privfed.report.trained_model import personal_table
     from privfed.trained.kept_models import score_kept_models
@@ -121,7 +121,7 @@ def _by_clients(
     out: Path | None,
     as_json: bool,
 ) -> int:
-    """Lets clients evaluate the model: clients of the run, or of other data in a new run."""
+    """Lets clients of the run, or of other data in a new run, evaluate; returns the exit code."""
     from privfed.api.answer import Answer
     from privfed.api.commands import opened
     from privfed.config.overrides import evaluation_keys
@@ -202,7 +202,9 @@ def export_command(directory: Path, to: Path, adapters: bool, as_json: bool) -> 
 
 
 def _to_standard_output(content: bytes) -> None:
-    """Prints `content`; stays silent if the output pipe is closed (`privfed predict … | head`).
+    """Prints `content`; ignores that the output pipe is closed (`privfed predict …
+
+    head`).
 
     On a terminal, control characters in names are escaped; a file gets the content as it is.
     """

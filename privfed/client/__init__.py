@@ -1,1 +1,1 @@
-"""Client-side training: local objectives, the trainer of stacked clients, and Byzantine clients."""
+"""Client-side training: local objectives, trainers, client states, and Byzantine clients."""

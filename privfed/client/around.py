@@ -15,8 +15,8 @@ from privfed.core.deferred import Tensor
 class Around(Objective):
     """An objective that wraps another, `inner`, and delegates every hook that it does not override.
 
-    Declarations are delegated, too. Hooks of `inner` receive only its part of the client states
-    (`inner_state`).
+    Properties and constants are delegated, too. Hooks of `inner` receive only the part of the
+    client states that belongs to `inner` (`inner_state`).
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

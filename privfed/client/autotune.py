@@ -268,7 +268,7 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
 def training(
     trainer: LocalTrainer, way: Way, population: Federation, epochs: int = 1
 ) -> Callable[[], Tensor]:
-    """Returns a function that trains all clients of `population` in round 1: `[c, m]`."""
+    """Returns a function that trains all clients of `population` in round 1 and returns rows."""
     candidate = replace(trainer, federation=population, way=way, epochs=epochs)
     ids = np.arange(population.clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)
@@ -295,8 +295,8 @@ def first_broadcast(trainer: LocalTrainer) -> Broadcast:
 def _synthetic_population(trainer: LocalTrainer, clients: int, size: int) -> Federation:
     """Returns `clients` synthetic clients with `size` examples each, shaped like real ones.
 
-    Values are random, because pooling takes half the time for equal numbers. All clients have the
-    same examples, because drawing many large images takes long.
+    Features are random, because pooling layers take only half the time if all numbers are equal.
+    All clients have the same examples, because generating many large images takes long.
     """
     real = trainer.federation.examples
     x, y = (part.repeat(clients, *(1 for _ in part.shape[1:])) for part in real.synthetic(size))

@@ -1,4 +1,4 @@
-"""Minibatches of each client at each local step of E epochs.
+"""Plans each client's minibatch at each local step of E epochs.
 
 Every epoch is a fresh permutation of the client's own examples, cut into batches of B. The last
 batch of an epoch may be smaller. A client with fewer than B examples has one batch per epoch.
@@ -48,10 +48,10 @@ def read_ahead(pieces: Iterable[P], read: Callable[[P], R]) -> Iterator[tuple[P,
 
 
 def in_memory(federation: Federation, ids: Indices) -> Federation:
-    """Copies clients `ids` `[c]` and their examples into memory, renumbered from 0.
+    """Returns a population of clients `ids` `[c]` only, renumbered from 0, with examples in memory.
 
     Features are clipped and scaled. The store is never empty: if no client has an example, it
-    contains a synthetic one that belongs to no client.
+    contains a synthetic example of no client.
     """
     offsets = np.concatenate([[0], np.cumsum(federation.sizes(ids))]).astype(np.int64)
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -78,7 +78,7 @@ def in_memory(federation: Federation, ids: Indices) -> Federation:
 def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
     """Returns a population with clients `ids` `[c]` in memory, and their indices `[c]` in it.
 
-    Returns `federation` itself if these clients have more examples than are held at once.
+    Returns `federation` itself if the examples of these clients are too many to load at once.
     """
     numbers = int(federation.sizes(ids).sum()) * math.prod(federation.examples.x.shape[1:])
     if numbers > MOST_AHEAD:
@@ -114,7 +114,7 @@ class Course:
         state: Tensor | None,
         measured: Tensor | None = None,
     ) -> Course:
-        """Initialises `clients` clients before their first step, as `objective` defines it."""
+        """Returns the training of `clients` clients before their first step."""
         origin = objective.origin(broadcast, state, measured).expand(clients, -1)
         carried = objective.carry(broadcast, state)
         if carried is not None:
@@ -122,7 +122,7 @@ class Course:
         return cls(origin, origin.clone(), state, carried)
 
     def of(self, clients: slice) -> Course:
-        """Returns a view of some of the clients, which shares their models and carried vectors."""
+        """Returns a view of the clients in a slice, whose models and carried vectors it shares."""
         state = None if self.state is None else self.state[clients]
         carried = None if self.carried is None else self.carried[clients]
         counts = None if self.counts is None else self.counts[clients]
@@ -182,9 +182,9 @@ class Batches:
     epochs: Indices
 
     def training(self) -> list[tuple[int, bool]]:
-        """For each step, the clients to train and whether all of them are active.
+        """For each step, a number n of clients, and whether all clients below n have a batch.
 
-        The first number n means clients 0 to n - 1, of which the last is active. All are active if
+        Client n - 1 is the last that has a batch at this step. All clients below n have one if
         clients are in descending order of their number of steps.
         """
         going = self.steps[:, None] > np.arange(self.rows.shape[1])

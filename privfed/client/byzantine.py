@@ -1,4 +1,4 @@
-"""Byzantine clients of a simulation: their selection, and the messages they send instead.
+"""Byzantine clients of a simulation: their selection, and the messages that replace honest ones.
 
 An attack sees only what its threat model states (`attacks.types.View`). The Byzantine clients are a
 fraction of the population, drawn once or in each round by public random numbers, independently of
@@ -35,13 +35,14 @@ from privfed.privacy.mechanism import BoundedRows
 
 @dataclass(frozen=True)
 class FalseClaims:
-    """False statements by attackers; by default they replace messages, and report true numbers.
+    """False statements by attackers. By default only their messages of training are false.
 
     Attributes:
       everything: whether the attack replaces all messages of training, not only model updates.
       weight: factor by which attackers overstate their number of examples.
       most: largest number of examples that the server admits as a weight.
-      within: bit about their norms that attackers report for adaptive clipping; None: the true bit.
+      within: the bit that attackers report for adaptive clipping, about the norm of their row;
+        None: the true bit.
     """
 
     everything: bool = True
@@ -50,7 +51,7 @@ class FalseClaims:
     within: bool | None = None
 
     def claimed(self, weights: Tensor, byzantine: Tensor) -> Tensor:
-        """Replaces `weights` `[c]` of `byzantine` clients by overstated ones, at most `most`."""
+        """Returns `weights` `[c]`; those of `byzantine` clients are overstated, up to `most`."""
         claimed = (weights * self.weight).clamp(max=self.most)
         return torch.where(byzantine, claimed, weights)
 
@@ -100,9 +101,9 @@ class Attackers:
     def chosen(self, round: int) -> Mask:
         """Mask `[N]` of the clients selected as Byzantine in `round`, also outside of `period`.
 
-        If the number of clients is `declared`, the integer nearest to `fraction` of it is selected.
-        Otherwise each client is an independent Bernoulli(`fraction`) draw, which does not depend on
-        the other clients.
+        If the number of clients is `declared`, `fraction` of that number are selected, rounded to
+        an integer. Otherwise each client is an independent Bernoulli(`fraction`) draw, which does
+        not depend on the other clients.
         """
         drawn = round if self.afresh else 0
         if drawn not in self._chosen:
@@ -182,16 +183,17 @@ class Attackers:
     def lengthened(
         self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Scales the bounded rows of `byzantine` clients back to the norms of their unbounded rows.
+        """Returns `bounded` with rows of `byzantine` clients scaled to the norms before the bound.
 
-        A bound shortens rows, rotates them or appends to them, so the result is the message of a
-        client that does not apply the bound.
+        The mechanism's bound shortens rows, and may also rotate or extend them; the result is the
+        row of a client that skips only the shortening.
 
         Args:
           byzantine: mask of the Byzantine clients, shape [c].
           bounded: bounded rows of all clients.
           free: their rows before the bound, shape [c, m].
-          bare: whether Byzantine clients also omit their noise, and send the rows of `free`.
+          bare: whether Byzantine clients send the rows of `free` instead, without the noise that
+            clients add.
         """
         if not self.unbounded or not byzantine.any():
             return bounded
@@ -281,7 +283,7 @@ def _memory_of(task: str) -> str:
 
 
 def _parted(state: State, task: str) -> tuple[State, State]:
-    """Splits the attackers' memory into the entries of other tasks and those of `task`."""
+    """Returns the entries of the attackers' memory about other tasks, and those about `task`."""
     start = _memory_of(task)
     others: dict[str, Tensor] = {}
     remembered: dict[str, Tensor] = {}

@@ -54,12 +54,12 @@ STATES_FILE = "settled.f32"
 class ClientStates:
     """`[k]` float32 values per client in a memory-mapped file, and a journal of later rounds.
 
-    The file `settled.f32` `[clients, 1 + k]` holds the states at the last checkpoint; the first
-    column is 1 if the client has a state. The states of each later round are in a separate
-    file, which is durable before the round's release: after a resume, no release is without its
-    states. Memory does not grow with the number of clients or the cohort.
+    The file `settled.f32` `[clients, 1 + k]` contains the states at the last checkpoint; the first
+    column is 1 if the client has a state. The states of each later round are in a separate file,
+    which is durable before the round's release: after a resume, no release is without its states.
+    Memory does not grow with the number of clients or the cohort.
 
-    `folded.txt` holds the last round that was merged into `settled.f32`. After a power cut, files
+    `folded.txt` states the last round that was merged into `settled.f32`. After a power cut, files
     that were removed may reappear; those of merged rounds are then ignored.
     """
 
@@ -74,7 +74,8 @@ class ClientStates:
           checkpoint: round of the last checkpoint.
 
         Raises:
-          Broken: if the file is missing, or of another size or run, or a later round is damaged.
+          Broken: if the file is missing, or of another size or run, or the file of a later round is
+            damaged.
           Refused: if the file system has too little space.
         """
         self._folder, self._clients = folder, clients
@@ -201,7 +202,7 @@ class ClientStates:
         self._where = self._where | {client: (path, place) for place, client in enumerate(clients)}
 
     def _read(self, path: Path) -> NDArray[Any]:
-        """Memory-maps a round's records. Raises `Broken` if they are incomplete."""
+        """Returns a round's records, memory-mapped. Raises `Broken` if they are incomplete."""
         size = path.stat().st_size if path.is_file() else -1
         if size == 0:
             return np.empty(0, self._record)

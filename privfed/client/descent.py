@@ -1,4 +1,4 @@
-"""The loss that a client minimises in its local steps, and its descent direction."""
+"""The loss that a client minimises in its local steps, and the direction of each step."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class LocalLoss(Part):
 
 @dataclass(frozen=True)
 class LocalStep:
-    """A step of c clients, before it is taken.
+    """The inputs of the next local step of c clients.
 
     A step moves a model by `-lr` times its direction.
 
@@ -117,11 +117,11 @@ class LocalStep:
 
 
 class Correction(Part):
-    """A client's descent: its origin, the vectors carried between steps, and its directions.
+    """A client's local steps: their origin, the vectors carried between them, and their directions.
 
     Hooks process c clients at once. Their arguments are `broadcast`, released values by name; w
-    `[c, d]`, the models; `state` `[c, k]`, which clients keep between rounds, or None; and
-    `carried` `[c, j]`, which they keep between the steps of one round, or None.
+    `[c, d]`, the models; `state` `[c, k]`, the values that clients keep between rounds, or None;
+    and `carried` `[c, j]`, the vectors that they keep between the steps of one round, or None.
     """
 
     anchored: ClassVar[Anchor] = ""
@@ -150,10 +150,11 @@ class Correction(Part):
         return broadcast["params"]
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:
-        """Returns the direction `[c, d]` of a step, and the new carried vectors, not in place.
+        """Returns the direction `[c, d]` of a step, and the new carried vectors as new tensors.
 
-        An objective can train only a part of the model by directions of 0, in some epochs by
-        `step.epoch`. Values returned for clients with an empty batch are ignored.
+        A direction of 0 leaves a parameter unchanged: an objective may so train a part of the
+        model, or train it only in some epochs (`step.epoch`). Values returned for clients with an
+        empty batch are ignored.
 
         Args:
           step: the step, with models, gradients, states and counts.

@@ -1,6 +1,6 @@
-"""Number of clients that fit in the memory of a device, decided before any privacy is charged.
+"""Measures how many clients fit in the memory of a device, before any privacy is charged.
 
-A round that runs out of GPU memory is already charged. The memory per client is therefore measured
+A round that runs out of GPU memory was already charged. The memory per client is therefore measured
 at start-up, on synthetic clients, and chunks stay within the free memory, less a margin.
 """
 

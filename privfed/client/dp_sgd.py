@@ -1,4 +1,4 @@
-"""Example-level privacy inside local training: DP-SGD in each silo."""
+"""Example-level privacy in local training: DP-SGD in each silo."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ExamplePrivacy(ClientMechanism, Protocol):
 
 
 def protects_examples(mechanism: ClientMechanism) -> TypeGuard[ExamplePrivacy]:
-    """Whether silos protect each of their examples."""
+    """Whether `mechanism` protects each example of a silo."""
     return mechanism.private
 
 
@@ -89,9 +89,10 @@ class DpSgd(Part):
 
     *Trust*: the silo, which samples examples and noise.
 
-    *Arithmetic*: sums and noise are exact on a grid, as for central noise (for up to 2^22 z sampled
-    examples). An example's gradient is computed in a batch with others, by kernels whose float32
-    rounding may depend on those (relative error about 1e-7); the proof assumes exact gradients.
+    *Arithmetic*: sums and noise are exact on a grid, as under central noise (for up to 2^22 z
+    sampled examples). An example's gradient is computed in a batch with others, by kernels whose
+    float32 rounding may depend on those (relative error about 1e-7); the proof assumes exact
+    gradients.
 
     *Source*: Abadi et al. 2016, Algorithm 1; in silos: Malekmohammadi et al. 2024; gradients of
     single examples by Opacus (Yousefpour et al. 2021).

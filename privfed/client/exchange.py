@@ -1,4 +1,4 @@
-"""Exchanges with the cohort, the chunks of their answers, and executors."""
+"""The interfaces of exchanges with the cohort: requests, answers in chunks, and executors."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Broadcast = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request to the cohort, and the layout of each client's answer.
+    """A request to the cohort, and the layout of each client's answer.
 
     Attributes:
       task: "gradient" (the loss's gradient at the broadcast model), "train" (local training),
-        "project" (the first message of a two-message update, which leaves client states unchanged)
+        "project" (the first message of a two-message update, which leaves client states unchanged),
         "measure" (client-side evaluation) or "terms" (the next terms that a rule sums, from the
         rows just trained).
       broadcast: Released values by name.
@@ -47,7 +47,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of the cohort: `ids` `[c]`, their `rows` `[c, m]` and aggregation `weights` `[c]`."""
+    """Answers of c clients: their `ids` `[c]`, `rows` `[c, m]` and aggregation `weights` `[c]`."""
 
     ids: NDArray[np.int64]
     rows: Tensor
@@ -88,7 +88,7 @@ class Executor(Protocol):
     """Sends requests to the cohort: in this process, or across ranks."""
 
     def answering(self, cohort: Cohort) -> Cohort:
-        """The available clients of `cohort`, by random numbers independent of the data."""
+        """The cohort without dropouts, which random numbers independent of the data determine."""
 
     def chunks(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
         """Yields the cohort's answers in chunks; nothing for an empty cohort.

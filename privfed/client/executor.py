@@ -1,4 +1,4 @@
-"""The cohort in this process, trained in chunks: memory does not grow with the cohort."""
+"""Trains a cohort in this process, in chunks, so that memory does not grow with the cohort."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class LocalExecutor:
         refuse_miscounted(self.ranks, times)
 
     def _answers(self, exchange: Exchange, cohort: Cohort) -> Iterator[Chunk]:
-        """This rank's part of the cohort's answers."""
+        """Yields the cohort's answers that this rank computes."""
         if exchange.task == "measure" and self.measures:
             yield from self._measured(exchange, cohort, self.measures)
             return
@@ -97,7 +97,7 @@ class LocalExecutor:
     def _measured(
         self, exchange: Exchange, cohort: Cohort, measures: ClientMeasures
     ) -> Iterator[Chunk]:
-        """The cohort's rows of measures; all clients have equal weight."""
+        """Yields the cohort's rows of measures; all clients have equal weight."""
         for ids in self._chunks_of(cohort.clients, f"{cohort.round}/{exchange.task}"):
             models = exchange.broadcast["params"]
             if measures.personal:
@@ -115,7 +115,7 @@ class LocalExecutor:
         return objective.personal(broadcast, states, None)
 
     def _parted(self, cohort: Cohort) -> tuple[Indices, Indices]:
-        """Divides clients into those with unchanged examples and those with poisoned ones."""
+        """Returns the clients with unchanged examples, and those with poisoned examples."""
         ids = self.by_work(cohort.clients)
         if self.attackers is None or self.poisoned is None:
             return ids, ids[:0]
@@ -125,7 +125,7 @@ class LocalExecutor:
     def _chunks(
         self, exchange: Exchange, cohort: Cohort, trainer: LocalTrainer, ids: Indices
     ) -> Iterator[Chunk]:
-        """Answers of clients `ids` with the examples of `trainer`."""
+        """Yields the answers of clients `ids`, who train on the examples of `trainer`."""
         chunks = self._chunks_of(ids, f"{cohort.round}/{exchange.task}")
         for chunk, (federation, mine) in self._with_examples(trainer.federation, chunks):
             holding = replace(trainer, federation=federation)
@@ -139,7 +139,7 @@ class LocalExecutor:
         ids: Indices,
         round: int,
     ) -> Iterator[Chunk]:
-        """Yields the answer of the clients; if memory does not suffice, of one half after another.
+        """Yields the clients' answer, or their answers in two halves if memory does not suffice.
 
         The round is already charged, so it should not fail. A row does not depend on the other
         clients of a chunk, and a failed attempt changes nothing. Silos are excepted: they are
@@ -181,7 +181,7 @@ class LocalExecutor:
     def _with_examples(
         self, federation: Federation, chunks: Iterator[Indices]
     ) -> Iterator[tuple[Indices, tuple[Federation, Indices]]]:
-        """Yields each of `chunks` with a population that holds it, and the clients' indices in it.
+        """Yields each of `chunks`, a population that contains it, and the clients' indices there.
 
         Examples in files are read ahead if clients train two epochs or more; with one epoch this is
         not faster. Silos that protect examples sample them after they are charged.
@@ -192,7 +192,7 @@ class LocalExecutor:
         return read_ahead(chunks, partial(as_read, federation))
 
     def _chunks_of(self, ids: Indices, task: str) -> Iterator[Indices]:
-        """This rank's chunks of clients `ids`, most work first."""
+        """Yields this rank's chunks of clients `ids`, those with most work first."""
         if not self.unordered:
             ids = ids[
                 self.ranks.rank :: self.ranks.count
@@ -248,7 +248,7 @@ class LocalExecutor:
         return trainer.train(np.zeros(1, dtype=np.int64), exchange.broadcast, None, keys)[0][0]
 
     def work(self, round: int, ids: Indices) -> tuple[Indices, Indices]:
-        """Number of local steps `[c]` and of processed examples `[c]` of clients `ids` in `round`.
+        """Numbers of local steps `[c]` and processed examples `[c]` of clients `ids` in `round`.
 
         A gradient over all examples counts as one epoch, and the second gradient of each step as
         another step.
@@ -278,7 +278,7 @@ class LocalExecutor:
         return np.where(bernoulli(words[:, 0], self.stragglers), fewer, most)
 
     def by_work(self, ids: Indices) -> Indices:
-        """Sorts clients `ids` by their number of local steps, most first."""
+        """Returns clients `ids`, sorted by their number of local steps, most first."""
         if self.silos:  # their numbers of steps are equal, and their sizes private
             return ids
         work = self.trainer.steps(self.trainer.federation.sizes(ids), 1)

@@ -2,10 +2,10 @@
 
 A client's training begins at `origin` with the vectors of `carry`. Each step moves against the
 direction of `along`, which also updates the carried vectors. `message` computes a row from the
-final model and the carried vectors. Most methods add a vector to the local gradient (a drift
-correction): they override only `direction`, a simpler form of `along`, and the values that are
-broadcast or remembered. Others change the loss (`losses`). All tensors are stacked over the clients
-of a chunk.
+final model and the carried vectors. Most objectives of the literature add a vector to the local
+gradient (a drift correction): they override only `direction`, a simpler form of `along`, and the
+values that are broadcast or remembered. Others change the loss (`losses`). All tensors are stacked
+over the clients of a chunk.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Cohorts:
 
 
 class Message(Part):
-    """A client's message and state, and the server-side aggregation of the released sum."""
+    """A client's message and state, and the server's update from the released aggregate."""
 
     unproven: ClassVar[str] = ""
     """The reason for refusal under privacy; empty if the privacy of messages is proved."""
@@ -109,7 +109,7 @@ class Message(Part):
 
     @property
     def keeps(self) -> int:
-        """Number of `[d]` state vectors each client keeps between rounds (scalars not counted).
+        """Number of state vectors `[d]` that each client keeps between rounds, without scalars.
 
         If it is above 0, clients have to return.
         """
@@ -117,7 +117,7 @@ class Message(Part):
 
     @property
     def exchanges(self) -> int:
-        """Number of exchanges up to and including training; it is fixed, as the event requires."""
+        """Number of exchanges up to and including training, a constant that the event states."""
         return 1
 
     @property
@@ -127,14 +127,14 @@ class Message(Part):
 
     @property
     def broadcasts(self) -> int:
-        """Number of vectors `[d]` sent to each client with the request to train."""
+        """Number of vectors `[d]` that each client receives with the request to train."""
         return 1
 
     @property
     def grouping(self) -> Grouping | None:
         """The rule of clients' groups, if `message` reads them (`Work.groups`).
 
-        A client's group depends on its own rows only, and affects only its clipped message.
+        A client's group depends on its own examples only, and affects only its clipped message.
         """
         return None
 
@@ -186,7 +186,7 @@ class Message(Part):
         return {}
 
     def initial_client_state(self, broadcast: Broadcast) -> Tensor:
-        """Returns the state `[k]` of a client that has none yet: zeros."""
+        """Returns the state `[k]` of a client that has none yet; by default zeros."""
         params = broadcast["params"]
         return params.new_zeros(self.state_length(len(params)))
 
@@ -239,7 +239,7 @@ class Message(Part):
 
 
 class Objective(LocalLoss, Correction, Message):
-    """A client-side objective: the local update direction, the message, and its aggregation.
+    """A local objective: the loss, the direction of local steps, the message, and its aggregation.
 
     The defaults are plain SGD with the model update as message; a subclass overrides what differs.
     The broadcast "params" is one model `[d]`, or b concatenated models `[b d]` if `prelude` and

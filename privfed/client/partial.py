@@ -1,4 +1,4 @@
-"""Partial models, whose shared part alone is sent; and averaged batch statistics.
+"""Models of which clients send only a shared part; and averages of batch statistics.
 
 The objective wraps the run's objective, which trains only the shared part `[d]`: row, server and
 event are those of a smaller model. The local part `[p]` takes plain gradient steps:
@@ -34,7 +34,7 @@ from privfed.core.vector import Layout
 
 
 class Averaging(Around):
-    """The objective `inner` on a model's parameters, with averages of its running statistics.
+    """The objective `inner` on a model's parameters; its running statistics are averaged.
 
     The last `count` entries of the model's vector are the running statistics of batch
     normalisations, which forward passes update. A client sends their changes after the row of
@@ -44,7 +44,7 @@ class Averaging(Around):
     count: int
 
     def state_length(self, d: int) -> int:
-        """State length of `inner`."""
+        """Number of values of a client's state: that of `inner`."""
         return self.inner.state_length(d - self.count)
 
     def layout(self, d: int) -> Layout:
@@ -126,7 +126,7 @@ class Partial(Around):
         return self.inner.plain and not self.local_epochs
 
     def state_length(self, d: int) -> int:
-        """State length for d shared parameters."""
+        """Number of values of a client's state, for d shared parameters."""
         return len(self.start) + self.inner.state_length(d)
 
     def init(self, params: Tensor) -> Memory:
@@ -179,7 +179,7 @@ class Partial(Around):
         return row, local if after is None else torch.cat([local, after], dim=1)
 
     def _in_turn(self, step: LocalStep) -> tuple[Tensor, Tensor | None]:
-        """Steps the local part `[c, p]` in the first epochs, and then the shared part `[c, d]`."""
+        """Directions of the local part in the first epochs, and of the shared part after them."""
         alone = (step.epoch < self.local_epochs)[:, None]
         shared, local = self._parts(step.grad)
         taken = None if step.carried is None else step.carried + (~alone).to(step.w)

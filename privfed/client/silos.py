@@ -1,4 +1,4 @@
-"""Silos that train with DP-SGD, one after the other, each charged to its own ledger."""
+"""Trains silos with DP-SGD, one after the other; each is charged to its own ledger."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PerExample:
     def verify(self, x: Tensor, y: Tensor) -> None:
         """Compares gradients with autograd, one example at a time, on synthetic x, y `[3, *]`.
 
-        Opacus computes gradients by hooks, which do not see everything that a module may do.
+        Opacus computes gradients by hooks, which may miss computations of a module.
 
         Raises:
           Refused: if gradients differ.
@@ -131,7 +131,7 @@ class PerExample:
 
 @contextmanager
 def _without_dropout(module: nn.Module) -> Iterator[None]:
-    """Disables dropout within the block; other layers stay in training mode, as hooks require."""
+    """Returns a context without dropout; other layers stay in training mode, as hooks require."""
     drawing = [part for part in module.modules() if isinstance(part, _DropoutNd)]
     for part in drawing:
         part.eval()

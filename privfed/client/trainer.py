@@ -137,7 +137,7 @@ class LocalTrainer:
         return self._gradients(ids, params.expand(len(ids), -1), keys)
 
     def _gradients(self, ids: Indices, w: Tensor, keys: Keys) -> Tensor:
-        """As `gradients`, at one model per client, w `[c, d]`."""
+        """Returns the result of `gradients` for one model per client, w `[c, d]`."""
         return self._mean(ids, w, keys, self.batch_size, w.shape[1], self._gradient)
 
     def losses(self, ids: Indices, params: Tensor, keys: Keys) -> Tensor | None:
@@ -162,7 +162,7 @@ class LocalTrainer:
     def _mean(
         self, ids: Indices, w: Tensor, keys: Keys, batch_size: int, width: int, of: Statistic
     ) -> Tensor:
-        """Averages a statistic `of` batches at w `[c, d]` over each client: `[c, width]`."""
+        """Means `[c, width]` of the statistic `of` over each client's examples, at w `[c, d]`."""
         batches = plan_batches(self.federation, ids, keys, 1, batch_size)
         rows = torch.from_numpy(batches.rows).to(w.device)
         mask = torch.from_numpy(batches.mask).to(w.device)
@@ -306,12 +306,12 @@ def _by_step(each: NDArray[Any]) -> Tensor:
 
 
 def preserved_generators(device: torch.device) -> AbstractContextManager[None]:
-    """A context after which torch's generators have their earlier state again."""
+    """Returns a context that restores the state of torch's random generators at its end."""
     return drawing_alone([device] if device.type == "cuda" else [])
 
 
 def _draws(device: torch.device) -> Tensor:
-    """The state of the generator in use."""
+    """The state of torch's random generator for `device`."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.default_generator.get_state()

@@ -1,1 +1,1 @@
-"""The run file: its sections, keys and parts, parsed and validated."""
+"""Parses and validates run files: their sections, keys and parts."""

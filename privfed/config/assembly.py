@@ -87,13 +87,13 @@ def loss_of(raw: Raw) -> Loss | None:
 
 
 def known_keys(name: str, section: Mapping[str, Any]) -> set[str]:
-    """Returns all keys that `section` may hold, given the parts that it names."""
+    """Returns all keys that `section` may have, given the parts that it names."""
     keys = {key for model in _models(name, section) for key in model.model_fields}
     return keys | SECTIONS[name].parts.keys()
 
 
 def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[Any]]]:
-    """Returns the parts that `section` names, or holds as classes: kind -> (name, class)."""
+    """Returns the parts that `section` states by name or as a class: kind -> (name, class)."""
     chosen: dict[str, tuple[str, type[Any]]] = {}
     for key, (kind, default) in SECTIONS[name].parts.items():
         part, place = section.get(key, default), f"{name}.{key}"
@@ -109,7 +109,7 @@ def _chosen(name: str, section: Mapping[str, Any]) -> dict[str, tuple[str, type[
 
 
 def _passed(name: str, section: Mapping[str, Any]) -> dict[str, str]:
-    """Maps the keys of `section` that hold a class to their kind."""
+    """Returns the keys of `section` whose value is a class, each with its kind of part."""
     naming = SECTIONS[name].parts
     return {key: kind for key, (kind, _) in naming.items() if isinstance(section.get(key), type)}
 
@@ -125,11 +125,12 @@ def default_keys(name: str) -> set[str]:
 
 
 def keys_meant(written: str, section: str = "") -> list[str]:
-    """Returns the keys, "section.key", with the name `written` here or in another library.
+    """Returns the keys, "section.key", that privfed or another library calls `written`.
 
     Args:
       written: a name that is no key where it was written.
-      section: the section in which `written` stands; if it has such a key, others are left out.
+      section: the section in which the user wrote it; if this section has such a key, only that is
+        returned.
     """
     name = written.replace("-", "_").casefold()
     owners = [each for each in SECTIONS if "." not in each and name in default_keys(each)]
@@ -140,7 +141,8 @@ def keys_meant(written: str, section: str = "") -> list[str]:
 def _with_loss(raw: Raw) -> Raw:
     """Returns `raw`, with the loss for its declared labels if `raw` names none.
 
-    Several label columns and a number to predict have one loss; classes have the default one.
+    These are "multi_label" for several label columns, and "squared_error" for a number to predict;
+    classes have the default loss.
     """
     data, model = raw.get("data", {}), raw.get("model", {})
     several, number = isinstance(data.get("label"), list), bool(data.get("label_bounds"))
@@ -197,7 +199,7 @@ def _suited(raw: Raw) -> Raw:
 
 
 def _built(raw: Raw, name: str, kind: str) -> Any:
-    """Builds the part of `kind` that section `name` describes; None if it is refused."""
+    """Returns the part of `kind` that section `name` describes; None if it is refused."""
     given = raw.get(name, {})
     return _validate(_chosen(name, given)[kind][1], name, given, [])
 
@@ -223,7 +225,7 @@ def _unknown(name: str, key: str, known: list[str]) -> str:
 
 
 def _owner(name: str, key: str) -> str:
-    """Names the other part of the section that defines `key`, if there is one."""
+    """Returns a text that names the built-in part that defines `key`; "" if none does."""
     for naming, (kind, _) in SECTIONS[name].parts.items():
         for part in BUILT_IN[kind]:
             if key in find(kind, part, f"{name}.{naming}").model_fields:
@@ -232,7 +234,7 @@ def _owner(name: str, key: str) -> str:
 
 
 def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
-    """Reports a missing data.clients for real clients, whose number must be declared."""
+    """Yields a mistake if data.clients is missing, although the clients are real."""
     if source is not None and source.holds_real_clients and "clients" not in raw.get("data", {}):
         text = (
             f"data.clients is missing; declare the approximate number of clients of {name} as a "
@@ -244,7 +246,10 @@ def _undeclared_clients(raw: Raw, source: Any, name: str) -> Iterator[Mistake]:
 def _validate(
     model: type[Part], name: str, given: Mapping[str, Any], problems: list[Mistake]
 ) -> Any:
-    """Builds `model` from the keys in `given` that `model` defines; None if they are invalid."""
+    """Returns `model` with the keys in `given` that it defines; None if they are invalid.
+
+    Appends the mistakes to `problems`.
+    """
     values = {key: given[key] for key in given if key in model.model_fields}
     try:
         return model.model_validate(values)
@@ -271,7 +276,10 @@ def _check_before(names: Sequence[str], raw: Raw, problems: list[Mistake]) -> No
 
 
 def _one_budget(privacy: Privacy) -> Privacy:
-    """Adds the default budget if neither budget nor noise is set; refuses a budget with a noise."""
+    """Returns the section, with the default budget if neither budget nor noise is set.
+
+    Raises `Refused` if both are set.
+    """
     if privacy.epsilon is not None and privacy.noise_multiplier is not None:
         raise Refused(
             "privacy.epsilon and privacy.noise_multiplier are both set; expected exactly one: "

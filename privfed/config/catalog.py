@@ -1,4 +1,4 @@
-"""The catalogue of all parts, the schema of a run file, and files for a part of your own."""
+"""Lists all parts, builds the JSON schema of run files, and writes templates of new parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from privfed.core.registry import BUILT_IN, CONTRACTS, LISTS
 
 
 def meanings(part: type[BaseModel]) -> dict[str, str]:
-    """Maps the keys of `part` and its bases to their docstrings, if they have any."""
+    """Returns the docstring of each key of `part` and its bases that has one."""
     texts: dict[str, str] = {}
     for base in reversed(part.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:
@@ -49,7 +49,7 @@ def class_of(module: str, name: str) -> ast.ClassDef | None:
 
 
 def _documented(module: str, name: str) -> dict[str, str]:
-    """Returns the docstrings of a class's own keys; none for a class created at run time."""
+    """Returns the docstrings of keys that the class itself defines; none without a source file."""
     try:
         node = class_of(module, name)
     except (ImportError, OSError, SyntaxError, ValueError):
@@ -60,7 +60,7 @@ def _documented(module: str, name: str) -> dict[str, str]:
 
 
 def _key(node: ast.stmt) -> str:
-    """The key that `node` declares; "" if it declares none."""
+    """Returns the key that the statement `node` declares; "" if it declares none."""
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
         return node.target.id
     return ""
@@ -89,7 +89,7 @@ def catalog() -> dict[str, dict[str, str]]:
 
 
 def _described(kind: str, name: str) -> str:
-    """Describes a part, without importing the part where possible: some imports are slow."""
+    """Returns the first sentence about a part; avoids importing the part, which may be slow."""
     target = BUILT_IN[kind].get(name)
     if target and kind != "objective":
         return _line(_documentation(target))
@@ -125,7 +125,7 @@ def key_of(kind: str) -> str:
 
 
 def _documentation(target: str) -> str:
-    """Reads the docstring of a class of privfed, "module:Name", from its source."""
+    """Returns the docstring of a class of privfed, "module:Name", read from its source."""
     described = class_of(*target.split(":"))
     return (described and ast.get_docstring(described)) or ""
 
@@ -155,7 +155,7 @@ def schema() -> _Schema:
 
 
 def _section(name: str, definitions: _Schema) -> _Schema:
-    """Builds the schema of a section: its keys, naming keys, and each named part's keys.
+    """Returns the schema of a section: its own keys, the keys that name parts, and parts' keys.
 
     An external part (`module:name`) has its own keys, so unknown keys are allowed in addition.
     """
@@ -197,7 +197,7 @@ def _properties(model: type[BaseModel], definitions: _Schema) -> _Schema:
 
 
 def written_part(kind: str, name: str, like: str = "") -> tuple[str, str]:
-    """Returns a module with a part of your own, and one with its test.
+    """Returns the source of a module with a new part, and of a module with its test.
 
     The part extends a built-in one. It overrides the hooks that most built-in parts of that form
     override, by calls of the built-in hook; its other declarations are listed as comments.
@@ -240,7 +240,7 @@ def written_part(kind: str, name: str, like: str = "") -> tuple[str, str]:
 
 
 def _usual(kind: str) -> str:
-    """Returns the built-in part that a new part extends: the default, or the first that acts."""
+    """Returns the built-in part that a new part extends: the default, or the first not "none"."""
     named = [section.parts.values() for section in SECTIONS.values()]
     defaults = {of: default for parts in named for of, default in parts}
     usual = defaults.get(kind, "")
@@ -285,7 +285,7 @@ def _overriding(kind: str, base: type[BaseModel], hook: str) -> str:
 
 
 def _declarations(kind: str, base: type[BaseModel]) -> str:
-    """Comments that list what `base` declares; "" if the kind has no declarations."""
+    """Returns comments that list the declarations of `base`; "" if the kind has no declarations."""
     lines = []
     for name in sorted(declared(contract_of(kind)) - hooks_of(kind, base) - {*base.model_fields}):
         value = vars(base).get(name, getattr(base, name, None))

@@ -1,9 +1,9 @@
 """The typed configuration of a run: sections and keys, assembled from the parts' own files.
 
-A TOML file (or nothing: the default run) and `--set section.key=value` become frozen, strict
-models. A written value takes precedence over the loss's recommendation, and a recommendation over a
-field's own default. Unknown keys, wrong types and values out of range are refused here, all of them
-in one message. `privfed.plan.plan` refuses invalid combinations.
+A TOML file (or no file, for the default run) and `--set section.key=value` are converted to frozen,
+strict models. A value in the file takes precedence over the loss's default for the key, and this
+over the default of the part's own field. Unknown keys, wrong types and values out of range are
+refused here, all of them in one message. `privfed.plan.plan` refuses invalid combinations.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ WITH_WEIGHTS = "the module that was passed"
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A resolved run: the keys of its sections, its parts, and the names of the parts.
+    """The configuration of a run: the keys of its sections, its parts, and the names of the parts.
 
     Attributes:
       names: the name of each part, by kind.
@@ -78,7 +78,7 @@ class Config:
       evaluation_admitted: the smallest such cohort in a round that evaluates.
       open: keys that are "auto": their values are chosen when the run starts.
       auto: the keys that were "auto", and the examples from which their values were chosen.
-      chosen: set if the run is one of several candidates to choose from.
+      chosen: set if the run is one of several candidates of private tuning.
     """
 
     run: Run
@@ -201,7 +201,7 @@ class Config:
 
     @property
     def attackers_see_rows(self) -> bool:
-        """Whether attackers read raw updates; then their rows depend on other clients' data."""
+        """Whether attackers know honest clients' updates, so that their rows depend on these."""
         return self.has_attackers and Knowledge.ALL_HONEST in self.attack.knows
 
     @property
@@ -211,7 +211,7 @@ class Config:
 
     @property
     def shared_noise(self) -> SharedNoise | None:
-        """The mechanism if clients add shares of its noise to secure sums; otherwise None."""
+        """The mechanism if clients or sites add shares of its noise to secure sums, or None."""
         return self.mechanism if shares_noise(self.mechanism) else None
 
     @property
@@ -221,7 +221,7 @@ class Config:
 
     @property
     def colluding(self) -> int | None:
-        """Number of clients that may collude; None if clients add no share of the noise."""
+        """Number of colluding and Byzantine clients if there is `joint_noise`; otherwise None."""
         return self.byzantine + self.joint_noise.colluders if self.joint_noise else None
 
     @property
@@ -244,7 +244,7 @@ class Config:
 
     @property
     def example_privacy(self) -> ExamplePrivacy | None:
-        """The mechanism by which silos protect their examples; None if there is none."""
+        """The mechanism by which silos protect single examples; None if they do not."""
         return self.client_mechanism if protects_examples(self.client_mechanism) else None
 
     @property
@@ -280,7 +280,7 @@ class Config:
         return replace(self, run=self.run.model_copy(update=changes))
 
     def values(self) -> Raw:
-        """Returns every key with its value by section, as in a run file, without unset keys."""
+        """Returns every set key with its value, by section, as in a run file."""
         out: Raw = {}
         for name, section in SECTIONS.items():
             out[name] = {key: self.names[kind] for key, (kind, _) in section.parts.items()}
@@ -295,11 +295,11 @@ class Config:
         return out
 
     def raw(self) -> Raw:
-        """Returns `values` with the classes of passed parts, to assemble it again."""
+        """Returns `values` with the classes of passed parts, as `assembled` takes them."""
         return with_given(self.values(), self.given)
 
     def toml(self) -> str:
-        """Returns the resolved run file, which `load` reads back to an equal configuration."""
+        """Returns the resolved run file; for it, `read_resolved` returns an equal configuration."""
         values = self.values()
         nested: dict[str, Any] = {"format": FORMAT, **values}
         nested["client"] = {**values["client"], "privacy": nested.pop("client.privacy")}

@@ -1,7 +1,7 @@
-"""Mistakes in the values of a section, in the terms of a run file.
+"""Describes mistakes in the values of a section, in the terms of a run file.
 
-The validation library reports its own classes, and each type of a value that may have several types
-separately. Here a mistake is one key, its value, and everything that the key accepts.
+The validation library's messages name its own classes, and report each permitted type of a value
+separately. Here a mistake states one key, its value, and everything that the key accepts.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def named_elsewhere(name: str) -> list[str]:
 
 
 def listed_mistakes(wrong: Sequence[Mistake], where: str = "") -> str:
-    """Lists the texts of `wrong`, one per line: at most ten, then the number of further ones.
+    """Returns the texts of `wrong`, one per line: at most ten, then the number of further ones.
 
     Args:
       wrong: the mistakes.
@@ -142,7 +142,7 @@ def mistakes(
 
 
 def _problem(error: Any, given: Mapping[str, Any]) -> _Problem:
-    """Separates the path to the value from the names of union branches."""
+    """Returns an error with its location split into the value's path and union branches."""
     path, head, value = [], None, given
     for step in error["loc"]:
         if _holds(value, step):
@@ -164,7 +164,7 @@ def _holds(value: Any, step: str | int) -> bool:
 
 
 def _mistake(section: str, problems: Sequence[_Problem], model: type[BaseModel]) -> Mistake:
-    """Builds a mistake from the branches of a union that match the value most deeply."""
+    """Returns one mistake, made from those problems whose path into the value is longest."""
     deepest = max(len(problem.path) for problem in problems)
     problems = [problem for problem in problems if len(problem.path) == deepest]
     first = problems[0]
@@ -191,7 +191,7 @@ def _text(key: str, problems: Sequence[_Problem], model: type[BaseModel]) -> str
 
 
 def _unknown(key: str, path: Sequence[str | int], model: type[BaseModel]) -> str:
-    """Reports the unknown key at `path`, and the keys that its table accepts."""
+    """Returns a text about the unknown key at `path`, and the keys that its table accepts."""
     *outer, written = path
     known = list(_table_at(outer, model))
     instead = f"expected one of {', '.join(sorted(known))}{_hint(str(written), known)}"
@@ -204,7 +204,7 @@ def _unknown(key: str, path: Sequence[str | int], model: type[BaseModel]) -> str
 
 
 def _table_at(path: Iterable[str | int], model: type[BaseModel]) -> Iterable[str]:
-    """Keys that `model` accepts in the table at `path`; none if there is no such table."""
+    """Returns the keys that `model` accepts in the table at `path`; none without such a table."""
     for name in (step for step in path if isinstance(step, str)):
         field = model.model_fields.get(name)
         kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
@@ -225,7 +225,7 @@ def _expected(problem: _Problem, model: type[BaseModel]) -> str:
 
 
 def _hint(written: str, known: Iterable[str]) -> str:
-    """Names the likely intended value."""
+    """Returns " (did you mean …?)" with the closest known value, or ""."""
     close = nearest(written, known)
     return f" (did you mean {close!r}?)" if close else ""
 

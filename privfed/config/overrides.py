@@ -1,4 +1,4 @@
-"""Single keys of a run file, in the form of `--set section.key=value` and of grids."""
+"""Sets single keys of a run file, given as `--set section.key=value` or by a grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The population of a run: the identity of its clients, and of the data that a model may reveal."""
+"""Identifies the population of a run, and the data that a model trained on it may reveal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Population = Mapping[str, Any]
 def population_identity(config: Config) -> dict[str, Any]:
     """Returns the population that a run's guarantee covers: its `name` and its `unit` of privacy.
 
-    Natural clients of a file are defined by its client column, at any path, under the name
-    `data.population`. Simulated clients are defined by all of [data] and the seed. The assignment
-    of clients to sites is not part of their identity. A model trained on any of the same `sources`
-    may reveal data of the same clients, for any partition of the examples.
+    The unit of natural clients in a file is the client column, whatever the file's path, and the
+    name is `data.population`. Simulated clients are identified by a hash of [data] and the seed.
+    The assignment of clients to sites is not part of their identity. A model trained on any of the
+    same `sources` may reveal data of the same clients, for any partition of the examples.
     """
     facts = _facts(
         config, {kind: catalogue_name(kind, type(config.parts[kind])) for kind in _kinds()}
@@ -34,7 +34,7 @@ def population_identity(config: Config) -> dict[str, Any]:
 
 
 def same_unit(config: Config, theirs: Population) -> bool:
-    """Whether `theirs`, as stated by a ledger of any version, has this run's unit of privacy."""
+    """Whether `theirs`, from a ledger of any version, has the same unit of privacy as this run."""
     spelled = {"unit": f"{config.names['source']}: {config.values()['data'].get('client', '')}"}
     ours = [population_identity(config), {"unit": _facts(config, config.names)}]
     ours += [spelled] if config.real_clients else []
@@ -51,7 +51,7 @@ def same_name(config: Config, theirs: Population) -> bool:
 def perhaps_same(config: Config, theirs: Population) -> bool:
     """Whether a model trained on `theirs` may reveal data of this run's clients.
 
-    True for any older ledger that does not state the sources of simulated clients.
+    True also for an older ledger that does not state the sources of simulated clients.
     """
     sources = theirs.get("sources")
     known = bool(sources) or _is_file(theirs.get("unit"))
@@ -62,7 +62,7 @@ def perhaps_same(config: Config, theirs: Population) -> bool:
 
 
 def normal(theirs: Population) -> dict[str, Any]:
-    """Returns `name` and `unit` alone, in the form in which ledgers are compared.
+    """Returns only `name` and `unit` of a population, in the form in which ledgers are compared.
 
     The spelling `module:Name` of a source is replaced by its name in the registry.
     """
@@ -74,7 +74,7 @@ def normal(theirs: Population) -> dict[str, Any]:
 
 
 def _is_file(unit: object) -> bool:
-    """Whether `unit` names a source and its client column, and is not a hash."""
+    """Whether `unit` is a source with its client column, rather than a hash."""
     return ": " in str(unit)
 
 
@@ -83,7 +83,7 @@ def _kinds() -> list[str]:
 
 
 def _facts(config: Config, names: Mapping[str, str]) -> str:
-    """Hashes the seed and the keys of [data] that define the clients, with part `names`.
+    """Returns a hash of the seed and of the keys of [data] that define clients, with part `names`.
 
     Keys about sites are left out.
     """

@@ -21,7 +21,7 @@ from privfed.core.registry import BUILT_IN, GIVEN, LISTS
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> Config:
-    """Reads a run file with overrides; the noise of a resolved file is solved for again.
+    """Returns the configuration of a run file with overrides, without solved values (the noise).
 
     Args:
       path: the run file; None for the default run.
@@ -64,7 +64,7 @@ def read_resolved(
 
 
 def keys_of_outside_parts(text: str, of: str) -> list[str]:
-    """Returns the keys of a run file that name parts from outside, which run code when built.
+    """Returns the keys of a run file that name external parts, whose code runs when they are built.
 
     Args:
       text: a run file.
@@ -94,7 +94,7 @@ def overridden(config: Config, overrides: Iterable[str]) -> Config:
 
 
 def reassembled(raw: Raw, config: Config) -> Config:
-    """Builds a configuration from `raw`, with the solved values (such as the noise) of `config`."""
+    """Returns the configuration of `raw`, with the solved values (such as noise) of `config`."""
     return assembled(raw, config.resolved)
 
 
@@ -119,7 +119,7 @@ def restated(config: Config, path: Path, overrides: Iterable[str]) -> Config:
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Reads a TOML file of privfed, and checks and removes its "format".
+    """Returns the content of a TOML file of privfed, without its "format", which is checked.
 
     Args:
       path: the file.
@@ -153,7 +153,7 @@ def _of_format(document: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _parted(document: dict[str, Any], path: str) -> tuple[Raw, Resolved]:
-    """Separates the sections of a run file from the values that privfed solved for."""
+    """Returns a run file's sections, and the values under "resolved", which a plan solved for."""
     solved = Resolved.read(document.pop("resolved", None))
     client = document.get("client")
     if isinstance(client, dict) and "privacy" in client:

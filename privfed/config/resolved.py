@@ -12,12 +12,13 @@ from accounting.errors import AccountingError
 
 @dataclass(frozen=True)
 class Chosen:
-    """A run that is one of a random number of candidates, and the `charge` for choosing among them.
+    """The record that a run is one of a random number of candidates, with the choice's `charge`.
 
     A grid that tunes privately (`privfed.grid.private_tuning`) writes this record into each
     candidate's configuration.
 
-    `charge` is the hash of the line in the tuning's ledger that charges the choice; empty before.
+    `charge` is the hash of the line in the tuning's ledger that charges the choice; "" before the
+    choice.
     """
 
     repetitions: Repetitions
@@ -29,7 +30,7 @@ class Chosen:
 
     @classmethod
     def from_json(cls, stated: Any) -> Chosen | None:
-        """Reads an output of `to_json`; None if `stated` is no such output."""
+        """Returns the object of an output of `to_json`; None if `stated` is no such output."""
         try:
             repetitions = Repetitions(stated["shape"], stated["gamma"])
             return cls(repetitions, str(stated["charge"]))
@@ -62,7 +63,7 @@ class Resolved:
 
     @classmethod
     def read(cls, stated: Any) -> Resolved:
-        """Reads the entries under "resolved"; entries that privfed did not write are ignored."""
+        """Returns the entries under "resolved"; entries that privfed did not write are ignored."""
         kinds = {"noise_multiplier": float, "admitted": int, "evaluation_admitted": int}
         stated = stated if isinstance(stated, dict) else {}
         usable = {k: stated[k] for k, of in kinds.items() if type(stated.get(k)) is of}

@@ -1,7 +1,8 @@
 """Checks external parts against the contract of their kind.
 
-The hooks of a part must return values of the type and shape that the contract states, and every
-public name that the part defines must be a hook or a declaration.
+A part's hooks (methods that a run calls) must return values of the type and shape that the contract
+states. Every public name that the part defines must be a hook or a declaration (a class attribute
+or property that a run reads).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def contract_of(kind: str) -> type[Any]:
 def declared(contract: type[Any]) -> set[str]:
     """Returns the public names that a contract annotates, defines or lists in `_declares`.
 
-    For a protocol that extends other protocols, the names of all these protocols.
+    If the contract is a protocol that extends others, their names are included.
     """
     protocols = [each for each in contract.__mro__ if getattr(each, "_is_protocol", False)]
     names = {
@@ -79,7 +80,7 @@ def is_part(candidate: Any) -> TypeGuard[type[BaseModel]]:
 
 
 def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[BaseModel]) -> None:
-    """Refuses an external part that overrides no hook, or has a public name that nothing reads.
+    """Refuses an external part that overrides no hook, or has a public name that no code reads.
 
     A part that extends `scratch` alone is accepted: it implements its protocol in full.
 
@@ -121,9 +122,9 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
 
 
 def refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
-    """Refuses a declaration that is written as a key, and a hook that a declaration disables.
+    """Refuses a declaration that is written as a key, and a hook that another declaration disables.
 
-    A class lists such hooks in `_called_if`, each with its declaration.
+    A contract lists hooks that can be disabled in `_called_if`, each with its declaration.
 
     Args:
       kind: the kind of part, a key of `CONTRACTS`.
@@ -151,13 +152,13 @@ def refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
 
 
 def _meant(name: str, known: list[str]) -> str:
-    """Returns "did you mean" with the nearest of the `known` names, or ""."""
+    """Returns " (did you mean …?)" with the nearest of the `known` names, or ""."""
     close = nearest(name, known)
     return f" (did you mean {close}?)" if close else ""
 
 
 def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> list[str]:
-    """Public names that a part defines and that neither the contract nor any code reads."""
+    """Returns public names of a part that its contract lacks and that its code does not read."""
     known = {name for each in part.__mro__ if _is_ours(each) for name in declared(each)}
     known |= declared(contract_of(kind)) | {*part.model_fields}
     decorated = part.__pydantic_decorators__
@@ -170,10 +171,10 @@ def _unread(kind: str, part: type[BaseModel], defined: Mapping[str, Any]) -> lis
 
 
 def names_read(defined: Any) -> set[str]:
-    """Returns the attribute names that the code of a function, property or method reads.
+    """Returns the names of attributes that the code of a function, property or method reads.
 
-    Attributes of arguments other than `self` do not count: `batch.loss` is not a `loss` of the
-    part.
+    Attributes of arguments other than `self` do not count: `batch.loss` does not read the part's
+    `loss`.
     """
     function = getattr(defined, "fget", getattr(defined, "__func__", defined))
     todo, names = [getattr(inspect.unwrap(function), "__code__", None)], set[str]()
@@ -204,7 +205,7 @@ def hooks_of(kind: str, part: type[BaseModel]) -> set[str]:
 
 
 def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
-    """Wraps the hooks of an external part so that results which violate the contract are refused.
+    """Wraps the hooks of an external part, so that a result that violates the contract is refused.
 
     Args:
       kind: the kind of part, a key of `CONTRACTS`.
@@ -224,12 +225,12 @@ def check_answers(kind: str, part: type[BaseModel], ours: bool = False) -> None:
 
 
 def _is_ours(made: Any) -> bool:
-    """Whether a class or function is defined by privfed's packages or by pydantic."""
+    """Whether a class or function is defined in privfed's packages or in pydantic."""
     return made.__module__.partition(".")[0] in _LIBRARY
 
 
 def _promised(kind: str, part: type[BaseModel], name: str) -> Any:
-    """Returns the function, of the contract or of a class of privfed, whose result a hook has."""
+    """Returns the function of privfed that the hook `name` overrides; None if `name` is no hook."""
     if name.startswith(("_", "model_")) and name != "__call__":
         return None
     for each in (*contract_of(kind).__mro__, *reversed(part.__mro__)):
@@ -264,7 +265,7 @@ def _checked(hook: Callable[..., Any], kind: str, promised: Any) -> Callable[...
 
 @functools.cache
 def _contracted(promised: Any) -> tuple[Any, inspect.Signature]:
-    """Return annotation and signature of `promised`."""
+    """Returns the return annotation and the signature of `promised`."""
     stated = {"return": promised.__annotations__.get("return", Any)}  # others may be unresolvable
     of, names = types.SimpleNamespace(__annotations__=stated), {"Tensor": torch.Tensor}
     hints = get_type_hints(of, promised.__globals__, names)
@@ -276,7 +277,7 @@ def refuse_shape(tensor: Any, shape: tuple[Any, ...], part: object, hook: Any) -
 
     Args:
       tensor: the tensor that the hook returned.
-      shape: the expected shape; after `...` at its beginning, that of the last axes.
+      shape: the expected shape; if it begins with `...`, only that of the last axes.
       part: the part that owns the hook, named in the message.
       hook: the contract's function, whose first sentence is quoted.
     """
@@ -289,7 +290,7 @@ def refuse_shape(tensor: Any, shape: tuple[Any, ...], part: object, hook: Any) -
 
 
 def _misfit(part: object, promised: Any, what: str) -> Refused:
-    """Builds the error for a hook of `part` whose result differs from the contract `promised`."""
+    """Returns the error for a hook of `part` whose result differs from the contract `promised`."""
     says = " ".join((inspect.getdoc(promised) or "").partition("\n\n")[0].split()).replace("`", "")
     contract = f"{promised.__module__}.{promised.__qualname__}"
     return Refused(
@@ -299,7 +300,7 @@ def _misfit(part: object, promised: Any, what: str) -> Refused:
 
 
 def _fits(value: Any, expected: Any) -> bool:
-    """Whether `value` has the annotated type."""
+    """Whether `value` is of the type `expected`, an annotation."""
     of, parts = get_origin(expected) or expected, get_args(expected)
     if of in (Union, types.UnionType):
         return any(_fits(value, each) for each in parts)
@@ -312,7 +313,7 @@ def _fits(value: Any, expected: Any) -> bool:
 
 
 def _is_a(value: Any, of: Any) -> bool:
-    """Whether `value` is an instance of `of`, or supports conversion to `of`."""
+    """Whether `value` is an instance of `of`, or can be converted to `of`."""
     if of is Any or of is Self:
         return of is Any or is_part(type(value))
     if dunder := {bool: "__bool__", int: "__index__", float: "__float__"}.get(of):
@@ -323,7 +324,7 @@ def _is_a(value: Any, of: Any) -> bool:
 
 
 def _in_words(value: Any) -> str:
-    """Describes the type of a hook's result without its values."""
+    """Returns a description of the type of a hook's result, without its values."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, tuple | list):
@@ -333,7 +334,7 @@ def _in_words(value: Any) -> str:
 
 
 def _kind(expected: Any) -> str:
-    """Describes an annotated type in words."""
+    """Returns a description of an annotated type."""
     of, parts = get_origin(expected) or expected, get_args(expected)
     if of in (Union, types.UnionType):
         return " or ".join(map(_kind, parts))

@@ -1,6 +1,6 @@
 """Imports torch when one of its attributes is first used.
 
-Parts declare their properties and do their work in the same class. Refusals and plans read only the
+A part's class contains both its declarations and its code. Refusals and plans read only the
 declarations, and importing torch takes longer than reading them. Modules that plans import
 therefore take torch and its types from here.
 """

@@ -1,4 +1,4 @@
-"""The errors that are not bugs: their messages state what a user can change."""
+"""The errors that are not bugs: their messages state how the user can correct the problem."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ _FLAG = re.compile(r"""(?<![\w\-/.'"])--([a-z][a-z-]*)(?=[^`]*(?:`[^`]*`[^`]*)*\
 
 
 def for_interface(text: str) -> str:
-    """Returns `text`, which names flags and commands, in the terms of the user's interface.
+    """Returns `text` with flags and commands replaced by what the user's interface has instead.
 
-    In Python, a flag becomes the argument of the same name, and a command in backquotes becomes a
-    call. A command without a counterpart in Python is unchanged.
+    On the command line, `text` is unchanged. In Python, a flag is replaced by the argument of the
+    same name, and a command in backquotes by a call. A command without a counterpart in Python is
+    unchanged.
     """
     if ON_COMMAND_LINE.get() or ("--" not in text and "privfed " not in text):
         return text
@@ -86,36 +87,37 @@ class PrivfedError(Exception):
 
 
 class Refused(PrivfedError):
-    """Bad input, or a combination that has no proof."""
+    """Raised for bad input, or for a combination that has no proof."""
 
 
 class Busy(Refused):
-    """Another process uses the same files; the request may succeed later."""
+    """Raised if another process uses the same files; the call may succeed later."""
 
     kind = "busy"
 
 
 class TooManyByzantine(Refused):
-    """Secure sums identified more Byzantine parties than the next round's guarantee allows."""
+    """Raised if secure sums identified more Byzantine parties than the guarantee allows."""
 
 
 class RankLost(PrivfedError):
-    """Another rank failed or cannot be reached, or the ranks did not do each task exactly once."""
+    """Raised if a rank failed or cannot be reached, or a task was not done exactly once."""
 
     kind = "lost"
 
 
 class Broken(PrivfedError):
-    """A ledger or a run directory was edited or is inconsistent."""
+    """Raised if a ledger or a run directory was edited or is inconsistent."""
 
     exit_code = 5
     kind = "broken"
 
 
 def public_text(error: BaseException) -> str:
-    """Returns the text of `error` without private data: for a library's error, only its type.
+    """Returns a text about `error` without private data: for a library's error, only its type.
 
-    For an error of the operating system, the system's message, which never quotes file contents.
+    For an error of the operating system, the text is the system's message, which never quotes
+    contents of files.
     """
     if isinstance(error, PrivfedError | AccountingError):
         return str(error)
@@ -126,7 +128,7 @@ def public_text(error: BaseException) -> str:
 
 
 def private_text(error: BaseException) -> str:
-    """Returns the part of `error` that `public_text` omits and that may quote private data."""
+    """Returns the text of `error` that `public_text` omits because it may quote private data."""
     if isinstance(error, PrivfedError):
         return error.private
     if isinstance(error, AccountingError):
@@ -162,15 +164,15 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def unreadable(what: object, error: BaseException) -> PrivfedError:
-    """Builds the error for a file of a run that cannot be read; it quotes no content of the file.
+    """Returns the error for a file of a run that cannot be read; its message quotes no content.
 
     Args:
       what: names the file.
       error: the exception that reading it raised.
 
     Returns:
-      `Broken`, or `Refused` if the operating system denies access to an existing file: this does
-      not show that the file is broken.
+      `Broken`; or `Refused` if the operating system denies access to an existing file, which may be
+      intact.
     """
     kind = Refused if _system_words(error) and not isinstance(error, MISPLACED) else Broken
     return kind(f"{what} cannot be read: {public_text(error)}", private_text(error))
@@ -183,7 +185,7 @@ _OF_A_THREAD = 40 << 20
 
 
 def refuse_little_memory(library: str) -> None:
-    """Raises `Refused` if the process's memory limit is below what loading `library` needs.
+    """Raises `Refused` if the process's memory limit is too low to load `library`.
 
     With less memory, NumPy's linear algebra requests buffers in an endless loop, and PyTorch's
     loader terminates the process.
@@ -215,7 +217,7 @@ def free_memory() -> int | None:
 
 
 def refuse_too_large(what: str, size: int, instead: str) -> None:
-    """Raises `Refused` if `what` unpacks to more bytes than are free.
+    """Raises `Refused` if `size`, the unpacked size of `what`, exceeds the free memory.
 
     Args:
       what: names the file and its part.

@@ -1,4 +1,4 @@
-"""Reports of failures: one message and one exit code for each error that users can cause.
+"""Reports a failed command: one message and one exit code for each kind of error.
 
 Messages quote no private data unless a command asks for it. This holds for refusals as well as for
 bugs and warnings, whose texts come from libraries that quote their input.
@@ -64,11 +64,11 @@ _AS_JSON: ContextVar[bool] = ContextVar("_AS_JSON", default=False)
 
 @contextlib.contextmanager
 def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
-    """A context that sets whether a command's messages quote private data, and it prints JSON.
+    """Returns a context that sets whether a command quotes private data, and prints JSON.
 
     Args:
-      quotes: whether messages quote private data. None: they do not, and no message names a flag
-        that would change it.
+      quotes: whether messages quote private data. None: they do not, and no message names the flag
+        --show-values.
       as_json: whether standard output is for one JSON object.
     """
     before = _QUOTES.set(quotes), _AS_JSON.set(as_json), ON_COMMAND_LINE.set(True)
@@ -81,7 +81,7 @@ def reporting(quotes: bool | None, as_json: bool) -> Iterator[None]:
 
 
 def report_error(error: BaseException, advice: str = "", **facts: Any) -> int:
-    """Reports how `error` ended a command.
+    """Prints the message of the `error` that ended a command.
 
     Args:
       error: the exception.
@@ -124,7 +124,7 @@ def _with_advice(error: BaseException, advice: str) -> str:
 
 
 def _with_private_text(public: str, error: BaseException) -> str:
-    """Appends to `public` the private text of `error`, if any, or the flag that shows it."""
+    """Returns `public` with the private text of `error`, if any, or with the flag that shows it."""
     private = private_text(error)
     if not private or _QUOTES.get() is None:
         return public
@@ -154,10 +154,10 @@ def ends_silently(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Returns a context in which Python's own reports name only a problem's type and place.
+    """Returns a context in which Python's own reports state only a problem's type and location.
 
-    This applies to warnings, uncaught exceptions of threads and unraisable exceptions. Their texts
-    may come from libraries and quote data; they are printed only if messages quote data.
+    These are reports of warnings, uncaught exceptions of threads and unraisable exceptions. Their
+    texts may come from libraries and quote data; they are printed only if messages quote data.
     """
     before = warnings.formatwarning, threading.excepthook, sys.unraisablehook
     warnings.formatwarning = _visibly(before[0]) if _QUOTES.get() else _kind_and_place
@@ -169,7 +169,7 @@ def guarded() -> Iterator[None]:
 
 
 def _visibly(format_warning: Callable[..., str]) -> Callable[..., str]:
-    """Formats warnings as Python does, and escapes characters that control a terminal."""
+    """Returns `format_warning` with characters escaped that control a terminal."""
     return lambda *args, **kwargs: visible(format_warning(*args, **kwargs))
 
 
@@ -185,7 +185,7 @@ def _kind_and_place(
 
 
 def _uncaught_hook(quotes: bool) -> Callable[[Any], None]:
-    """Returns a hook for uncaught exceptions, which may run in a thread without `_QUOTES`."""
+    """Returns a hook that reports uncaught exceptions; it sets `_QUOTES`, which threads lack."""
 
     def report_uncaught(args: Any) -> None:
         if args.exc_type is KeyboardInterrupt:  # nothing could catch it here: raise it again soon

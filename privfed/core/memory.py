@@ -1,4 +1,4 @@
-"""Retention of freed memory for reuse by the process."""
+"""Keeps freed memory in the process for reuse."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The parts of a run: each is a frozen, strict configuration that also does its work.
+"""The base class of a run's parts, and the search for parts by name.
 
-A part's file owns its keys. The first key of its section names the part (`[server] optimizer =
-"fedavgm"`), and the part's fields are further keys there. To add a part, write one file and add one
-line in `privfed.core.registry`. An external part is named as `module:name`, or by an entry point in
-the group `privfed.<kind>`.
+A part is a frozen, strict configuration that also has the code of the method. A key of a section
+names the part (`[server] optimizer = "fedavgm"`), and the part's fields are further keys of that
+section. To add a part, write one file and add one line in `privfed.core.registry`. An external part
+is named as `module:name`, or by an entry point in the group `privfed.<kind>`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ P = TypeVar("P", bound=BaseModel)
 
 
 def or_auto(schema: dict[str, Any]) -> None:
-    """Changes the JSON schema of a key so that it also accepts "auto"."""
+    """Changes the JSON schema of a key, in place, so that the key also accepts "auto"."""
     bounds = ("type", "minimum", "maximum")
     schema["anyOf"] = [
         {key: schema.pop(key) for key in bounds if key in schema},
@@ -57,12 +57,12 @@ class Part(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **keys: Any) -> None:
-        """Allows a class to declare by a value (`plain = True`) a property of its base."""
+        """Lets a subclass replace a property of its base by a value, such as `plain = True`."""
         cls.__class_vars__ |= {name for name, of in vars(cls).items() if isinstance(of, property)}
 
 
 def part_with_objects(base: type[P], like: Any, **facts: Any) -> type[P]:
-    """Returns a subclass of the part `base` with class attributes that are objects, not keys.
+    """Returns a subclass of the part `base` with class attributes that are no keys of a run file.
 
     Args:
       base: the part to extend.
@@ -159,7 +159,7 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
 
 
 def built_in_names(kind: str, holds: Callable[[Any], object]) -> str:
-    """Lists the built-in parts of `kind` that satisfy `holds`, as: "a", "b" or "c".
+    """Returns the names of the built-in parts of `kind` that satisfy `holds`: "a", "b" or "c".
 
     Args:
       kind: the kind of part, a key of `BUILT_IN`.
@@ -178,7 +178,7 @@ def catalogue_name(kind: str, part: type[Any]) -> str:
 
 
 def imported(target: str, name: str, key: str) -> Any:
-    """Imports the object that `module:attribute` names; the module may be in the working directory.
+    """Returns the imported object `module:attribute`; the module may be in the working directory.
 
     Args:
       target: `module:attribute`.
@@ -205,12 +205,12 @@ def imported(target: str, name: str, key: str) -> Any:
 
 
 def expected(name: str, known: list[str], *meant: str) -> str:
-    """Describes the accepted names, and those `meant`; by default the one closest to `name`.
+    """Returns "expected …" with the accepted names and a hint, "did you mean …?".
 
     Args:
       name: the name that was written.
       known: the accepted names.
-      meant: the accepted names that `name` is known to mean.
+      meant: the accepted names that the hint suggests; by default the one closest to `name`.
     """
     likely = meant or [close for close in [nearest(name, known)] if close]
     hint = f" (did you mean {' or '.join(map(repr, likely))}?)" if likely else ""
@@ -218,7 +218,7 @@ def expected(name: str, known: list[str], *meant: str) -> str:
 
 
 def only(value: Any, instead: str) -> Any:
-    """Returns a validator that accepts `value` only, for options not available in this version.
+    """Returns a validator that accepts only `value`, if other values are not available yet.
 
     Args:
       value: the accepted value.

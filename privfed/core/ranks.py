@@ -1,4 +1,4 @@
-"""Several processes that execute one run: every rank trains some clients, and rank 0 decides.
+"""The processes (ranks) of one run: every rank trains some clients; rank 0 samples and charges.
 
 All ranks go through the same rounds. Only rank 0 has the ledger and the run directory; it samples
 cohorts and broadcasts them. Each rank trains some clients of the cohort, and adds the noise of some
@@ -48,19 +48,19 @@ class SingleProcess:
         return total
 
     def on(self, device: torch.device) -> SingleProcess:
-        """Returns the ranks, with this one training on `device`. All ranks call it, or none."""
+        """Returns the ranks for a process that trains on `device`. All ranks call this, or none."""
         return self
 
     def part(self, length: int) -> slice:
-        """Returns this rank's part of a vector `[length]` that the ranks divide among them."""
+        """Returns this rank's slice of a vector `[length]` that is divided among the ranks."""
         return slice(0, length)
 
     def claimed(self, task: str, count: int) -> Iterator[int]:
-        """Yields the numbers 0 … count - 1 in this order, each on one rank, to the next idle rank.
+        """Yields this rank's numbers of 0 … count - 1: an idle rank gets the smallest one left.
 
         Args:
           task: a name; all ranks use the same names, equally often.
-          count: number of pieces of work.
+          count: number of pieces of the task.
         """
         return iter(range(count))
 
@@ -70,12 +70,12 @@ SINGLE_PROCESS = SingleProcess()
 
 @dataclass(frozen=True)
 class Together:
-    """Ranks of a `torch.distributed` process group: gloo, by way of the CPU.
+    """Ranks of a `torch.distributed` process group with the backend gloo, which sends CPU tensors.
 
-    The numbers that `claimed` yields are counted at `store`. The store may outlive a failed
-    process group, so the counters' names begin with `group`, which is drawn anew for each process
-    group. `alive` reports whether the processes that this one monitors still
-    run. `cards` is the process group for sums among GPUs, if each rank has its own GPU.
+    The numbers that `claimed` yields are counted at `store`. The store may outlive a failed process
+    group, so the counters' names begin with `group`, a new random text for each process group.
+    `alive` reports whether the processes that this one monitors still run. `cards` is the process
+    group for sums among GPUs, if each rank has its own GPU.
     """
 
     rank: int
@@ -134,7 +134,7 @@ class Together:
         return [bytes(row.tolist()).rstrip(b"\0").decode() for row in self.reduce(texts)]
 
     def _broadcast(self, content: bytes) -> bytes:
-        """Sends the `content` of rank 0 to all ranks, preceded by its length."""
+        """Returns the `content` of rank 0 on all ranks; it is sent after its length."""
         size = torch.tensor([len(content)])
         self._wait(lambda: dist.broadcast(size, 0, async_op=True))
         message = torch.frombuffer(bytearray(content), dtype=torch.uint8)
@@ -165,7 +165,7 @@ Ranks = SingleProcess | Together
 
 @contextmanager
 def rank_lost_on_failure() -> Iterator[None]:
-    """Returns a context that turns torch's error about a lost rank into `RankLost`."""
+    """Returns a context that converts torch's error about a lost rank to `RankLost`."""
     try:
         yield
     except RuntimeError as error:
@@ -180,7 +180,7 @@ def card_of(device: torch.device) -> str:
 
 
 def backend_of(cards: Sequence[str]) -> Literal["nccl", "gloo"]:
-    """Returns the backend with which all ranks, with these `cards`, compute sums.
+    """Returns the backend for sums over ranks, given each rank's GPU in `cards` ("" for none).
 
     NCCL requires a separate GPU for every rank.
 
@@ -191,14 +191,14 @@ def backend_of(cards: Sequence[str]) -> Literal["nccl", "gloo"]:
 
 
 def refuse_miscounted(ranks: Ranks, times: Tensor, expected: int = 1) -> None:
-    """Raises `RankLost` unless the ranks together did each piece of work `expected` times.
+    """Raises `RankLost` unless all ranks together did each piece of a task `expected` times.
 
     A client counted on two ranks would change a sum by twice its bound, and noise that no rank
     draws would be missing.
 
     Args:
       ranks: the ranks of the run.
-      times: how often this rank did each piece of the work, shape [n].
+      times: how often this rank did each piece of the task, shape [n].
       expected: the required total over all ranks.
     """
     if not bool((ranks.reduce(times) == expected).all()):

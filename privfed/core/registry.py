@@ -1,4 +1,4 @@
-"""Every built-in part by kind and name, and the contract of each kind.
+"""The module and class of every built-in part, by kind and name, and the contract of each kind.
 
 To add a part, write its file and add a line here.
 """

@@ -1,4 +1,4 @@
-"""Schedules of learning rates: a factor for the clients' or the server's rate in each round."""
+"""Schedules of learning rates: a factor of the clients' or the server's rate in each round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.core.user_code import in_user_code
 
 
 class Schedule(Protocol):
-    """A learning rate over the rounds; a public constant that does not depend on the run."""
+    """The learning rate in each round, which is public and does not depend on the run's results."""
 
     def factor(self, round: int) -> float:
         """The factor of the learning rate in `round`, counted from 1."""
@@ -71,7 +71,7 @@ class UserSchedule(Part):
 
     @classmethod
     def of(cls, function: Callable[[int], float]) -> type[UserSchedule]:
-        """The part whose factors `function` returns."""
+        """Returns a schedule class whose factors are the results of `function`."""
         return part_with_objects(cls, function, function=staticmethod(function))
 
     def factor(self, round: int) -> float:

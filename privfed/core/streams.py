@@ -1,4 +1,4 @@
-"""Randomness: named counter-based streams keyed by (stream, round, client).
+"""Random numbers: named counter-based streams, keyed by (stream, round, client).
 
 A draw depends on its key alone, never on earlier draws. A result therefore does not change with the
 chunk size, the rank or a resume, and two methods can be compared on the same cohorts.
@@ -58,7 +58,7 @@ def bernoulli(words: Words, rate: float | Reals) -> NDArray[np.bool_]:
 
 
 def uniforms(words: Words) -> Reals:
-    """Returns numbers in [0, 1) from 53 bits of each of `words`; for a rate: `bernoulli`."""
+    """Returns numbers in [0, 1) from 53 bits of each of `words`. Use `bernoulli` for draws."""
     return np.asarray((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
@@ -67,8 +67,8 @@ class Keys:
     """The random numbers of one (stream, round), or of one stream per client if `clients` is given.
 
     With `seed` None, every call draws new numbers from the operating system's CSPRNG. With a seed,
-    every call repeats the same numbers: take each kind of draw once. A `secret` seed is expanded by
-    SHAKE-256.
+    every call of a method returns the same numbers, so call each method once. A `secret` seed is
+    expanded by SHAKE-256.
     """
 
     seed: bytes | None
@@ -89,7 +89,7 @@ class Keys:
         return np.asarray(philox.random_raw(self.start % 4 + count), np.uint64)[self.start % 4 :]
 
     def beginning(self, place: int) -> Keys:
-        """Returns the same keys, starting at the word with index `place`."""
+        """Returns keys whose `bits` begin at the word with index `place` of these keys."""
         return replace(self, start=self.start + place)
 
     def further(self, count: int) -> Words:
@@ -99,7 +99,7 @@ class Keys:
     def further_at(self, places: NDArray[np.int64]) -> Words:
         """Returns two words for each index in `places` `[n]`, as `[n, 2]`, independent of `bits`.
 
-        If the keys are seeded, the words depend on the index alone.
+        If the keys are seeded, the two words depend on the index alone.
         """
         if self.seed is None:
             return self.bits(2 * len(places)).reshape(-1, 2)
@@ -107,21 +107,21 @@ class Keys:
         return np.stack([keys.bits(2) for keys in each])
 
     def each(self) -> Iterator[Keys]:
-        """Yields the keys of each client."""
+        """Yields independent keys for each of `clients`."""
         if self.clients is None:
             raise ValueError("these keys name no clients; ask Streams.at for them")
         for client in self.clients:
             yield self.derived(client.tobytes())
 
     def derived(self, what: bytes) -> Keys:
-        """Returns independent keys for `what`; without a seed, keys of the operating system."""
+        """Returns independent keys named `what`; keys without a seed remain without one."""
         if self.seed is None:
             return Keys(None)
         seed = hashlib.blake2b(what, key=self.seed, digest_size=16).digest()
         return Keys(seed, None, self.secret)
 
     def bernoulli(self, rate: float | Reals, count: int) -> NDArray[np.bool_]:
-        """Returns `count` independent Bernoulli(`rate`) draws, with one rate for all or each."""
+        """Returns `count` independent Bernoulli draws, with one `rate` for all, or one for each."""
         return bernoulli(self.bits(count), rate)
 
     def normal(self, count: int) -> NDArray[np.float64]:
@@ -137,7 +137,7 @@ class Keys:
         return np.asarray(signs * ndtri(np.minimum(tail, 0.5)), dtype=np.float64)
 
     def keyed_words(self, count: int) -> Words:
-        """Returns words `[n, count]`; row k is AES-256 of client k's number under these keys.
+        """Returns words `[n, count]`; row k is AES-256 of client k's number and a counter.
 
         A client's words are indistinguishable from uniform ones even given the words of all other
         clients, which `per_client` does not guarantee. Requires seeded keys.
@@ -179,7 +179,7 @@ class Keys:
 
 
 def _mix(words: Words) -> Words:
-    """The finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection that avalanches."""
+    """Applies the finaliser of SplitMix64 (Steele, Lea & Flood 2014), a mixing bijection."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
@@ -187,7 +187,7 @@ def _mix(words: Words) -> Words:
 
 @dataclass(frozen=True)
 class Streams:
-    """All randomness of a run.
+    """The random streams of a run.
 
     Args:
       seed: the public seed of the run.
@@ -233,7 +233,7 @@ _GENERATORS = threading.RLock()
 
 @contextlib.contextmanager
 def drawing_alone(devices: Sequence[Any] = ()) -> Iterator[None]:
-    """A context with exclusive use of torch's generators of the CPU and `devices`.
+    """Returns a context with exclusive use of torch's generators for the CPU and `devices`.
 
     Other threads of privfed wait, and the generators' states are restored afterwards.
     """
@@ -244,7 +244,7 @@ def drawing_alone(devices: Sequence[Any] = ()) -> Iterator[None]:
 
 
 def seed_draws(seed: int, device: Any = None) -> None:
-    """Seeds torch's generator of the CPU, and that of `device` if it is a GPU.
+    """Seeds torch's generator for the CPU, and the one for `device` if that is a GPU.
 
     `torch.manual_seed` takes 70 times as long, because it also seeds devices that are not in use.
     """

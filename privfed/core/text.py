@@ -1,4 +1,4 @@
-"""Text for users and programs: numbers, safe quotations, suggestions and JSON.
+"""Formats text for users and programs: numbers, escaped names, suggestions and JSON.
 
 In JSON, an infinite epsilon is the string "inf" and NaN is null. On a terminal, control characters
 and invisible characters are escaped.
@@ -22,7 +22,7 @@ from accounting.statement import ceiling as ceiling
 
 
 def number(value: float | None) -> str:
-    """Formats a number to ten digits; a dash for None."""
+    """Formats a number with up to ten digits; None as a dash."""
     if value is None:
         return "—"
     return "∞" if value == math.inf else f"{value:.10g}"
@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def about_groups(name: str) -> bool:
-    """Whether the measure `name` concerns one declared group, or a difference between groups."""
+    """Whether the measure `name` is that of one group, or compares groups."""
     apart = ("worst_group_", "group_gap_", "opportunity_gap")
     return name.endswith("]") or name.startswith(apart)
 
@@ -110,7 +110,7 @@ def nearest(written: str, known: Iterable[str]) -> str | None:
 
 
 def distance(name: str, other: str) -> int:
-    """Edit distance of two names: letters left out, added, changed, or swapped with the next.
+    """The edit distance of two names: letters deleted, added, changed, or swapped with the next.
 
     Case and the separator of words do not count; the same words in another order count as one edit.
     Optimal string alignment (Damerau 1964), in O(len(name) len(other)).
@@ -135,7 +135,7 @@ def _apart(name: str, other: str) -> int:
 
 
 def _allowed(name: str, other: str) -> int:
-    """The largest accepted distance, below the length of either name."""
+    """The largest distance at which two names count as close, below the length of either name."""
     return min(max(1, max(len(name), len(other)) // 3), len(name) - 1, len(other) - 1)
 
 
@@ -153,7 +153,7 @@ def _slips(name: str, other: str) -> int:
 
 
 def dump(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """Returns one object of strict JSON."""
+    """Returns `value` as one object of strict JSON."""
     text = json.dumps(_strict(value), indent=indent, allow_nan=False)
     return text.replace("\x7f", "\\u007f")  # the one control character that JSON does not escape
 
@@ -169,7 +169,7 @@ def _strict(value: Any) -> Any:
 
 
 def with_numbers(value: Any) -> Any:
-    """Converts infinite values in a parsed output of `dump` back to numbers."""
+    """Converts the strings "inf" and "-inf" in a parsed output of `dump` back to numbers."""
     if isinstance(value, Mapping):
         return {key: with_numbers(item) for key, item in value.items()}
     if isinstance(value, list):

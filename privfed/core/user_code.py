@@ -1,4 +1,4 @@
-"""External code (not privfed's): a digest of its sources, and its frames in a traceback."""
+"""Identifies users' own code: a digest of its sources, and its frames in a traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OTHERS = (
 
 
 def sources_digest(classes: Iterable[Any]) -> str:
-    """Returns SHA-256 of the sources of the user-written ones of `classes`; "" if there are none.
+    """Returns SHA-256 of the sources of those `classes` that users wrote; "" if there are none.
 
     Comments and blank lines do not count. If a source cannot be read, as for code typed at a
     prompt, only the name is hashed.
@@ -50,7 +50,7 @@ def _sources(theirs: set[Any]) -> Iterator[str]:
 
 
 def _lambdas(function: Any) -> Iterator[str]:
-    """The lambdas in the line of `function` with its arguments, whose source is no statement."""
+    """Yields the syntax of lambdas in the line of `function` with the same arguments."""
     code = function.__code__
     nodes = ast.walk(ast.parse("".join(inspect.findsource(function)[0])))
     lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]
@@ -65,7 +65,7 @@ _LAMBDA = "<lambda>"
 
 
 def _name(thing: object) -> str:
-    """The qualified name; of a lambda, which has none, not that of the function around it."""
+    """The qualified name of `thing`; for a lambda, without the name of the function around it."""
     name = str(getattr(thing, "__qualname__", thing))
     return _LAMBDA if name.endswith(_LAMBDA) else name
 

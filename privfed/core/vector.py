@@ -1,4 +1,4 @@
-"""Models as flat vectors `[d]`, and clients' messages as rows `[m]` of named parts."""
+"""The layout of models as flat vectors `[d]`, and of clients' messages as rows `[m]`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def all_finite(numbers: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """The named parts of a row, in order: `(("delta", d), ("weight", 1))`."""
+    """The names and sizes of a row's parts, in order: `(("delta", d), ("weight", 1))`."""
 
     parts: tuple[tuple[str, int], ...]
 
@@ -39,7 +39,7 @@ class Layout:
         return sum(size for _, size in self.parts)
 
     def view(self, flat: Tensor, name: str) -> Tensor:
-        """Returns the part `name` of `flat` `[..., m]` as a view. Raises `KeyError` if unknown."""
+        """Returns the part `name` of `flat` `[..., m]` as a view. Raises `KeyError` without it."""
         start = 0
         for part, size in self.parts:
             if part == name:

@@ -1,1 +1,1 @@
-"""Data: sources, partitions, and the public test set."""
+"""Loads examples, assigns them to clients, and holds out the public test set."""

@@ -1,4 +1,4 @@
-"""Examples, and the population: every client's examples in one contiguous store with offsets."""
+"""Examples, and the population: all clients' examples in one array (the store), with offsets."""
 
 from __future__ import annotations
 
@@ -42,16 +42,18 @@ class Examples:
         `NO_LABEL` for none), or float32 values `[N, classes]`: 0/1 per label column, or numbers to
         predict.
       classes: Number of classes, or of label columns.
-      owners: The client `[N]` of each example, if the source knows it (the natural partition).
-      clients: Names of the owners.
+      owners: The client `[N]` of each example, a number from 0, if the source states it.
+      clients: Names of the clients; empty if they have none.
       meaning: Meaning of the labels.
-      counts: Counts that the loader observed, by name; for simulations only.
+      counts: Counts that the loader observed, by name, such as of clipped values; for simulations
+        only.
       preprocessing: Preprocessing of raw columns by the source.
-      labelled: Whether labels are known; otherwise y holds placeholders of the same form.
-      typical: Expected number of examples per client, if the source synthesises them.
+      labelled: Whether labels are known; otherwise y has placeholders of the same shape and type.
+      typical: Expected number of examples per client, if the source generates its examples.
       sites: The site `[N]` of each example, an index into `site_names`, if the source knows it.
       site_names: Names of the sites.
-      outside: Columns with numbers beyond their declared bounds, for a public table only.
+      outside: Columns with the fraction of their numbers beyond the declared bounds, for a public
+        table only.
       inputs: Inputs of the model by name, if the source declares them.
     """
 
@@ -74,7 +76,7 @@ class Examples:
         return len(self.y)
 
     def take(self, index: Indices) -> Examples:
-        """The examples at `index` `[n]`; features of a mapped store stay mapped."""
+        """The examples at the indices `index` `[n]`; `Mapped` features stay mapped."""
         chosen = torch.from_numpy(index)
         owners = None if self.owners is None else self.owners[index]
         sites = None if self.sites is None else self.sites[index]
@@ -103,25 +105,26 @@ class Examples:
 class Federation:
     """Clients' examples, and the public test set that belongs to none of them.
 
-    Client k owns rows `offsets[k]:offsets[k + 1]` of `examples`. A client may own nothing. With
-    sites, the store has an entry for each client at each of its sites, and `clients` and
-    `identities` refer to entries: entry k owns `offsets[k]:offsets[k + 1]`.
+    Client k's examples are `examples` at indices `offsets[k]:offsets[k + 1]`; there may be none.
+    With sites, the store has an *entry* for each client at each of its sites, and `offsets`,
+    `clients` and `identities` refer to entries instead of clients.
 
     Attributes:
       examples: Examples of all clients, client by client.
-      offsets: Start of each client's rows, and the end of the last.
+      offsets: Index of each client's first example, and the number of all examples.
       test: The test set.
       identities: A number `[clients]` for each client, which keys its random streams and does not
-        depend on the other clients (None: its index).
+        depend on the other clients; None if it is the client's index.
       public: Names of the clients that were declared public, whose examples are the test set: no
         guarantee covers them.
       typical: Estimate of a client's number of examples from public facts; None if unknown.
-      relabelled: Pairs of a round and labels `[classes]`, in order of rounds: from that round on,
-        examples of class c have the label at index c.
+      relabelled: Pairs (round, labels `[classes]`), in order of rounds: from that round on,
+        examples of class c have the label `labels[c]`.
       root: Public examples that the server trains on.
       shared: Whether the test set belongs to clients that also train.
-      stands_for: Number of clients of the complete population, if this is a part of it (else 0).
-      test_scale: Ratio of the complete test set's size to this one's.
+      stands_for: Number of clients of the complete population, if this is a subset that represents
+        it; otherwise 0.
+      test_scale: Size of the complete test set divided by the size of `test`.
       sites: The site `[entries]` of each entry, a number below `data.sites`.
       persons: The client `[entries]` of each entry, ascending from 0 (None: entry k is client k).
     """
@@ -155,7 +158,7 @@ class Federation:
 
     @classmethod
     def of(cls, examples: Examples, owners: Indices, clients: int, test: Examples) -> Federation:
-        """Groups `examples` by their owner `[N]`, a number in [0, clients).
+        """Returns a population with `examples` grouped by client, given each one's owner `[N]`.
 
         Args:
           examples: all training examples.
@@ -170,19 +173,19 @@ class Federation:
 
     @property
     def clients(self) -> int:
-        """Number of clients in the store; of entries, if a client may be at several sites."""
+        """Number of clients in the store, or of entries, if a client may be at several sites."""
         return len(self.offsets) - 1
 
     @property
     def population_size(self) -> int:
-        """Number of clients of the complete population, including those represented."""
+        """Number of clients of the complete population, also if the store has only a subset."""
         if self.stands_for or self.persons is None:
             return self.stands_for or self.clients
         return int(self.persons.max(initial=-1)) + 1
 
     @property
     def client_offsets(self) -> Indices:
-        """The start `[clients + 1]` of each client's examples, over all of its sites."""
+        """The `offsets` `[clients + 1]` of clients, if all sites of a client are taken together."""
         if self.persons is None:
             return self.offsets
         first = np.flatnonzero(np.diff(self.persons, prepend=-1))
@@ -190,11 +193,11 @@ class Federation:
 
     @property
     def test_is_few(self) -> bool:
-        """Whether this test set is part of a larger one, which may contain further classes."""
+        """Whether `test` is a subset of a larger test set, which may contain further classes."""
         return self.test_scale > 1.0
 
     def sizes(self, ids: Indices) -> Indices:
-        """Number of examples of each of `ids` `[c]`: for simulation only, never published."""
+        """Number of examples `[c]` of clients `ids`: for simulations only, never published."""
         return self.offsets[ids + 1] - self.offsets[ids]
 
     def class_counts(self, ids: Indices) -> Tensor | None:
@@ -210,7 +213,7 @@ class Federation:
         return self.offsets[ids].tolist(), self.offsets[ids + 1].tolist()
 
     def identify(self, ids: Indices) -> Indices:
-        """Returns the identities `[c]` of clients, which key their random streams."""
+        """Returns the identities `[c]` of clients `ids` `[c]`, which key their random streams."""
         return ids if self.identities is None else self.identities[ids]
 
     def first_entries(self) -> Indices:
@@ -228,9 +231,9 @@ class Federation:
         return Population(self.sizes(ids), self.identify(ids), self.sites)
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The examples at `rows` `[...]` of the store: x `[..., *features]` and y `[..., *]`.
+        """The examples at the indices `rows` `[...]`: x `[..., *features]` and y `[..., *]`.
 
-        Padding is a row index like any other; the caller masks it.
+        An index that pads `rows` must also be a valid index; the caller masks its example.
         """
         x, y, flat = self.examples.x, self.examples.y, rows.reshape(-1)
         labels = y.index_select(0, flat).view(*rows.shape, *y.shape[1:])
@@ -243,14 +246,14 @@ class Federation:
         return self._each(lambda part: part.to(device))
 
     def _each(self, change: Callable[[Examples], Examples]) -> Federation:
-        """Applies `change` to the clients', test and root examples."""
+        """Returns this population with `change` applied to the clients', test and root examples."""
         root = None if self.root is None else change(self.root)
         return replace(
             self, examples=change(self.examples), test=change(self.test), root=root, _stages={}
         )
 
     def with_root_set(self, count: int) -> Federation:
-        """The population with `count` evenly spaced test examples moved to the server's root set.
+        """Returns the population with `count` evenly spaced test examples moved to the root set.
 
         Raises:
           Refused: if no test example would remain, or the test set is of clients that train.
@@ -274,7 +277,7 @@ class Federation:
         return replace(self, root=root, test=test, _stages={})
 
     def server_population(self) -> Federation:
-        """A population whose only client is the server, with its root set.
+        """Returns a population with a single client, the server, whose examples are the root set.
 
         Raises `ValueError` if the server has no root set.
         """

@@ -3,9 +3,9 @@
 Measures on the test set are published after every round, so under privacy its examples must not
 belong to any client that the guarantee covers.
 
-A test set that is declared public is checked for training clients. If it has no column of clients,
-rows are compared: if nearly all training rows are distinct, and most rows of the test set are among
-them, the test set is refused.
+A test set that is declared public is refused if it contains training clients. If it has no column
+of clients, examples are compared instead: it is refused if nearly all training examples are
+distinct, and most test examples are among them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DISTINCT, _SHARED = 0.9, 0.5
 
 
 def refuse_shared_rows(pool: Examples, test: Examples) -> None:
-    """Raises `Refused` if most rows of `test`, which has no owners, are rows of `pool`."""
+    """Raises `Refused` if most examples of `test`, which has no owners, are also in `pool`."""
     if pool.owners is None or test.owners is not None or not len(test):
         return
     rows, public = _distinct_rows(pool), _distinct_rows(test)
@@ -45,7 +45,7 @@ def refuse_shared_rows(pool: Examples, test: Examples) -> None:
 
 
 def bounds_warning(test: Examples) -> str:
-    """Warns of a public test set with numbers beyond their declared bounds; "" if there are few."""
+    """A warning of test examples with numbers beyond their declared bounds; "" if these are few."""
     outside = test.outside
     if isinstance(test.x, Mapped) and len(test):
         declared = test.preprocessing.numbers if test.preprocessing else ()
@@ -65,7 +65,7 @@ def bounds_warning(test: Examples) -> str:
 
 
 def _distinct_rows(examples: Examples) -> set[int]:
-    """A hash of each distinct row, features and label."""
+    """The hash of each distinct example (features and label)."""
     distinct: set[int] = set()
     for start in range(0, len(examples), _BATCH_SIZE):
         index = torch.arange(start, min(start + _BATCH_SIZE, len(examples)))
@@ -78,11 +78,11 @@ def _distinct_rows(examples: Examples) -> set[int]:
 
 
 def with_held_back(federation: Federation, fraction: float) -> tuple[Federation, Federation]:
-    """Two populations of the same clients, for training and for evaluation.
+    """Returns two populations of the same clients: one for training, one for evaluation.
 
     Each client holds out `fraction` of its examples for evaluation, rounded and evenly spaced. The
     choice depends only on the client's number of examples. A client with a single example may have
-    none to evaluate on. If `fraction` is 0, all examples serve both purposes.
+    none to evaluate on. If `fraction` is 0, both populations have all examples.
     """
     if not fraction:
         return federation, federation
@@ -102,7 +102,7 @@ def _only(federation: Federation, chosen: np.ndarray) -> Federation:
 
 @dataclass(frozen=True)
 class HoldoutSplit:
-    """The examples left for training, the test set, and the clients declared public for it.
+    """The training examples `pool`, the test set, and its clients that are declared public.
 
     `typical` is an estimate of a client's number of examples from public facts; None if unknown.
     `shared` states whether clients of the test set also train.
@@ -133,7 +133,7 @@ def held_out(
     Args:
       pool: all examples of the source.
       declared: the source's own test set, if any.
-      holdout: the rule: "test", "clients", "examples" or "none".
+      holdout: `data.holdout`: "test", "clients", "examples" or "none".
       fraction: fraction to hold out.
       clients: declared number of clients.
       streams: random streams of the run.
@@ -143,7 +143,7 @@ def held_out(
       The split.
 
     Raises:
-      Refused: if the test set would not be public, or one side would be empty.
+      Refused: if the test set would not be public, or no training or no test example would remain.
     """
     if holdout == "none":
         return HoldoutSplit(pool, pool.take(np.empty(0, dtype=np.int64)))
@@ -173,7 +173,7 @@ def _refuse_overlap(overlap: list[str]) -> None:
 
 
 def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Streams) -> HoldoutSplit:
-    """Holds out a random fraction of a pool without owners."""
+    """Returns a split that holds out a random `fraction` of the examples, which have no owners."""
     if pool.owners is not None:
         raise Refused(
             'data.holdout is "test", but this source states the owners of examples and has no '
@@ -197,7 +197,7 @@ def _split_unowned(pool: Examples, fraction: float, clients: int, streams: Strea
 
 
 def _split_clients(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Holds out each client by an independent draw, which its name and the seed determine."""
+    """Returns a split that holds out each client with probability `fraction`, by name and seed."""
     if pool.owners is None or not pool.clients:
         raise Refused(
             'data.holdout is "clients", but this source does not state the owner of each '
@@ -238,7 +238,7 @@ def _of_clients(pool: Examples, chosen: np.ndarray) -> Examples:
 
 
 def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> HoldoutSplit:
-    """Holds out each example independently with probability `fraction`: a simulation."""
+    """Returns a split that holds out each example with probability `fraction`: a simulation."""
     held_out = streams.at("holdout").generator().random(len(pool)) < fraction
     if held_out.all() or not held_out.any():
         raise Refused(
@@ -249,7 +249,7 @@ def _split_each_client(pool: Examples, fraction: float, streams: Streams) -> Hol
 
 
 def _mean_size(test: Examples) -> float | None:
-    """The mean number of examples of the clients in `test`, if they are known."""
+    """The mean number of examples per client in `test`; None if it states no clients."""
     if test.owners is None:
         return None
     return len(test) / max(len(np.unique(test.owners)), 1)

@@ -1,8 +1,8 @@
 """Declared inputs of a model by name: numbers, token ids, or a mask.
 
-Examples hold all inputs side by side in one tensor, in the order of their names; `by_name` splits
-the tensor. A model receives each input as the argument of that name of its `forward`, except that a
-single input named "x" is passed by position.
+An example's inputs are concatenated in one tensor, in the order of their names; `by_name` splits
+it. A model receives each input as the argument of that name of its `forward`, except that a single
+input named "x" is passed by position.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Input(Part):
         return not self.bounds
 
     def encoded(self, array: np.ndarray, called: str, refuse: bool) -> tuple[Tensor, int]:
-        """Converts values `[N, *shape]` to those that the model receives.
+        """Checks and converts values `[N, *shape]` to those that the model receives.
 
         Args:
           array: values as passed.
           called: name of the input in messages.
-          refuse: whether numbers beyond their bounds, and ids to replace, are refused.
+          refuse: whether numbers beyond their bounds, and ids beyond `tokens`, are refused.
 
         Returns:
           Float32 numbers or int64 integers, and the number of values that were clipped or replaced.
@@ -95,7 +95,7 @@ class Input(Part):
         return torch.from_numpy(out.reshape(array.shape)), outside
 
     def _valid(self, piece: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Two boolean masks: values as declared, and values to clip or replace."""
+        """Returns two boolean masks: of values as declared, and of values to clip or replace."""
         finite = np.isfinite(piece)
         low, high = self.bounds or (0, (self.tokens or 2) - 1)
         usual = finite & (piece >= low) & (piece <= high)
@@ -128,7 +128,7 @@ class Input(Part):
         )
 
     def synthetic(self, count: int, generator: torch.Generator) -> Tensor:
-        """Synthetic values `[count, *shape]`; ids include the largest, masks end in padding."""
+        """Synthetic values `[count, *shape]`; ids include the largest, and masks end in zeros."""
         shape = (count, *self.shape)
         if self.bounds:
             return torch.randn(shape, generator=generator)
@@ -151,7 +151,7 @@ def by_position(inputs: Inputs) -> bool:
 
 
 def side_by_side(values: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
-    """Joins inputs `[N, *shape]` to one tensor `[N, entries]`; a single `X` is unchanged."""
+    """Concatenates inputs `[N, *shape]` to one tensor `[N, entries]`; a single `X` is unchanged."""
     if by_position(inputs):
         return values[X]
     kind = torch.int64 if all(each.integral for each in inputs.values()) else torch.float32
@@ -169,7 +169,7 @@ def by_name(x: Tensor, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def synthetic_inputs(inputs: Inputs, count: int, seed: int = 0) -> Tensor:
-    """Synthetic examples of all inputs, as `side_by_side` gives them."""
+    """Synthetic examples of all inputs, as one tensor like that of `side_by_side`."""
     generator = torch.Generator().manual_seed(seed)
     values = {name: each.synthetic(count, generator) for name, each in sorted(inputs.items())}
     return side_by_side(values, inputs)

@@ -23,7 +23,7 @@ WIDER = {"u2": "i4", "u4": "i8", "u8": "f8"}
 class Pieces:
     """An array `[N, *shape]` as `pieces` `[n, *shape]` of one type, one after another.
 
-    They may be read-only, and mapped from a file: rows that are not requested are not read.
+    Pieces may be read-only, and mapped from a file: examples that are not requested are not read.
     """
 
     pieces: tuple[np.ndarray, ...]
@@ -40,11 +40,11 @@ class Pieces:
         return (len(self), *self.pieces[0].shape[1:])
 
     def each(self, change: Callable[[np.ndarray], np.ndarray]) -> Pieces:
-        """Applies `change` to each piece."""
+        """Returns the pieces with `change` applied to each."""
         return Pieces(tuple(change(piece) for piece in self.pieces))
 
     def take(self, rows: Indices) -> np.ndarray:
-        """A copy of the rows at `rows` `[n]`, in a type that torch can convert."""
+        """A copy of the examples at the indices `rows` `[n]`, in a type that torch can convert."""
         first = self.pieces[0]
         taken = np.empty((len(rows), *first.shape[1:]), first.dtype)
         number = np.searchsorted(self._ends, rows, side="right")
@@ -58,7 +58,7 @@ class Pieces:
 
     @cached_property
     def _ends(self) -> Indices:
-        """The end of each piece."""
+        """The end of each piece, as an index into the whole array."""
         return np.cumsum([len(piece) for piece in self.pieces])
 
 
@@ -104,7 +104,7 @@ class Mapped:
         return self.store[rows]
 
     def outside(self) -> tuple[float, tuple[float, float]]:
-        """The fraction of stored numbers outside `bounds`, and the smallest and largest of all."""
+        """The fraction of numbers outside `bounds`, and the range of all numbers and bounds."""
         low, high = self.bounds
         beyond, count, least, most = 0, 0, low, high
         size = max(1, _BATCH_SIZE // max(math.prod(self.shape[1:]), 1))
@@ -121,5 +121,5 @@ class Mapped:
         return replace(self, rows=self.rows[index])
 
     def to(self, device: torch.device) -> Mapped:
-        """The same features, gathered onto `device`; the store is not moved."""
+        """The same features, copied to `device` when they are read; the store is not moved."""
         return replace(self, device=device)

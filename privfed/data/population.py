@@ -41,10 +41,10 @@ def populate(
 ) -> Federation:
     """Loads the examples, holds out the public test set, and assigns the rest to clients.
 
-    The test set is the source's declared one, or, by `holdout`, a random fraction of the examples
-    ("test", if owners are simulated), of the clients ("clients"), or of each client's examples
-    ("examples", a simulation). Clients of the test set may also train only with "examples", or if
-    no client is `protected`.
+    The test set is the one that the source declares. Otherwise it is, by `holdout`, a random
+    fraction of the examples ("test", only for simulated clients), of the clients ("clients"), or of
+    each client's examples ("examples", a simulation). Clients of the test set may also train if
+    `holdout` is "examples" or no client is `protected`; otherwise this is refused.
 
     If `sites` are declared, each client is at one or several of them, which the source states or
     which are simulated. The clients of the result are then entries: one for each client at each of
@@ -52,7 +52,7 @@ def populate(
 
     Args:
       source: the source of examples.
-      partition: the rule that assigns examples to clients.
+      partition: assigns examples to clients.
       clients: declared number of clients; a natural population may have another.
       holdout_fraction: fraction to hold out.
       streams: random streams of the run.
@@ -105,7 +105,7 @@ def _refuse_undeclared_partition(
 
 
 def _present(split: HoldoutSplit, owners: Indices, built: int) -> int:
-    """Number of clients of a natural population, including clients without examples."""
+    """Number of clients in the population, including clients without examples."""
     return len(split.pool.clients) or max(built, int(owners.max(initial=-1)) + 1)
 
 
@@ -123,7 +123,7 @@ def _store(
     sites: Sites,
     streams: Streams,
 ) -> Federation:
-    """Groups the training examples by client, or by client and site; `pool` is the whole source."""
+    """Returns the training examples, grouped by client, or by client and site, as a population."""
     identities = _identities(names)
     if not sites.count:
         federation = Federation.of(split.pool, owners, clients, split.test)
@@ -144,9 +144,9 @@ def _store(
 def _of_an_entry(
     typical: float | None, pool: Examples, split: HoldoutSplit, sites: Sites
 ) -> float | None:
-    """The `typical` number of examples of an entry: a client's, divided by its number of sites.
+    """The estimated size of an entry: `typical`, that of a client, divided by its number of sites.
 
-    If the source states sites, it is the mean over the entries of the test set.
+    If the source states sites, it is the mean size of the entries in the test set.
     """
     if typical is None or sites.per_client == 1:
         return typical

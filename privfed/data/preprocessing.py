@@ -34,7 +34,7 @@ class Numbers(Part):
 class Category(Part):
     """A column of words, encoded as one 0/1 feature for each of its `values`.
 
-    If `lacks` is true, an empty cell counts as none of the values; otherwise it is refused.
+    If `lacks` is true, an empty cell is encoded as 0 for every value; otherwise it is refused.
     """
 
     column: str
@@ -45,7 +45,8 @@ class Category(Part):
 class Outside(NamedTuple):
     """Numbers of a public test set beyond their declared bounds.
 
-    `share` is their fraction among all numbers; `seen` is the smallest and largest number.
+    `share` is their fraction among the column's numbers; `seen` is the smallest range that contains
+    all numbers and the `bounds`.
     """
 
     column: str
@@ -70,7 +71,7 @@ class Preprocessing(Part):
 
     @property
     def is_array(self) -> bool:
-        """Whether the input is one array, of the shape of an example, which is only scaled."""
+        """Whether the raw input is one array with the shape of an example, which is only scaled."""
         return len(self.numbers) == 1 and not self.categories
 
     @property
@@ -122,7 +123,7 @@ class Preprocessing(Part):
 
 
 def merged(numbers: Iterable[Numbers]) -> tuple[Numbers, ...]:
-    """Merges adjacent declarations that differ only in their number of columns."""
+    """Returns the declarations, with adjacent ones merged that differ only in `count`."""
     groups: list[Numbers] = []
     for declared in numbers:
         last = groups[-1] if groups else None

@@ -1,8 +1,9 @@
-"""The sites that hold clients' rows: stated by the source, or simulated before training.
+"""The sites of clients' examples: stated by the source, or simulated before training.
 
-A site holds clients, as a hospital holds patients. The number of sites, and the largest number of
-sites per client, are declared. Simulated sites are determined by the run's seed. Those of a client
-do not depend on other clients, except with "even", which assigns all clients in turn.
+A site has the data of many clients, as a hospital has those of its patients. The number of sites,
+and the largest number of sites per client, are declared. Simulated sites are determined by the
+run's seed. A client's simulated sites do not depend on other clients, except with "even", which
+assigns sites to all clients in turn.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class Sites:
 
     Attributes:
       count: number of sites; 0 if there are none.
-      per_client: largest number of sites at which a client has rows.
-      partition: assignment of clients to sites that the source does not state: "even" (clients in
-        random order, sites in turn), "size" (sites drawn with probabilities proportional to 1, 1/2,
-        1/3, …), "label" (drawn by a Dirichlet distribution of the client's most frequent label), or
-        "elsewhere" (sites on their own machines).
+      per_client: largest number of sites at which a client has examples.
+      partition: assignment of clients to simulated sites: "even" (clients in random order, sites in
+        turn), "size" (sites drawn with probabilities proportional to 1, 1/2, 1/3, …), "label"
+        (drawn by a Dirichlet distribution of the client's most frequent label), or "elsewhere"
+        (sites on their own machines).
     """
 
     count: int
@@ -59,7 +60,7 @@ class Entries:
 
 
 def refuse_undeclared(pool: Examples, assigns: bool, sites: Sites) -> None:
-    """Raises `Refused` if the source states sites, and the configuration contradicts it.
+    """Raises `Refused` if the source states sites, but the configuration contradicts them.
 
     Args:
       pool: all examples of the source.
@@ -94,7 +95,7 @@ def known_entries(
 ) -> Entries:
     """The entries of `train`, the training part of `pool`, at the sites that the source states.
 
-    A client whose rows are all held out keeps its sites.
+    A client whose rows at a site are all held out still has an entry for the site.
 
     Args:
       pool: all examples of the source.
@@ -104,7 +105,7 @@ def known_entries(
       sites: the declared sites.
 
     Raises:
-      Refused: if rows are assigned to clients other than the source's own, or a client is at more
+      Refused: if rows are assigned to other clients than the source states, or a client is at more
         sites than declared.
     """
     if pool.owners is None or pool.sites is None or train.sites is None:
@@ -178,7 +179,7 @@ def synthetic_entries(
 def _homes(
     examples: Examples, owners: Indices, words: Words, sites: Sites, streams: Streams
 ) -> Indices:
-    """The first site of each client `[clients]`, from its random word in `words` `[clients]`."""
+    """The first site of each client `[clients]`, chosen by its random 64-bit integer in `words`."""
     if sites.partition == "even":
         turn = np.empty(len(words), dtype=np.int64)
         turn[np.argsort(words, kind="stable")] = np.arange(len(words))
@@ -194,7 +195,7 @@ def _homes(
 
 
 def _drawn(shares: Reals, words: Words) -> Indices:
-    """A site `[n]` for each of the random `words`, with probabilities proportional to `shares`."""
+    """A site for each random integer in `words` `[n]`, drawn in proportion to `shares`."""
     ends = np.cumsum(shares) / shares.sum()
     return np.minimum(np.searchsorted(ends, uniforms(words), side="right"), len(shares) - 1)
 
@@ -202,7 +203,7 @@ def _drawn(shares: Reals, words: Words) -> Indices:
 def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices:
     """Most frequent label of each client's examples `[clients]`, the smallest among ties.
 
-    It is 0 for a client without examples.
+    For a client without examples the result is 0.
     """
     y, classes = examples.y, examples.classes
     if y.dim() != 1 or y.dtype != torch.int64 or classes < 2:
@@ -220,7 +221,7 @@ def _most_frequent(examples: Examples, owners: Indices, clients: int) -> Indices
 def _assigned_by_chance(
     owners: Indices, identities: Indices, sites: Sites, streams: Streams
 ) -> Indices:
-    """Assigns each example `[N]` to a random entry of the example's owner."""
+    """Returns a random entry of the same client for each example `[N]`."""
     if sites.per_client == 1:
         return owners
     numbers = identities[owners] + earlier_sums(np.ones_like(owners), owners) * _APART
@@ -241,7 +242,7 @@ def earlier_sums(amounts: Indices, owners: Indices) -> Indices:
 def entry_identities(
     entries: Entries, clients: tuple[str, ...], site_names: tuple[str, ...], sites: Sites
 ) -> Indices | None:
-    """The entries' identities `[entries]`; None if clients have no names.
+    """The entries' identities `[entries]`, which key random streams; None if clients have no names.
 
     An identity depends only on the names of client and site; if each client is at one site, on the
     client's name alone.

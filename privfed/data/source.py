@@ -16,8 +16,8 @@ from privfed.data.preprocessing import Preprocessing
 class Source(Protocol):
     """A source of examples.
 
-    A refusal names file, row and declared values; contents of the file belong in the `private`
-    part of `Refused`, never into its message.
+    A refusal's message names file, row and declared values. Contents of the file belong in the
+    argument `private` of `Refused`, never in the message.
     """
 
     natural_partition: ClassVar[bool]
@@ -35,13 +35,13 @@ class Source(Protocol):
     def sources(self, seed: int) -> tuple[str, ...]:
         """Returns the origins of the examples: two sources with a common origin may share clients.
 
-        An origin that ends in "*" stands for all names with that prefix. If the source states
+        An origin that ends in "*" matches all origins with that prefix. If the source states
         owners, the first origin identifies its clients. Origins do not depend on the assignment of
         examples to clients, and a copy of the data has the same origins.
         """
 
     def load(self, clients: int, streams: Streams) -> Examples:
-        """Returns all examples. Owners, if the source knows them, are numbers from 0.
+        """Returns all examples; `owners`, if the source states clients, are numbers from 0.
 
         Args:
           clients: number of clients, for sources that synthesise them.
@@ -59,7 +59,7 @@ class Source(Protocol):
 
 @runtime_checkable
 class LabelFree(Protocol):
-    """A source whose examples may come without labels, for a model to predict."""
+    """A source that can also load examples without labels, for which a model predicts."""
 
     def load_inputs(self) -> Examples:
         """Returns all examples in the order of the file, with or without labels (`labelled`)."""
@@ -67,7 +67,7 @@ class LabelFree(Protocol):
 
 @runtime_checkable
 class NamesSites(Protocol):
-    """A source that may know the site of an example."""
+    """A source that may state the site of each example."""
 
     site: str
     """The column of sites; empty if there is none."""
@@ -75,19 +75,19 @@ class NamesSites(Protocol):
 
 @runtime_checkable
 class UserObjectSource(Protocol):
-    """A source of clients that were passed as an object, which no file of the run contains."""
+    """A source of clients that were passed as a Python object, which no file of a run contains."""
 
     kept_by_user: ClassVar[bool]
 
 
 @runtime_checkable
 class Prepares(Protocol):
-    """A source that computes x from several raw columns, and can do so for synthetic rows."""
+    """A source that computes x from several raw columns, and can do so for synthetic values."""
 
     def prepared(self, numbers: np.ndarray, codes: Indices, how: Preprocessing) -> Tensor:
         """Returns the features `[N, features]` of raw numbers `[N, *]` and category codes `[N, *]`.
 
-        A code is the index of a value in its category. Columns are in the order of `how`, which
-        declares their preprocessing. Nothing is refused: numbers beyond their bounds are clipped,
-        and other codes count as no category.
+        A code is the index of a value in its category; any other code counts as no category.
+        Columns are in the order of `how`, which declares their preprocessing. Nothing is refused:
+        numbers beyond their bounds are clipped.
         """

@@ -1,1 +1,1 @@
-"""Grids of runs: their cells, the processes that run them, their results and figures."""
+"""Executes grids of runs: their cells, worker processes, results, guarantees and figures."""

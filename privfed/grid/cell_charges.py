@@ -1,4 +1,4 @@
-"""The charges of single cells of a grid: from their ledgers, or as planned."""
+"""The charges of each cell of a grid: from its ledgers, or as planned."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ class CellCharges:
       run: the charges.
       terms: the terms of the charges (unit, delta, ...), as the first line of a ledger states them.
       prior: the earlier runs that this run counts.
-      public: the clients declared public, which no guarantee covers; None if not known yet.
+      public: the clients declared public, which no guarantee covers; None if they are not known
+        yet.
       ledger: the run's ledger; None for planned or unknown charges.
       unread: the reason why the charges are unknown; None if they are known.
-      sources: identities of the data; entries with a common source may be of the same population.
+      sources: identities of the data; runs with a common source may be over the same population.
     """
 
     cell: str
@@ -58,7 +59,7 @@ class CellCharges:
 
     @property
     def planned(self) -> bool:
-        """Whether the run is still to be charged."""
+        """Whether these are planned charges, not those of a ledger."""
         return self.ledger is None and self.unread is None
 
     @property
@@ -75,13 +76,13 @@ class CellCharges:
         )
 
     def meaning(self, term: str) -> Any:
-        """Returns the value of a term, which ledgers state in the first line or under "assumes"."""
+        """Returns the value of a term of the ledger's first line, also of one under "assumes"."""
         assumed = Assumed.from_terms(self.terms) or Assumed()
         stated = assumed.to_json().get(term, self.terms.get(term))
         return tuple(stated) if isinstance(stated, list) else stated
 
     def counts(self, prior: Prior) -> bool:
-        """Whether `prior` is an earlier state of this run."""
+        """Whether `prior` is this run with its charges at an earlier time."""
         if self.ledger is None or self.run.run != prior.run:
             return False
         return self.ledger.holds(bytes.fromhex(prior.head))
@@ -93,14 +94,14 @@ def _lacks_noise(spending: Spending) -> bool:
 
 
 def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
-    """Yields the charges of a cell's run, and of the cell's broken runs, which were set aside.
+    """Yields the charges of a cell's run, and of its earlier broken runs in renamed folders.
 
     A seeded run that is trained again repeats its releases, so both count as one run.
 
     Args:
       cell: the cell.
       folder: the folder of its runs.
-      slot: the name of the cell in the entries; by default that of `cell`.
+      slot: the name of the cell in the results; by default that of `cell`.
     """
     if cell.config is None:
         return
@@ -128,7 +129,7 @@ def charged(cell: Cell, folder: Path, slot: str = "") -> Iterator[CellCharges]:
 
 
 def uncounted(folder: Path, cells: Collection[str]) -> Counter[str]:
-    """Counts the runs under `folder` that belong to none of `cells`, by population.
+    """Returns, by population, the number of runs under `folder` that belong to none of `cells`.
 
     Such runs are cells of other grids, or of this grid before it was edited.
     """
@@ -146,7 +147,7 @@ def planned_charges(cell: Cell, slot: str = "") -> CellCharges:
 
     Args:
       cell: the cell, which must have a configuration.
-      slot: the name of the cell in the entry; by default that of `cell`.
+      slot: the name of the cell in the result; by default that of `cell`.
 
     Raises:
       Refused: if `train` would refuse the configuration.

@@ -1,4 +1,4 @@
-"""One cell of a grid, run in a separate process: trained or resumed, with a stored result."""
+"""Trains or resumes one cell of a grid in a separate process, and stores its result."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run_cell(job: Job) -> Result:
 
 
 def _trained(job: Job, path: Path) -> Outcome:
-    """Trains the cell, or resumes it after an interruption.
+    """Trains the cell, or resumes it after an interruption; returns its outcome.
 
     If its run directory is broken and `job.afresh` is set, renames the directory and trains from
     the start.
@@ -95,11 +95,11 @@ def _trained(job: Job, path: Path) -> Outcome:
 
 
 def _machines_trouble(job: Job, error: Exception) -> bool:
-    """Whether the machine caused the error, so that the cell has to be run again.
+    """Whether the machine caused `error`, so that the cell has to be run again.
 
-    In a plain grid, a cell that lacks memory has failed. In a private tuning, the lack of memory
-    counts as a problem of the machine: as a failure, it would give the candidate the worst score,
-    and so affect the choice.
+    In a grid without private tuning, a cell that lacks memory has failed. In a private tuning, a
+    lack of memory counts as a problem of the machine: counted as a failure, it would give the
+    candidate the worst score, and so affect the choice.
     """
     number = error.errno if isinstance(error, OSError) else None
     no_memory = number == errno.ENOMEM or ran_out_of_memory(error)
@@ -112,7 +112,7 @@ def _config(job: Job) -> Config:
 
 
 def _store(folder: Path, result: Result) -> Result:
-    """Makes the result durable; a full disk stops the experiment, not the cell."""
+    """Stores the result durably, and returns it; if the disk is full, the result is "stopped"."""
     try:
         make_folder(folder)
         write_atomically(folder / "result.json", (dump(result) + "\n").encode())

@@ -1,8 +1,8 @@
 """The cells of a grid: all combinations of its lists that are not excluded, for each seed.
 
 A hash of its resolved configuration identifies a cell. After the run file or the grid was edited,
-the cells with unchanged configurations are therefore found again. The content of files (data, an
-initial model) is not part of the identity.
+results of cells with unchanged configurations are therefore used again. The content of files (data,
+an initial model) is not part of the identity.
 
 The folder of a cell is named by its identity. It contains the run directory and, once the cell
 ended, its result.
@@ -60,7 +60,7 @@ class Cell:
 
 
 def grid_points(path: Path, grid: Grid) -> list[dict[str, Any]]:
-    """Returns every combination of values that is not excluded. Raises `Refused` if none is."""
+    """Returns every combination of values that is not excluded. Raises `Refused` if all are."""
     included = [values for values in grid.product() if not grid.excludes(values)]
     if not included:
         raise Refused(f"{path}: the exclusions leave no cell; remove some of them")
@@ -105,7 +105,7 @@ def tuned_cells(path: Path, grid: Grid, choose: Callable[[Values], Values | str]
         reason why there are none.
 
     Raises:
-      Refused: as `cells` does.
+      Refused: for the same reasons as `cells`.
     """
     base, planned = _base(path, grid), []
     for values in grid_points(path, grid):
@@ -136,9 +136,9 @@ def candidate_cells(path: Path, grid: Grid) -> list[list[Cell]]:
 
 
 def losses_of(path: Path, grid: Grid, cells: Sequence[Values]) -> list[tuple[Values, Loss]]:
-    """Returns the values of each cell, in the form that tables have, and its loss.
+    """Returns the values of each cell, as they are written in tables, and its loss.
 
-    Cells whose loss is not known, since their configuration is refused, are left out.
+    Cells whose configuration is refused are left out, since their loss is not known.
 
     Args:
       path: the grid file.
@@ -162,7 +162,7 @@ def _base(path: Path, grid: Grid) -> Raw:
 def _at_edge(value: Any, options: list[Any]) -> bool:
     """Whether `value` is the smallest or largest of several numbers, and not 0.
 
-    A better value may then exist beyond the options; 0 usually switches a feature off.
+    A better value may then exist beyond the options. (The value 0 usually switches a feature off.)
     """
     numbers = [option for option in options if type(option) in (int, float)]
     return len(numbers) > 1 and value != 0 and value in (min(numbers), max(numbers))
@@ -223,7 +223,7 @@ Result = dict[str, Any]
 
 
 def cells_folder(files: Files) -> Path:
-    """Returns the folder that holds the folders of all cells."""
+    """Returns the folder with the folders of all cells."""
     return files.folder / "cells"
 
 
@@ -233,9 +233,9 @@ def folder_of(files: Files, cell: Cell) -> Path:
 
 
 def result_of(files: Files, cell: Cell, retry: bool) -> Result | None:
-    """Returns the result of a cell; None if the cell has still to run.
+    """Returns the stored result of a cell; None if the cell has to be run.
 
-    With `retry`, a cell that failed or was refused when it ran has to run again.
+    With `retry`, a cell that failed, or was refused when it was run, has to be run again.
     """
     if cell.config is None:
         return {"status": REFUSED, "reason": cell.refusal, "version": __version__}

@@ -1,4 +1,4 @@
-"""The grid engine: runs every cell once, in parallel, across interruptions.
+"""Runs every cell of a grid once, in parallel processes; resumes after an interruption.
 
 The process that runs a cell writes its result to the cell's folder, atomically. Completed cells are
 therefore never repeated or lost, and interrupted cells are resumed from their run directories.
@@ -56,7 +56,8 @@ class Experiment:
 
     Attributes:
       files: the tables of the grid, or those of its tuning if the tuning is incomplete.
-      counts: number of cells by status, and of all "cells"; "waiting" cells have no result yet.
+      counts: number of cells by status, and of all cells under "cells"; "waiting" cells have no
+        result yet.
       joint: the joint guarantee for each population, from the ledgers, cells of the tuning
         included.
     """
@@ -129,7 +130,7 @@ def _complete(
     check: Callable[[Result], None] = lambda result: None,
     joint_guarantees: Callable[[], Sequence[Joint]] = tuple,
 ) -> dict[str, Result | None]:
-    """Runs the remaining cells and writes their tables, even if it is interrupted.
+    """Runs the remaining cells and writes tables, even if interrupted; returns results by cell.
 
     `check` receives each result as soon as it is known, and may raise `Refused`.
     `joint_guarantees` computes the joint guarantees for the table when it is written.
@@ -193,7 +194,7 @@ def _counts(cells: Sequence[Cell], results: Mapping[str, Result | None]) -> dict
 
 
 def _alone(files: Files) -> contextlib.AbstractContextManager[None]:
-    """Returns a context that locks the folder of cells. Raises `Refused` if it is locked."""
+    """Returns a context that locks the folder of cells. Raises `Refused` if it was locked."""
     taken = Refused(
         f"the cells of {files.folder} are being run by another process; wait for that process to "
         "end"

@@ -29,7 +29,7 @@ class Method(Part):
 
 
 class Tuning(Part):
-    """The choice of keys before the grid's seeds are run: by the best mean metric on other seeds.
+    """The tuning of keys before the grid's seeds are run, by the best mean metric on other seeds.
 
     Without `by`, the metric is the first measure of the cell's loss, in the loss's direction.
     """
@@ -73,7 +73,7 @@ class Grid(Part):
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """The varied values by key: the names of methods, if there are any, and `grid`."""
+        """The varied values by key: those in `grid` and, if there are methods, their names."""
         methods = {METHOD: [method.name for method in self.method]} if self.method else {}
         return {**methods, **self.grid}
 
@@ -91,7 +91,7 @@ class Grid(Part):
 
     @property
     def tunes_privately(self) -> bool:
-        """Whether only the best of a random number of runs is released."""
+        """Whether tuning is private: only the best of a random number of runs is released."""
         return self.tune is not None and self.tune.private
 
     @property
@@ -114,7 +114,7 @@ class Grid(Part):
         return key_combinations(self.axes)
 
     def excludes(self, values: Values) -> bool:
-        """Whether any exclusion matches `values`."""
+        """Whether an exclusion of the grid matches the cell `values`."""
         return any(matches(values, exclusion) for exclusion in self.exclude)
 
 
@@ -125,7 +125,7 @@ def key_combinations(lists: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]
 
 
 def matches(values: Values, exclusion: Values) -> bool:
-    """Whether `values` have every value in `exclusion`; a list there means any of its values."""
+    """Whether `values` have the values in `exclusion`; a list there permits any value in it."""
     return all(
         values[key] in excluded if isinstance(excluded, list) else values[key] == excluded
         for key, excluded in exclusion.items()

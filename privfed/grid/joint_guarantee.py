@@ -26,10 +26,11 @@ from privfed.plan.prior_spending import Prior, Priors
 
 
 def composition(charges: Sequence[CellCharges]) -> Priors:
-    """Returns the runs to compose: those of `charges` and the earlier runs, each once.
+    """Returns the runs to compose, each once: those of `charges`, and the earlier ones they count.
 
-    The actual charges of every run count, whether or not tuning chooses it. Of the planned charges
-    of a cell, the largest ones of the runs that tuning may choose count.
+    The actual charges of every run count, whether or not tuning chooses the run. For the planned
+    charges of a cell, the largest number of each event counts, over the runs that tuning may
+    choose.
     """
     ahead = [reduce(_either, left.values()) for left in remaining_charges(charges).values()]
     earlier = {
@@ -42,7 +43,7 @@ def composition(charges: Sequence[CellCharges]) -> Priors:
 
 
 def _spent(charges: Sequence[CellCharges]) -> dict[str, Prior]:
-    """Returns every charged run by its key."""
+    """Returns every charged run, by the key of its charges."""
     runs: dict[str, Prior] = {}
     for entry in charges:
         if not entry.planned:
@@ -72,7 +73,7 @@ def _rest(end: Prior, spent: Prior | None) -> Prior:
 
 
 def _either(left: Prior, right: Prior) -> Prior:
-    """Returns a run with the larger count of each event, and the lineage of both runs."""
+    """Returns a run with the larger count of each event, and with the lineages of both runs."""
     return replace(
         left,
         spending=_most(left.spending, right.spending),
@@ -87,7 +88,7 @@ def _most(left: Spending, right: Spending) -> Spending:
 
 
 def _most_examples(left: Spending | None, right: Spending | None) -> Spending | None:
-    """Returns `_most` for charges on examples; None if a run has no guarantee for examples."""
+    """Returns `_most` of charges for silos' examples; None if a run has no such guarantee."""
     return None if left is None or right is None else _most(left, right)
 
 
@@ -110,7 +111,7 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class Group:
-    """One guarantee, `bound`, that covers all runs of `cells`.
+    """A guarantee, `bound`, that covers all runs of `cells` together.
 
     The guarantee covers these runs together with the earlier runs that they count.
     """
@@ -128,7 +129,7 @@ class Joint:
     """The joint guarantee of the cells over one population.
 
     Attributes:
-      identity: identifies the population, or the populations if cells divide the same data into
+      identity: identifies the population, or several populations if cells divide the same data into
         different clients.
       about: describes the population.
       cells: names of the cells.
@@ -155,7 +156,7 @@ class Joint:
 
     @property
     def epsilon(self) -> float | None:
-        """The epsilon over all cells: infinite if a cell has none, None if there are two groups."""
+        """The ε over all cells: infinite if a cell has no guarantee, None for several groups."""
         if self.void:
             return math.inf
         return self.groups[0].bound.epsilon if len(self.groups) == 1 else None
@@ -177,7 +178,7 @@ class Joint:
         }
 
     def columns(self, cell: str) -> Mapping[str, Any]:
-        """Returns the joint columns of the row of `cell`, for the cells of its group."""
+        """Returns the columns of a table on the joint guarantee of the group of `cell`."""
         apart = f"these cells differ in {', '.join(self.differ)}" if self.differ else ""
         group = next((group for group in self.groups if cell in group.cells), None)
         epsilon = math.inf if self.void or group is None else group.bound.epsilon
@@ -201,7 +202,7 @@ def joints(charges: Iterable[CellCharges], uncounted: Mapping[str, int]) -> tupl
 
 
 def _populations(charges: Sequence[CellCharges]) -> list[list[CellCharges]]:
-    """Groups `charges` by population; populations that may be the same are merged."""
+    """Returns `charges` in groups by population; populations that may be the same are merged."""
     names: dict[str, set[str]] = {}
     for entry in charges:
         names.setdefault(entry.population, {entry.population}).update(entry.sources)
@@ -293,7 +294,7 @@ def _examples(charges: Sequence[CellCharges]) -> Guarantee | None:
 
 
 def _undecided(charges: Sequence[CellCharges]) -> bool:
-    """Whether a planned run may be one of several with different charges."""
+    """Whether a cell's planned run is still one of several with different charges."""
     left = remaining_charges(charges)
     ended = {
         entry.cell

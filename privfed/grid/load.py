@@ -21,7 +21,7 @@ from privfed.grid.tables import figure_with_measure, refuse_several_measures
 
 
 def refuse_contradictory_grid(path: Path, grid: Grid) -> None:
-    """Raises `Refused` for a grid file at `path` whose keys contradict each other."""
+    """Raises `Refused` if keys of `grid`, read from `path`, contradict each other."""
     if len(set(grid.seeds)) < len(grid.seeds):
         raise Refused(f"{path}: seeds is {grid.seeds}, but names a seed twice; name each seed once")
     _refuse_lists(path, "grid", grid.grid)
@@ -178,7 +178,7 @@ def _with_measures(path: Path, grid: Grid) -> Grid:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is a file at `path`; False for an invalid name."""
+    """Whether there is a file at `path`; False for a path that the system refuses."""
     try:
         return path.exists()
     except OSError:

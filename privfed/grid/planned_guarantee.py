@@ -161,8 +161,8 @@ def outlook(files: Files, grid: Grid, cells: Sequence[Cell], retry: bool) -> Out
     """Computes the joint guarantees of `cells` and, if the grid tunes, of the cells run afterwards.
 
     A planned cell counts with all its rounds, and a completed cell with its actual charges. Before
-    tuning has chosen the values of a cell, all its options count with their actual charges, and
-    their planned charges count with the maximum number of each event over the options.
+    tuning has chosen the values of a cell, the actual charges of all its options count; of their
+    planned charges, the largest number of each event over the options counts.
 
     Args:
       files: the tables of the grid.

@@ -1,4 +1,4 @@
-"""Private tuning, from its proposal and its charge to the release of the best run.
+"""Executes private tuning: charges it, draws and trains candidates, and releases the best run.
 
 ```text
 charge     one line in GRID/tuning.jsonl, durable, before anything is drawn
@@ -7,14 +7,15 @@ train      each of them under GRID/private/ (0700), in any order, resumed after 
 release    GRID/best: the run with the best score, and nothing of the others    release.py
 ```
 
-A candidate that fails has the worst score and is never tried again, since trying until it works
-would change the distribution of the choice. A problem of the machine is not a failure of a
+A candidate that fails has the worst score and is never trained again, since repeating it until it
+succeeds would change the distribution of the choice. A problem of the machine is not a failure of a
 candidate: the same command resumes with the same candidates.
 
 The number of candidates is secret, and each candidate is a combination drawn uniformly. The draws
 derive from a key under private/, which the operating system's CSPRNG generates once, so an
-interrupted tuning resumes with the same candidates. In a seeded simulation they derive from the
-seed; a combination that is drawn twice would repeat the same run, and is therefore trained once.
+interrupted tuning resumes with the same candidates. In a seeded simulation the draws derive from
+the seed; a combination that is drawn twice would repeat the same run, and is therefore trained
+once.
 
 The release is the directory of the best run, which reveals nothing about the other candidates. It
 is a new copy, so its files are dated after the end of all candidates, and its path names no
@@ -153,7 +154,7 @@ def _into(log: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A completed tuning: the run at `path`, its results, and the guarantee of the choice."""
+    """A completed tuning: the released run at `path`, its results, and the choice's guarantee."""
 
     path: Path
     ledger: Path
@@ -234,7 +235,7 @@ def _trained(
 
 
 def _result(folder: Path) -> Result | None:
-    """Returns the stored result of a candidate; None if the candidate has still to run."""
+    """Returns the stored result of a candidate; None if the candidate has to be run."""
     try:
         result = from_json(regular.read_text(folder / "result.json"))
     except (OSError, ValueError):
@@ -246,8 +247,8 @@ def _result(folder: Path) -> Result | None:
 def _ended(event: Ended[Job], log: Path) -> Result:
     """Returns the result of a candidate that was not interrupted.
 
-    Raises `Refused` for an interrupted candidate. The reason, which may reveal it, is only
-    written to `log`.
+    Raises `Refused` if the candidate was interrupted. The reason, which may reveal the candidate,
+    is only written to `log`.
     """
     result = event.result
     if isinstance(result, WorkerDied) or result["status"] in (STOPPED, WAITING):
@@ -277,7 +278,7 @@ def _best(proposal: Proposal, results: Sequence[Result]) -> int:
 
 
 def _tuned(places: Places, proposal: Proposal, ledger: Ledger) -> Tuned:
-    """Reads the released run from its files."""
+    """Returns the completed tuning, read from the files of the released run."""
     directory, privacy = RunDirectory.open(places.best), proposal.config.privacy
     outcome = from_json(regular.read_text(directory.summary))
     stored = directory.config.read().values()

@@ -1,4 +1,4 @@
-"""Worker processes for jobs; the death of a process affects only its current job."""
+"""Executes jobs in worker processes; if a process dies, only its current job is lost."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class WorkerDied:
 
 @dataclass(frozen=True)
 class Started(Generic[Job]):
-    """A job was handed to a worker."""
+    """The event that `job` was handed to a worker."""
 
     job: Job
 
 
 @dataclass(frozen=True)
 class Ended(Generic[Job]):
-    """A job ended: `result` is its return value, or `WorkerDied`."""
+    """The event that `job` ended; `result` is its return value, or `WorkerDied`."""
 
     job: Job
     result: Any
@@ -75,7 +75,7 @@ class _Worker(Generic[Job]):
         self.job: Job | None = None
 
     def give(self, job: Job) -> None:
-        """Hands `job` over to the process, or to a new one if there is none or it has died."""
+        """Hands `job` to the process; starts a new process if there is none, or if it has died."""
         if self._process is None or not self._process.is_alive():
             self.stop()
             self.pipe, workers_end = _SPAWN.Pipe()
@@ -92,7 +92,7 @@ class _Worker(Generic[Job]):
             self._open_pipe().send(job)
 
     def take(self) -> Ended[Job]:
-        """Returns the result of the job, once the pipe is ready."""
+        """Returns the end of the current job; called once the pipe is ready."""
         assert self.job is not None
         job, self.job = self.job, None
         try:

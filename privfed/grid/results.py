@@ -1,4 +1,4 @@
-"""The results of a grid as rows of tables: a row per cell and seed, or also per round."""
+"""Converts the results of a grid to rows of tables: a row per cell and seed, or per round."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _NO_MEASURE = {
 
 @dataclass(frozen=True)
 class Files:
-    """The tables of the grid file `grid`, in `folder`, named after the grid file."""
+    """The paths of the tables of the grid file `grid`, in `folder`, named after the grid file."""
 
     grid: Path
     folder: Path
@@ -62,22 +62,22 @@ class Files:
 
     @property
     def tuning(self) -> Files:
-        """The tables of the runs of the grid's tuning."""
+        """The paths of the tables of the grid's tuning."""
         return Files(self.grid.with_name(f"{self.grid.stem}.tuning.toml"), self.folder)
 
     @property
     def table(self) -> Path:
-        """The table with a row per cell and seed."""
+        """The path of the table with a row per cell and seed."""
         return self.named(".csv")
 
     @property
     def rounds(self) -> Path:
-        """The table with a row per cell, seed and evaluated round."""
+        """The path of the table with a row per cell, seed and evaluated round."""
         return self.named(".rounds.csv")
 
     @property
     def summary(self) -> Path:
-        """The table with a row per cell, over its seeds."""
+        """The path of the table with a row per cell, over its seeds."""
         return self.named(".summary.csv")
 
 
@@ -88,7 +88,7 @@ def row(
     result: Mapping[str, Any],
     joint: Mapping[str, Any],
 ) -> Row:
-    """Returns one line of the table: varied keys, seed, status, metrics, and the terms of epsilon.
+    """Returns one row of the table: varied keys, seed, status, metrics, and the terms of epsilon.
 
     Args:
       values: the varied keys.
@@ -132,7 +132,7 @@ def round_row(values: Mapping[str, Any], seed: int, cell: str, measured: Mapping
 
 
 def cell_of(value: Any) -> Any:
-    """Returns a configuration's value in the form that tables have; lists and tables as JSON."""
+    """Returns a configuration's value as it is written in tables: lists and tables as JSON."""
     if isinstance(value, bool | str | float):
         return value
     if isinstance(value, int) and abs(value) < 2**63:
@@ -141,7 +141,7 @@ def cell_of(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Converts the text "inf" of JSON files to infinity."""
+    """Returns `value`, or infinity for the text "inf", as JSON files contain it."""
     return math.inf if value == "inf" else value
 
 

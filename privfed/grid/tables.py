@@ -1,4 +1,4 @@
-"""A grid's tables on disk: of its cells, of evaluated rounds, and of the cells over their seeds.
+"""Writes a grid's tables: of its runs, of evaluated rounds, and of its cells over their seeds.
 
 All figures are drawn from these tables alone, without the run directories. If a grid names no
 metric, figures and tuning use the first metric of the loss. A loss declares the name of its first
@@ -52,7 +52,7 @@ Losses = Sequence[tuple[Mapping[str, Any], Loss]]
 def less_is_better(loss: Loss, measure: str) -> bool:
     """Whether lower values of `measure` are better.
 
-    The loss declares this for its own metric, and for columns derived from that metric.
+    The loss declares this for its first metric, and so for columns derived from that metric.
     """
     return loss.lower_is_better if measure.startswith(loss.measure) else measure.endswith("loss")
 
@@ -236,7 +236,7 @@ def _one_type(column: list[Any]) -> list[Any]:
 
 
 def read_table(path: Path, words: Sequence[str] = ()) -> list[Row]:
-    """Reads the rows of a table that `write_tables` wrote.
+    """Returns the rows of a table that `write_tables` wrote.
 
     Args:
       path: the table (CSV).
@@ -322,7 +322,7 @@ def _round_rows(files: Files, cell: Cell, result: Result) -> Iterator[Row]:
 
 
 def _with_measures_over_rounds(cell: Cell, rounds: Sequence[Row], result: Result) -> Result:
-    """Returns `result` with the best value and the late average of its first metric.
+    """Returns `result` with the best value and the late average of its first metric added.
 
     The best value on a test set is optimistic; it is reported in addition to the final value, in a
     separate column. The late average is over the last 100 rounds, if there were that many. Other

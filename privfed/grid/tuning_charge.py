@@ -1,8 +1,8 @@
-"""The single charge of private tuning, made before the first candidate, however many follow.
+"""Makes the single charge of private tuning, before the first candidate is drawn.
 
-The ledger contains a commitment to the secret from which all draws derive. The secret is durable
-before the charge and is never drawn again, so one charge can release the best of only one set of
-candidates.
+The ledger contains a commitment to the secret from which all draws derive. The secret is stored
+durably before the charge and is never drawn again, so one charge can release the best of only one
+set of candidates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from privfed.store.run_files import PrivateKey
 
 @dataclass(frozen=True)
 class Places:
-    """The files of a tuning in the folder `grid`; all except `best` and `ledger` are private."""
+    """The paths of a tuning's files in the folder `grid`; only `best` and `ledger` are public."""
 
     grid: Path
 
@@ -51,7 +51,7 @@ class Places:
 
     @property
     def candidates(self) -> Path:
-        """The folder that has a folder for each candidate."""
+        """The folder of the candidates' folders."""
         return self.private / "candidates"
 
     @property
@@ -131,10 +131,10 @@ def refuse_uncharged_candidate(run: Path, ledger: Ledger) -> None:
 
 
 def _opened(proposal: Proposal, places: Places) -> Ledger:
-    """Draws a new secret and creates the ledger that commits to it, without a charge.
+    """Draws a new secret; returns a new ledger that commits to it, without a charge.
 
-    Remains of a tuning that was interrupted before its charge are replaced. Raises `Refused` if
-    runs exist although there is no charge.
+    Files of a tuning that was interrupted before its charge are replaced. Raises `Refused` if runs
+    exist although there is no charge.
     """
     for place in (places.best, places.candidates):
         if place.exists() and any(place.iterdir()):
@@ -175,7 +175,7 @@ def _refuse_another(proposal: Proposal, ledger: Ledger) -> None:
 
 
 def _terms(proposal: Proposal, identity: str, stated: dict[str, str]) -> dict[str, Any]:
-    """Returns the ledger's first line: all terms of its epsilon."""
+    """Returns the terms of the ledger's first line: all that is needed to interpret its epsilon."""
     plan, config, event = proposal.plan, proposal.config, proposal.event
     combinations = [dict(cell.values) for cell in proposal.cells]
     return {

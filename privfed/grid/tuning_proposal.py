@@ -1,12 +1,12 @@
-"""The plan and cost of private tuning, computed before any candidate is drawn.
+"""Computes the plan and cost of private tuning, before any candidate is drawn.
 
 *Releases*: the directory of the best run by a score that is fixed here, and one line in a ledger.
 *Mechanism*: K runs, where the secret K has a public distribution; each run trains one combination
 of `tune.over`, drawn uniformly with replacement, from the start. *Sensitivity, relation, unit and
 sampler*: those of a run. *Charged*: one event, `accounting.choosing.private_selection` of the
 spending of a run. This spending has to be the same for every combination: a bound on each run is
-then a bound on the mixture. *Source*: Papernot & Steinke 2022, Theorem 2; Koskela, Redberg & Wang
-2024.
+then a bound on a run with a random combination. *Source*: Papernot & Steinke 2022, Theorem 2;
+Koskela, Redberg & Wang 2024.
 
 The score is a charged metric of clients, or a metric on the public test set. Both are
 post-processing of a run's releases.
@@ -106,12 +106,12 @@ _EACH = 3.0
 
 @dataclass(frozen=True)
 class Proposal:
-    """An accepted tuning: its combinations, and the cost of the choice.
+    """An accepted private tuning: its combinations, and the cost of the choice.
 
     Attributes:
       cells: the combinations to choose from.
       repetitions: the distribution of the number of candidates.
-      plan: the plan of a candidate, with noise at which the whole tuning spends the budget.
+      plan: the plan of a candidate, with the noise at which the complete tuning spends the budget.
       before: the earlier runs that count.
       event: the single charge.
       measure: the metric of the choice.
@@ -147,7 +147,7 @@ class Proposal:
 
     @property
     def promise(self) -> tuple[Any, ...]:
-        """The guarantee, its population and its terms: the same for every combination."""
+        """A candidate's guarantee, population and terms, which all combinations must have equal."""
         config, privacy = self.config, self.config.privacy
         requested = (privacy.epsilon, privacy.delta, privacy.accountant)
         population = (config.data, config.source, config.partition, config.shift)
@@ -237,7 +237,7 @@ def propose(files: Files, grid: Grid) -> Proposal:
 def _of_one(
     grid: Grid, cell: Cell, combinations: tuple[Cell, ...], repetitions: Repetitions
 ) -> Proposal:
-    """Returns the proposal as computed from one of its combinations, without client data."""
+    """Returns the proposal, computed from one of its combinations (`cell`), without client data."""
     assert grid.tune is not None
     if cell.config is None:
         raise Refused(f"{dict(cell.values)}: {cell.refusal}")

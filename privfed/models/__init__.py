@@ -1,1 +1,1 @@
-"""Networks as functions of one parameter vector `[d]`: recipes, losses, and users' own modules."""
+"""Models as functions of one parameter vector `[d]`: recipes, losses, and users' own modules."""

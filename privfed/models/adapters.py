@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA): selection of layers, trained parameters, and refusals.
+"""Low-rank adapters (LoRA): adapts layers of a model, selects trained parameters, merges adapters.
 
 An adapted layer replaces W by W + s B A, under its original parameter names.
 
@@ -36,7 +36,7 @@ _NO_WEIGHTS: tuple[str, ...] = ()
 
 
 def adaptable(layer: nn.Module) -> dict[str, int]:
-    """The number of blocks of each weight of `layer` that can be adapted, by the weight's name."""
+    """For each weight of `layer` that can be adapted, by name: its number of blocks g."""
     if isinstance(layer, nn.MultiheadAttention):
         packed = {"in_proj_weight": 3}
         apart = {"q_proj_weight": 1, "k_proj_weight": 1, "v_proj_weight": 1}
@@ -70,7 +70,7 @@ def adapt(layer: nn.Module, weight: str, a: Tensor, b: Tensor, scale: float) -> 
 
 
 def merge(layer: nn.Module) -> None:
-    """Replaces the adapted weights of `layer` by their changed values, without factors, frozen."""
+    """Replaces adapted weights of `layer` by frozen weights with the change, without factors."""
     changed = {each: getattr(layer, each).detach().clone() for each in adapted_weights(layer)}
     unadapt(layer)
     for weight, value in changed.items():
@@ -91,7 +91,7 @@ def change(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
 
 
 def _plain(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class that `kind` adapts, or `kind` itself."""
+    """The original class, if `kind` is the adapted form of one; otherwise `kind` itself."""
     return kind.__bases__[0] if "_lora_weights" in vars(kind) else kind
 
 
@@ -104,7 +104,7 @@ def _adapting(kind: type[nn.Module], weights: tuple[str, ...]) -> type[nn.Module
 
 
 def _whole(weight: str) -> property:
-    """A property that returns the weight with its change."""
+    """Returns a property that computes the weight including its change s B A."""
 
     def read(layer: nn.Module) -> Tensor:
         base = _parameter(layer, weight)
@@ -114,7 +114,7 @@ def _whole(weight: str) -> property:
 
 
 def _parameter(layer: nn.Module, name: str) -> Tensor:
-    """The tensor stored in `layer` under this name, even if a property hides it."""
+    """The parameter stored in `layer` as `name`, even if a property of this name hides it."""
     parameter = layer._parameters[name]
     assert parameter is not None
     return parameter
@@ -196,7 +196,7 @@ def merge_model(module: nn.Module, trained: Collection[str]) -> tuple[str, ...]:
 
 
 def refuse_unused(gradients: Mapping[str, Tensor]) -> None:
-    """Raises `Refused` if the gradient of a factor is zero, at a B that is nonzero.
+    """Raises `Refused` if the gradient of a factor is zero, although B is nonzero.
 
     The model's output then does not depend on the factor, which would be noised and sent in vain.
     """
@@ -239,7 +239,7 @@ def _refuse_target(module: nn.Module, target: str, places: list[Place]) -> None:
 
 
 def _refuse_targets(what: str, places: list[Place]) -> None:
-    """Raises `Refused`, with the names of the modules that can be adapted."""
+    """Raises `Refused` with the reason `what`, and the names of the modules that can be adapted."""
     names = ", ".join(dict.fromkeys(repr(name) for name, *_ in itertools.islice(places, 20)))
     raise Refused(
         f"model.lora.targets: {what}; name linear layers, two-dimensional convolutions, "
@@ -249,7 +249,7 @@ def _refuse_targets(what: str, places: list[Place]) -> None:
 
 
 def _refuse_factors(module: nn.Module) -> None:
-    """Raises `Refused` for a model that already has factors."""
+    """Raises `Refused` if a parameter of the model already has the name of a factor."""
     for name, _ in module.named_parameters():
         if is_factor(name):
             raise Refused(
@@ -259,7 +259,7 @@ def _refuse_factors(module: nn.Module) -> None:
 
 
 def _refuse_shared(module: nn.Module, places: Iterable[Place]) -> None:
-    """Raises `Refused` for a weight that is tied to another layer's."""
+    """Raises `Refused` if one of the weights is tied to a weight of another layer."""
     parts = list(module.modules())
     holders = Counter(id(p) for part in parts for p in part._parameters.values() if p is not None)
     for name, layer, weight, _ in places:
@@ -302,7 +302,7 @@ def _trained(module: nn.Module, patterns: Iterable[str]) -> set[str]:
 
 
 def _freeze(module: nn.Module, trained: Collection[str]) -> None:
-    """Freezes all parameters except `trained`, which has one name of each.
+    """Freezes all parameters except `trained`, a set with one name of each trained parameter.
 
     Batch normalisations without trained parameters then use their loaded statistics.
     """

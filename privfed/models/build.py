@@ -1,6 +1,6 @@
-"""Builds a network from a recipe, initialises it, and tries it on synthetic examples.
+"""Builds a network from a recipe, initialises it, and tests it on synthetic examples.
 
-Models that would break the guarantee or the arithmetic are refused, with the name of the layer.
+Models that would violate the guarantee or the arithmetic are refused, with the name of the layer.
 All state that a client's training changes has to be in the flat vector: other state would reach the
 next client without being clipped.
 """
@@ -53,13 +53,13 @@ def build_network(
 
     Args:
       model: the recipe.
-      examples: examples of the population; only their form is read.
+      examples: examples of the population; only their shapes, types and declared facts are read.
       start: the keys of [model] that determine initial and trained parameters.
       loss: the loss of the run.
       keys: random stream of the initial parameters.
       device: device of the network.
-      constants: constants of a resumed run, whose parameters come from its checkpoint;
-        `start.init` is then not read.
+      constants: constants of a resumed run; `start.init` is then not read, and the checkpoint has
+        the parameters.
       averages: whether clients may average the running statistics of batch normalisations, as in
         runs without privacy; otherwise such models are refused.
 
@@ -68,7 +68,7 @@ def build_network(
 
     Raises:
       Refused: if the model cannot be built, does not suit the examples, or must not be trained.
-      Broken: if `constants` are of another model.
+      Broken: if `constants` belong to another model.
     """
     seed = keys.integer()
     module, synthetic = _built(model, examples, start, loss, seed)
@@ -119,7 +119,7 @@ def build_network(
 def _built(
     model: Model, examples: Examples, start: Start, loss: Loss, seed: int
 ) -> tuple[nn.Module, Tensor]:
-    """Builds the module, and synthetic examples `[3, *features]`, with randomness from `seed`."""
+    """Returns the module and synthetic examples `[3, *features]`, with randomness from `seed`."""
     with drawing_alone():
         seed_draws(seed)
         module = model.build(tuple(examples.x.shape[1:]), loss.width(examples))
@@ -160,13 +160,13 @@ def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
 
 
 def _output_shape(x: Tensor, examples: Examples, loss: Loss) -> tuple[int, ...]:
-    """The shape of a model's outputs for x."""
+    """The shape that the outputs of a model for x must have."""
     positions = tuple(examples.y.shape[1:]) if examples.y.dtype == torch.int64 else ()
     return (len(x), *positions, loss.width(examples))
 
 
 def _synthetic_features(examples: Examples) -> Tensor:
-    """Three synthetic examples of the right shape and type."""
+    """The features of three synthetic examples, with the shape and type of `examples`."""
     shape = (3, *examples.x.shape[1:])
     if examples.inputs:
         return synthetic_inputs(examples.inputs, 3)
@@ -176,7 +176,7 @@ def _synthetic_features(examples: Examples) -> Tensor:
 
 
 def _refuse_parameters(module: nn.Module) -> None:
-    """Raises `Refused` for parameters that cannot be elements of one float32 vector."""
+    """Raises `Refused` if a parameter cannot be an element of one float32 vector."""
     if isinstance(module, torch.jit.ScriptModule):
         raise Refused(
             "model.name: a TorchScript module cannot be trained; name the Python class or "
@@ -196,7 +196,7 @@ def _refuse_parameters(module: nn.Module) -> None:
 def _refuse_hidden_start(model: Model, module: nn.Module) -> None:
     """Raises `Refused` if a function returns weights that an earlier run trained.
 
-    The ledger would not record that start, and the earlier run would not be counted.
+    The ledger would not record these weights, and the earlier run would not be counted.
     """
     if not isinstance(model, Weighted) and origins_of(module):
         raise Refused(
@@ -255,7 +255,7 @@ def _names_all_of(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
 
 
 def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Shapes:
-    """Puts all batch normalisations in evaluation mode; returns the statistics to average.
+    """Puts all batch normalisations in evaluation mode; returns the shapes of averaged statistics.
 
     Raises `Refused` for a batch normalisation that is neither frozen nor local, unless clients may
     average its statistics (`averages`).
@@ -284,7 +284,7 @@ def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Sha
 
 
 def _reset_statistics(module: nn.Module, averaged: Shapes) -> None:
-    """Resets the averaged statistics: the trial's fingerprint must not depend on `model.init`."""
+    """Resets the averaged statistics, so that the fingerprint does not depend on `model.init`."""
     for name, part in _batch_norms(module):
         if f"{name}.running_mean".lstrip(".") in averaged.names:
             part.reset_running_stats()

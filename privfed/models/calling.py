@@ -1,4 +1,4 @@
-"""Calls of modules: named inputs and outputs, evaluation mode, memory order, errors as refusals.
+"""Calls users' modules: named inputs and outputs, evaluation mode, memory order, and errors.
 
 A module takes a tensor, or several by name, and returns a tensor, or a structure that contains it
 under a key or at an index. Hooks at the module convert inputs and outputs. Parameters therefore
@@ -25,7 +25,7 @@ from privfed.models.peft_format import of_transformers
 
 @contextlib.contextmanager
 def scoring(module: nn.Module) -> Iterator[None]:
-    """A context with `module` and its parts in evaluation mode, without dropout."""
+    """Returns a context in which `module` and its submodules are in evaluation mode."""
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
@@ -53,7 +53,7 @@ def failed_layer(error: BaseException, module: nn.Module) -> str:
 
 @contextlib.contextmanager
 def errors_as_refusals(x: Tensor, module: nn.Module) -> Iterator[None]:
-    """Converts any error of a user's module on x into a `Refused`."""
+    """Returns a context that converts any error of a user's module on x to `Refused`."""
     try:
         yield
     except Refused:
@@ -75,12 +75,12 @@ def errors_as_refusals(x: Tensor, module: nn.Module) -> Iterator[None]:
 
 
 def refuse_part(name: str, why: str) -> NoReturn:
-    """Raises `Refused` for the part of the model called `name` (the complete model if empty)."""
+    """Raises `Refused` for the submodule or parameter `name` ("": the model), because of `why`."""
     raise Refused(f"model.name: {repr(name) if name else 'the model'} {why}")
 
 
 def refuse_model(why: str) -> NoReturn:
-    """Raises `Refused` for the model."""
+    """Raises `Refused` for the complete model, because of `why`."""
     refuse_part("", why)
 
 
@@ -110,13 +110,13 @@ class _PassByName:
 
 
 def name_inputs(module: nn.Module, inputs: Inputs) -> None:
-    """Adds a hook to `module` by which it takes all its `inputs` as one tensor."""
+    """Adds a hook to `module`, which then takes all of its `inputs` as one tensor."""
     if not by_position(inputs):
         module.register_forward_pre_hook(_PassByName(inputs), with_kwargs=True)
 
 
 def with_user_calls(module: nn.Module) -> nn.Module:
-    """Removes the hooks of `name_inputs`, and of `select_output` from models of transformers."""
+    """Removes hooks of `name_inputs`, and of `select_output` on transformers; returns `module`."""
     ours = (
         (_PassByName, _TakeOutput) if of_transformers(module, "PreTrainedModel") else (_PassByName,)
     )
@@ -128,7 +128,7 @@ def with_user_calls(module: nn.Module) -> nn.Module:
 
 
 def select_output(module: nn.Module, key: Key) -> None:
-    """Adds a hook to `module` by which it returns only the tensor under `key` of its result.
+    """Adds a hook to `module`, which then returns only the tensor under `key` of its result.
 
     `key` is a key of a mapping, an index of a tuple, or the name of an attribute; "" is the result
     itself. Models of transformers return their "logits" by default; their cache of earlier tokens
@@ -157,13 +157,13 @@ def output_under(returned: Any, key: Key) -> Tensor:
 
 
 def refuse_structured(returned: Any) -> None:
-    """Raises `Refused` if the module's result is a structure, without `model.output`."""
+    """Raises `Refused` if a module's result is a structure from which no output was selected."""
     if not isinstance(returned, Tensor) and (advice := _advice(returned)):
         raise Refused(f"model.name: the model returns {described(returned)}; {advice}")
 
 
 def described(returned: Any) -> str:
-    """Describes the type of `returned`, and the tensors in it, for messages."""
+    """Returns a description of the type of `returned`, and of the tensors in it, for messages."""
     kind = type(returned).__name__
     tensors = _tensors_in(returned)
     if isinstance(returned, Tensor):
@@ -183,7 +183,7 @@ def _advice(returned: Any) -> str:
 
 
 def _tensors_in(returned: Any) -> dict[Key, Tensor]:
-    """The tensors in `returned`, by the key under which `output_under` finds them."""
+    """The tensors in `returned`, by the key with which `output_under` returns them."""
     pairs: Any = ()
     if isinstance(returned, Mapping):
         pairs = returned.items()

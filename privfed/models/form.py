@@ -1,4 +1,4 @@
-"""The form of a run's examples (shapes, types, labels), from which its model can be rebuilt.
+"""The form of a run's examples (shapes, types, labels), with which its model can be rebuilt.
 
 Checkpoints contain the form: a run directory therefore describes its model's inputs and outputs.
 """
@@ -34,7 +34,7 @@ class Form(Part):
       labels: Shape of one example's y.
       tokens: Whether x are integers.
       classified: Whether labels are classes.
-      classes: Number of classes or, if labels are not classes, of label columns.
+      classes: Number of classes; if labels are not classes, number of label columns.
       names: Names of the classes.
       scale: Factor that converts labels to their own units.
       shift: Offset that converts labels to their own units.

@@ -21,7 +21,7 @@ from privfed.models.sequence import Factor
 
 @dataclass(frozen=True)
 class FullNetwork(Network):
-    """A network as a client trains it: shared and local parameters and statistics.
+    """A network as a client trains it, with shared and local parameters and running statistics.
 
     Trained batch normalisations (`norms`, by name) use batch statistics, whether they are local, as
     in FedBN (Li, Jiang, Zhang, Kamp & Dou 2021), or averaged. For a single example they use their
@@ -52,7 +52,7 @@ class FullNetwork(Network):
 
 
 def full_network(network: Network) -> Network:
-    """`network` extended by its local part, with batch normalisations as clients train them."""
+    """Returns `network` extended by its local part, with trained batch normalisations."""
     local = network.local
     if not (local.names or network.averaged.names):
         return network
@@ -84,14 +84,14 @@ def held_shapes(
 
 
 def _norms(module: nn.Module, held: frozenset[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The batch normalisations with statistics among `held`, and these statistics, by name."""
+    """Names of batch normalisations with running statistics in `held`, and of the statistics."""
     statistics = held & {name for name, _ in module.named_buffers()}
     return tuple(sorted({name.rpartition(".")[0] for name in statistics})), statistics
 
 
 @contextmanager
 def _by_batch(module: nn.Module, norms: tuple[str, ...]) -> Iterator[None]:
-    """A context in which the batch normalisations `norms` of `module` use batch statistics."""
+    """Returns a context in which the batch normalisations `norms` use batch statistics."""
     parts = [module.get_submodule(name) for name in norms]
     for part in parts:
         part.train()

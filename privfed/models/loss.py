@@ -1,9 +1,9 @@
 """The interface of losses: the loss that clients minimise, and the measures of a model.
 
-Outputs are `[B, *positions, width]` and labels `[B, *positions]` or `[B, width]`; every loss gives
-one number per example. Examples are scored in pieces: `scores` computes the terms of each example,
-and `measures` combines the terms of all examples. A loss also has defaults for its task, and
-computes the best constant prediction (`privfed.run.evaluation.divergence`).
+Outputs are `[B, *positions, width]` and labels `[B, *positions]` or `[B, width]`; every loss
+returns one number per example. Examples are scored in pieces: `scores` computes the terms of each
+example, and `measures` combines the terms of all examples. A loss also has default values of keys
+for a task, and computes the best constant prediction (`privfed.run.evaluation.divergence`).
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ class Loss(Part):
         """The name of the first of `measures`."""
 
     def defaults(self, task: Task) -> Mapping[str, Any]:
-        """Defaults for `task`, for keys that a run file leaves out: "section.key" -> value.
+        """Default values for `task`, of keys that a run file leaves out: "section.key" -> value.
 
-        By default a clipping norm proportional to the cohort, from 0.01 to that of the default run.
-        The noise on the average update has standard deviation z * clip / cohort. It is then about
-        the same for cohorts of 4 to 150 clients, and lower for larger ones. `experiments/first_run`
-        compares other norms.
+        The only default here is a clipping norm proportional to the cohort, from 0.01 to that of
+        the default run. The noise on the average update has standard deviation z * clip / cohort.
+        It is then about the same for cohorts of 4 to 150 clients, and lower for larger ones.
+        `experiments/first_run` compares other norms.
         """
         clip = _CLIP * min(task.cohort / _COHORT, 1.0)
         return {"privacy.clip": max(float(f"{clip:.2g}"), _LEAST_CLIP)}
 
     @abstractmethod
     def width(self, examples: Examples) -> int:
-        """Number of model outputs for the labels of `examples`.
+        """Number of outputs per example or position that the labels of `examples` require.
 
         Raises `Refused` if the loss does not support labels of this kind.
         """
 
     @abstractmethod
     def minimiser(self, y: Tensor, width: int) -> Tensor:
-        """The outputs `[width]` with the least mean loss on labels y `[N, *]`, for any x."""
+        """The constant outputs `[width]` with the least mean loss on labels y `[N, *]`."""
 
     def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
-        """The outputs `[width]` with the best first measure on labels y `[N, *]`, for any x."""
+        """The constant outputs `[width]` with the best first measure on labels y `[N, *]`."""
         return self.minimiser(y, width)
 
     @abstractmethod
@@ -139,12 +139,12 @@ def class_probabilities(probabilities: Tensor, meaning: Meaning) -> dict[str, Te
 
 
 def log_odds(shares: Tensor) -> Tensor:
-    """The log-odds of the probabilities `shares`, finite also for 0 and 1."""
+    """The log-odds of the probabilities `shares`, with finite values for 0 and 1."""
     return torch.logit(shares, eps=TINY_SHARE)
 
 
 def refuse_labels_unless(fit: bool, loss: str, needed: str, examples: Examples) -> None:
-    """Raises `Refused`, which names a loss that suits the labels, unless `fit`.
+    """Raises `Refused` unless `fit`; the message names a loss that suits the labels.
 
     Args:
       fit: whether the labels suit the loss.

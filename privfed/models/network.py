@@ -1,4 +1,4 @@
-"""A module as a function of its flat parameter vector, for one model or many stacked."""
+"""A module as a function of its flat parameter vector, for one model or many stacked models."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class Network:
 
     @property
     def without_adapters(self) -> int:
-        """Number of parameters of the model, trained or not, once its adapters are merged."""
+        """Number of parameters of the model after merging its adapters, trained or not."""
         named = self.module.named_parameters()
         return sum(parameter.numel() for name, parameter in named if not is_factor(name))
 
     @property
     def linear(self) -> bool:
-        """Whether all layers are linear or elementwise, so models stack by batched products."""
+        """Whether all layers are linear or elementwise, as `stacked_forward` supports."""
         return self._layers is not None and not self.mixed
 
     @property
@@ -109,7 +109,7 @@ class Network:
         return digest.hexdigest()
 
     def same_code(self, fingerprint: Sequence[float]) -> bool:
-        """Whether a module with this fingerprint computes the same outputs, up to rounding."""
+        """Whether `fingerprint`, that of another module, equals this module's, up to rounding."""
         computed, stated = torch.tensor([*self.fingerprint]), torch.tensor([*fingerprint])
         return computed.shape == stated.shape and torch.allclose(
             computed, stated, rtol=1e-2, atol=1e-4
@@ -189,7 +189,7 @@ class Network:
     def _mean_loss(
         self, leaves: Leaves, x: Tensor, y: Tensor, factors: dict[str, Factor] | None = None
     ) -> Tensor:
-        """One model's mean loss; `factors` as for `sequence_forward`."""
+        """One model's mean loss; `factors` is that of `sequence_forward`."""
         x = channels_last(x) if self.channels_last and not x.is_cuda else x
         with torch.enable_grad():
             outputs = self._call(leaves, x, self.mixed, factors)
@@ -203,7 +203,7 @@ class Network:
     def stacked_gradient_parts(
         self, leaves: Leaves, x: Tensor, y: Tensor, shares: Tensor
     ) -> list[Tensor]:
-        """As `stacked_gradient`, with respect to each of the c models' leaves."""
+        """The gradients of `stacked_gradient`, with respect to each of the c models' leaves."""
         with torch.enable_grad():
             outputs = self._stacked_call(leaves, x, self.mixed)
             total = (self.loss.stacked(self._in_full_precision(outputs), y) * shares).sum()
@@ -308,7 +308,7 @@ class Network:
 
     @torch.no_grad()
     def scored(self, flat: Tensor, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields outputs and labels of `examples` in pieces; the module is in evaluation mode."""
+        """Yields outputs and labels of `examples` in pieces, computed in evaluation mode."""
         flat = flat.clone()  # the module may change it in place
         outputs = math.prod(examples.y.shape[1:]) * examples.classes
         count = max(1, min(_BATCH_SIZE, _OUTPUTS // max(outputs, 1)))

@@ -1,4 +1,4 @@
-"""Low-rank adapters in the format of the library peft: a folder with weights and a configuration.
+"""Reads and writes low-rank adapters in the folder format of the library peft.
 
 peft stores the change s B A of a linear layer's weight `[n, k]` as `lora_B` `[n, r]` and `lora_A`
 `[r, k]`, under the layer's name; the weight of `Conv1D` of transformers is transposed. Modules that

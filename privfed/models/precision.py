@@ -1,6 +1,6 @@
-"""Mixed precision: local steps in bfloat16, if that is accurate and faster.
+"""Mixed precision: local steps partly in bfloat16, if that is accurate.
 
-In a sequence of plain layers, convolutions and products with many rows use bfloat16
+In a sequence of plain layers, convolutions and products with many rows are computed in bfloat16
 (`privfed.models.sequence`); in other modules, the operations that PyTorch's autocast selects.
 Parameters, losses, updates, clips, sums, noise and scores are in full precision. No proof depends
 on the precision: clipping bounds any local computation.
@@ -42,7 +42,7 @@ def mixed(network: Network, examples: Examples, batch_size: int) -> Network:
 
 
 def unsound(network: Network, examples: Examples, batch_size: int) -> str:
-    """Reason why `network` cannot be trained in mixed precision; empty if it can.
+    """The reason why `network` cannot be trained in mixed precision; empty if it can.
 
     PyTorch must support the computation, and the relative error of the gradient on synthetic
     examples, without dropout, must be at most 5 %.
@@ -61,7 +61,7 @@ def unsound(network: Network, examples: Examples, batch_size: int) -> str:
 
 
 def as_asked_for(network: Network, examples: Examples) -> str:
-    """Describes the precision of `network` in a plan; empty for full precision."""
+    """The text about the precision of `network` in a plan; empty for full precision."""
     if not network.mixed:
         return ""
     exact = _gradient(replace(network, mixed=0), examples)

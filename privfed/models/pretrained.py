@@ -1,4 +1,4 @@
-"""A public start: parameters and buffers from a safetensors file, or from an earlier run.
+"""Loads initial weights from a safetensors file or an earlier run, and recognises trained weights.
 
 *Origin.* A model that a run trained reveals information about the run's population, wherever its
 weights are used. Weights that a run of privfed exported (`run.model`) are therefore recognised: the
@@ -76,12 +76,12 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def is_lazy(tensor: Tensor) -> bool:
-    """Whether a tensor has no shape before the module's first call."""
+    """Whether `tensor` is lazy: it has no shape before the module's first call."""
     return bool(torch.nn.parameter.is_lazy(tensor))
 
 
 def _digest(tensor: Tensor) -> str | None:
-    """SHA-256 of a tensor's values; None if these are all equal, as in many new tensors."""
+    """SHA-256 of a tensor's values; None if all values are equal, as in many new tensors."""
     values = tensor.detach().cpu().contiguous()
     if values.is_meta or not values.numel() or bool((values == values.reshape(-1)[0]).all()):
         return None

@@ -30,9 +30,9 @@ class Model(Protocol):
 
 @runtime_checkable
 class LinearModel(Protocol):
-    """A recipe of linear models, to which the recommendations of the loss apply.
+    """A recipe of linear models, for which the default learning rate and clip of the loss are used.
 
-    For others, learning rate and clipping norm are chosen when the run starts
+    For other models, learning rate and clipping norm are chosen when the run starts
     (`privfed.run.rates`).
     """
 
@@ -41,7 +41,7 @@ class LinearModel(Protocol):
 
 @runtime_checkable
 class Weighted(Protocol):
-    """A recipe whose module brings its own weights, from which training starts."""
+    """A recipe of a module with weights of its own, from which training starts."""
 
     def weights(self) -> str:
         """SHA-256 of the weights that training starts from."""
@@ -92,7 +92,7 @@ class UserNetwork(Part):
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> type[UserNetwork]:
-        """The part that builds its module by `function`."""
+        """Returns a model class that builds its module by `function`."""
         return part_with_objects(cls, function, function=staticmethod(function))
 
     def build(self, features: tuple[int, ...], width: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""A sequence of plain layers as a function of its parameters, for one model or stacked models.
+"""Computes a sequence of plain layers, for one model or for stacked models.
 
 `torch.func.functional_call` accepts any module. If all layers are of known types, the same values
 are computed faster:
@@ -45,14 +45,14 @@ _OTHERS = ELEMENTWISE | {nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Fl
 
 @dataclass(frozen=True)
 class Factor:
-    """A linear layer's input `[..., i]` and output `[..., o]`, which give its weight's gradient."""
+    """A linear layer's input `[..., i]` and output `[..., o]`, for the gradient of its weight."""
 
     input: Tensor
     output: Tensor
 
 
 def sequence_of(module: nn.Module, trained: frozenset[str]) -> Layers | None:
-    """The layers of `module` in their fastest order; None if a layer is not supported.
+    """The layers of `module`, reordered for speed; None if a layer is not supported.
 
     A layer is supported if it is of a known type (not of a subclass), has no hooks, and all of its
     parameters are in `trained`, the names of trained parameters.

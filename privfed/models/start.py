@@ -1,4 +1,4 @@
-"""Start and trained parameters of a model: the keys of [model] that do not belong to its recipe.
+"""The keys of [model] that do not belong to its recipe: initial weights, and trained parameters.
 
 Low-rank adaptation (Hu et al. 2021, "LoRA", section 4.1): the keys of [model.lora].
 
@@ -32,7 +32,7 @@ from privfed.core.parts import Part
 
 
 class Lora(Part):
-    """Adapters in the modules that `targets` name; only they and `trained` parameters train."""
+    """Adapters of the modules in `targets`; only they and `trained` parameters are trained."""
 
     rank: int = Field(ge=1, le=65_536)
     """Rank of the change of each weight; for an attention, of query, key and value each."""
@@ -75,7 +75,7 @@ def is_factor(name: str) -> bool:
 
 
 def with_changes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns `tensors` without factors, and with their changes merged into the weights."""
+    """Returns `tensors` without factors; the changes of the factors are merged into the weights."""
     weights = {name: tensor for name, tensor in tensors.items() if not is_factor(name)}
     for name in tensors:
         if name.endswith(_B):
@@ -87,7 +87,7 @@ def with_changes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Start(Part):
-    """The initial parameters of a model, and which of them are trained, and where."""
+    """Keys for the initial parameters of a model: their origin, and which are trained or local."""
 
     init: str = ""
     """A `.safetensors` file, run directory or folder of adapters with the initial parameters."""

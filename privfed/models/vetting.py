@@ -1,4 +1,4 @@
-"""Tries a module on synthetic examples before it processes client data.
+"""Tests a module on synthetic examples before it processes client data.
 
 The guarantee requires a client's row to be a function of that client's examples, the broadcast
 model and its own randomness. All state that training changes must therefore be in the flat vector,
@@ -56,18 +56,18 @@ class Trial:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A module on trial, and random parameters `ordinary` `[d]` of typical size for the trial."""
+    """A module in its trial, and random parameters `ordinary` `[d]` of typical size."""
 
     module: nn.Module
     shapes: Shapes
     ordinary: Tensor
 
     def outputs(self, x: Tensor, seed: int, flat: Tensor | None = None) -> Tensor:
-        """Outputs on x at `flat` (default: the ordinary parameters), with randomness of `seed`."""
+        """Outputs on x at the parameters `flat` (None: `ordinary`), with randomness from `seed`."""
         return self.outputs_at(self.shapes.views(self.ordinary if flat is None else flat), x, seed)
 
     def outputs_at(self, parameters: Mapping[str, Tensor], x: Tensor, seed: int) -> Tensor:
-        """Outputs on x at `parameters` by name, with randomness of `seed`."""
+        """Outputs on x at `parameters` by name, with randomness from `seed`."""
         with drawing_alone(), errors_as_refusals(x, self.module), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             seed_draws(seed)
@@ -97,7 +97,7 @@ def try_module(
     seed: int,
     inputs: Inputs = MappingProxyType({}),
 ) -> Trial:
-    """Tries `module` on synthetic examples, at its initial and at other parameters.
+    """Tests `module` on synthetic examples, at its initial parameters and at others.
 
     Initial parameters alone do not suffice: a layer that starts at zero hides the layers before it.
 
@@ -174,7 +174,7 @@ def _refuse_outputs(outputs: Tensor, x: Tensor, expected: tuple[int, ...]) -> No
 
 
 def _of_two_classes(shape: object, expected: tuple[int, ...]) -> str:
-    """A hint at the other loss, if a model for two classes has one output more or fewer."""
+    """A hint at the other loss for two classes, if the model's outputs suit that loss; else ""."""
     if expected[-1] == 1 and shape == (*expected[:-1], 2):
         return ' (one for two classes: model.loss = "cross_entropy" takes one for each)'
     if expected[-1] == 2 and shape == (*expected[:-1], 1):
@@ -232,7 +232,7 @@ def _refuse_changes(module: nn.Module, before: dict[str, Tensor]) -> None:
 def _refuse_parameters_held_twice(
     candidate: _Candidate, start: Tensor, x: Tensor, seed: int, outputs: Tensor
 ) -> None:
-    """Raises `Refused` if the module reads a parameter other than by its name."""
+    """Raises `Refused` if the module reads a parameter other than by name, as from a list."""
     candidate.hold(candidate.ordinary)
     try:
         module_outputs = candidate.module_outputs(x, seed)
@@ -246,7 +246,7 @@ def _refuse_parameters_held_twice(
 
 
 def _refuse_other_merge(candidate: _Candidate, x: Tensor, seed: int, outputs: Tensor) -> None:
-    """Raises `Refused` if `outputs` change once adapters are merged into their weights."""
+    """Raises `Refused` if merging adapters into their weights changes the `outputs`."""
     if not any(adapted_weights(part) for part in candidate.module.modules()):
         return
     merged = copy.deepcopy(candidate.module)

@@ -1,1 +1,1 @@
-"""The output for users: tables, figures and pages about plans, runs, audits and attacks."""
+"""Output for users: tables, figures and pages about plans, runs, audits and attacks."""

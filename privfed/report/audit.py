@@ -1,4 +1,4 @@
-"""The tables of audits: of one run's ledger, of several, of a mechanism and of a function."""
+"""The tables of audits: of one run's ledger, of several ledgers, of a mechanism, of a function."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def mechanism_table(audit: MechanismAudit) -> Group:
-    """Returns the claimed ε and its lower bound for each scenario of a test, and a verdict."""
+    """Returns a table of the claimed ε and its lower bound in each scenario, and a verdict."""
     table = _table("scene", "ε claimed", _bound(audit.confidence), "p-value")
     evaluation = audit.evaluation
     for kind, tests in (
@@ -67,7 +67,7 @@ def mechanism_table(audit: MechanismAudit) -> Group:
 
 
 def function_table(audit: FunctionAudit) -> Group:
-    """Returns the lower bound on ε by each score of a function's releases, and the verdict."""
+    """Returns a table of lower bounds on ε by each score of a function's releases; a verdict."""
     table = _table("score", _bound(audit.confidence), "p-value", "against")
     for tested in audit.tested:
         bound = tested.verdict
@@ -87,7 +87,7 @@ def function_table(audit: FunctionAudit) -> Group:
 
 
 def _table(first: str, *others: str) -> Table:
-    """Returns an empty table, with a `first` column of words and `others` of numbers."""
+    """Returns an empty table, with a `first` column of text and `others` of numbers."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column(first, justify="left")
     for name in others:
@@ -100,7 +100,7 @@ def _bound(confidence: float) -> str:
 
 
 def _verdict(audit: MechanismAudit | FunctionAudit, what: str, claim: str) -> str:
-    """Returns the verdict (refuted, doubtful, or not contradicted) with its p-value."""
+    """Returns the verdict (refuted, doubtful, or not contradicted) on `claim`, with its p-value."""
     verdict = "the releases do not contradict the claim"
     if audit.doubted:
         verdict = "DOUBTFUL: try again with more releases"
@@ -128,7 +128,7 @@ KINDS = (".svg", ".png", ".pdf")
 
 
 def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
-    """Draws ε over rounds and over δ.
+    """Draws ε over rounds and over δ into a file.
 
     Args:
       ledger: the ledger of the run.
@@ -157,7 +157,7 @@ def draw_curves(ledger: Ledger, path: Path) -> dict[str, Curve]:
 
 
 def _picture(curves: dict[str, Curve], delta: float, kind: str) -> bytes:
-    """Draws ε over rounds next to ε over δ; returns the file of this `kind`."""
+    """Draws ε over rounds next to ε over δ; returns the content of a file of this `kind`."""
     from privfed.report.canvas import canvas, image
 
     with canvas(1, 2, (7.6, 3.0)) as (figure, ((by_round, by_delta),)):
@@ -185,7 +185,7 @@ def _finite(epsilon: float | None) -> bool:
 
 
 def audit_table(audit: RunAudit) -> Table:
-    """Returns the ε that a run spent, with all terms of ε, or the problems of the run's files."""
+    """Returns a table of the ε that a run spent, with all its terms, or of the files' problems."""
     facts = audit.to_json()
     if audit.problems:
         return _broken(audit.problems)
@@ -227,7 +227,7 @@ def audit_table(audit: RunAudit) -> Table:
 
 
 def _trust_row(assumed: Assumed | None) -> dict[str, str]:
-    """Returns the assumptions about other parties, if the ledger states them."""
+    """Returns a row on the assumptions about other parties, if the ledger states them."""
     return {} if assumed is None else {"trust model": str(assumed)}
 
 
@@ -238,7 +238,7 @@ def _colluding(merged: JointAudit) -> int:
 
 
 def _start(facts: Mapping[str, Any]) -> str:
-    """Returns the digest of the initial model from the ledger; "" if there is none."""
+    """Returns the digest of the initial model that the ledger states; "" if there is none."""
     return f"SHA-256 {facts['start'][:16]}…" if facts["start"] else ""
 
 
@@ -248,7 +248,7 @@ def _broken(problems: Sequence[str]) -> Table:
 
 
 def _head_rows(audit: RunAudit) -> dict[str, str]:
-    """Returns the results of comparing the ledger with recorded heads."""
+    """Returns rows on the comparison of the ledger with recorded heads."""
     pairs = {}
     if audit.charges_since is not None:
         pairs["given head"] = (
@@ -264,7 +264,7 @@ def _head_rows(audit: RunAudit) -> dict[str, str]:
 
 
 def _canary_rows(audit: RunAudit) -> dict[str, str]:
-    """Returns the canaries' evidence on the run's claim; empty if the run has no canaries."""
+    """Returns rows on the canaries' evidence about the run's claim; empty without canaries."""
     if audit.canaries:
         return dict(evidence_rows(audit.canaries))
     if not audit.terms.get("canaries"):
@@ -278,7 +278,7 @@ def _canary_rows(audit: RunAudit) -> dict[str, str]:
 
 
 def _excluded_row(audit: RunAudit) -> dict[str, str]:
-    """Returns the number of parties proved to be Byzantine, if any."""
+    """Returns a row on the number of parties proved to be Byzantine; empty if there are none."""
     if not audit.excluded:
         return {}
     return {
@@ -288,7 +288,7 @@ def _excluded_row(audit: RunAudit) -> dict[str, str]:
 
 
 def merged_table(merged: JointAudit) -> Table:
-    """Returns the ε of each run alone and of all runs together, or the problems of their files."""
+    """Returns a table of the ε of each run and of all together, or of their files' problems."""
     bound = merged.bound
     if bound is None:
         return _broken(merged.problems)

@@ -22,7 +22,7 @@ from privfed.report.tables import counted, overflow_text, party_rows, rows, two_
 
 
 def advice_report(advice: Advice) -> RenderableType:
-    """Returns a table of alternatives, the smallest noise first, and explanations of its terms."""
+    """Returns a table of alternatives by increasing noise, with explanations of its terms."""
     return Group(_table(advice), "", *(Text(line) for line in _notes(advice)))
 
 
@@ -100,7 +100,7 @@ def _promises(advice: Advice) -> list[str]:
 
 
 def _where_buffers_reduce_noise(advice: Advice) -> Iterator[str]:
-    """Yields the memory that buffers save compared with bands, and the additional noise."""
+    """Yields notes on the memory that buffers save compared with bands, and on the added noise."""
     for buffers in advice.ranked:
         for bands in advice.ranked:
             same = buffers.sampler == bands.sampler and "privacy.bands" in bands.keys
@@ -121,7 +121,7 @@ _HONEST = "added by honest clients"
 
 
 def calibration_table(answer: CalibrationAnswer) -> Table:
-    """Returns noise, ε, rounds and cohort, with the solved value marked, and their terms."""
+    """Returns a table of noise, ε, rounds and cohort, with the solved value marked."""
     question, bound = answer.question, answer.bound
     numbers = {
         "noise multiplier": ("noise_multiplier", ceiling(question.noise_multiplier)),
@@ -147,7 +147,7 @@ def calibration_table(answer: CalibrationAnswer) -> Table:
 
 
 def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns how noise is correlated over rounds; empty if it is not."""
+    """Returns a row on the correlation of noise over rounds; empty if there is none."""
     question, mechanism = answer.question, answer.cost.mechanism
     if not isinstance(mechanism, SolvedForRun):
         return {}
@@ -158,7 +158,7 @@ def _correlated_row(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _colluders_row(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns the adversary that ε holds against if pairs of clients share noise; else empty."""
+    """Returns a row on the adversary of ε if pairs of clients share noise; otherwise empty."""
     count = answer.colluders
     return {} if count is None else party_rows("clients", None, count)
 
@@ -174,7 +174,7 @@ def _draw(answer: CalibrationAnswer) -> str:
 
 
 def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns the facts of a secure sum: guarantees, noise and bytes of each party, aborts."""
+    """Returns rows on a secure sum: guarantees, noise and bytes of each party, aborts."""
     sums, question = answer.sum_json(), answer.question
     aborts = sums.get("aborts", 0.0)
     abort = {"aborts": f"a round with a probability of at most {aborts:.2g}"} if aborts else {}
@@ -201,7 +201,7 @@ def _sum_rows(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
-    """Returns the numbers of surviving and colluding sites, and the noise of all sites."""
+    """Returns rows on the numbers of surviving and colluding sites, and on their noise."""
     sums, question = answer.sum_json(), answer.question
     if not question.sites:
         return {}
@@ -225,14 +225,14 @@ def _site_rows(answer: CalibrationAnswer) -> dict[str, str]:
 
 
 def _all_noise(clips: float) -> str:
-    """Describes the noise if every site survives."""
+    """Formats the standard deviation of the noise if every site survives."""
     return f"together they add noise of standard deviation {ceiling(clips)} clipping norms"
 
 
 def alternatives_table(
     answer: CalibrationAnswer, others: Iterable[tuple[str, CalibrationAnswer]]
 ) -> Table:
-    """Returns a table of `others`, each with one number changed, below the `answer` itself."""
+    """Returns a table of `answer` and, below it, `others`, each with one number changed."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("with", "noise multiplier", "ε", "δ", "rounds", "cohort"):
         table.add_column(name, justify="left" if name == "with" else "right")
@@ -256,7 +256,7 @@ _SAMPLING_COLUMNS = (
 
 
 def sampling_report(comparison: SamplingComparison) -> RenderableType:
-    """Returns the noise by number of examples per client, the answer, and the assumptions."""
+    """Returns a table of the noise by examples per client, with the answer and assumptions."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in _SAMPLING_COLUMNS:
         table.add_column(name, justify="right")

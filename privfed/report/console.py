@@ -1,4 +1,4 @@
-"""A console that copes with closed pipes, limited encodings and untrusted names."""
+"""A console that works with closed pipes, limited encodings and untrusted names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draws `values` in at most `width` blocks, scaled to their finite range.
+    """Draws `values` as at most `width` block characters, scaled to the range of finite values.
 
-    If there are more values, each block shows the last of several consecutive values. A value that
-    is not finite is shown as a space.
+    If there are more values, each character shows the last of several consecutive values. A value
+    that is not finite is shown as a space.
 
     >>> sparkline([0.1, 0.5, 0.9], 8)
     '▁▅█'
@@ -57,7 +57,7 @@ _HANDLER = "privfed"
 
 
 def console(json: bool) -> Console:
-    """Returns the console for users: standard output, or standard error if `json` is printed."""
+    """Returns the console for users: on standard output, or on standard error if `json` is set."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
@@ -75,7 +75,7 @@ class PipeSafeConsole(Console):
     """
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """Renders `text` as `Console.render_str` does, with control characters escaped."""
+        """Returns the result of `Console.render_str`, with control characters escaped."""
         return super().render_str(visible(text), **how)
 
     def render(
@@ -97,12 +97,12 @@ class PipeSafeConsole(Console):
 
 
 def written(text: str, encoding: str) -> str:
-    """Returns `text` as a stream of `encoding` shows it; characters it lacks are replaced."""
+    """Returns `text` with those characters replaced that `encoding` lacks."""
     return text.encode(encoding, _HANDLER).decode(encoding)
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:
-    """Replaces characters that an encoding lacks; an error handler for `codecs`."""
+    """Returns a replacement for characters that an encoding lacks; an error handler of `codecs`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]

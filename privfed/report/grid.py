@@ -32,7 +32,7 @@ from privfed.report.tables import counted, rows, start_row
 
 
 def proposal_table(proposal: Proposal, processes: int) -> Table:
-    """Returns the plan of private tuning: candidates, ε compared with a single run's, and time."""
+    """Returns a table of a private tuning's plan: candidates, ε, a single run's ε, and time."""
     bound, single = proposal.guarantee, proposal.single
     ratio = bound.epsilon / single.epsilon if single.epsilon else math.inf
     seconds = proposal.seconds * proposal.repetitions.mean / processes
@@ -60,7 +60,7 @@ def proposal_table(proposal: Proposal, processes: int) -> Table:
 
 
 def tuned_table(tuned: Tuned) -> Table:
-    """Returns the released run, and the guarantee that covers the choice of this run."""
+    """Returns a table of the released run, and of the guarantee that covers its choice."""
     bound, name = tuned.guarantee, tuned.proposal.measure
     nominal = NOMINAL * bool(tuned.proposal.plan.simulation)
     combination = tuned.outcome["combination"].items()
@@ -175,7 +175,7 @@ _SHOWN = 6
 
 
 def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) -> Table:
-    """Returns a row per combination of values; if it will not run, with the reason's number."""
+    """Returns a table of combinations of values, with a reason's number if one will not run."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     keys = [*grid.keys, *grid.tuned_keys]
     for key in (*keys, ""):
@@ -191,7 +191,7 @@ def cells_table(cells: Sequence[Cell], grid: Grid, excluded: Mapping[str, str]) 
 
 
 def excluded_table(excluded: Mapping[str, str]) -> Table:
-    """Returns the reasons why cells will not run, by number."""
+    """Returns a table of the reasons why cells will not run, by number."""
     return rows({f"[{n}]": why for why, n in _numbered(excluded).items()})
 
 
@@ -201,12 +201,12 @@ def _numbered(excluded: Mapping[str, str]) -> dict[str, int]:
 
 
 def outlook_table(ahead: Outlook) -> Table:
-    """Returns the joint ε of all cells for each population, if all planned cells complete."""
+    """Returns a table of the joint ε for each population, if all planned cells complete."""
     return rows(_joint_row(ahead.joint))
 
 
 def experiment_table(outcome: Experiment) -> Table:
-    """Returns the results of all cells, and their joint guarantee."""
+    """Returns a table of the cells' results, and of their joint guarantee."""
     counts = outcome.counts
     ends = (DONE, REFUSED, FAILED, "waiting")
     bad = counts[REFUSED] + counts[FAILED]
@@ -221,7 +221,7 @@ def experiment_table(outcome: Experiment) -> Table:
 
 
 def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
-    """Returns the joint guarantee of each population; equal guarantees are merged."""
+    """Returns a row on the joint guarantee of each population; equal guarantees are merged."""
     populations: dict[str, list[str]] = {}
     for joint in joints:
         populations.setdefault("\n".join(_joint_lines(joint)), []).append(joint.about)
@@ -236,7 +236,7 @@ def _joint_row(joints: Sequence[Joint]) -> dict[str, str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Lists names of populations, merging those that differ only in the seed."""
+    """Returns the names of populations; those that differ only in the seed are merged."""
     seeds: dict[str, list[str]] = {}
     for name in names:
         head, seed, number = name.rpartition(", seed ")
@@ -280,5 +280,5 @@ def _group_line(group: Group, joint: Joint) -> str:
 
 
 def _all_cells(count: int) -> str:
-    """Describes all of `count` cells."""
+    """Formats "all N cells", for `count` cells."""
     return {1: "one cell", 2: "both cells"}.get(count, f"all {count} cells")

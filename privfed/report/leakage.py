@@ -24,7 +24,7 @@ _EXACT = 99
 
 
 def inversion_table(inverted: Inverted, out: Path) -> Group:
-    """Returns the quality of reconstructions from each view, and the facts of the attack."""
+    """Returns a table of the quality of reconstructions from each view, and facts of the attack."""
     table = _view_table("view", "observer", "PSNR", "SSIM", "MSE", "labels found")
     for view in inverted.views:
         ssim = f"{np.median(view.ssim):.2f}" if view.ssim else "—"
@@ -44,7 +44,7 @@ def inversion_table(inverted: Inverted, out: Path) -> Group:
 
 
 def property_table(properties: Properties, out: Path) -> Group:
-    """Returns the error of the inferred label distributions, by view."""
+    """Returns a table of the error of inferred label distributions from each view."""
     table = _view_table("view", "observer", "distance", "majority label")
     for guess in properties.estimates:
         distance, right = np.mean(guess.distance), np.mean(guess.majority)
@@ -71,7 +71,7 @@ def _view_table(*columns: str) -> Table:
 
 
 def _with_facts(table: Table, facts: dict[str, str], target: Subject, out: Path) -> Group:
-    """Combines a table with the facts of the attack, their meaning, and the output folder."""
+    """Returns a table together with the attack's facts, their meaning, and the output folder."""
     return Group(table, "", rows({**facts, **_meaning(target), "out": str(out)}))
 
 
@@ -82,7 +82,7 @@ def _model(target: Subject) -> str:
 
 
 def _meaning(target: Subject) -> dict[str, str]:
-    """Returns the meaning of ε and of clipping for such an attack."""
+    """Returns rows on the meaning of ε and of clipping for such an attack."""
     plan = target.setup.plan
     if not plan.mechanism.private:
         return {"note": SIMULATION}
@@ -133,7 +133,7 @@ def _draw_images(
 
 
 def _name_clients(line: list[Axes], inverted: Inverted) -> None:
-    """Labels each column with its client."""
+    """Labels each column of images with its client."""
     each = inverted.options.examples
     for column, axes in enumerate(line):
         axes.set_title(f"client {inverted.clients[column // each]}", fontsize=8)

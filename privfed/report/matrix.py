@@ -93,7 +93,7 @@ def _table(
 
 
 def _mark(combined: Combination, numbers: Mapping[str, int]) -> str:
-    """Returns the word of a verdict, or the number of the reason for a refusal."""
+    """Returns the verdict on a combination, or the number of the reason for a refusal."""
     if combined.event is None:
         return str(numbers[general_reason(combined)])
     return MARKS[combined.verdict]

@@ -33,11 +33,11 @@ def claim(exposure: Exposure) -> tuple[float, float, str]:
     """Returns the ε and δ that bound the attack, and a description of the protected unit.
 
     In an attack with shadow runs on a run file, membership of a client is a Bernoulli draw: the
-    datasets with and without the client are neighbours. In the attack on one trained run, a member
-    is compared with a client that never took part: one client replaces another. If membership of an
-    example is attacked, the neighbours differ in the data of that example's client. A replacement
-    or a change of data is one step of replace-one, and two steps (removal and addition) of the
-    other relations.
+    datasets with and without the client are neighbouring. In the attack on one trained run, a
+    member is compared with a client that never took part: one client replaces another. If
+    membership of an example is attacked, the neighbours differ in the data of that example's
+    client. A replacement or a change of data is one step of replace-one, and two steps (removal and
+    addition) of the other relations.
     """
     user = exposure.guarantee
     if exposure.level == "user":
@@ -106,7 +106,7 @@ def _rate_json(fpr: float, curve: Roc, exposure: Exposure) -> dict[str, Any]:
 
 
 def exposure_table(exposure: Exposure, folder: Path) -> Group:
-    """Returns the success of each attack, the bound by ε, and the conditions of these numbers."""
+    """Returns a table of each attack's success and the bound by ε, with notes on conditions."""
     epsilon, delta, about = claim(exposure)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for head in ("attack", "AUC", "advantage", *(f"TPR at {rate:.1%} FPR" for rate in RATES)):
@@ -158,7 +158,7 @@ def exposure_files(exposure: Exposure) -> dict[str, bytes]:
 
 
 def roc_picture(exposures: Mapping[str, Exposure], kind: str) -> bytes:
-    """Draws ROC curves on logarithmic axes, with chance and the bound by ε.
+    """Returns a figure of ROC curves on logarithmic axes, with chance and the bound by ε.
 
     Args:
       exposures: the results of attacks by title, each in a panel of its own.

@@ -1,4 +1,4 @@
-"""The progress of a run in a notebook: a bar that is redrawn."""
+"""Shows the progress of a run in a notebook, as a bar that is redrawn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _kernel() -> bool:
 
 
 class NotebookProgress(PlainProgress):
-    """A bar in the output of a cell, with the round, the last metrics and the ε spent."""
+    """Shows a bar in the output of a notebook's cell, with round, last metrics and spent ε."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -44,7 +44,7 @@ class NotebookProgress(PlainProgress):
         self._choosing = ""
 
     def choosing(self, key: str, number: int, count: int) -> None:
-        """Shows which of `count` values of `key` is being tried."""
+        """Shows that value `number` of `count` of `key` is being tried."""
         self._rounds, self._done = count, number
         self._choosing = choosing_line(key, count, number)
         self._begin()
@@ -75,7 +75,7 @@ class NotebookProgress(PlainProgress):
         self._draw()
 
     def _begin(self) -> None:
-        """Draws the bar, which begins with the first call."""
+        """Draws the bar; the first call also displays it."""
         if self._display is None:
             self._notebook = notebook = importlib.import_module("IPython.display")
             self._display = notebook.display(notebook.HTML(self._drawn()), display_id=True)

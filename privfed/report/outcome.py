@@ -26,7 +26,7 @@ from privfed.run.outcome import Outcome
 
 
 def with_baseline(name: str, measures: Mapping[str, float], constant: Mapping[str, float]) -> str:
-    """Formats a metric, with the baseline's (best constant prediction) if that is known.
+    """Formats the metric `name`, with that of the baseline (best constant prediction) if known.
 
     Args:
       name: the metric.
@@ -74,7 +74,7 @@ def outcome_table(outcome: Outcome) -> Table:
 
 
 def _test_row(outcome: Outcome) -> dict[str, str]:
-    """Returns the first metric on the test set and its groups; empty without a test set."""
+    """Returns a row on the first metric on test set and groups; empty without a test set."""
     if not outcome.test_examples:
         return {}
     name = next(iter(outcome.measures))
@@ -100,7 +100,7 @@ def _scored_on(outcome: Outcome) -> str:
 
 
 def _clients_rows(outcome: Outcome) -> dict[str, str]:
-    """Returns the last metrics of evaluation by clients, each with its interval."""
+    """Returns rows on the last metrics of evaluation by clients, each with its interval."""
     evaluation = outcome.plan.config.evaluation
     confidence, scored = evaluation.confidence, "on their held-out examples"
     if not evaluation.holdout:
@@ -113,7 +113,7 @@ def _clients_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _attack_row(outcome: Outcome) -> dict[str, str]:
-    """Returns the attack success rate of targeted attacks; empty if there is none."""
+    """Returns a row on the attack success rate; empty if the attack has no target."""
     success = outcome.measures.get("attack_success")
     if success is None:
         return {}
@@ -121,7 +121,7 @@ def _attack_row(outcome: Outcome) -> dict[str, str]:
 
 
 def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
-    """Returns the numbers of clients with suspicious rows, or why rows were not observed."""
+    """Returns rows on the numbers of clients with outlying updates, or why none were observed."""
     config, misbehaviour = outcome.plan.config, outcome.misbehaviour
     if misbehaviour is None:
         if not (config.has_attackers and config.run.simulation_metrics):
@@ -144,7 +144,7 @@ def _misbehaviour_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _excluded_rows(outcome: Outcome) -> dict[str, str]:
-    """Returns the number of parties proved to be Byzantine, and guarantees that no longer hold."""
+    """Returns rows on parties proved to be Byzantine, and on guarantees that no longer hold."""
     if not outcome.culprits:
         return {}
     party = "site" if outcome.plan.cost.limits.sites else "client"
@@ -156,7 +156,7 @@ def _excluded_rows(outcome: Outcome) -> dict[str, str]:
 
 
 def _warning_row(outcome: Outcome) -> dict[str, str]:
-    """Returns the warnings of the run: about delta or bounds, and about a poor model."""
+    """Returns a row with the run's warnings: about delta, bounds, and a poor model."""
     text = "; ".join(filter(None, (outcome.warning, outcome.not_learned)))
     return {"warning": text} if text else {}
 

@@ -79,7 +79,7 @@ def plan_table(
 
 
 def _comparison_row(plan: Plan) -> dict[str, str]:
-    """Returns the command that compares samplers and mechanisms; empty if that is refused."""
+    """Returns a row with the command that compares samplers and mechanisms; empty if refused."""
     if not comparable(plan):
         return {}
     return {"advice": "privfed check --advise compares other samplers and mechanisms at this ε"}
@@ -109,7 +109,7 @@ def _training_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _auto_row(config: Config) -> dict[str, str]:
-    """States the keys that are "auto", or the data by which their values were chosen."""
+    """Returns a row on the keys that are "auto", or on the data from which they were chosen."""
     if config.open:
         keys = " and ".join(config.open)
         return {"auto": f"{keys}: chosen when the run starts; shown as the loss recommends"}
@@ -117,7 +117,7 @@ def _auto_row(config: Config) -> dict[str, str]:
 
 
 def _groups_row(config: Config) -> dict[str, str]:
-    """Returns how clients are grouped; empty unless rows depend on the client's group."""
+    """Returns a row on the groups of clients; empty unless updates depend on the client's group."""
     grouping = config.objective.grouping
     if grouping is None:
         return {}
@@ -127,7 +127,7 @@ def _groups_row(config: Config) -> dict[str, str]:
 
 
 def _parameters(forecast: Forecast) -> str:
-    """Describes the number of parameters, and how many of them stay with clients."""
+    """Formats the number of parameters, and how many of them stay with clients."""
     count = f"{forecast.parameters - forecast.averaged:,} parameters"
     return f"{count} sent, {forecast.local:,} kept by clients" if forecast.local else count
 
@@ -150,7 +150,7 @@ def _local_work(config: Config) -> str:
 
 
 def _model(config: Config) -> str:
-    """Describes the model, and which of its outputs is used."""
+    """Describes the model, and the selected output if it has several."""
     key = config.start.output
     return f"{config.names['model']} model" + ("" if key == "" else f", its output {key!r}")
 
@@ -240,7 +240,7 @@ def _cost_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
-    """Formats one party's part of a round's `size` bytes.
+    """Formats the bytes of one party in a round in which all parties together send `size` bytes.
 
     The result is in bytes for secure sums and compressed updates, otherwise in vectors `[d]`,
     without the scalars.
@@ -252,7 +252,7 @@ def _per_party(size: float, plan: Plan, forecast: Forecast) -> str:
 
 
 def _vector(plan: Plan, forecast: Forecast) -> str:
-    """Explains d if `_per_party` states vectors `[d]`; else ""."""
+    """Explains d if `_per_party` states vectors `[d]`; otherwise ""."""
     in_bytes = plan.config.secured or plan.config.compression.compresses
     return "" if in_bytes else f"; d = {forecast.parameters:,} float32 parameters"
 
@@ -278,7 +278,7 @@ def _trainer(plan: Plan, forecast: Forecast) -> str:
 
 
 def _advice_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns warnings about unspent budget, a large delta, and bounds that clip much data."""
+    """Returns rows that warn of unspent budget, a large delta, and bounds that clip much data."""
     pairs = {}
     if left := unspent_budget(plan):
         pairs["unspent"] = str(left)

@@ -34,7 +34,7 @@ _NOISE_TOO_LARGE = 0.05
 
 
 def canaries_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the number of canaries and the noise that they add; empty without canaries."""
+    """Returns a row on the canaries' number and the noise that they add; empty without any."""
     count, relation = plan.config.audit.canaries, plan.event.relation
     if not count:
         return {}
@@ -65,7 +65,7 @@ def _measured(forecast: Forecast) -> str:
 
 
 def power_row(power: Power) -> dict[str, str]:
-    """Returns the statistical power of the canaries, and the number needed to refute the claim."""
+    """Returns a row on the statistical power of the canaries, and the number needed to refute ε."""
     return {"power": f"{power_text(power)}. {fewest_text(power)}"}
 
 
@@ -106,7 +106,7 @@ def fewest_text(power: Power) -> str:
 
 
 def _tails(relation: str, opposite: bool) -> str:
-    """Describes the canaries with secret bit 0; under add/remove, those with secret bit 1."""
+    """Returns the action of canaries with secret bit 0, or, under add/remove, with secret bit 1."""
     if relation == ADD_REMOVE:
         return "enter"
     return "send the opposite" if relation == REPLACE_ONE and opposite else "send zero"
@@ -116,8 +116,8 @@ def _more_noise(plan: Plan, forecast: Forecast) -> float:
     """Returns the noise on an update with canaries, divided by the noise without canaries.
 
     The updates of canaries act as additional noise. If clients add the noise themselves, canaries
-    in a cohort also add noise. If canaries take clients' places, the sum has fewer rows of clients,
-    so the same noise is larger in relation to these rows.
+    in a cohort also add noise. If canaries replace clients, the sum has fewer rows of clients, so
+    the same noise is larger in relation to these rows.
     """
     assert forecast.noise is not None
     assert forecast.signal is not None
@@ -135,7 +135,7 @@ def _more_noise(plan: Plan, forecast: Forecast) -> float:
 
 
 def pairs_row(plan: Plan) -> dict[str, str]:
-    """Returns the noise of each client, and the number of colluders; empty if pairs share none."""
+    """Returns a row on each client's noise and on colluders; empty if pairs share no noise."""
     if not noised_jointly(plan.mechanism):
         return {}
     noise, honest = plan.mechanism.noise(), plan.mechanism.honest
@@ -189,19 +189,19 @@ def privacy_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def _unamplified(plan: Plan) -> str:
-    """States that sampling gives no amplification, if the server knows the cohort; else ""."""
+    """Returns a note on the lack of amplification if the server knows the cohort; or ""."""
     known = plan.config.against == "server" and bool(plan.config.row_hiding)
     return " (the server knows the cohort: no amplification)" if known else ""
 
 
 def protected_unit(plan: Plan) -> str:
-    """Describes the unit of epsilon: a simulated client if a partition assigns examples."""
+    """Returns the unit of epsilon: "simulated client" if a partition assigns examples."""
     simulated = "simulated " if plan.config.partition.assigns else ""
     return f"one {simulated}{plan.event.unit} with all its examples"
 
 
 def nominal_rows(plan: Plan) -> dict[str, str]:
-    """Returns the reason why there is no guarantee, or why epsilon is nominal; else empty."""
+    """Returns rows on why there is no guarantee, or why epsilon is nominal; otherwise empty."""
     reasons = {"guarantee": plan.void, "note": plan.simulation}
     return {key: why for key, why in reasons.items() if why}
 
@@ -225,7 +225,7 @@ def _sensitivity(plan: Plan, forecast: Forecast) -> str:
 
 
 def _correlation_row(plan: Plan) -> dict[str, str]:
-    """Returns how noise is correlated over rounds; empty if it is not."""
+    """Returns a row on the correlation of noise over rounds; empty if there is none."""
     mechanism, release = plan.mechanism, plan.event.release
     if not isinstance(mechanism, SolvedForRun):
         return {}
@@ -240,7 +240,7 @@ def _correlation_row(plan: Plan) -> dict[str, str]:
 
 
 def _prior_row(plan: Plan) -> dict[str, str]:
-    """Returns the ε that earlier runs over the same population spent; empty without any."""
+    """Returns a row on the ε that earlier runs on the same population spent; empty without any."""
     if not plan.before.runs:
         return {}
     privacy = plan.config.privacy
@@ -262,9 +262,9 @@ def _prior_row(plan: Plan) -> dict[str, str]:
 
 
 def _signal_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the signal-to-noise ratio of the averaged update, and a warning if it is low.
+    """Returns rows on the averaged update's signal-to-noise ratio, with a warning if it is low.
 
-    The noise is the part that remains on the model.
+    For noise that is correlated over rounds, only the part that remains on the model counts.
     """
     if forecast.signal is None or forecast.noise is None:
         return {}

@@ -22,7 +22,7 @@ _SYNTHETIC_NAME = {
 
 
 def sites_row(config: Config) -> dict[str, str]:
-    """Returns the number of sites, their origin and their role; empty without sites."""
+    """Returns a row on the number of sites, their origin and their role; empty without sites."""
     data = config.data
     if not data.sites:
         return {}
@@ -44,12 +44,12 @@ def sites_row(config: Config) -> dict[str, str]:
 
 
 def _steps(share: float) -> str:
-    """Formats a number of steps of the grid."""
+    """Formats a number of steps of the integer grid."""
     return f"{share:.4g}" if share < 1e4 else f"{share:,.0f}"
 
 
 def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """Returns the noise of each site, the sites that this noise assumes, and modular overflow."""
+    """Returns rows on each site's noise, the sites that this noise assumes, and overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = limits.minimum - limits.colluders
     sized = f"{limits.minimum} of {limits.sites} have to survive"
@@ -73,7 +73,7 @@ def site_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
 
 
 def site_guarantee_row(site: SiteGuarantee) -> dict[str, str]:
-    """Returns the guarantee for a site's own clients if the site limits the rounds it answers."""
+    """Returns a row on the guarantee for a site's own clients if the site limits its answers."""
     alone = ""
     if site.alone:
         alone = f", and ε = {ceiling(site.alone.epsilon)} if all other sites collude"
@@ -144,7 +144,7 @@ def _quantisation(protocol: SecureProtocol, limits: Limits, forecast: Forecast) 
 
 
 def _shared_noise_rows(plan: Plan, mechanism: SharedNoise) -> dict[str, str]:
-    """Returns the noise of each client, the clients that the noise assumes, and overflow."""
+    """Returns rows on each client's noise, the clients that this noise assumes, and overflow."""
     grid, limits = mechanism.grid(), plan.cost.limits
     honest = f"{mechanism.honest:.0%} of the noise is from honest clients"
     sized = f"{limits.minimum} clients add enough noise, and a sum of fewer clients aborts"

@@ -11,7 +11,7 @@ from privfed.run.forecast import Forecast
 
 
 def compression_row(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the size of a compressed update and how it is clipped; empty without compression."""
+    """Returns a row on the size and the clip of compressed updates; empty without compression."""
     compression, name = plan.config.compression, plan.config.names["compression"]
     if not compression.compresses:
         return {}
@@ -58,7 +58,7 @@ def evaluation_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
 
 
 def objective_rows(config: Config) -> dict[str, str]:
-    """Returns warnings about an unpublished server step, and about too few local steps."""
+    """Returns rows that warn of an unpublished server step, and of too few local steps."""
     pairs = {}
     name, least = config.names["objective"], config.objective.least_steps
     if config.objective.server_step == "plain" and not adds_updates(config):
@@ -76,7 +76,7 @@ def objective_rows(config: Config) -> dict[str, str]:
 
 
 def adapter_rows(plan: Plan, forecast: Forecast) -> dict[str, str]:
-    """Returns the number of trained parameters with adapters, and advice; empty without any."""
+    """Returns rows on the number of parameters that adapters train; empty without adapters."""
     lora = plan.config.start.lora
     if lora is None or forecast.without_adapters is None:
         return {}

@@ -1,4 +1,4 @@
-"""The progress of a run: its plan, then a live line on a terminal, or occasional lines."""
+"""Shows the progress of a run: its plan, then a live line on a terminal, or occasional lines."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ class LiveProgress(PlainProgress):
         self._live.stop()
 
     def choosing(self, key: str, number: int, count: int) -> None:
-        """Shows which of `count` values of `key` is being tried."""
+        """Shows that value `number` of `count` of `key` is being tried."""
         self._choosing = choosing_line(key, count, number)
         self._live.start()
 
@@ -261,7 +261,7 @@ class LiveProgress(PlainProgress):
         self._live.start()
 
     def after_round(self, round: int) -> None:
-        """Moves the bar."""
+        """Updates the line after `round`."""
         self._pace.at(round)
         rate, seconds = self._pace.rate, self._pace.elapsed
         self._status = replace(self._status, round=round, rate=rate, seconds=seconds)
@@ -278,7 +278,7 @@ class LiveProgress(PlainProgress):
         )
 
     def _line(self) -> Text:
-        """Returns the line for the terminal's current width."""
+        """Returns the status line for the terminal's current width."""
         if self._choosing:
             return Text(self._choosing, no_wrap=True, overflow="crop")
         as_written = partial(written, encoding=self._console.encoding)
@@ -292,7 +292,7 @@ def progress(console: Console) -> PlainProgress:
 
 
 def choosing_line(key: str, count: int, number: int = 0) -> str:
-    """Formats that value `number` of `count` is being tried, or that all of them are."""
+    """Formats a line that value `number` of `count` is being tried; that all are, if it is 0."""
     values = f"simulated run {number} of {count}" if number else f"{count} simulated runs"
     return f'choosing {key} ("auto"): {values}'
 
@@ -303,7 +303,7 @@ def abort_line(round: int, reason: str) -> str:
 
 
 def measures_line(record: RoundRecord, budget: float | None) -> str:
-    """Formats the first metric of an evaluation, also the clients', and the spent ε."""
+    """Formats the first metric of an evaluation, that of clients, and the spent ε."""
     name, value = next(iter(record.public.items()))
     if f"{PREFIX}{name}_low" in record.public:  # without a test set, clients measured `name`
         return f"clients' {name} {measure(name, value)}  {epsilon_of_budget(record, budget)}"

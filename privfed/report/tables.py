@@ -60,13 +60,13 @@ def head_line(head: str, charges: int) -> str:
 
 
 def chosen_row(chosen: bool) -> dict[str, str]:
-    """Returns a note that ε covers the choice, if the run was chosen among candidates."""
+    """Returns a row that ε covers the choice, if the run was chosen among candidates."""
     text = "the best of a secret number of candidates; ε covers the choice"
     return {"chosen": text} if chosen else {}
 
 
 def planned_row(planned: Guarantee | None) -> dict[str, str]:
-    """Returns the epsilon to report instead of that of the charged rounds; empty if equal."""
+    """Returns a row on the ε to report instead of that of charged rounds; empty if equal."""
     if planned is None:
         return {}
     return {"planned ε": f"{planned.rows()['ε']}; report this one: {planned.caveat}"}
@@ -78,10 +78,10 @@ def further_guarantee_rows(
     other: Guarantee | None,
     colluders: int | None = None,
 ) -> dict[str, str]:
-    """Returns the adversary that ε holds against, and the further guarantees of a run.
+    """Returns rows on the adversary of ε, and on the further guarantees of a run.
 
     Args:
-      against: the party of the budget; "" if there is only one guarantee for clients.
+      against: the party against which the budget holds; "" if there is one guarantee for clients.
       examples: the guarantee for one example of a silo; None if there is none.
       other: the guarantee against the other party; None if there is none.
       colluders: largest number of colluding clients, if pairs of clients share noise.
@@ -93,10 +93,10 @@ def further_guarantee_rows(
 def party_rows(
     against: str, other: Guarantee | None, colluders: int | None = None
 ) -> dict[str, str]:
-    """Returns the adversary that ε holds against, and the guarantee against the other party.
+    """Returns rows on the adversary of ε, and on the guarantee against the other party.
 
     Args:
-      against: the party of the budget; "" if there is only one guarantee.
+      against: the party against which the budget holds; "" if there is only one guarantee.
       other: the guarantee against the other party; None if there is none.
       colluders: largest number of colluding clients, if pairs of clients share noise.
     """
@@ -106,7 +106,7 @@ def party_rows(
 
 
 def two_sided(against: str, other: Guarantee) -> dict[str, str]:
-    """Returns the adversary that ε holds against, and the guarantee against the `other` one."""
+    """Returns rows on the adversary of ε, and on the `other` guarantee, against the other party."""
     bound = f"{other.line()} ({other.relation})"
     why = f": {other.missing}" if other.missing else ""
     why += f"; {other.delta_warning}" if other.delta_warning else ""
@@ -127,7 +127,7 @@ def example_line(bound: Guarantee) -> str:
 
 
 def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
-    """Returns the initial model, and whether `bound` covers it; empty for a new model."""
+    """Returns a row on the initial model, and whether `bound` covers it; empty for a new model."""
     if not init and not bound.uncovered:
         return {}
     start = init or "an earlier run's"
@@ -136,7 +136,7 @@ def start_row(bound: Guarantee, init: str = "") -> dict[str, str]:
 
 
 def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:
-    """Returns every change of the budget since the run began."""
+    """Returns rows on every change of the budget since the run began."""
     lines = (
         f"{'raised' if change.epsilon > change.before else 'lowered'} from ε = "
         f"{number(change.before)} to {number(change.epsilon)} from round {change.round} on"
@@ -146,7 +146,7 @@ def budget_rows(changes: Sequence[BudgetChange]) -> dict[str, str]:
 
 
 def disjoint_row(runs: Sequence[str]) -> dict[str, str]:
-    """Returns the earlier runs that are declared to share no client; empty if there are none."""
+    """Returns a row on earlier runs that are declared to share no client; empty without any."""
     if not runs:
         return {}
     others = ", ".join(runs)

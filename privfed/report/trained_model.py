@@ -22,7 +22,7 @@ from privfed.trained.predict import Predicted
 
 
 def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
-    """Returns each metric with its baseline, the data, and the file of `predictions`."""
+    """Returns a table of each metric with its baseline, the data, and the file `predictions`."""
     measures, constant = evaluation.measures, evaluation.constant
     pairs = {name: with_baseline(name, measures, constant) for name in measures}
     pairs["examples"] = f"{evaluation.examples}: {evaluation.data}"
@@ -35,7 +35,7 @@ def evaluation_table(evaluation: Evaluation, predictions: Path | None) -> Table:
 
 
 def clients_table(evaluation: ClientEvaluation) -> Table:
-    """Returns the metrics of evaluation by clients, each with its interval, and their ε."""
+    """Returns a table of the metrics of evaluation by clients, with intervals, and of their ε."""
     pairs = {
         name: f"{measure(name, estimate.value)} ({measure(name, estimate.low)} to "
         f"{measure(name, estimate.high)} at {evaluation.confidence:.0%})"
@@ -61,7 +61,7 @@ def clients_table(evaluation: ClientEvaluation) -> Table:
 
 
 def personal_table(personalised: Personalised) -> Table:
-    """Returns the scores over clients before and after personalisation."""
+    """Returns a table of the scores over clients before and after personalisation."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     over_clients = f"{personalised.measure} over {personalised.clients} clients"
     for name in (over_clients, "before", "after"):
@@ -88,7 +88,7 @@ def _span(interval: tuple[float, float]) -> str:
 
 
 def prediction_table(predicted: Predicted) -> Table:
-    """Returns the metrics of predictions if there are labels, and the file of the predictions."""
+    """Returns a table of the predictions' metrics, if there are labels, and of their file."""
     pairs = {name: measure(name, value) for name, value in predicted.measures.items()}
     if predicted.unscored:
         pairs["score"] = f"none: {predicted.unscored}"
@@ -103,7 +103,7 @@ def prediction_table(predicted: Predicted) -> Table:
 
 
 def export_table(exported: Exported) -> Table:
-    """Returns the inputs and outputs of an exported file, its check, and its guarantee."""
+    """Returns a table of an exported file's inputs, outputs, check and guarantee."""
     facts = exported.facts
     pairs = {
         "file": f"{exported.to}, {size_of(exported.size)}: {exported.called}",
@@ -139,7 +139,7 @@ def _inputs(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _number(declared: Mapping[str, Any]) -> str:
-    """Formats a numeric column's name, with the count of columns of a pattern, and dates' unit."""
+    """Formats a numeric column's name, a pattern's number of columns, and the unit of dates."""
     times = f" x {declared['count']}" if declared["count"] > 1 else ""
     days = " (days since 1970-01-01, UTC)" if declared["days"] else ""
     return f"{declared['column']}{times}{days}"

@@ -1,1 +1,1 @@
-"""One run, from start to end: prepared, executed, resumed, checked, rehearsed."""
+"""Prepares, executes, resumes, checks and rehearses a run."""

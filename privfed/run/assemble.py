@@ -1,4 +1,4 @@
-"""Assembles a plan, its population and its model into algorithm, executor, and attackers."""
+"""Builds a run that is ready to start from a plan, its population and its model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ expected.
 
 
 def assemble(plan: Plan, federation: Federation, network: Network, streams: Streams) -> Setup:
-    """Checks the plan against its population and model, and measures the fastest training mode.
+    """Checks that the plan fits population and model, and measures the fastest training mode.
 
     Args:
       plan: the solved plan of the run.
@@ -97,7 +97,7 @@ def assemble(plan: Plan, federation: Federation, network: Network, streams: Stre
 
 
 def _refuse_other_population(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` if the event is not proved for the population's number of clients."""
+    """Raises `Refused` if the plan's guarantee is not proved for this number of clients."""
     clients, present = plan.config.data.clients, federation.population_size
     if plan.mechanism.private:
         plan.cost.witness.refuse_population(present, clients)
@@ -119,7 +119,7 @@ def _refuse_unfit_rule(config: Config, algorithm: Algorithm, network: Network) -
 
 
 def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
-    """Returns `algorithm`, which averages the model's running statistics, if any, over clients."""
+    """Returns `algorithm`; if the model has running statistics to average, it averages them."""
     count = network.averaged.length
     if not count:
         return algorithm
@@ -128,7 +128,7 @@ def _averaging(algorithm: Algorithm, network: Network) -> Algorithm:
 
 
 def _refuse_averages(config: Config, network: Network) -> None:
-    """Raises `Refused` if the running statistics of a model cannot be averaged in this run."""
+    """Refuses a key's value with which the model's running statistics cannot be averaged."""
     names, data = config.names, config.data
     refused = (
         (
@@ -153,9 +153,9 @@ def _refuse_averages(config: Config, network: Network) -> None:
 
 
 def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
-    """Raises `Refused` if sums over sites could overflow: no such sum may abort.
+    """Raises `Refused` if sums over sites could overflow, because such a sum must never abort.
 
-    A sum must hold the rows of all declared clients, and of all canaries.
+    The sum must be able to contain the rows of all declared clients and canaries.
     """
     data = plan.config.data
     declared = data.clients * data.sites_per_client
@@ -169,7 +169,7 @@ def _refuse_full_sums(plan: Plan, federation: Federation) -> None:
 def evaluation_of(
     plan: Plan, scored: Federation, network: Network, personal: bool = False
 ) -> tuple[Algorithm, ClientMeasures]:
-    """Returns the algorithm of evaluation rounds (from their `plan`), and the clients' measures.
+    """Returns the algorithm of evaluation rounds, and the measures that clients compute in them.
 
     Args:
       plan: the plan of the evaluation rounds.
@@ -191,7 +191,7 @@ def evaluation_of(
 
 
 def _seconds_to_score(network: Network, federation: Federation) -> float:
-    """Seconds to score a model. Raises `Refused` for a test set that cannot be scored."""
+    """Measures the seconds to score a model. Raises `Refused` if the test set cannot be scored."""
     if not len(federation.test):
         return 0.0
     began = time.perf_counter()
@@ -203,9 +203,9 @@ def _seconds_to_score(network: Network, federation: Federation) -> float:
 def _measured(
     config: Config, algorithm: Algorithm, federation: Federation, network: Network
 ) -> tuple[Network, LocalTrainer, Speed]:
-    """Returns the network in the requested or the faster precision, and its fastest training mode.
+    """Returns the network in the requested (or faster) precision, its trainer, and its speed.
 
-    Speeds are measured on synthetic examples: no choice depends on client data.
+    Speeds are measured on synthetic examples, so no choice depends on client data.
     """
     trainer = _trainer(config, federation, network)
     speed = _speed(config, algorithm, trainer)
@@ -225,7 +225,7 @@ def _measured(
 
 
 def _as_measured(config: Config, network: Network, speed: Speed) -> Config:
-    """Returns `config` with the measured choices; a requested chunk size is kept."""
+    """Returns `config` with the measured choices; a requested chunk size is not replaced."""
     precision = "mixed" if network.mixed else "full"
     chunk = config.run.chunk or speed.chunk
     return config.with_run(trainer=speed.way, chunk=chunk, precision=precision)
@@ -252,7 +252,7 @@ def _trainer(config: Config, federation: Federation, network: Network) -> LocalT
 
 
 def _groups(config: Config, population: Federation) -> ClientGroups | None:
-    """Source of the clients' groups, if the objective needs it.
+    """An object that determines each client's group; None if the objective needs no groups.
 
     Raises `Refused` if there are no groups, or another number of groups than declared.
     """
@@ -283,7 +283,7 @@ def _refuse_other_groups(grouping: Grouping, names: Sequence[str]) -> None:
 
 
 def _speed(config: Config, algorithm: Algorithm, trainer: LocalTrainer) -> Speed:
-    """The fastest training mode that fits into GPU memory together with the rows of a round."""
+    """Measures the fastest training mode that fits into GPU memory with the rows of a round."""
     rule, run = algorithm.rule, config.run
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", run.workers))
     device, named = trainer.network.initial_params.device, ":" in run.device
@@ -334,7 +334,7 @@ def _attackers(config: Config, federation: Federation, streams: Streams) -> Atta
 
 
 def _false_claims(config: Config) -> FalseClaims:
-    """Returns the attackers' false statements, capped at values that a server or site admits."""
+    """Returns the attackers' false statements, limited to values that a server or site admits."""
     attackers, most = config.attackers, config.aggregation.most_examples
     return FalseClaims(
         everything=attackers.replaces == "messages",
@@ -345,5 +345,5 @@ def _false_claims(config: Config) -> FalseClaims:
 
 
 def _exact(mechanism: Mechanism) -> bool:
-    """Whether sums of the mechanism's rows lie on a grid, and so are equal in any order."""
+    """Whether the mechanism's rows are on a grid, so that sums in any order are equal."""
     return mechanism.encoding(mechanism.init()).resolution < math.inf

@@ -24,7 +24,7 @@ from privfed.store.kept_heads import refuse_unusable_heads
 
 @dataclass(frozen=True)
 class Check:
-    """A run that would be accepted."""
+    """The plan and forecast of a run that would be accepted."""
 
     plan: Plan
     forecast: Forecast
@@ -37,7 +37,7 @@ class Check:
 
     @property
     def facts(self) -> tuple[Plan, Forecast, None, SiteGuarantee | None, Power | None]:
-        """The arguments of `privfed.report.plan.plan_table`, without a run directory."""
+        """The arguments of `privfed.report.plan.plan_table`; that of the run directory is None."""
         return self.plan, self.forecast, None, self.site, self.power
 
     def to_json(self) -> dict[str, Any]:
@@ -77,17 +77,17 @@ class Check:
 
 
 def check(config: Config, answers: int | None = None) -> Check:
-    """Loads, builds and measures as `train` does, with few synthetic clients; writes nothing.
+    """Prepares a run like `train`, but with few synthetic clients, and writes nothing.
 
     Args:
       config: the configuration of the run.
-      answers: upper bound on the rounds in which a site participates, for its own guarantee.
+      answers: upper bound on the rounds in which a site participates, for the site's own guarantee.
 
     Returns:
       The plan and forecast of the run.
 
     Raises:
-      Refused: as `train` would; for a refused combination, with every reason.
+      Refused: if `train` would refuse the run; for a combination of keys, with every reason.
     """
     refuse_unusable_heads(config.run.heads)
     watchers(config)  # refuses watchers that cannot work here
@@ -100,7 +100,7 @@ def check(config: Config, answers: int | None = None) -> Check:
 
 
 def _sensitivity(plan: Plan, expected: Forecast) -> float | None:
-    """Upper bound on one client's effect on the sum of updates."""
+    """Upper bound on one client's effect on the sum of updates; None without privacy."""
     if expected.signal is None:
         return None
     return expected.signal * expected.encoded * CHANGE[plan.event.relation]

@@ -1,4 +1,4 @@
-"""Forecast of a run: bytes, time, and signal-to-noise ratio, from public facts only."""
+"""Forecasts a run's bytes, time and signal-to-noise ratio from public facts only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBER = 4
 
 @dataclass(frozen=True)
 class Forecast:
-    """Expected values over sampled cohorts, for the declared number of clients.
+    """The forecast of a run: means over sampled cohorts, for the declared number of clients.
 
     Attributes:
       parameters: Number of shared parameters of the model.
@@ -38,7 +38,7 @@ class Forecast:
       noise: Expected norm of the noise on that average; None without privacy.
       parties: Number of parties of a sum: the cohort, or all sites.
       seconds: Time for all rounds.
-      examples: Examples per client, as public facts suggest, or else two batches.
+      examples: Estimated examples per client, from public facts; two batches if there are none.
       guessed: Whether `examples` is the default of two batches.
       encoded: Ratio of a row's norm in a secure sum to its own norm.
       aborts: Upper bound on the probability that a round aborts.
@@ -102,7 +102,7 @@ class RoundForecast:
 def round_exchange(
     plan: Plan, parameters: int, shapes: ShapesByName | None = None
 ) -> RoundForecast:
-    """Returns the part of a forecast that needs neither population nor timing.
+    """Returns those figures of a forecast that need neither population nor timing.
 
     A report computes it from a run directory, whose population may be elsewhere.
 
@@ -157,7 +157,7 @@ def _shapes(parameters: int, shapes: ShapesByName | None) -> Shapes:
 
 
 def forecast(setup: Setup) -> Forecast:
-    """The forecast of `setup`, executed here from its beginning."""
+    """Returns the forecast of the run `setup`, executed on this machine from its beginning."""
     config, algorithm = setup.plan.config, setup.algorithm
     d = setup.network.shapes.length
     witness = algorithm.sampler.witness(1, algorithm.clients)

@@ -1,4 +1,4 @@
-"""Canaries that train in a run: crafted before its first charge, scored by its final model."""
+"""Canaries that train in a run: their examples are crafted before its first charge."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _MOST_NUMBERS = 2**30
 
 
 def refuse_uncraftable(audit: Audit, federation: Federation, network: Network) -> None:
-    """Raises `Refused` if examples cannot be synthesised, or if they would not fit into memory.
+    """Raises `Refused` if canaries' examples cannot be generated, or would not fit into memory.
 
-    All examples, and all their gradients, are held in memory.
+    All examples, and all their gradients, are in memory at once.
     """
     space_of(federation)
     numbers = math.prod(federation.examples.x.shape[1:]) * audit.examples
@@ -83,9 +83,9 @@ def crafted(setup: Setup, keys: Keys) -> CanaryExamples:
 
 
 def self_influence(setup: Setup, start: Tensor) -> SelfInfluence:
-    """The self-influence score of canaries in a run from the model `start` `[d]`.
+    """Returns the function that scores canaries in a run whose initial model is `start` `[d]`.
 
-    The score is evaluated at public models, with this run's local training.
+    The score is computed at public models, for the run's local training.
     """
     config, trainer = setup.plan.config, setup.executor.trainer
     network, public = setup.network, public_examples(setup.federation)
@@ -100,9 +100,9 @@ def self_influence(setup: Setup, start: Tensor) -> SelfInfluence:
 def training_executor(
     setup: Setup, examples: CanaryExamples, numbers: Indices, heads: NDArray[np.bool_]
 ) -> LocalExecutor:
-    """Returns the run's executor for the canaries `numbers` `[c]` instead of its clients.
+    """Returns an executor like the run's, for the canaries `numbers` `[c]` instead of its clients.
 
-    Canaries whose inclusion bit in `heads` `[c]` is 0 hold no examples.
+    A canary whose inclusion bit in `heads` `[c]` is 0 has no examples.
     """
     federation = examples.federation(numbers, heads, setup.federation)
     trainer = replace(setup.executor.trainer, federation=federation)
@@ -117,10 +117,10 @@ be stacked.
 
 @dataclass(frozen=True)
 class CanaryUpdates:
-    """Clipped updates of canaries at the start, whose root mean squared norm is `norm`.
+    """Statistics of canaries' clipped updates in round 1: `norm` is their root mean squared norm.
 
     `common` is the norm of their mean, which is the same in every round. Crafting the examples of
-    one canary takes `seconds` here.
+    one canary takes `seconds` on this machine.
     """
 
     norm: float
@@ -128,14 +128,14 @@ class CanaryUpdates:
     seconds: float
 
     def total(self, sending: float) -> float:
-        """Expected norm of the sum of sampled canaries, `sending` of them in expectation."""
+        """Approximate norm of the sum of sampled canaries' updates, `sending` in expectation."""
         return float(np.hypot(np.sqrt(sending) * self.norm, sending * self.common))
 
 
 def canary_updates(setup: Setup) -> CanaryUpdates | None:
-    """Trains a few canaries like the run's from the public start; None if no canary trains.
+    """Measures the updates of a few canaries from the initial model; None if no canary trains.
 
-    These are not the run's own canaries, which follow from a key that is secret until the run ends.
+    These are not the run's own canaries, which derive from a key that is secret until the run ends.
     Raises `Refused` if nothing can be crafted.
     """
     config = setup.plan.config
@@ -156,18 +156,18 @@ def canary_updates(setup: Setup) -> CanaryUpdates | None:
 
 
 class RunCanaries(Protocol):
-    """The canaries of a run, and the log of their observations."""
+    """The canaries of a run, and the log of what was observed about each."""
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Records a replayed release, unless the log already has it."""
+        """Logs the observations of a replayed release, unless the log already has them."""
 
     def end(self, params: Tensor) -> None:
-        """Records the final model `[d]` at the end of the run."""
+        """Logs the observations of the final model `params` `[d]` at the end of the run."""
 
 
 @dataclass(frozen=True)
 class InputCanaries:
-    """A run's canaries that train, and the log of their scores by the final model."""
+    """A run's canaries that train, and the log of the final model's scores on their examples."""
 
     learning: Learning
     log: CanaryLog
@@ -176,14 +176,14 @@ class InputCanaries:
         """Records nothing, since the adversary of these canaries sees only the final model."""
 
     def end(self, params: Tensor) -> None:
-        """Records the final model's scores of each canary's examples."""
+        """Logs the score of the final model `params` `[d]` on each canary's examples."""
         self.log.append(FINAL, np.append(1.0, self.learning.scores(params)))
 
 
 def with_input_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, InputCanaries]:
-    """Returns the world with canaries, which train on crafted examples, added after its clients.
+    """Adds canaries that train on crafted examples after the clients of `world`; returns both.
 
     The examples are crafted when the run begins, from its secret key, and stored under private/: a
     resumed run has the same ones.
@@ -205,7 +205,7 @@ def with_input_canaries(
 
 
 def _learning(setup: Setup, file: CanaryFile, streams: Streams) -> Learning:
-    """The canaries' examples and the model at which they were crafted; crafts missing ones."""
+    """Reads the canaries' examples and the initial model from `file`; crafts missing ones."""
     if not file.exists():
         numbers = np.arange(setup.plan.config.audit.canaries)
         made = crafted(setup, streams.at("canaries/examples", clients=numbers))

@@ -22,9 +22,10 @@ from privfed.store.tensorfile import misfits_are_broken
 
 
 def refuse_lost(setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
-    """Raises `Broken` if a charged run lacks files that it keeps in private/.
+    """Raises `Broken` if a charged run lacks a file of private/ that cannot be recreated.
 
-    All of them exist, durably, before the first charge; until then, missing files are recreated.
+    All of these files exist, durably, before the first charge; until then, missing ones are
+    recreated.
     """
     if not ledger.charges:
         return
@@ -34,7 +35,7 @@ def refuse_lost(setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
 
 
 def _kept(setup: Setup, directory: RunDirectory) -> Iterator[tuple[Path, str]]:
-    """Yields every file that cannot be recreated, and a description of its content."""
+    """Yields each file of the run that cannot be recreated, with a description of its content."""
     sampler, mechanism = setup.algorithm.sampler, setup.algorithm.mechanism
     if keeps_key(setup):
         follows = {
@@ -105,7 +106,7 @@ def state_from_releases(
 
 
 def last_checkpoint(setup: Setup, directory: RunDirectory, ledger: Ledger) -> Checkpoint:
-    """The last checkpoint. Raises `Broken` if the ledger lacks charges of the checkpoint."""
+    """The last checkpoint. Raises `Broken` if the ledger lacks its charges, or it does not fit."""
     checkpoint = Checkpoint.load(directory, setup.network, setup.network.initial_params.device)
     if not ledger.holds(checkpoint.head):
         raise Broken(

@@ -1,4 +1,4 @@
-"""The start of a run: its ledger's first line, the files that it cites, the runs that it counts."""
+"""Begins a run: the ledger's first line, the files that it cites, and the runs that it counts."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def refuse_grown(before: Priors) -> None:
 
 
 def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> None:
-    """Writes the files that a run keeps from its start.
+    """Writes the files that a new run stores in addition to its configuration and ledger.
 
-    The files state the public clients, frozen constants and attackers and, if no file holds the
-    population, its identity.
+    The files state the public clients, the frozen constants, the attackers and, if the population
+    was passed in Python, the digest of its examples.
     """
     directory.public_clients.write(setup.federation.public, before.public)
     directory.constants.write(setup.network.constants, before.lineage)
@@ -52,10 +52,10 @@ def write_companions(setup: Setup, before: Priors, directory: RunDirectory) -> N
 
 
 def mark_counted(before: Priors, by: Path) -> None:
-    """Marks the counted runs before the ledger cites them: they may then spend no more.
+    """Marks the earlier runs that this run counts, before its ledger cites them.
 
-    A different run at the path of a counted run is left unchanged. A crash between the marks and
-    the citation leaves marks without a citation.
+    A marked run cannot be charged again. If another run is now at the path of a counted run, it is
+    not marked. After a crash between the two steps, runs are marked although no ledger cites them.
 
     Args:
       before: the counted runs.
@@ -126,7 +126,7 @@ def _correlation(plan: Plan) -> dict[str, Any]:
 
 
 def _chosen(setup: Setup) -> dict[str, Any]:
-    """Returns the event and the charge of the choice if the run is one of several candidates."""
+    """Returns the event and the charge of private tuning, if it chose this run among candidates."""
     plan = setup.plan
     if plan.config.chosen is None:
         return {}
@@ -166,9 +166,9 @@ def _other_of_evaluation(plan: Plan) -> dict[str, Any]:
 
 
 def _sites(setup: Setup) -> dict[str, Any]:
-    """The declared number of sites, and the number that the proof assumes, if sites are parties.
+    """Returns the declared number of sites and, if sites are parties, the number in the proof.
 
-    Parties are fixed before the run; nothing is revealed about sites without clients.
+    Parties are fixed before the run, so these terms do not reveal whether a site has no clients.
     """
     data, limits = setup.plan.config.data, setup.plan.cost.limits
     if not data.sites:
@@ -181,7 +181,7 @@ def _sites(setup: Setup) -> dict[str, Any]:
 
 
 def _disjoint(before: Priors) -> list[dict[str, str]]:
-    """Runs that share no client with this one, as `privacy.disjoint` declares."""
+    """Returns the runs that `privacy.disjoint` declares to have no client of this run."""
     return [{"run": path, "id": run} for path, run in before.disjoint.items()]
 
 
@@ -195,7 +195,7 @@ def _attack(config: Config) -> dict[str, Any]:
 
 
 def _secure(setup: Setup) -> dict[str, Any]:
-    """The protocol that summed rows, and whether its cryptography ran."""
+    """Returns the protocol that sums rows, and whether its cryptography is executed."""
     config = setup.plan.config
     name, simulate = config.names["protocol"], config.secure.simulate
     ran = config.secured and simulate == "messages"
@@ -218,7 +218,7 @@ def _examples(setup: Setup) -> dict[str, Any] | None:
 
 
 def _hash_of_start(config: Config) -> str | None:
-    """SHA-256 of the initial model, which this ledger's epsilon does not cover; None if random."""
+    """SHA-256 of loaded initial weights, which this ledger's epsilon does not cover, or None."""
     init, model = config.start.init, config.model
     files = [path for path in start_files(init) if path.is_file()] if init else []
     contents = [regular.read_bytes(path) for path in files]
@@ -229,8 +229,9 @@ def _hash_of_start(config: Config) -> str | None:
 def passed_code(config: Config) -> dict[str, str]:
     """Returns the SHA-256 of the sources of each part passed as a class, by kind.
 
-    A part that is named (`module:name`) is found again by its name. A class that is passed, for
-    example from a notebook, is not stored, so a resume compares its digest.
+    On resume, a part that is named (`module:name`) is imported by its name. A class that was
+    passed, for example from a notebook, is not stored; it is passed again, and its digest is
+    compared.
     """
     return {
         kind: digest
@@ -240,7 +241,7 @@ def passed_code(config: Config) -> dict[str, str]:
 
 
 def refuse_other_code(config: Config, terms: Mapping[str, Any]) -> None:
-    """Raises `Refused` if the ledger's `terms` state other code of a part that was passed."""
+    """Raises `Refused` if a passed part's code differs from that in the ledger's `terms`."""
     stated, passed = terms.get("code", {}), passed_code(config)
     for kind, digest in stated.items():
         if passed.get(kind, digest) != digest:

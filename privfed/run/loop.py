@@ -1,4 +1,4 @@
-"""The loop: rounds within a budget, observed, checkpointed, and resumable after any crash."""
+"""Executes a run's rounds within its budget: observed, checkpointed, resumable after a crash."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def playing(
     ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """Returns a context with the loop of a run, from its last checkpoint; nothing is charged yet.
+    """Returns a context with a run's loop, from its last checkpoint; entering it charges nothing.
 
     Args:
       setup: the prepared run.
@@ -89,7 +89,7 @@ def playing(
 
 @dataclass(frozen=True)
 class Ending:
-    """The last round, and whether the budget or identified Byzantine parties ended the run."""
+    """The current end of a run: its last checkpoint, and the reason for an early end."""
 
     now: Checkpoint
     at_budget: bool = False
@@ -117,7 +117,7 @@ class Loop:
     """The outcome, after the end."""
 
     def __iter__(self) -> Iterator[Checkpoint]:
-        """Runs each further round; yields its checkpoint after observers were notified."""
+        """Executes each further round, notifies observers, and yields the round's checkpoint."""
         config, now = self.setup.plan.config, self.ending.now
         constants = self.setup.network.digest()
         for round in range(now.round + 1, config.run.rounds + 1):
@@ -143,16 +143,16 @@ class Loop:
             yield now
 
     def to_end(self) -> Outcome:
-        """Runs to the last round, or until the budget is exhausted; see `end`."""
+        """Executes all further rounds, or until the run ends early; returns the result of `end`."""
         for _ in self:
             pass
         return self.end()
 
     def end(self) -> Outcome:
-        """Saves the run where it stands, and writes and returns its outcome.
+        """Saves the run after its current round, and writes and returns its outcome.
 
         Raises:
-          TooManyByzantine: after saving, if the next round's claim would not hold.
+          TooManyByzantine: after saving, if identified Byzantine parties ended the run.
         """
         ending = self.ending
         self.rank_zero.end()
@@ -170,17 +170,18 @@ class Loop:
         return outcome
 
     def save(self, now: Checkpoint) -> None:
-        """Saves the checkpoint, then client memory, whose merge is repeated after a crash."""
+        """Saves the checkpoint, then merges client states; after a crash, the merge is repeated."""
         self.world.writing.flush()
         now.save(self.directory, self.setup.network)
         for memory in self.world.remembered:
             memory.flush(now.round)
 
     def _state_after(self, round: int, state: TrainingState) -> TrainingState | None:
-        """The state after `round`, or None if the round was consumed without an update.
+        """Executes or replays `round`; returns the state after it, or None if it had no update.
 
-        A round that a secret run charged before a crash is never sampled again: its releases are
-        replayed byte for byte. If releases are missing, the round is consumed without an update.
+        If a run with secret randomness charged the round before a crash, the round is never sampled
+        again: its releases are replayed byte for byte. If releases are missing, the round has no
+        update.
         """
         charge = self.ledger.charged(round)
         if charge is not None and not self.ledger.reexecutes:
@@ -202,7 +203,7 @@ class Loop:
         return self.rank_zero.known
 
     def _note(self, round: int, reason: str) -> None:
-        """Records that the round was aborted, and notifies observers."""
+        """Records that `round` was aborted because of `reason`, and notifies observers."""
         for memory in self.world.remembered:
             memory.discard()
         self.directory.aborts.note(round, reason)
@@ -210,7 +211,7 @@ class Loop:
             observer.aborted(round, reason)
 
     def _tell(self, now: Checkpoint) -> None:
-        """Evaluates the round if that is due, and notifies observers."""
+        """Evaluates the model if the round requires it, and notifies observers."""
         config, counts = self.setup.plan.config, self.tally.take() if self.tally else {}
         self.record = None
         regular = now.round % config.run.evaluate_every == 0 or now.round == config.run.rounds
@@ -232,7 +233,7 @@ def outcome_of(
     recorder: Recorder,
     ending: Ending,
 ) -> Outcome:
-    """The outcome of the run."""
+    """Returns the outcome of the run at its end `ending`."""
     plan, privacy, end = setup.plan, setup.plan.config.privacy, ending.now
     return Outcome(
         plan=plan,
@@ -271,7 +272,8 @@ def misbehaviour_of(setup: Setup, directory: RunDirectory, until: int) -> Misbeh
     """Returns the evidence against clients up to round `until`; None if no rows were observed.
 
     Rows are observed in simulations that enable these measures, under rules that see rows. Only
-    rounds with an attack count; if there are none, all rounds count, and no client is Byzantine.
+    rounds in the period of the attack count; if there are none, all rounds count, and no client is
+    Byzantine.
     """
     attackers, clients = setup.attackers, setup.federation.clients
     lines = list(directory.ranks.lines(until))

@@ -1,4 +1,4 @@
-"""Evidence against clients, from how outlying their rows were in each round.
+"""Tests which clients' rows are outlying, from the rank of each row in its round.
 
 In a round of n rows, r_i is the fraction of rows that are at least as outlying as that of client i,
 itself included; in R_i, tied rows count one half. A client's score is the mean of -ln R_i over its
@@ -59,7 +59,7 @@ def benjamini_hochberg(p: Reals, level: float) -> Mask:
 
 
 def benjamini_yekutieli(p: Reals, level: float) -> Mask:
-    """Returns discoveries under any dependence of p-values: at level / (1 + 1/2 + ... + 1/n).
+    """The discoveries `[n]`, valid under any dependence: level is divided by 1 + 1/2 + ... + 1/n.
 
     Source: Benjamini & Yekutieli 2001, theorem 1.3.
 
@@ -91,13 +91,13 @@ class ClientEvidence:
 
     @property
     def named(self) -> Mask:
-        """Mask `[n]` of clients that differ from honest ones; all False if these are unknown."""
+        """Mask `[n]` of clients that differ from honest clients; all False if these are unknown."""
         if self.p_honest is None:
             return np.zeros(len(self.score), dtype=bool)
         return benjamini_hochberg(self.p_honest, LEVEL)
 
     def to_json(self, byzantine: Mask | None) -> dict[str, Any]:
-        """Counts of outlying clients; with `byzantine` `[n]`, of true and false positives."""
+        """Numbers of outlying clients and, if `byzantine` is known, of true and false positives."""
         facts: dict[str, Any] = {"differ": int(self.differs.sum())}
         if byzantine is None:
             return facts
@@ -130,7 +130,7 @@ class Misbehaviour:
         return {"level": LEVEL, "clients": len(self.clients), "byzantine": count, **by_measure}
 
     def csv(self) -> str:
-        """A table of all clients; unknown cells are empty."""
+        """The CSV table of these clients; cells without a known value are empty."""
         unknown = [""] * len(self.clients)
         columns: dict[str, Sequence[str]] = {
             "client": [str(each) for each in self.clients],
@@ -152,7 +152,7 @@ class Misbehaviour:
 def misbehaviour_in(
     rounds: Iterable[Mapping[str, Any]], clients: int, byzantine: Mask | None
 ) -> Misbehaviour | None:
-    """Returns the evidence in lines of `rounds` that have "clients"; None if there are none.
+    """Returns the evidence from those lines of `rounds` that contain ranks; None if there are none.
 
     `byzantine` `[clients]` marks Byzantine clients; None if no client is always Byzantine.
     """

@@ -1,4 +1,4 @@
-"""Reports of a run in progress, and its outcome."""
+"""The records and observers of a run in progress, and the outcome of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RoundRecord:
     warning: str = ""
 
     def nominally(self) -> RoundRecord:
-        """Returns the record without ε as a guarantee, for a run whose ε is nominal."""
+        """Returns the record with "epsilon" renamed "nominal_epsilon", for nominal ε."""
         names = {"epsilon": "nominal_epsilon"}
         public = {names.get(name, name): value for name, value in self.public.items()}
         return replace(self, public=public)
@@ -86,7 +86,7 @@ class Observer(Protocol):
         return
 
     def aborted(self, round: int, reason: str) -> None:
-        """Called when a round was charged, and its sum aborted.
+        """Called when the sum of a charged round aborted.
 
         Args:
           round: number of the round.
@@ -114,14 +114,14 @@ class Outcome:
       test_examples: Number of test examples.
       updates: Number of rounds that changed the model.
       charges: Number of charged rounds.
-      guarantee: Guarantee for all charges and the spending of earlier runs over the same
+      guarantee: Guarantee for all charges, together with the charges of earlier runs over the same
         population.
       stopped_at_budget: Whether the budget ended the run.
       ledger_head: Hash of the ledger's last line.
       public: Number of clients declared public.
       test_shared: Whether clients of the test set also trained.
       aborts: Reasons of the rounds whose secure sum aborted, by round.
-      culprits: Parties proved to be Byzantine in a secure sum, excluded since.
+      culprits: Parties that secure sums proved to be Byzantine, and then excluded.
       stopped_by_byzantine: Reason for the early end, if there are more culprits than the noise's
         guarantee allows; empty otherwise.
       constant: Measures of the best constant prediction.
@@ -159,7 +159,7 @@ class Outcome:
 
     @property
     def excluded(self) -> int:
-        """Number of parties proved to be Byzantine in secure sums, and excluded since."""
+        """Number of parties that secure sums proved to be Byzantine, and then excluded."""
         return len(self.culprits)
 
     @property
@@ -169,7 +169,7 @@ class Outcome:
 
     @property
     def note(self) -> str | None:
-        """A note for readers of the measures."""
+        """A caveat for readers of the measures; None if there is none."""
         return self.plan.simulation or (ON_TRAINED if self.test_shared else None)
 
     @property
@@ -179,7 +179,7 @@ class Outcome:
 
     @property
     def not_learned(self) -> str:
-        """A warning that the model is no better than the baseline; empty if better or not scored.
+        """A warning that the model is no better than the baseline; "" if better or not scored.
 
         The comparison is of the main measure on public examples.
         """
@@ -252,7 +252,7 @@ class Outcome:
         }
 
     def _evaluated(self) -> dict[str, Any]:
-        """The clients' last measures, if they evaluated."""
+        """The clients' last measures; empty if clients did not evaluate."""
         if not self.evaluations:
             return {}
         measures = encoded(self.charged_measures)

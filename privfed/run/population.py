@@ -33,7 +33,7 @@ def sites_of(config: Config) -> Sites:
 
 
 def represented(config: Config) -> bool:
-    """Whether plans replace all clients by a few synthetic ones."""
+    """Whether a few synthetic clients represent all clients in plans and forecasts."""
     return config.data.clients > _FEW and not config.source.holds_real_clients
 
 
@@ -55,8 +55,8 @@ def load_population(config: Config, streams: Streams) -> Federation:
 def load_representatives(config: Config, streams: Streams) -> Federation:
     """Loads a population for plans and forecasts, in which few synthetic clients represent all.
 
-    The time does not depend on the declared number of clients. Clients of a file are all loaded,
-    since their contents may have to be refused. Raises `Refused` as `load_population` does.
+    The time does not depend on the declared number of clients. Clients in a file are all loaded, so
+    that invalid contents are refused. Raises `Refused` as `load_population` does.
     """
     clients = config.data.clients
     if config.at_remote_sites:
@@ -67,7 +67,7 @@ def load_representatives(config: Config, streams: Streams) -> Federation:
 
 
 def load_empty(config: Config, streams: Streams) -> Federation:
-    """Loads the public test set, and one example that represents all clients at remote sites.
+    """Loads the public test set, and one example that represents all clients of remote sites.
 
     The example is taken from the test set. If clients evaluate and there is no test set, it is
     synthesised from the declaration. Raises `Refused` if neither is possible.

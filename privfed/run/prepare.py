@@ -1,4 +1,4 @@
-"""The only entry point of a run, whether it is trained, checked, resumed, rehearsed or attacked."""
+"""Prepares a run; training, checks, resumes, rehearsals and attacks all begin here."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def prepare(
     begins: bool = True,
     trying: Trying = lambda *_: None,
 ) -> Setup:
-    """Refuses, plans, loads, builds and assembles: each once.
+    """Refuses or plans a run, loads its population, builds its model, and assembles the run.
 
     The plan is solved before anything is read, except under distributed noise, which depends on the
-    message length, and so on the model. Keys that are "auto" get their values last.
+    message length, and so on the model. Values of keys that are "auto" are chosen last.
 
     Args:
       config: the configuration of the run.
@@ -78,12 +78,12 @@ def prepare(
 
 
 def _over(config: Config, population: Federation) -> Setup:
-    """Prepares `config` over a population that is in memory."""
+    """Returns the run of `config` over a population that is in memory, ready to start."""
     return prepare(config, load=lambda *_: population)
 
 
 def plan_with_length(config: Config, before: Priors = NOTHING) -> Plan:
-    """Returns the plan of a run without assembling it. Raises `Refused` if there is none.
+    """Returns the plan of a run without assembling it. Raises `Refused` if the run is not accepted.
 
     Distributed noise depends on the message length; only then is a model built.
     """
@@ -105,12 +105,12 @@ def _solved(config: Config, before: Priors, federation: Federation, network: Net
 
 
 def streams_of(config: Config) -> Streams:
-    """Random streams of a run."""
+    """Returns the random streams of a run."""
     return Streams(config.run.seed, simulated=config.run.randomness == "seeded")
 
 
 def _load(config: Config, streams: Streams, load: Loader) -> Federation:
-    """Loads clients and test set. Raises `Refused` if sampler or loss do not fit them."""
+    """Returns clients and test set. Raises `Refused` if sampler or loss do not fit them."""
     federation = load(config, streams)
     config.sampler.fits(federation.population_size, config.data.clients)
     for examples in (federation.examples, federation.test):
@@ -137,10 +137,10 @@ def _build(
 
 
 def _refuse_other_examples(config: Config, federation: Federation, streams: Streams) -> None:
-    """Raises `Refused` if examples have another form than `check` planned for.
+    """Raises `Refused` if examples have another form than those for which `check` plans.
 
-    `check` plans for a few synthetic clients. If examples grew with the number of clients, less
-    would be charged than an encoded row may hold.
+    `check` plans for a few synthetic clients. If examples grew with the number of clients, an
+    encoded row could be longer than planned, and too little would be charged.
     """
     if federation.stands_for or not represented(config):
         return

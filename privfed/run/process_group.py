@@ -1,7 +1,7 @@
-"""The processes of one run: how they become its ranks, and what each rank executes.
+"""Joins the processes of one run as its ranks, and executes the rounds of each rank.
 
-Processes are started here or by torchrun, and meet at a store. `python -m` runs this module as a
-rank.
+Processes are started here or by torchrun, and find each other through a store of torch.distributed.
+`python -m` runs this module as a rank.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def under_torchrun() -> bool:
 
 @contextmanager
 def joined(workers: int) -> Iterator[Ranks]:
-    """A context with this process among the ranks of its run.
+    """Returns a context in which this process is one of the ranks of its run.
 
     The ranks are those that torchrun started, or `workers` processes on this machine.
     """
@@ -75,7 +75,7 @@ def joined(workers: int) -> Iterator[Ranks]:
 
 @contextmanager
 def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
-    """A context with this process as the worker that `joined` started as `rank`."""
+    """Returns a context for a worker process, which `joined` started as rank `rank`."""
     with rank_lost_on_failure():
         store = _store(port, workers, is_master=False)
     parent = os.getppid()
@@ -85,7 +85,7 @@ def joining(rank: int, workers: int, port: int) -> Iterator[Ranks]:
 
 @contextmanager
 def _group(store: Any, rank: int, count: int, alive: Callable[[], bool]) -> Iterator[Ranks]:
-    """A context with the process group that meets at `store`."""
+    """Returns a context with the process group of `count` ranks that meet at `store`."""
     with rank_lost_on_failure():
         dist.init_process_group("gloo", timeout=PATIENCE, store=store, rank=rank, world_size=count)
     try:
@@ -115,9 +115,9 @@ def _worker(rank: int, workers: int, port: int) -> subprocess.Popen[bytes]:
 
 
 def refuse_another_version(version: str) -> None:
-    """Raises `Refused` unless rank 0 has this version.
+    """Raises `Refused` unless rank 0 runs the same version of privfed as this rank.
 
-    Each rank adds its part of the noise, and all versions must agree on the parts.
+    Each rank adds a share of the noise, and versions may divide the noise differently.
     """
     if version != __version__:
         raise Refused(
@@ -128,7 +128,7 @@ def refuse_another_version(version: str) -> None:
 
 @dataclass
 class RankZero:
-    """Rank 0's announcements: the next round, and its initial state for ranks that lack it."""
+    """Announces each round of rank 0 to the other ranks, with the state that they may lack."""
 
     ranks: Ranks
     known: TrainingState | None = None
@@ -156,7 +156,7 @@ class RankZero:
 
 
 def follow(ranks: Ranks) -> None:
-    """Runs every round that rank 0 announces, until it announces the end."""
+    """Executes every round that rank 0 announces, until rank 0 announces the end."""
     text, constants, start = ranks.first(_not_rank_0)
     setup = _setup(read_resolved(text), constants, start)
     device = setup.network.initial_params.device
@@ -199,7 +199,7 @@ def on(device: torch.device, state: TrainingState) -> TrainingState:
 
 
 def refuse_ranks(config: Config, count: int) -> None:
-    """Raises `Refused` for features that are simulated in one process only."""
+    """Raises `Refused` if `config` uses a feature that is simulated in one process only."""
     if count == 1:
         return
     reasons = []
@@ -225,7 +225,7 @@ def refuse_ranks(config: Config, count: int) -> None:
 
 
 def main() -> None:
-    """Entry point of a rank that another process started; it ends with that process."""
+    """Entry point of a rank that another process started; the rank ends with that process."""
     keep_freed()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with guarded():

@@ -1,18 +1,19 @@
 """Chooses the learning rate and the clipping norm of a network before the first charge.
 
-A key that is "auto" gets the value with which short simulated runs end at the lowest loss. They
-read no private data: they train on the public test set or, without one, on synthetic examples that
-a randomly perturbed model labels. Each run has a few simulated clients, plain local SGD, and the
-model, server optimizer, batch size and epochs. All randomness is seeded, so a seeded run chooses
-the same values again; the other processes of a run read them from rank 0.
+A key that is "auto" is set to the value with which short simulated runs end at the lowest loss.
+These
+runs read no private data: they train on the public test set or, without one, on synthetic examples
+with labels from a randomly perturbed model. Each run has a few simulated clients, plain local SGD,
+and the model, server optimizer, batch size and epochs. All randomness is seeded, so a seeded run
+chooses the same values again; the other processes of a run read them from rank 0.
 
-*Learning rate.* Each of `RATES` is tried without clipping and noise. The smallest rate is chosen
-whose gain over a constant prediction is nearly the best rate's.
+*Learning rate.* Each of `RATES` is tried without clipping and noise. The choice is the smallest
+rate whose gain over a constant prediction is nearly that of the best rate.
 
 *Clipping norm.* With a clip below most updates' norms, the model moves by at most T clip in T
 rounds, and the noise adds up to a standard deviation of sqrt(T) z clip. A simulated run of R < T
 rounds imitates both effects with the clip clip T / R and the noise multiplier z sqrt(R / T). Clips
-around the median norm of updates are tried, all with the same standard normal numbers.
+around the median norm of updates are tried, each with the same standard normal numbers as noise.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def with_rates(
 
     Args:
       plan: the plan, in which these keys have the values that the loss recommends.
-      federation: the population, of which the public test set is read only.
+      federation: the population; only its public test set is read.
       network: the model.
       prepare: prepares a configuration over a population.
       trying: called before each simulated run.
@@ -149,7 +150,7 @@ def _each(key: str, values: Sequence[float], trying: Trying) -> Iterator[float]:
 
 
 def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int, trying: Trying) -> float:
-    """The clip with the lowest loss, converted from the simulated rounds to those of the run."""
+    """Returns the clip with the lowest loss, converted from the simulated rounds to the run's."""
     config, clipped = plan.config, trials.clipped
     assert clipped is not None
     share = clipped.plan.config.run.rounds / config.run.rounds
@@ -167,12 +168,12 @@ def _clip(plan: Plan, trials: _Trials, rate: float, cohort: int, trying: Trying)
 
 
 def _rate(losses: Mapping[float, float], start: float, constant: float, otherwise: float) -> float:
-    """The smallest rate that gains nearly as much as the best over a constant prediction.
+    """Returns the smallest rate that gains nearly as much as the best over a constant prediction.
 
-    A reduction of the loss alone would not suffice: a bias explains rare labels nearly fully. If no
-    rate does better than a constant, the simulated runs are too short to compare rates. Of the
-    rates up to `otherwise` that reduce the loss by nearly as much as the best, the largest is
-    returned.
+    Reducing the loss does not suffice: for rare labels, learning the bias alone reduces it nearly
+    as much. If no rate is better than a constant, the simulated runs are too short to compare
+    rates. Then the largest rate up to `otherwise` is chosen that reduces the loss by nearly as much
+    as the best.
 
     Args:
       losses: the final loss at each learning rate.
@@ -214,7 +215,7 @@ def _public(federation: Federation) -> tuple[Examples, str]:
 
 
 def _population(public: Examples, federation: Federation, config: Config) -> Federation:
-    """The `public` examples as simulated clients, and as test set.
+    """Divides the `public` examples among simulated clients; all of them are the test set, too.
 
     A client has as many examples as public facts make likely.
     """
@@ -227,7 +228,7 @@ def _population(public: Examples, federation: Federation, config: Config) -> Fed
 
 
 def _size(config: Config, population: Federation, length: int) -> tuple[int, int]:
-    """Rounds and cohort of a simulated run of a model with `length` parameters, frozen or not."""
+    """Rounds and cohort of a simulated run; `length` is the number of parameters, frozen or not."""
     rounds, cohort = _LONG
     updates = (len(RATES) + len(CLIPS)) * rounds * cohort
     examples = population.offsets[1] * config.client.epochs
@@ -245,7 +246,7 @@ def _prepared(
     prepare: Prepare,
     synthetic: bool,
 ) -> _Trials:
-    """Prepares the simulated runs, and labels `synthetic` examples."""
+    """Returns the simulated runs, prepared; a model labels the examples if they are `synthetic`."""
     raw = config.raw()
     keys: Raw = {
         "run": {"rounds": rounds, "chunk": cohort, "randomness": "seeded"},
@@ -269,7 +270,7 @@ def _prepared(
 
 
 def _first_accepted(keys: Raw, population: Federation, prepare: Prepare) -> Setup:
-    """The first setup that is accepted, with its `keys`: cohorts of one size, stacked models."""
+    """Returns the first setup that is accepted, over samplers and training modes for `keys`."""
     refusals = []
     for sampler, way in itertools.product(("fixed_size", "poisson"), ("stacked", "loop")):
         keys["cohort"]["sampler"], keys["run"]["trainer"] = sampler, way
@@ -281,7 +282,7 @@ def _first_accepted(keys: Raw, population: Federation, prepare: Prepare) -> Setu
 
 
 def _labelled(population: Federation, network: Network) -> Federation:
-    """`population` with labels that a perturbed model predicts, about as often each."""
+    """Returns `population` with labels predicted by a perturbed model, in about equal numbers."""
     generator = np.random.default_rng(0)
     start = network.initial_params
     moved = start + start.new_tensor(

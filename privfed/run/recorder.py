@@ -1,4 +1,4 @@
-"""Records of a run in progress: measures on public examples, and its spending."""
+"""Records a run in progress: measures on public examples, and its spending."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from privfed.store.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class Stopping:
-    """Counts consecutive evaluations that are no better than the `best`, up to `patience`.
+    """Counts the last consecutive evaluations no better than `best`; stops at `patience`.
 
     For a measure with an interval, the best is an estimate, and the best of many is biased by its
     noise. An evaluation therefore counts only if even the better end of its interval is no better.
@@ -44,7 +44,7 @@ class Stopping:
     since: int = 0
 
     def after(self, measures: Mapping[str, float]) -> Stopping:
-        """Returns the state after one more evaluation; one without the measure is ignored."""
+        """Returns the count after one more evaluation, unchanged if it lacks the measure."""
         value = measures.get(self.by, math.nan)
         if math.isnan(value):
             return self
@@ -54,7 +54,7 @@ class Stopping:
         return replace(self, since=0 if self._better(end) else self.since + 1)
 
     def _better(self, value: float) -> bool:
-        """Whether `value` is better than the best."""
+        """Whether `value` is better than `best`."""
         return value < self.best if self.lower_is_better else value > self.best
 
     @property
@@ -108,9 +108,10 @@ class Recorder:
     def record(
         self, now: Checkpoint, measures: Mapping[str, float], counts: Mapping[str, Any]
     ) -> RoundRecord:
-        """Writes the line of the checkpoint's round, with its `measures`.
+        """Writes a line to metrics.jsonl for the checkpoint's round, and returns its record.
 
-        `counts` are those of this round; totals over rounds are added to the line.
+        `measures` are those of the model; `counts` are the round's, to which totals over rounds are
+        added.
         """
         setup, population = self._setup, self._population(now)
         simulation = {**counts, **(self._tally.totals() if self._tally else {})}
@@ -160,7 +161,7 @@ class Recorder:
 
     @property
     def divergence(self) -> Divergence:
-        """The evaluations on which the model is worse than the baseline, and the first round."""
+        """The counts of evaluations on which the model is worse than the baseline."""
         return self._baseline.divergence
 
     def _population(self, now: Checkpoint) -> Federation:
@@ -180,7 +181,7 @@ class Recorder:
 
 
 def tally_of(setup: Setup, expected: Forecast, directory: RunDirectory) -> Tally | None:
-    """Counter of raw updates, if `run.simulation_metrics` enables it."""
+    """Returns a counter of unclipped updates; None unless `run.simulation_metrics` is set."""
     config, mechanism = setup.plan.config, setup.plan.mechanism
     if not config.run.simulation_metrics:
         return None

@@ -1,8 +1,8 @@
-"""Rehearsals: a run on another population or with other random numbers, without storage.
+"""Rehearses a run: on another population or with other random numbers, without storage.
 
 A rehearsal executes the same rounds as a run (`privfed.round.round`), but with seeded random
 numbers, and charges a temporary ledger: it is a simulation, and no epsilon covers its results. One
-assembled setup serves any number of rehearsals.
+  assembled setup can be used for any number of rehearsals.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from privfed.store.run_directory import RunDirectory
 
 
 class NullReleaseStore:
-    """A release store that keeps nothing: a rehearsal is never resumed."""
+    """A release store that stores nothing, because a rehearsal is never resumed."""
 
     def write(
         self, charge: Charge, released: list[Tensor], state: Mapping[str, Tensor]
@@ -41,7 +41,7 @@ class NullReleaseStore:
 def rehearse(
     setup: Setup, population: Federation, seed: int, rounds: int | None = None
 ) -> TrainingState:
-    """Returns the final state of the run of `setup` on `population`, with randomness from `seed`.
+    """Executes the run `setup` on `population` with randomness from `seed`; returns its last state.
 
     The model starts where that of `setup` does. Client states are kept in a temporary folder.
 
@@ -49,7 +49,7 @@ def rehearse(
       setup: the prepared run.
       population: the population.
       seed: seed of all random numbers.
-      rounds: number of rounds, which ignores the budget; by default as configured.
+      rounds: number of rounds, whatever the budget; None: `run.rounds`.
 
     Returns:
       The state after the last round.
@@ -91,7 +91,7 @@ def _world(setup: Setup, directory: RunDirectory) -> World:
 
 
 def keeping(population: Federation, chosen: NDArray[np.bool_]) -> Federation:
-    """Reduces `population` to the examples `chosen` `[N]`; clients without examples remain.
+    """Returns `population` with only the examples `chosen` `[N]`; all clients remain.
 
     A client without examples sends a row of zeros. If rows are summed and divided by a constant, or
     weighted by examples, that is equivalent to its absence. Other rules count the row of zeros.

@@ -17,7 +17,7 @@ from privfed.round.algorithm import Algorithm, TrainingState
 
 @dataclass(frozen=True)
 class Setup:
-    """A run that is ready to start. `plan` holds the measured training mode and chunk size.
+    """A run that is ready to start; its `plan` has the measured training mode and chunk size.
 
     `speed` is the measured training speed, `scoring_seconds` the time to score a model.
     """
@@ -41,7 +41,7 @@ class Setup:
 
     @property
     def algorithms(self) -> tuple[Algorithm, ...]:
-        """The algorithms of all kinds of rounds."""
+        """The algorithms of training rounds and, if clients evaluate, of evaluation rounds."""
         return (self.algorithm, self.evaluation) if self.evaluation else (self.algorithm,)
 
     @property

@@ -43,7 +43,7 @@ from privfed.store.run_directory import RunDirectory
 
 
 def allowed_change(stored: Config, wanted: Config) -> Config:
-    """Returns `wanted` with the values that the run measured and calibrated.
+    """Returns `wanted` with the values that the run measured and calibrated at its start.
 
     Raises `Refused`, naming each key that may not change.
     """
@@ -126,7 +126,7 @@ def reopen(directory: RunDirectory, setup: Setup, terms: Mapping[str, Any]) -> L
 def reassemble(
     wanted: Config, directory: RunDirectory, load: Loader = load_population
 ) -> tuple[Setup, Ledger]:
-    """Rebuilds the setup of an existing run, and opens its ledger.
+    """Returns the setup of an existing run, rebuilt from `wanted`, and its opened ledger.
 
     Args:
       wanted: the configuration to run with.
@@ -203,7 +203,7 @@ def resumed(
     ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """Returns a context with the loop of an existing run; arguments as for `resume`."""
+    """Returns a context with the loop of an existing run; arguments are those of `resume`."""
     directory = RunDirectory.open(path)
     with directory.locked():
         directory.recover()
@@ -262,7 +262,7 @@ def train(
       out: directory of the run, which must not exist.
       observers: observers of rounds, in addition to those of `run.watch`.
       ranks: the processes of the run.
-      elsewhere: sites on other machines, which hold all client data.
+      elsewhere: sites on other machines, which have all client data.
 
     Returns:
       The outcome of the run.
@@ -282,7 +282,7 @@ def started(
     ranks: Ranks = SINGLE_PROCESS,
     elsewhere: Elsewhere | None = None,
 ) -> Iterator[Loop]:
-    """Returns a context with the loop of a new, uncharged run; arguments as for `train`."""
+    """Returns a context with the loop of a new, uncharged run; arguments are those of `train`."""
     refuse_ranks(config, ranks.count)
     refuse_unusable_heads(config.run.heads, out)
     watching = observers_of(config)
@@ -300,13 +300,13 @@ def started(
 
 
 def _choosing(observers: Sequence[Observer], key: str, number: int, count: int) -> None:
-    """Reports to `observers` that a value of `key` is tried."""
+    """Notifies `observers` that value `number` of `count` of `key` is tried."""
     for observer in observers:
         observer.choosing(key, number, count)
 
 
 def begin(setup: Setup, before: Priors, directory: RunDirectory) -> Ledger:
-    """Writes into the locked directory the files that a run has before its first round."""
+    """Writes a new run's files into its locked directory, and returns its ledger."""
     RunDirectory.create(directory.path)  # once more, now that no other process can begin here
     config = setup.plan.config
     directory.config.write(config)

@@ -1,4 +1,4 @@
-"""Builds the environment of a run's rounds, and the storage between rounds."""
+"""Builds the environment in which a run's rounds are executed, with its storage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def rule_histories(
 
 
 def _run_of(setup: Setup, ledger: Ledger) -> str:
-    """Returns an identifier of the run and the order of its clients, for stored client memory."""
+    """Returns an identifier of the run and its clients' order, which stored states must match."""
     order = hashlib.sha256(setup.federation.population().identities.tobytes()).hexdigest()
     return f"{ledger.terms['id']} {order}"
 
@@ -149,7 +149,7 @@ def build_world(
 
 
 def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Ranks) -> World:
-    """The part of the environment that every rank has: clients, and public random numbers."""
+    """Returns the environment of rounds on any rank: clients, and public random numbers."""
     return World(
         executor=replace(setup.executor, ranks=ranks),
         population=setup.federation.population(),
@@ -162,7 +162,7 @@ def shared_world(setup: Setup, ledger: Charges, store: ReleaseStore, ranks: Rank
 
 
 class HeldElsewhere:
-    """Replaces the ledger and the releases if another process (rank 0, a server) has them."""
+    """Takes the role of ledger and release store if another process (rank 0, a server) has them."""
 
     def charge(self, round: int, event: Event) -> Charge:
         raise RuntimeError("only the process that holds the ledger charges")
@@ -180,18 +180,18 @@ class UpdateCanaries:
     log: CanaryLog
 
     def hear(self, round: int, released: list[Tensor]) -> None:
-        """Logs the release's inner products with the canaries, unless the log has them."""
+        """Logs a release's inner products with the canaries, unless the log has them."""
         self.log.append(round, self.canaries.products_with(released))
 
     def end(self, params: Tensor) -> None:
-        """Logs the inner products of the total movement to the model `[d]` with the canaries."""
+        """Logs inner products of `params` - `start` with the canaries' directions."""
         self.log.append(FINAL, self.canaries.products_with([params - self.start]))
 
 
 def with_run_canaries(
     world: World, setup: Setup, directory: RunDirectory
 ) -> tuple[World, RunCanaries | None]:
-    """Returns the world with the run's canaries, if any, in its population."""
+    """Adds the run's canaries, if it has any, to the population of `world`; returns both."""
     config, length = setup.plan.config, setup.network.shapes.length
     if not config.audit.canaries:
         return world, None

@@ -1,1 +1,1 @@
-"""The run directory: its files, and checks of their consistency."""
+"""The files of a run directory, and checks of their consistency."""

@@ -1,4 +1,4 @@
-"""The configuration of a run directory, built only if it is the one that the ledger states.
+"""Reads the configuration of a run directory, and builds it only if the ledger states its digest.
 
 Building a configuration imports the parts that it names (`module:name`), and importing runs code. A
 run directory may come from an untrusted source, or may have been edited. So `config.toml` is
@@ -32,7 +32,7 @@ from privfed.store.tensorfile import misfits_are_broken, tensor_facts
 class ConfigFile:
     """The file `config.toml` at `path`, of the run with the ledger at `ledger`.
 
-    `given` maps kinds to classes that represent objects passed in Python, which no file holds.
+    `given` maps kinds to classes made from objects that were passed in Python and are in no file.
     """
 
     path: Path
@@ -70,7 +70,7 @@ class ConfigFile:
         return _digest(_text(self.path), self.path)
 
     def heads_file(self) -> str:
-        """Returns the path in `run.heads` ("" for none), without building any part."""
+        """Returns the value of `run.heads` ("" for none), without building any part."""
         return str(self._document()["run"].get("heads", ""))
 
     def rounds(self) -> int:
@@ -84,7 +84,7 @@ class ConfigFile:
     def change(self, rounds: int, epsilon: float | None) -> None:
         """Sets `run.rounds` and, unless it is None, `privacy.epsilon`.
 
-        Only these two keys may change; all others stay as written.
+        Only these two keys may change; all others are written as before.
         """
         document = self._document()
         document["run"]["rounds"] = rounds

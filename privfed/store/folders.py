@@ -1,4 +1,4 @@
-"""Folders: new ones for runs and attacks, and locks that one process holds."""
+"""Creates folders for runs and attacks, and locks folders for one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOMENT = 0.2
 
 
 def refuse_taken(out: Path) -> None:
-    """Raises `Refused` if `out` exists and is not an empty folder, before an attack begins."""
+    """Raises `Refused` if `out` exists and is not an empty folder."""
     refuse_lost_link(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Refused(
@@ -56,7 +56,7 @@ def write_private(out: Path, files: Mapping[str, bytes]) -> None:
 
 @contextlib.contextmanager
 def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[None]:
-    """Locks `folder` for this process.
+    """Returns a context in which this process holds the lock of `folder`.
 
     Args:
       folder: the folder to lock.
@@ -84,7 +84,7 @@ def held_alone(folder: Path, taken: Refused, reads: bool = False) -> Iterator[No
 
 @contextlib.contextmanager
 def _held_to_read(file: Path, taken: Refused) -> Iterator[None]:
-    """Locks the existing `file` without writing; without a file, the folder is not locked."""
+    """Returns a context that locks the existing `file` without writing; without a file, nothing."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""`run.heads`: a file outside the run directory that receives the ledger's heads.
+"""Appends the ledger's heads to a file outside the run directory, `run.heads`, and compares both.
 
-`accounting.heads` describes the file's content. The file reveals removed charges, and also a copy
-of the run that was continued separately, since both copies would have appended to the same file.
+`accounting.heads` describes the file's content. The file reveals that charges were removed, or that
+a copy of the run was continued separately, since both copies would have appended to the same file.
 
 The path must not change while the run continues: otherwise a user could evade the check by naming
 another file. If the file has to move, leave a symbolic link at the old path.
@@ -39,7 +39,7 @@ class HeadsCheck:
 
 
 def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
-    """Checks that a ledger's heads can be kept in a file.
+    """Checks that a ledger's heads can be appended to a file.
 
     Args:
       heads: path in `run.heads`; "" for none.
@@ -78,7 +78,7 @@ def refuse_unusable_heads(heads: str, out: Path | None = None) -> None:
 
 
 def keep_heads(ledger: Ledger, heads: str) -> None:
-    """Makes a ledger append its heads to a file, and adds missing heads now.
+    """Makes `ledger` append its future heads to a file, and appends heads that the file lacks.
 
     Args:
       ledger: the run's ledger.
@@ -117,7 +117,7 @@ def check_heads(ledger: Ledger, heads: str) -> HeadsCheck | None:
       heads: path in `run.heads`; "" for none.
 
     Returns:
-      The result of the check; None if no heads are kept.
+      The result of the check; None if `heads` is "".
     """
     if not heads:
         return None

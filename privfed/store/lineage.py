@@ -1,4 +1,4 @@
-"""The lineage of a model: the runs that trained it, those that trained its initial model, etc.
+"""The lineage of a model: the runs that trained it, or its initial model, and so on.
 
 The tensor files of a run contain the lineage (safetensors metadata), so a copy of a file is
 recognised in any folder.
@@ -63,7 +63,8 @@ class Lineage(Encoded):
         """Returns the reasons why a guarantee does not cover the training of this model.
 
         Args:
-          counted: for each run under the guarantee, the heads that its ledger is known to have had.
+          counted: for each run that the guarantee counts, the heads that its ledger is known to
+            have had.
 
         Returns:
           The reasons; empty if the model is covered.
@@ -83,7 +84,7 @@ class Lineage(Encoded):
 
     @classmethod
     def from_json(cls, stated: Mapping[str, Any] | None) -> Lineage:
-        """Parses the result of `to_json`; None, as in older versions, gives an unknown lineage."""
+        """Returns the lineage of an output of `to_json`; an unknown lineage for None."""
         if stated is None:
             return cls(unknown=True)
         runs = (Origin(str(r["id"]), dict(r["population"]), str(r["head"])) for r in stated["runs"])
@@ -138,7 +139,7 @@ that loads weights by itself is not recognised.
 
 
 def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
-    """Returns the lineage that a file of an initial model states.
+    """Returns the lineage that the file of an initial model states.
 
     If the file states none, the lineage is unknown, or empty if the run of `ledger` wrote the file.
     """
@@ -154,7 +155,7 @@ def _of_file(path: Path, ledger: Ledger | None) -> Lineage:
 
 
 def _wrote(ledger: Ledger, path: Path, about: Mapping[str, Any]) -> bool:
-    """Whether the run of `ledger` wrote the file at `path` with an older version."""
+    """Whether the run of `ledger` wrote the file at `path`, in a version without lineages."""
     if path.name == CHECKPOINT:
         return ledger.holds(bytes.fromhex(str(about["ledger_head"])))
     cited = ledger.terms.get("files", {}).get(path.name)
@@ -175,7 +176,7 @@ def _ledger(path: Path) -> Ledger | None:
 
 
 def _of_ledger(ledger: Ledger) -> Lineage:
-    """Returns the lineage of the model in the folder of `ledger`."""
+    """Returns the lineage of the last model of the run of `ledger`."""
     lineage = Lineage.of_run(ledger.terms, ledger.head().hex())
     run, *earlier = lineage.runs
     completed = replace(run, population=_completed(run, ledger.path.parent))
@@ -183,7 +184,7 @@ def _of_ledger(ledger: Ledger) -> Lineage:
 
 
 def _completed(run: Origin, folder: Path) -> Mapping[str, Any]:
-    """Returns the population of `run`; sources that it lacks are read from the configuration."""
+    """Returns the population of `run`; missing sources are read from the configuration."""
     if "sources" in run.population:
         return run.population
     try:

@@ -7,8 +7,8 @@ incomplete: readers ignore an incomplete line, and a resume removes it.
 excluded from later ones. It states the round and exchange in which a client deviated, and how. The
 list is computed only from messages of Byzantine clients: honest clients' data, noise and sampling
 affect no line. A line reveals that a Byzantine client was sampled in that round, which the client
-could also reveal itself. (With more Byzantine clients than assumed, complaints may name an honest
-client.) The proofs contain lists of participants, and are under `private/`.
+could also reveal itself. (If there are more Byzantine clients than assumed, an honest client may be
+excluded.) The proofs contain lists of participants, and are stored under `private/`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RoundLog:
         return lines_by_round(self.texts(), read)
 
     def texts(self) -> list[str]:
-        """Returns the lines as written; empty without a file."""
+        """Returns the lines as text; empty without a file."""
         if not self.path.exists():
             return []
         return regular.read_text(self.path, errors="replace").splitlines()
@@ -75,7 +75,7 @@ class MetricsLog(RoundLog):
     """The file `metrics.jsonl`: the measures of each evaluated round."""
 
     def cut(self, after: int) -> None:
-        """Removes the lines of rounds after `after`, and an incomplete line, before a resume."""
+        """Removes lines of rounds later than `after`, and an incomplete line, before a resume."""
         self.rewrite(text for text in self.texts() if _is_until(text, after))
 
     def losses(self) -> dict[int, float]:
@@ -91,7 +91,7 @@ class AbortLog(RoundLog):
         self.append({"round": round, "reason": reason})
 
     def reasons(self) -> dict[int, str]:
-        """Returns the reasons by aborted round."""
+        """Returns the reason of each aborted round."""
         return self.by_round(lambda line: str(line["reason"]))
 
     def mend(self) -> None:
@@ -137,7 +137,8 @@ class ExclusionLog:
     def before(self, round: int) -> frozenset[int]:
         """Returns the clients that deviated before `round`, and so are excluded from `round`.
 
-        A line of `round` itself, left by a crash, excludes no client when the round is repeated.
+        A line about `round` itself, from before a crash, excludes no client when the round is
+        repeated.
         """
         return frozenset(each.client for each in self.culprits() if each.round < round)
 
@@ -175,7 +176,7 @@ class ExclusionLog:
 
 
 def _culprit(line: dict[str, object]) -> Culprit:
-    """Parses the culprit of a line. Raises `ValueError` for an invalid number or reason."""
+    """Returns the culprit of a line. Raises `ValueError` for an invalid number or reason."""
     client, round, exchange, complaints = (
         int(str(line[name])) for name in ("client", "round", "exchange", "complaints")
     )
@@ -202,7 +203,7 @@ class Releases:
     folder: Path
 
     def write(self, charge: Charge, released: list[Tensor], state: Mapping[str, Tensor]) -> None:
-        """Stores the charged round's releases so far durably, before they are used or published.
+        """Stores a charged round's releases so far durably, before any is used or published.
 
         Args:
           charge: the round's charge.
@@ -234,7 +235,7 @@ class Releases:
             return StoredRelease(released, under(tensors, "mechanism/"), str(about["charge"]))
 
     def charge_of(self, round: int) -> str | None:
-        """Returns the hash of the charge that `round`'s release cites, read without torch.
+        """Returns the hash of the charge to which `round`'s release belongs, read without torch.
 
         None if the file is missing: a later checkpoint, which contains the release, may just have
         removed the file. Raises `Broken` for a damaged file.
@@ -261,5 +262,5 @@ class Releases:
         durable.sync_folder(self.folder)
 
     def path_of(self, round: int) -> Path:
-        """Returns the file of the releases of `round`."""
+        """Returns the path of the file with the releases of `round`."""
         return self.folder / f"{round:06d}.safetensors"

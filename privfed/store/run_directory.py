@@ -1,4 +1,4 @@
-"""A run directory: all files of a run, each written so that a crash loses nothing.
+"""The files of a run directory, each written so that a crash loses nothing.
 
 `privfed.store.run_files.FILES` describes every file. The folder `private/` has mode 0700 and must
 never be published. Files are replaced atomically (temporary file, fsync, rename), except that lines
@@ -36,7 +36,7 @@ Given = Mapping[str, type[Any]]
 class RunDirectory:
     """The files of the run at `path`. Use `create` for a new run, `open` for an existing one.
 
-    `given` maps kinds to classes that represent objects passed in Python, which no file holds.
+    `given` maps kinds to classes made from objects that were passed in Python and are in no file.
     """
 
     def __init__(self, path: Path, given: Given | None = None) -> None:
@@ -67,7 +67,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """Creates a new directory, or uses an empty one.
+        """Creates a new directory, or uses an empty one, and returns it as a run directory.
 
         Raises:
           Refused: if `path` is a file, or a directory that is not empty.
@@ -130,7 +130,7 @@ class RunDirectory:
     def recover(self) -> None:
         """Restores the directory after a crash.
 
-        Afterwards its folders exist, no file is half written, and all file names are durable.
+        Afterwards all folders exist, no file is half written, and all names of files are durable.
         """
         self.make_folders()
         if self.private.is_dir():
@@ -156,13 +156,13 @@ class RunDirectory:
         }
 
     def mark_counted_by(self, run: Path) -> None:
-        """Records that `run` counts this run's spending, which must not grow from now on."""
+        """Records that the run at `run` counts this run's spending, which must not grow further."""
         # A directory that cannot be written to cannot be resumed either.
         with contextlib.suppress(OSError):
             durable.append(self._counted, f"{run}\n".encode())
 
     def refuse_if_counted(self) -> None:
-        """Raises `Refused` if another run has counted this run's spending."""
+        """Raises `Refused` if a later run counts this run's spending."""
         if self._counted.exists():
             runs = regular.read_text(self._counted, errors="replace").splitlines()
             by = runs[0] if runs else "another run"

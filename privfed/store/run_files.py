@@ -1,11 +1,12 @@
-"""Small files of a run directory: canaries, constants, public clients, keys, digests.
+"""Reads and writes small files of a run: canaries, constants, public clients, keys, digests.
 
 `CheckpointFile` reads a checkpoint's round and ledger head without torch;
 `privfed.store.checkpoint` loads the state of training. `CanaryFile` is under private/.
 
-No file of a run holds clients that were passed as Python objects. `PopulationDigest` checks that a
-resumed run has the same clients. A public digest would be a release: anyone could use it to confirm
-a guess of all clients' data. The digest is therefore keyed, and stored with its key under private/.
+Clients that were passed as Python objects are stored in no file of a run. `PopulationDigest` checks
+that a resumed run gets the same clients. A public digest would be a release: anyone could use it to
+confirm a guess of all clients' data. The digest is therefore keyed, and stored with its key under
+private/.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ _BATCH_SIZE = 4096
 
 @dataclass(frozen=True)
 class PopulationDigest:
-    """The file `private/population` at `path`: a key and the keyed digest of all examples."""
+    """The file `private/population` at `path`, with a key and the keyed digest of all examples."""
 
     path: Path
 
@@ -125,7 +126,7 @@ def _digest(key: bytes, examples: Iterable[Examples]) -> str:
 
 @dataclass(frozen=True)
 class ConstantsFile:
-    """The file `constants.safetensors` at `path`; absent if the model has no constants."""
+    """The file `constants.safetensors` at `path`, with untrained tensors; absent without any."""
 
     path: Path
 
@@ -182,9 +183,9 @@ class PublicClientsFile:
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """The file `private/key` at `path`, readable by its owner only: the run's id, 32 secret bytes.
+    """The file `private/key` at `path`, readable by its owner only, with a run's id and key.
 
-    The participation of clients, and correlated noise, are derived from these bytes.
+    The participation of clients, and correlated noise, are derived from the key, 32 random bytes.
     """
 
     path: Path

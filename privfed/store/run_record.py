@@ -1,4 +1,4 @@
-"""The contents of a run's files, each read once: for audits, reports, lists and comparisons.
+"""Reads each file of a run once, for audits, reports, lists and comparisons.
 
 No part is built, and nothing under private/ is read.
 """
@@ -27,9 +27,9 @@ from privfed.store.run_directory import RunDirectory
 class RunRecord:
     """The files of a run directory, each read at its first use.
 
-    For a run in progress the ledger must be read last: it then covers the contents of all other
-    files. Reading an attribute raises `Broken` for a file that cannot be read, and `LedgerBroken`
-    (an `AccountingError`) for a ledger whose hash chain does not hold.
+    For a run in progress the ledger must be read last, so that it has the charges of everything in
+    the other files. Reading an attribute raises `Broken` for a file that cannot be read, and
+    `LedgerBroken` (an `AccountingError`) for a ledger whose hash chain does not hold.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -97,7 +97,7 @@ class RunRecord:
 
     @cached_property
     def releases(self) -> Mapping[int, str]:
-        """The hash of the charge that a release cites, by round, for all stored releases."""
+        """The hash of the charge to which each stored release belongs, by round."""
         releases = self.directory.releases
         cited = {round: releases.charge_of(round) for round in releases.rounds()}
         return {round: charge for round, charge in cited.items() if charge}
@@ -125,7 +125,7 @@ class RunRecord:
 
     @property
     def claims(self) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-        """The summary and the last line of the metrics, if they exist, with their paths."""
+        """Yields the summary and the last line of the metrics, if they exist, with their paths."""
         if self.directory.summary.exists():
             yield self.directory.summary, self.summary
         if self.last_metrics is not None:
@@ -148,7 +148,7 @@ class RunRecord:
 
     @cached_property
     def clients(self) -> Sequence[Mapping[str, str]]:
-        """The evidence that each client of a simulation is Byzantine; empty if not recorded."""
+        """Evidence against each client that took part in a simulation; empty if not recorded."""
         path = self.directory.clients
         if not path.exists():
             return []
@@ -218,7 +218,7 @@ class RunRecord:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Returns a context that turns errors of reading `path`, or parsing it, into `Broken`."""
+    """Returns a context that converts errors of reading or parsing `path` to `Broken`."""
     try:
         yield
     except (OSError, ValueError, TypeError) as error:

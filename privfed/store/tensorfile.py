@@ -1,4 +1,4 @@
-"""Files of named tensors (safetensors) with metadata; nothing is ever unpickled.
+"""Reads and writes files of named tensors (safetensors) with metadata; nothing is ever unpickled.
 
 The bytes of a file are produced in parts, so writing needs no copy of all tensors. They equal those
 that the library safetensors writes: the length of the header (8 bytes); the header,
@@ -87,7 +87,7 @@ CPU = "cpu"
 
 @contextlib.contextmanager
 def misfits_are_broken(path: Path) -> Iterator[None]:
-    """Returns a context that turns errors caused by the content of `path` into `Broken`.
+    """Returns a context that converts errors caused by the content of `path` to `Broken`.
 
     Missing or malformed metadata or tensors (`KeyError`, `OverflowError`, `TypeError`,
     `ValueError`) indicate an edited file.

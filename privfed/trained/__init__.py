@@ -1,1 +1,1 @@
-"""Use of a trained model: score, predict, export, personalise."""
+"""Uses a trained model: scores, predicts, exports and personalises it."""

@@ -1,4 +1,4 @@
-"""Evaluation of a trained model: on the run's own test set, or on another source."""
+"""Scores a trained model on the run's own test set or on another source; writes predictions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def predictions(net: Network, params: Tensor, examples: Examples, client: str = 
 def refuse_unwritable(path: Path, option: str, data: Collection[str]) -> None:
     """Raises `Refused` if no table can be written at `path`, or `path` is one of the files `data`.
 
-    Messages name the `option` that gave the path.
+    `option` is the command-line option with this path, for messages.
     """
     if path.suffix.lower() not in _WRITERS:
         raise Refused(f"{option} is {path}; expected a name that ends in {', '.join(_WRITERS)}")
@@ -115,7 +115,7 @@ _WRITERS: dict[str, Callable[[Predictions], bytes]] = {
 
 
 def _labels(y: Tensor, meaning: Meaning) -> Tensor:
-    """Converts labels y to the form of predictions.
+    """Converts labels y to the form in which `Loss.predict` returns predictions.
 
     Classes are int64 `[N, *]`, sets of labels bool `[N, labels]`, and numbers `[N]` in their units.
     """
@@ -128,9 +128,9 @@ def _labels(y: Tensor, meaning: Meaning) -> Tensor:
 
 
 def _cells(column: Tensor, meaning: Meaning) -> np.ndarray:
-    """Returns a column `[N]` of the table: classes and sets of labels by name, numbers unchanged.
+    """Returns a column `[N]` of the table: classes and sets of labels as names, numbers unchanged.
 
-    Several numbers or labels of one row are written as text.
+    If a row has several numbers or labels, they are joined to one text.
     """
     values: np.ndarray = column.cpu().numpy()
     if column.dtype == torch.bool:
@@ -190,7 +190,7 @@ class Evaluation:
 
     @property
     def note(self) -> str | None:
-        """Limits of the measures for readers; None if there are none."""
+        """A note on what the measures do not show; None if there is none."""
         trained = ON_TRAINED if self.of_trained else ""
         notes = (trained if self.own_test_set else UNCOVERED, self.missing)
         return "; ".join(filter(None, notes)) or None

@@ -1,4 +1,4 @@
-"""Export of a trained model to one file, checked against the run's own predictions.
+"""Exports a trained model to one file, and compares its predictions with the run's.
 
 Low-rank adapters can be exported alone, with all other trained parameters. They are used together
 with the adapted weights, which many sets of adapters can share. They are stored in one file, or as
@@ -104,7 +104,7 @@ class Adapters:
 
     @classmethod
     def of(cls, network: Network, params: Tensor) -> Adapters:
-        """Returns the adapters of the model with parameters `[d]`. Raises `Refused` for none."""
+        """Returns the adapters of the model `params` `[d]`. Raises `Refused` if it has none."""
         factors = {name: t for name, t in network.constants.items() if is_factor(name)}
         if not factors:
             raise Refused(
@@ -118,7 +118,7 @@ class Adapters:
         return pack(self.tensors, exportable.facts)
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
-        """Returns the model as another program would read it: base and adapters, merged."""
+        """Returns the model as another program would load it: `base` merged with the adapters."""
         weights = with_changes({**self.base, **load(content)})
         module = exportable.model.module
         known = module.state_dict().keys()
@@ -185,7 +185,7 @@ def export(run: Path | RunDirectory, to: Path, adapters: bool = False) -> Export
 
     Raises:
       Refused: if `to` exists, is in no folder or has an unknown suffix; if the run has no
-        checkpoint, or no adapters although these are asked for; if the format does not support the
+        checkpoint, or no adapters although these are requested; if the format does not support the
         model; or if the export does not reproduce the run's predictions. Nothing is written then.
       Busy: while the run is in progress.
       Broken: if the run's files are damaged, or do not prove its guarantee.
@@ -262,7 +262,7 @@ def _format_of(to: Path, adapters: bool) -> Format:
 
 
 def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:
-    """Raises `Refused` if the model takes inputs by name, but the format stores a program."""
+    """Refuses a format that stores a program, if the model takes its inputs by name."""
     if not by_position(form.inputs) and not isinstance(file_format, Safetensors):
         raise Refused(
             f"--to is {to}, but the model takes its inputs by name ({', '.join(form.inputs)}), "
@@ -271,7 +271,7 @@ def _refuse_named_inputs(form: Form, file_format: Format, to: Path) -> None:
 
 
 def _form_of_data(config: Config) -> Form:
-    """Reads the form of examples from the data, for older runs whose checkpoint lacks it."""
+    """Returns the form of examples, read from the data: older checkpoints lack it."""
     return Form.of(load_population(config, Streams(config.run.seed)).test)
 
 
@@ -292,7 +292,7 @@ def _names(form: Form) -> list[str]:
 
 
 def _refuse_without_expectation(config: Config) -> None:
-    """Raises `Refused` if a user's own loss does not define the meaning of its outputs."""
+    """Raises `Refused` if a user's own loss does not define `Loss.expectation`."""
     if not hasattr(config.loss, "expectation"):
         raise Refused(
             f"model.loss is {config.names['loss']!r}, which has no method `expectation` that turns "

@@ -86,7 +86,7 @@ class Preprocess(nn.Module):
 
 
 class Preprocessed(nn.Module):
-    """`module` with preprocessing before it and the expected label after it.
+    """`module` with the run's preprocessing, and with the expected label as its output.
 
     It takes raw columns, or x as the source gives it without preprocessing. It returns the expected
     label (`Loss.expectation`); NaN for a row that the run would have refused.
@@ -110,7 +110,7 @@ class Preprocessed(nn.Module):
 
 
 def _each_column(preprocessing: Preprocessing) -> list[Numbers]:
-    """Returns the declaration of each number of a row; for an array, its single declaration."""
+    """Returns one declaration for each number of a row, or a single one for an array."""
     if preprocessing.is_array:
         return [*preprocessing.numbers]
     return [numbers for numbers in preprocessing.numbers for _ in range(numbers.count)]
@@ -123,7 +123,7 @@ Predict = Callable[[tuple[Tensor, ...]], Tensor]
 
 @dataclass(frozen=True)
 class Exportable:
-    """A model, its `inputs` (a few rows, by name), the name of its `output`, and `facts`."""
+    """A model to export, its `inputs` (a few rows, by name), name of its `output`, and `facts`."""
 
     model: Preprocessed
     inputs: Mapping[str, Tensor]
@@ -137,14 +137,14 @@ class Format(Protocol):
     called: str
 
     def write(self, exportable: Exportable) -> bytes:
-        """Returns the bytes of the file. Raises `Refused` for a model that it does not support."""
+        """Returns the bytes of the file. Raises `Refused` if the format cannot store the model."""
 
     def read(self, content: bytes, exportable: Exportable) -> Predict:
         """Returns the model in `content`, loaded as another program would load it."""
 
 
 class Safetensors:
-    """Weights by name, for `load_state_dict`; preprocessing is among the facts."""
+    """A file of weights by name, for `load_state_dict`; its facts state the preprocessing."""
 
     called = "weights by name"
 
@@ -165,7 +165,7 @@ class Safetensors:
 
 
 class ExportedProgram:
-    """A PyTorch program, which `torch.export.load` reads."""
+    """A program of PyTorch, which `torch.export.load` loads."""
 
     called = "a program of torch.export"
 
@@ -187,7 +187,7 @@ class ExportedProgram:
 
 
 class Onnx:
-    """An ONNX graph, which any ONNX runtime reads."""
+    """An ONNX graph, which any ONNX runtime loads."""
 
     called = "an ONNX graph"
 

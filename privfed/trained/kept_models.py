@@ -1,8 +1,8 @@
-"""Evaluation of clients' personal models: a simulation, which reads private/.
+"""Scores clients' personal models; only for a simulation, since it reads private/.
 
 The objective computes each personal model from the client's state and released values. The model is
-scored on the examples that the client holds out for `evaluation.by = "clients"`, or on all its
-training examples if it holds none out.
+scored on the examples that the client holds out for `evaluation.by = "clients"`, or, without such
+examples, on all its training examples.
 """
 
 from __future__ import annotations

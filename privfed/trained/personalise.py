@@ -2,8 +2,8 @@
 
 As in Wang et al. 2021, section 7.5: each client's examples are split in halves, a copy of the model
 is trained on one half by plain SGD at the run's client learning rate and batch size, and both
-models are scored on the other half. The run itself trained on both halves, so neither score is a
-held-out one; the meaningful result is the change by fine-tuning.
+models are scored on the other half. The run itself trained on both halves, so neither score is on
+held-out examples; the meaningful result is the change by fine-tuning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Scores = np.ndarray
 
 @dataclass(frozen=True)
 class Personalised:
-    """The effect of personal models on clients' scores.
+    """Clients' scores with the run's model and with personal models, and their comparison.
 
     Attributes:
       path: directory of the run.
@@ -149,7 +149,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
       Scores before and after fine-tuning, over the clients with two or more examples.
 
     Raises:
-      Refused: if there is no run with a checkpoint, or no client holds two examples.
+      Refused: if there is no run with a checkpoint, or no client has two examples.
       Broken: if a file of the run is damaged.
     """
     config = RunDirectory.open(path).config.read()
@@ -188,7 +188,7 @@ def personalise(path: Path, epochs: int) -> Personalised:
 
 
 def _halves(population: Federation, streams: Streams) -> tuple[Federation, Federation]:
-    """Splits each client's examples at random in two halves; an odd one goes to the first."""
+    """Returns two random halves of each client's examples; the first has the odd example."""
     order = streams.at("personal").generator().permutation(len(population.examples))
     owners = np.repeat(np.arange(population.clients), np.diff(population.offsets))
     order = order[np.argsort(owners[order], kind="stable")]  # by client, shuffled within

@@ -1,4 +1,4 @@
-"""Predictions of a trained model on rows of data, and its measures if the rows have labels."""
+"""Predicts rows of data with a trained model, and computes measures if the rows have labels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Predicted:
       labelled: whether the rows have labels.
       measures: measures by name; empty if the rows have no labels that can be scored.
       unscored: the reason why the labels cannot be scored; else "".
-      patterns: declared names with wildcards, each of which stands for several columns.
+      patterns: declared column names with wildcards, each of which matches several columns.
       out: the file to which `table` was written, if any.
       missing: a note on the part of the model that only clients have; "" if there is none.
     """
@@ -58,7 +58,7 @@ class Predicted:
 
     @property
     def notes(self) -> dict[str, str]:
-        """Notes for readers, by topic."""
+        """Notes about the predictions, by topic."""
         notes = {"note": UNCOVERED}
         if self.patterns:
             named = ", ".join(map(repr, self.patterns))
@@ -140,7 +140,7 @@ def _inputs(config: Config) -> Examples:
 
 
 def _measures(net: Network, params: Tensor, examples: Examples) -> tuple[dict[str, float], str]:
-    """Returns the measures, or else the reason why the labels cannot be scored."""
+    """Returns the measures, and "" or the reason why the labels cannot be scored."""
     if not examples.labelled:
         return {}, ""
     try:
@@ -150,6 +150,6 @@ def _measures(net: Network, params: Tensor, examples: Examples) -> tuple[dict[st
 
 
 def _patterns(examples: Examples) -> tuple[str, ...]:
-    """Returns the declared names with wildcards, each of which stands for several columns."""
+    """Returns the declared column names with wildcards that match several columns."""
     numbers = examples.preprocessing.numbers if examples.preprocessing else ()
     return tuple(each.column for each in numbers if each.count > 1 and {*each.column} & {*"*?["})

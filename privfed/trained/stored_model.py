@@ -1,4 +1,4 @@
-"""The last stored model of a run, read from its directory."""
+"""Reads the last stored model of a run from its directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OtherData = Sequence[str] | Callable[[Config], Config]
 
 
 def on_other_data(config: Config, other: OtherData) -> Config:
-    """Returns `config` with other [data]. Raises `Refused` for a key of another section."""
+    """Returns `config` with `other` keys of [data]. Raises `Refused` for any other key."""
     if callable(other):
         return other(config)
     for override in other:
@@ -34,7 +34,7 @@ def on_other_data(config: Config, other: OtherData) -> Config:
 
 
 def data_paths(config: Config) -> frozenset[str]:
-    """Returns all texts in [data]: those that are paths must not be overwritten."""
+    """Returns all texts in [data], among them the paths of files that must not be overwritten."""
     return frozenset(v for v in config.values()["data"].values() if isinstance(v, str))
 
 

@@ -1,6 +1,6 @@
 """Synthetic raw rows, valid and invalid, with the run's predictions, to check exports.
 
-They contain no client data: they are drawn from the declared form of examples.
+These rows contain no client data: they are drawn from the declared form of examples.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _refused(preprocessing: Preprocessing, inputs: tuple[Tensor, ...]) -> Tensor
 
 
 def _prepared(preprocessing: Preprocessing, source: Any, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Returns x `[N, *shape]`, computed by the code that prepared the training examples."""
+    """Returns x `[N, *shape]`, computed by the code of `source`, as for training examples."""
     if isinstance(source, Prepares) and len(preprocessing.shape) == 1:
         numbers = inputs[0].numpy() if preprocessing.numbers else np.zeros((_ROWS, 0))
         codes = inputs[-1].numpy() if preprocessing.categories else np.zeros((_ROWS, 0), np.int64)

@@ -1,7 +1,7 @@
 """The reference: federated averaging in bare PyTorch, one client after another.
 
-It has no framework, no ledger and no durable storage: a module, its gradients, SGD by hand,
-clipping and noise.
+It has no framework, no ledger and no durable storage, only a module, its gradients, plain SGD
+steps, clipping and noise.
 """
 
 from __future__ import annotations

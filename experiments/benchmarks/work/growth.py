@@ -105,7 +105,7 @@ def draw(growths: Sequence[Growth], path: Path) -> None:
 
 
 def rounded(value: float) -> str:
-    """Three figures, and no exponent.
+    """Formats a number with three digits, without an exponent.
 
     >>> rounded(0.012345), rounded(1234.5)
     ('0.0123', '1,234')

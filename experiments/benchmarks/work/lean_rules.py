@@ -1,6 +1,6 @@
 """Rules in a few lines of plain PyTorch and NumPy without checks, as timing references.
 
-Each is made for f Byzantine rows.
+Each rule is constructed for f Byzantine rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An objective with compressed messages.
 
-It declares the rows, exchanges and client states of objective and compression together. Charges,
-refusals, encodings, message sizes and resumes follow from these declarations.
+The wrapping objective declares the rows, exchanges and client states of objective and compression
+together. Charges, refusals, encodings, message sizes and resumes follow from these declarations.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Compressed(Around):
     def conclude(
         self, broadcast: Broadcast, released: Tensor, memory: Memory, cohorts: Cohorts
     ) -> tuple[Tensor, Memory]:
-        """Passes the decompressed release to the objective's `conclude`."""
+        """Returns the result of the objective's `conclude` for the decompressed release."""
         sending = self._sending(broadcast)
         update, state = self.compression.decode(released, sending, _part_of(memory))
         delta, after = self.inner.conclude(broadcast, update, memory, cohorts)
@@ -131,7 +131,7 @@ class Compressed(Around):
     def _parted(
         self, state: Tensor | None, broadcast: Broadcast
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Divides client states into the objective's part and the compression residual."""
+        """Returns the objective's part of the client states, and the compression residual."""
         if state is None or not self.compression.keeps:
             return state, None
         width = self.inner.state_length(len(broadcast["params"]))
@@ -149,6 +149,6 @@ class Compressed(Around):
 
 
 def _part_of(memory: Memory) -> Memory:
-    """The compression's part of a memory, by its own names."""
+    """The values in `memory` that belong to the compression, by the compression's own names."""
     names = (name for name in memory if name.startswith(_PREFIX) and name != _NUMBER)
     return {name.removeprefix(_PREFIX): memory[name] for name in names}

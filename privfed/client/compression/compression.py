@@ -45,7 +45,7 @@ class Space:
     seed: int
 
     def keys(self, number: int) -> Keys:
-        """The public random stream of the compression `number`; number 0 is for the whole run."""
+        """The public random stream of compressed round `number`; 0 is that of the whole run."""
         return Streams(self.seed).at("compression", number)
 
 
@@ -85,7 +85,7 @@ class Compression(Part):
 
     @property
     def keeps(self) -> int:
-        """Number of vectors `[d]` that each client keeps; if above 0, clients have to return."""
+        """Number of vectors `[d]` that a client keeps; if above 0, clients must return."""
         return 0
 
     @abstractmethod

@@ -38,8 +38,9 @@ class CountSketch(Compression):
 
     A client sends about fraction * d numbers. They are clipped after sketching, because collisions
     may lengthen a row. Sketches are divided by sqrt(sketch_rows), which preserves the update's norm
-    on average. The sketch is linear, and the largest coordinates are selected after the release:
-    supports secure sums and noise, with the event of an uncompressed round.
+    on average. The sketch is linear, and the largest coordinates are selected after the release.
+    Secure sums and noise are therefore supported, and a round's event is that of an uncompressed
+    round.
     """
 
     fresh: ClassVar[bool] = False
@@ -99,7 +100,7 @@ class Hashes:
     columns: int
 
     def sketch(self, rows: Tensor) -> Tensor:
-        """Sketches `[c, R columns]` of `rows` `[c, d]`."""
+        """Returns the sketches `[c, R columns]` of `rows` `[c, d]`."""
         device, few = rows.device, len(self.buckets)
         signed = [rows * signs.to(rows) for signs in self.signs]
         with _in_one_order():
@@ -122,7 +123,7 @@ class Hashes:
 
 @contextlib.contextmanager
 def _in_one_order() -> Iterator[None]:
-    """Makes a GPU add in a fixed order within the block: seeded runs are then reproducible."""
+    """Returns a context in which a GPU adds in a fixed order, for reproducible seeded runs."""
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)

@@ -1,4 +1,4 @@
-"""Compression by a public matrix A `[m, d]` with orthonormal rows, with scales for each subspace.
+"""Compression by a public matrix A `[m, d]` with orthonormal rows, and a scale for each coordinate.
 
 A client sends A u, and the server applies A^T to the release, in two variants:
 
@@ -82,10 +82,10 @@ class Linear(ErrorFeedback):
 class RandomMask(Linear):
     """A public random set of coordinates, new in each round, the same for all clients.
 
-    A client sends m = fraction * d numbers, clipped after the mask; the release is multiplied by
-    d / m. Linear: supports secure sums and noise, with the event of an uncompressed round. Noise
-    has only m coordinates: with clip sqrt(m / d) C, its norm on the model equals that of
-    uncompressed rows with clip C.
+    A client sends m = fraction * d numbers, clipped after the mask; the release is multiplied by d
+    / m. The compression is linear: secure sums and noise are supported, and a round's event is that
+    of an uncompressed round. Noise has only m coordinates: with clip sqrt(m / d) C, its norm on the
+    model equals that of uncompressed rows with clip C.
     """
 
     fraction: float = Field(0.1, gt=0, le=1)
@@ -100,22 +100,22 @@ class RandomMask(Linear):
 
 @dataclass(frozen=True)
 class Mask:
-    """The coordinates `places` `[m]` of `d`, in ascending order."""
+    """The indices `places` `[m]` of the sent coordinates, of `d` in all, in ascending order."""
 
     places: Tensor
     d: int
 
     def apply(self, rows: Tensor) -> Tensor:
-        """The chosen coordinates `[c, m]` of `rows` `[c, d]`."""
+        """The sent coordinates `[c, m]` of `rows` `[c, d]`."""
         return rows.index_select(1, self.places.to(rows.device))
 
     def back(self, sent: Tensor) -> Tensor:
-        """Rows `[c, d]` with `sent` `[c, m]` at the chosen coordinates, and zero elsewhere."""
+        """Rows `[c, d]` with `sent` `[c, m]` at the sent coordinates, and zero elsewhere."""
         rows = sent.new_zeros(len(sent), self.d)
         return rows.index_copy_(1, self.places.to(sent.device), sent)
 
     def scales(self) -> Tensor:
-        """Ratio of model coordinates to sent coordinates."""
+        """The factor d / m."""
         return torch.tensor(self.d / len(self.places))
 
 

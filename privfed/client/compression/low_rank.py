@@ -38,7 +38,7 @@ class Matrix:
     width: int
 
     def of(self, flat: Tensor) -> Tensor:
-        """The matrices `[c, height, width]` in `flat` `[c, d]`, without a copy."""
+        """This matrix in each vector of `flat` `[c, d]`: `[c, height, width]`, without a copy."""
         part = flat[:, self.start : self.start + self.height * self.width]
         return part.reshape(len(flat), self.height, self.width)
 
@@ -86,8 +86,8 @@ class LowRank(Linear):
 
     A matrix `[h, w]` takes rank * min(h, w) numbers; vectors, and matrices that would not become
     smaller, are sent uncompressed. A row is clipped after the projection; the release is multiplied
-    by max(h, w) / rank. Linear: supports secure sums and noise, with the event of an uncompressed
-    round.
+    by max(h, w) / rank. The compression is linear: secure sums and noise are supported, and a
+    round's event is that of an uncompressed round.
     """
 
     rank: int = Field(4, ge=1)
@@ -112,7 +112,7 @@ def _matrices(shapes: Shapes, rank: int) -> Matrices:
 
 
 def _thin(matrix: Matrix, rank: int) -> int:
-    """Number of values sent for a matrix."""
+    """Number of values that a client sends for `matrix`."""
     return rank * min(matrix.height, matrix.width)
 
 
@@ -152,7 +152,7 @@ class Subspaces:
         return zip(self.matrices.matrices, self.bases, strict=True)
 
     def _turned(self, matrix: Matrix, rows: Tensor) -> Tensor:
-        """The matrix with its longer side last, without a copy."""
+        """The matrix in each of `rows`, with its longer side last, without a copy."""
         part = matrix.of(rows)
         return part if matrix.width >= matrix.height else part.transpose(1, 2)
 

@@ -41,9 +41,9 @@ class PowerSgd(ErrorFeedback):
 
     A matrix `[h, w]` takes rank * h numbers in the first exchange and rank * w in the second, which
     also contains vectors and small matrices uncompressed. The shorter row is padded to the length
-    of the longer. Each row is clipped separately, and the round is one event of two exchanges. Rows
-    are linear in the update, given the first release: supports secure sums and noise, with
-    aggregation.rule = "mean".
+    of the longer. Each row is clipped separately, and the round is one event of two exchanges.
+    Given the first release, rows are linear in the update: secure sums and noise are supported,
+    with aggregation.rule = "mean".
     """
 
     exchanges: ClassVar[int] = 2

@@ -1,4 +1,4 @@
-"""Quantization of single rows: QSGD and signs.
+"""Quantization of each client's row: QSGD and signs.
 
 QSGD rounds numbers stochastically to a few levels of a norm (Alistarh, Grubic, Li, Tomioka &
 Vojnovic 2017, section 3.1, with buckets as in section 4).
@@ -28,8 +28,9 @@ from privfed.core.vector import Shapes
 class Sign(Biased):
     """The sign of each number, times the mean absolute value of the row.
 
-    A client sends d bits and one number. Not linear: the server receives each row. Biased; with
-    error feedback, training converges to the same points as with uncompressed updates.
+    A client sends d bits and one number. The compression is not linear, so the server receives each
+    row. It is biased; with error feedback, training converges to the same points as with
+    uncompressed updates.
     """
 
     def bits(self, shapes: Shapes) -> float:
@@ -46,9 +47,9 @@ _SALT = 2**62 + 2
 class Qsgd(RowByRow):
     """Unbiased stochastic rounding to a few levels of each bucket's norm.
 
-    A client sends log2(2 levels + 1) bits per number, and 32 per bucket. Not linear: the server
-    receives each row, and clips it if the server adds the noise. Rounding may lengthen a row, so
-    clipping comes after it.
+    A client sends log2(2 levels + 1) bits per number, and 32 per bucket. The compression is not
+    linear, so the server receives each row, and clips it if the server adds the noise. Rounding may
+    lengthen a row, so clipping comes after it.
     """
 
     levels: int = Field(4, ge=1, le=32767)
@@ -72,7 +73,7 @@ class Qsgd(RowByRow):
         return torch.cat([self._rounded(*part) for part in parts], dim=1), error
 
     def _rounded(self, part: Tensor, chance: Tensor) -> Tensor:
-        """Rounds one bucket `[c, B]` of each client by uniform numbers in [0, 1) `[c, B]`."""
+        """Returns the bucket `part` `[c, B]` rounded, by uniform numbers `chance` `[c, B]`."""
         norms = part.norm(dim=1, keepdim=True)
         levels = (part.abs() / norms.clamp(min=1e-30) * self.levels + chance).floor()
         rounded: Tensor = part.sign() * norms * levels / self.levels

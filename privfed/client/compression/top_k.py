@@ -19,9 +19,9 @@ class TopK(Biased):
     """Each client's largest coordinates, and their indices.
 
     A client sends fraction * d numbers of 32 bits, each with its index, or all d numbers if those
-    take fewer bits. With error feedback it keeps the residual. Not linear: the selected coordinates
-    depend on the row, so the server receives each row. If the server adds the noise, it clips rows
-    before it sums them.
+    take fewer bits. With error feedback it keeps the residual. The compression is not linear, since
+    the selected coordinates depend on the row; so the server receives each row. If the server adds
+    the noise, it clips rows before it sums them.
     """
 
     fraction: float = Field(0.1, gt=0, le=1)

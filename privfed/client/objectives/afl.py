@@ -32,8 +32,8 @@ from privfed.core.vector import Layout
 class Afl(Grouped):
     """Agnostic federated learning: groups with a large loss gain weight, round by round.
 
-    A client of group g sends d + 2 * groups numbers: its update times v_g / max v, and, at the
-    places of its group, its loss and a 1. It receives the groups' weights and the model.
+    A client of group g sends d + 2 * groups numbers: its update times v_g / max v, and, in the two
+    entries of its group, its loss and a 1. It receives the groups' weights and the model.
 
     Under privacy these numbers are bounded jointly: *one* clip over (weighted update, measure_scale
     times the rest), one release, one event. *Sensitivity*: the clip, whatever a client's data. A
@@ -89,7 +89,7 @@ class Afl(Grouped):
         return torch.cat([weight * (w - broadcast["params"]), sent], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Keeps one group per client, with a loss of at most the cap."""
+        """Returns rows with one group per client, and a loss of at most the cap."""
         layout = self.layout(rows.shape[1] - 2 * self.groups)
         delta, losses, counts = (layout.view(rows, name) for name, _ in layout.parts)
         counts = counts.clamp(0.0, self.measure_scale)
@@ -118,7 +118,7 @@ class Afl(Grouped):
 
 
 def on_simplex(point: Tensor) -> Tensor:
-    """Projects `point` `[G]` onto the simplex: nonnegative numbers that sum to 1.
+    """Returns the projection of `point` `[G]` onto the simplex: nonnegative numbers with sum 1.
 
     Source: Duchi, Shalev-Shwartz, Singer & Chandra 2008, Figure 1.
     """

@@ -2,8 +2,8 @@
 
 Source: Xu, Du & Wu 2021, "Removing disparate impact on model accuracy in differentially private
 stochastic gradient descent", section 4. A single clip biases a model against groups with large
-gradients. The paper therefore clips by group, and adds noise for the largest clip. There, noised
-counts determine the clips at each step; here, clips are declared.
+gradients. The paper therefore clips by group, and adds noise for the largest clip. In the paper,
+noised counts determine the clips at each step; here, the clips are declared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Grouped(Objective):
 def memberships(work: Work, count: int, like: Tensor) -> Tensor:
     """Returns each client's one-hot membership in `count` groups, shape `[c, count]`.
 
-    The row of a client without a group is zero.
+    A client without a group has zeros only.
     """
     if work.groups is None:
         raise ValueError("this objective needs each client's group, but got none")

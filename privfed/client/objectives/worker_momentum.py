@@ -25,9 +25,9 @@ from privfed.core.deferred import Tensor, torch
 class WorkerMomentum(Objective):
     """Plain local SGD that sends its momentum over rounds, for clients that return.
 
-    A client keeps d numbers and sends d: one vector, which every rule on rows supports. A client
-    that is not sampled, or drops out, keeps its momentum unchanged. Under privacy the momentum is
-    clipped like an update, and the state costs no additional privacy
+    A client keeps d numbers and sends one vector of d numbers, which every rule on rows supports. A
+    client that is not sampled, or drops out, keeps its momentum unchanged. Under privacy the
+    momentum is clipped like an update, and the state costs no additional privacy
     (`privfed.client.client_states`). The server's update on its root set has no momentum.
     """
 

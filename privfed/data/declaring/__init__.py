@@ -1,1 +1,1 @@
-"""Declarations of a table, inferred from a public sample."""
+"""Infers the declaration of a table from a public sample."""

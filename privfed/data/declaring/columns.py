@@ -1,4 +1,4 @@
-"""The kind of a column of a public sample, with a reason."""
+"""Infers the kind of each column of a public sample, and states the reason."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _MOST_MISSING_WORDS = 3
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A column of numbers with its bounds, and the reason for this declaration.
+    """A column of numbers, with its bounds and the reason for this declaration.
 
-    `missing` replaces empty cells and cells with one of `missing_words`; None if there are none.
+    `missing` replaces empty cells and cells with one of `missing_words`; it is None if there are no
+    such cells.
     """
 
     why: str
@@ -38,8 +39,8 @@ class NumericColumn:
 class DateColumn:
     """A column of dates: the first and last date in ISO format, and the format of cells.
 
-    The date `missing` replaces empty cells and cells with one of `missing_words`; None if there are
-    none.
+    The date `missing` replaces empty cells and cells with one of `missing_words`; it is None if
+    there are no such cells.
     """
 
     why: str
@@ -52,7 +53,7 @@ class DateColumn:
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """A column of words: the values of a category, and whether a cell may be empty."""
+    """A column that is a category: its `values`, and whether a cell may be empty."""
 
     why: str
     values: list[str]
@@ -61,7 +62,10 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class LeftOutColumn:
-    """A column that is left out as useless to a model; `bounds` serve to declare it anyway."""
+    """A column that is left out because a model cannot use it, and the reason.
+
+    `bounds` are those with which the user may declare the column anyway; None if there are none.
+    """
 
     why: str
     bounds: tuple[float, float] | None = None
@@ -73,7 +77,8 @@ ColumnKind = NumericColumn | DateColumn | CategoryColumn | LeftOutColumn
 def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
     """Whether the words `odd` may count as empty: they are few, and in at most half of the cells.
 
-    Few are at most 3, and fewer than `others`, the number of other distinct words.
+    At most 3 words are few, and only if they are fewer than `others`, the number of other distinct
+    words.
     """
     if len(odd) > min(_MOST_MISSING_WORDS, others - 1):
         return not odd
@@ -82,7 +87,7 @@ def few_and_rare(words: Words, odd: Sequence[str], others: int) -> bool:
 
 
 def quoted_list(words: Sequence[str]) -> str:
-    """Formats `words`, quoted and separated by commas, for the reason of a declaration."""
+    """Returns `words`, quoted and separated by commas, for the text of a reason."""
     return ", ".join(map(repr, words))
 
 
@@ -95,7 +100,7 @@ _FORMS = (ISO, *map("".join, itertools.product(_DAY_FORMS, ("", " %H:%M", " %H:%
 
 
 def date_kind(words: Words) -> ColumnKind | None:
-    """The kind of a column of dates in a common format; None if its words are not dates."""
+    """The declaration of a column of dates in a common format; None if its words are not dates."""
     fitting = [(form, odd) for form in _FORMS if (odd := _missing_words(words, form)) is not None]
     if not fitting:
         return None
@@ -118,7 +123,7 @@ def date_kind(words: Words) -> ColumnKind | None:
 
 
 def _missing_words(words: Words, form: str) -> list[str] | None:
-    """The words that are not dates of this format, if they are few; otherwise None."""
+    """The words to count as empty: those that are no dates in `form`; None if they are not few."""
     values = [value for value in words.values if value not in MISSING]
     odd = [value for value in values if parsed_days([value], form) is None]
     dates = len(values) - len(odd)
@@ -126,7 +131,7 @@ def _missing_words(words: Words, form: str) -> list[str] | None:
 
 
 def _days(words: Words, form: str, odd: Sequence[str]) -> np.ndarray:
-    """Days `[N]` since 1970-01-01; NaN for cells without a date."""
+    """The cells `[N]` as days since 1970-01-01; NaN for empty cells and the words `odd`."""
     empty = {*MISSING, *odd}
     days = [
         np.nan if value in empty else (parsed_days([value], form) or [np.nan])[0]
@@ -144,8 +149,8 @@ _FAR = 3.0
 def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
     """Bounds for finite `numbers`: their range, rounded outwards to two digits of its width.
 
-    Outliers are excluded if there are 20 or more numbers: at each end up to one in 200 (at least
-    one) whose distance from the remaining numbers exceeds three times the range of these.
+    If there are 20 or more numbers, outliers are excluded: at each end up to one number in 200 (at
+    least one), if the outermost is farther from the remaining numbers than three times their range.
     """
     ordered = np.sort(numbers.clip(-LARGEST, LARGEST))
     low, high = float(ordered[0]), float(ordered[-1])
@@ -169,7 +174,7 @@ def _outwards(low: float, high: float) -> tuple[float, float]:
 
 
 def without_binary_digits(value: float) -> float:
-    """Rounds `value` to 12 digits, which removes artefacts of binary fractions."""
+    """Returns `value` rounded to 12 digits, which removes artefacts of binary fractions."""
     return float(f"{value:.12g}")
 
 
@@ -179,7 +184,7 @@ _DECIMAL_COMMA_OR_WHOLE = re.compile(r"[-+]?\d+(,\d+)?")
 
 
 def numeric_kind(column: np.ndarray, missing_words: Sequence[str] = ()) -> ColumnKind:
-    """The kind of a column of numbers `[N, *]`, with NaN for empty cells and `missing_words`."""
+    """The declaration of numbers `[N, *]`, which are NaN for empty cells and `missing_words`."""
     cells = column.astype(np.float64).reshape(-1)
     finite = cells[np.isfinite(cells)]
     if not len(finite):
@@ -208,7 +213,7 @@ def _median(finite: np.ndarray) -> float:
 
 
 def mixed_kind(words: Words, dialect: Dialect) -> ColumnKind | None:
-    """Declares a column of numbers with a few words such as "unknown"; None for other words."""
+    """The declaration of numbers with a few words such as "unknown"; None for other columns."""
     cells = {value: _number(value, dialect) for value in words.values}
     odd = [value for value, cell in cells.items() if cell is None]
     numbers = {cell for cell in cells.values() if cell is not None and math.isfinite(cell)}
@@ -226,7 +231,7 @@ def _number(value: str, dialect: Dialect) -> float | None:
 
 
 def decimal_of(columns: Collection[np.ndarray | Words | str]) -> str:
-    """Infers the decimal mark (point or comma) of columns that were read with a point."""
+    """Infers the decimal mark ("." or ",") of columns that were read with "." as the mark."""
     words = [column.values for column in columns if isinstance(column, Words)]
     commas = any(
         any(map(DECIMAL_COMMA.fullmatch, values))
@@ -244,9 +249,9 @@ MOST_CATEGORIES = 20
 
 
 def column_kind(column: np.ndarray | Words | str, dialect: Dialect | None) -> ColumnKind:
-    """The kind of `column`: numbers `[N, *]`, words, or the name of another type.
+    """Infers the declaration of `column`: numbers `[N, *]`, words, or the name of another type.
 
-    If a `dialect` is given, words that are mostly numbers in it make a column of numbers.
+    If a `dialect` is given, words that are mostly numbers in that dialect are declared as numbers.
     """
     if isinstance(column, str):
         return LeftOutColumn(f"of type {column}")
@@ -262,7 +267,7 @@ def column_kind(column: np.ndarray | Words | str, dialect: Dialect | None) -> Co
 
 
 def _word_kind(words: Words) -> ColumnKind:
-    """The kind of a column of words: a category, or unusable."""
+    """The declaration of a column of words: a category, or a column that is left out."""
     values = sorted(value for value in words.values if value)
     rows = int((words.codes >= 0).sum())
     empty = len(words.codes) - rows

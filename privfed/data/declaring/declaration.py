@@ -1,4 +1,4 @@
-"""A declaration as a run file: the values inferred from a public sample, with reasons."""
+"""The declaration inferred from a public sample, and its text as a run file with reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_CLASSES = 1000
 
 @dataclass(frozen=True)
 class LabelKind:
-    """The kind of a label: the keys that declare it, a loss that suits it, and the reason."""
+    """A label's declaration: the keys that declare it, a loss that suits it, and the reason."""
 
     declared: dict[str, Any]
     loss: str
@@ -39,14 +39,14 @@ class LabelKind:
 
 
 def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
-    """The kind of the label: words and integers from 0 to 19 are classes, other numbers are not.
+    """Infers a label's declaration: words and integers 0 to 19 are classes, other numbers not.
 
     Args:
       column: the label's column: numbers `[N]`, words, or the name of another type.
-      where: place of the column, for messages.
+      where: name of the column and its table in messages.
 
     Raises:
-      Refused: if the label is of another type, empty in some rows, or cannot be learned.
+      Refused: if the label is of another type, is empty in some rows, or cannot be learned.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
         raise Refused(
@@ -123,7 +123,7 @@ class SampleSites:
 
 @dataclass(frozen=True)
 class Declaration:
-    """The declaration of a table: each column's kind, the label, and the file's dialect."""
+    """The declaration of a table: every column's declaration, the label, and the file's dialect."""
 
     path: str
     client: str
@@ -171,7 +171,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """The key that declares a column; for a feature, a pattern that matches only the column."""
+        """The key of the column `name`; for a feature, a pattern that matches no other column."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
@@ -183,7 +183,7 @@ class Declaration:
         return frozenset({*self.kinds, self.label, self.client, *site})
 
     def missing_words(self) -> list[str]:
-        """The words that count as empty, in any column."""
+        """The words that count as empty cells in some column, sorted."""
         mixed = [
             column
             for column in self.kinds.values()
@@ -193,14 +193,14 @@ class Declaration:
 
 
 def _empty(column: ColumnKind) -> float | str | None:
-    """Replacement of an empty cell of `column`; None without a replacement."""
+    """The replacement of an empty cell of `column`; None if the declaration has none."""
     if isinstance(column, NumericColumn | DateColumn):
         return column.missing
     return NO_CATEGORY if isinstance(column, CategoryColumn) and column.may_be_empty else None
 
 
 def run_file(sample: str, declared: Declaration) -> str:
-    """The run file: the section [data] with a reason on each line, and placeholders to fill in."""
+    """The text of a run file: [data] with a reason on each line, and placeholders to fill in."""
     lines = [
         f"# Inferred from {_plain(sample)}, a public sample. Check every bound and value before",
         "# you train: private values beyond them are clipped, or count as no category.",
@@ -245,14 +245,14 @@ def declared_run(
 
 
 def _section(name: str, keys: Mapping[str, Any]) -> list[str]:
-    """The lines of a section other than [data]; none for an empty section."""
+    """The lines of the section `name`, which is not [data]; no lines if it has no keys."""
     whys = {"delta": "below 1 / clients"}
     lines = [_line(key, value, whys.get(key, "")) for key, value in keys.items()]
     return ["", f"[{name}]", *lines] if lines else []
 
 
 def left_out_comments(declared: Declaration) -> list[str]:
-    """Comments that name every column left out, and how to declare it anyway."""
+    """One comment for each column that is left out, and how to declare it anyway."""
     lines = []
     for name, column in declared.kinds.items():
         if isinstance(column, LeftOutColumn):
@@ -346,5 +346,5 @@ def _plain(text: str) -> str:
 
 
 def _population_name(path: str) -> str:
-    """A name for the population of a table; runs that state the same name compose."""
+    """A name for the population of a table; the ε of runs with the same name compose."""
     return "".join(c for c in Path(path).stem if c.isalnum() or c in "-_ ") or "people"

@@ -1,8 +1,7 @@
 """Writes a run file from a public sample of a table.
 
 Ranges, categories and classes are inferred from the sample, which must be public: inferring them
-from private data would itself be a release. The user corrects by hand whatever the sample does
-not show.
+from private data would itself be a release. The user corrects by hand what the sample cannot show.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def declare_file(
     encoding: str | None = None,
     site: str = "",
 ) -> Declaration:
-    """Infers the declaration of a table from a public sample, and tests it on the sample.
+    """Infers the declaration of a table from a public sample, and tests whether it fits the sample.
 
     Args:
       sample: file of the sample.
@@ -96,7 +95,7 @@ def declare_file(
 
 
 def declare_object(sample: TableObject, label: str, client: str, site: str = "") -> Declaration:
-    """Infers the declaration of a table that was passed in Python, as `declare_file` does."""
+    """Infers the declaration of a table passed in Python, as `declare_file` does for a file."""
     _refuse_missing(sample, sample.names(), label, client, site)
     columns = sample_of_arrow(sample.all_columns(), sample.called, sample.dialect)
     dialect = sample.dialect
@@ -145,7 +144,7 @@ def _declaration(
     readable: Dialect | None,
     site: str,
 ) -> Declaration:
-    """Builds the declaration with the kind of every column; for arrays `readable` is None."""
+    """Returns the declaration with that of every column; for arrays `readable` is None."""
     reserved = (label, client, site)
     others = {name: column for name, column in columns.items() if name not in reserved}
     return Declaration(
@@ -161,7 +160,7 @@ def _declaration(
 
 
 def _dialect(sample: Path, delimiter: str | None, encoding: str | None) -> Dialect:
-    """Returns the dialect of the sample: as given by arguments, or else inferred."""
+    """Returns the dialect of the sample; a `delimiter` or `encoding` of None is inferred."""
     if delimiter is not None and len(delimiter) != 1:
         raise Refused(f"--delimiter is {delimiter!r}; expected one character (a tab is $'\\t')")
     if not sample.is_file() or sample.suffix.lower() in NO_TEXT:
@@ -205,7 +204,7 @@ def _sites(
 
 
 def _refuse_unusable(declared: Declaration, source: Callable[[], Table | GivenTable]) -> None:
-    """Raises `Refused` if the sample itself would not be accepted as `declared`."""
+    """Raises `Refused` if a run with this declaration would refuse the sample itself."""
     try:
         source().load(1, Streams(0))
     except ValidationError as error:

@@ -1,1 +1,1 @@
-"""Contents of files as examples of a declared form: arrays, texts and labels."""
+"""Converts contents of files to examples of a declared form: arrays, texts and labels."""

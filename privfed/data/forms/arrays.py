@@ -1,6 +1,6 @@
 """Arrays of numbers as features: clipped to declared bounds and scaled onto [-1, 1].
 
-They are stored in the type of the file, for example as bytes, and scaled when they are gathered.
+Arrays stay in the type of the file, for example bytes, and are scaled only when a batch is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PlaceOf = Callable[[int], str]
 
 @dataclass(frozen=True)
 class RawExamples:
-    """Contents of files: `x`, an array `[N, *stored]` or N texts, and labels `y` `[N]`.
+    """Contents of files as read: `x`, an array `[N, *stored]` or N texts, and labels `y` `[N]`.
 
     y is None for texts without labels. `owners` `[N]` are indices into `clients`, and None if
     examples have no owners. A client may own no example.
@@ -50,14 +50,14 @@ class ArrayForm:
 
     @property
     def squared_norm(self) -> float:
-        """Upper bound on the squared L2 norm of an example, whose numbers are in [-1, 1]."""
+        """Upper bound on the squared L2 norm of a scaled example, whose numbers are in [-1, 1]."""
         return float(math.prod(self.shape))
 
     @property
     def stored(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes in which a file may hold one example.
+        """The shapes that one example may have in a file.
 
-        For an image `[C, H, W]` also `[H, W, C]`, and `[H, W]` with one channel.
+        If `shape` is an image `[C, H, W]`, also `[H, W, C]`, and with one channel `[H, W]`.
         """
         if len(self.shape) != 3:
             return (self.shape,)
@@ -84,7 +84,7 @@ class ArrayForm:
         return Mapped(store, rows, self.bounds, _ONTO), clipped
 
     def _arranged(self, array: np.ndarray) -> np.ndarray:
-        """The array `[N, *shape]` for one of `[N, *stored]`, without a copy."""
+        """Rearranges the dimensions of an array `[N, *stored]` to `[N, *shape]`, without a copy."""
         stored = array.shape[1:]
         if stored == self.shape:
             return array
@@ -109,7 +109,7 @@ class ArrayForm:
 
 
 def refuse_no_numbers(kind: np.dtype, called: str) -> None:
-    """Raises `Refused`, which names the array as `called`, if its type is not numeric."""
+    """Raises `Refused` if `kind`, the type of the array called `called`, is not numeric."""
     if kind.kind not in "buif" or kind.itemsize > 8:
         raise Refused(
             f"data.x: {called} holds no numbers; expected numbers, or text with data.text = true",

@@ -1,6 +1,6 @@
-"""Columns of Arrow tables as arrays, images and texts.
+"""Converts columns of Arrow tables to arrays, images and texts.
 
-The arguments `called` and `place` name a column, and a row, in messages.
+`called` is the column's name in messages; `place` returns the name of a row in messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> list[str]:
-    """The texts `[N]` of a column. Raises `Refused` for another type, or an empty cell."""
+    """The texts `[N]` of a column. Raises `Refused` if it has another type or an empty cell."""
     import pyarrow
 
     if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
@@ -36,7 +36,7 @@ def text_cells(column: pyarrow.ChunkedArray, called: str, place: PlaceOf) -> lis
 
 
 def refuse_no_words(column: pyarrow.ChunkedArray, called: str) -> None:
-    """Raises `Refused` for a column of cells that are neither texts nor numbers."""
+    """Raises `Refused` if the column's cells are neither texts nor numbers."""
     import pyarrow
 
     types, kind = pyarrow.types, column.type
@@ -82,7 +82,7 @@ def array_cells(
 def _arrays(
     array: pyarrow.Array, stored: Sequence[tuple[int, ...]], called: str, place: PlaceOf
 ) -> np.ndarray:
-    """Returns the arrays of one piece of a column; `place` counts from its first row."""
+    """Returns the arrays of one piece of a column; `place` counts from the piece's first row."""
     import pyarrow
     from pyarrow import compute
 
@@ -125,9 +125,9 @@ def _another_shape(called: str, where: str) -> Refused:
 def picture_cells(
     column: pyarrow.ChunkedArray, shape: Sequence[int], resize: bool, place: PlaceOf
 ) -> np.ndarray:
-    """The images, bytes `[N, channels, height, width]`, of a column that holds them as files.
+    """The images of a column of image files, as bytes `[N, channels, height, width]`.
 
-    Raises `Refused` for cells that are not images, and for paths to images elsewhere.
+    Raises `Refused` if a cell is not an image, or is only the path of an image file.
     """
     images = np.empty((len(column), *shape), dtype=np.uint8)
     for row, cell in enumerate(column):
@@ -143,7 +143,7 @@ def picture_cells(
 
 
 def holds_pictures(kind: pyarrow.DataType) -> bool:
-    """Whether a column of this type holds images as files: bytes, alone or with their path."""
+    """Whether cells of this type contain image files: bytes, alone or with the file's path."""
     import pyarrow
 
     types = pyarrow.types

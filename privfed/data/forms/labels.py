@@ -1,4 +1,4 @@
-"""Labels as declared classes: by their number, or by their values."""
+"""Encodes labels as declared classes, which are declared by their number or by their names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClassForm:
 
     @property
     def meaning(self) -> Meaning:
-        """The meaning of a class."""
+        """The names of the classes, if they are declared."""
         return Meaning(names=self.names)
 
     def examples(
@@ -40,10 +40,10 @@ class ClassForm:
         counts: Mapping[str, int] | None = None,
         how: Preprocessing | None = None,
     ) -> Examples:
-        """The contents `raw` as examples with encoded labels.
+        """Returns examples with features `x`, and the labels and owners of `raw`.
 
         Args:
-          raw: labels, owners and places.
+          raw: contents of files; only labels, owners and names in messages are read.
           x: features, shape [N, *].
           counts: counts that the loader observed, by name.
           how: preprocessing by which the features were computed.
@@ -88,7 +88,7 @@ class ClassForm:
         return np.array(codes, dtype=np.int64)
 
     def _number(self, value: object) -> int:
-        """The class whose number is `value`, given in digits or as a number; -1 for none."""
+        """The class whose number is `value`, a number or its digits; -1 if there is none."""
         if isinstance(value, str) and value.isascii() and value.isdecimal():
             value = int(value[:20])
         if isinstance(value, int | float) and 0 <= value < self.classes and value == int(value):

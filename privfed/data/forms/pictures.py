@@ -1,4 +1,4 @@
-"""Images in the usual file formats as arrays of bytes, read with Pillow."""
+"""Reads images in the usual file formats as arrays of bytes, with Pillow."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ _BYTES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "Y
 
 
 def is_of_pictures(shape: Sequence[int]) -> bool:
-    """Whether images of bytes may have this shape."""
+    """Whether images may have this shape: 1 or 3 channels, height and width up to the limit."""
     return len(shape) == 3 and shape[0] in _MODES and max(shape) <= _LONGEST
 
 
 def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> np.ndarray:
     """The image in `content` as bytes `[channels, height, width]` of a declared `shape`.
 
-    Colours become gray by their luminance if one channel is declared. Transparency is ignored.
+    If one channel is declared, colours are converted to gray by their luminance. Transparency is
+    ignored.
 
     Args:
       content: bytes of an image file.
@@ -75,7 +76,10 @@ def picture(content: bytes, shape: Sequence[int], resize: bool, called: str) -> 
 
 @contextlib.contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Suppresses Pillow's warnings, which quote images, but raises its warning of a huge image."""
+    """Returns a context that suppresses Pillow's warnings, and raises that of a huge image.
+
+    Pillow's warnings may quote contents of images.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", library.DecompressionBombWarning)

@@ -1,4 +1,4 @@
-"""Texts as features: windows that predict the next token, sequences, or token frequencies."""
+"""Encodes texts as features: windows to predict the next token, sequences, or token frequencies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from privfed.data.sources.text import PADDING, Characters, decoded, stacked_wind
 
 
 class ListedWords(Characters):
-    """Tokens of listed words, numbered from 2 in the list's order; 0 is padding, 1 any other word.
+    """Maps listed words to tokens from 2, in the list's order; 0 is padding, 1 any other word.
 
     A text is split at whitespace. A word that is not listed is looked up in lower case, without
     surrounding punctuation.
@@ -57,7 +57,7 @@ class ListedWords(Characters):
 
 
 def tokens_of(words: str, vocabulary: str) -> Characters:
-    """The tokens of the words in the file `words`; if `words` is "", of `vocabulary`.
+    """Returns the map to tokens of the words in the file `words`; if it is "", of `vocabulary`.
 
     Raises:
       Refused: if the file or the vocabulary is invalid.
@@ -67,7 +67,7 @@ def tokens_of(words: str, vocabulary: str) -> Characters:
 
 @dataclass(frozen=True)
 class TextForm:
-    """Texts of declared `tokens`, with `window` tokens per sequence."""
+    """Converts texts to their `tokens`, with `window` tokens per sequence."""
 
     tokens: Characters
     window: int
@@ -75,8 +75,7 @@ class TextForm:
     def next_tokens(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Indices]:
         """Windows x and y `[M, window]` of tokens, and the index `[M]` of each window's text.
 
-        y holds the token that follows each token of x. A text of fewer than two tokens has no
-        window.
+        y has the token that follows each token of x. A text of fewer than two tokens has no window.
         """
         parts = [self.tokens.windows(text, self.window) for text in texts]
         parts = parts or [self.tokens.windows("", self.window)]

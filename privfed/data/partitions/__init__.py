@@ -1,1 +1,1 @@
-"""Partitions of examples among clients, and shifts of clients' examples."""
+"""Partitions of examples among clients, and distribution shifts between clients or rounds."""

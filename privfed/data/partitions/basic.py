@@ -1,4 +1,4 @@
-"""Random partitions, and the source's own; partitions by label are in `label_skew`."""
+"""Random partitions, and the source's own partition; those by label are in `label_skew`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Partition(Protocol):
     """Whether examples are assigned to clients other than their owners."""
 
     def owners(self, examples: Examples, clients: int, streams: Streams) -> Indices:
-        """Returns the owner `[N]` of each example: a number from 0 (below `clients` if simulated).
+        """Returns the client `[N]` of each example: a number from 0 (below `clients` if simulated).
 
         Args:
           examples: all examples to assign.
@@ -48,7 +48,7 @@ class Simulated(Part):
     assigns: ClassVar[bool] = True
 
     def sizes(self, examples: int, clients: int, rng: np.random.Generator) -> Indices:
-        """Number of `examples` of each client `[clients]`; equal sizes differ by at most one."""
+        """Sizes of clients `[clients]`, in total `examples`; equal sizes differ by at most one."""
         shares = np.arange(1, clients + 1) ** -self.size_exponent
         ends = np.round(np.concatenate([[0.0], np.cumsum(shares / shares.sum())]) * examples)
         return rng.permutation(np.diff(ends).astype(np.int64))
@@ -84,7 +84,7 @@ class Natural(Part):
 class Shuffled(Part):
     """A control without heterogeneity: natural clients' sizes, with all examples shuffled.
 
-    A simulation, since clients do not hold their own data.
+    This is a simulation, since clients get other clients' examples.
     """
 
     natural: ClassVar[bool] = True

@@ -28,10 +28,10 @@ client's quota, to the number that it takes of each label `[classes]`.
 class Dirichlet(Simulated):
     """Latent Dirichlet allocation over labels (Hsu, Qi & Brown 2019, section 3).
 
-    Clients get equally many examples (or by a power law). Client k draws its label distribution q_k
-    ~ Dir(concentration * p), p the labels' overall distribution, and fills its quota from q_k,
-    renormalised over the remaining labels. Large concentrations approach IID, small ones one label
-    per client. Every example is assigned exactly once.
+    Clients' sizes are equal, or follow a power law. Client k draws its label distribution q_k ~
+    Dir(concentration * p), p the labels' overall distribution, and draws its examples by q_k,
+    renormalised over the labels that are not used up. Large concentrations approach IID, small ones
+    one label per client. Every example is assigned exactly once.
     """
 
     concentration: float = Field(0.1, gt=0, le=1e9)
@@ -53,9 +53,9 @@ class LongTail(Simulated):
 
     Of C labels, a client's label of rank r (from 0) has a frequency proportional to
     ratio^(-r / (C - 1)), so `ratio` is the frequency ratio of its first and last label (the
-    imbalance ratio of long-tailed recognition; per client as in FedFOR, Tian, Smith & Kira 2022).
-    A ratio of 1 is IID. Every example is assigned exactly once, so the last clients take what is
-    left.
+    imbalance ratio of long-tailed recognition; per client as in FedFOR, Tian, Smith & Kira 2022). A
+    ratio of 1 is IID. Every example is assigned exactly once, so the last clients take the
+    remaining examples, whatever their labels.
     """
 
     ratio: float = Field(100.0, ge=1, le=1e9)
@@ -107,9 +107,10 @@ class Pachinko(Simulated):
     def _draw_label_counts(
         self, rng: np.random.Generator, children: list[Indices]
     ) -> LabelCountSampler:
-        """Draws a client's label counts: first over coarse labels, then over fine ones.
+        """Returns a rule that draws a client's label counts: over coarse, then over fine labels.
 
-        If a fine label runs out, other fine labels of the same coarse label fill the gap.
+        If a fine label runs out, the missing draws are made among fine labels of the same coarse
+        label.
         """
         root = flat(rng, _dirichlet_weights(rng, self.concentration))
         leaves = [flat(rng, _dirichlet_weights(rng, self.fine_concentration)) for _ in children]
@@ -141,7 +142,7 @@ def _dirichlet_weights(
 
 
 def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A draw of Dir(prior); if all entries underflow, a random entry is 1, drawn by `prior`."""
+    """A draw of Dir(prior); if all entries underflow, one entry, drawn by `prior`, is 1."""
     shares = rng.dirichlet(prior)
     if np.isfinite(shares).all() and shares.sum() > 0.5:
         return np.asarray(shares)
@@ -151,10 +152,10 @@ def _dirichlet(rng: np.random.Generator, prior: NDArray[np.float64]) -> NDArray[
 
 
 def flat(rng: np.random.Generator, weights: Weights) -> LabelCountSampler:
-    """Returns a rule that draws labels independently by `weights` over the remaining labels.
+    """Returns a rule that draws labels independently, by the `weights` of the remaining labels.
 
-    If a label runs out, the missing draws are repeated among the other labels. If their weights
-    underflow, new weights are drawn.
+    If a label runs out, the missing draws are repeated among the other labels. If the weights of
+    these underflow, new weights are drawn.
     """
 
     def take(left: Indices, quota: int) -> Indices:
@@ -186,8 +187,8 @@ def assigned_by_class(
     Args:
       labels: class of each example, shape [N].
       classes: number of classes.
-      quota: number of examples of each client, shape [clients].
-      draw_label_counts: draws the rule by which a client takes labels.
+      quota: number of examples that each client takes, shape [clients].
+      draw_label_counts: returns a client's rule, which draws its number of examples of each class.
       rng: random generator.
     """
     piles = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]

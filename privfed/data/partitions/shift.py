@@ -1,4 +1,4 @@
-"""Shifts of examples between clients or rounds: none, covariate shift and concept shift."""
+"""Distribution shifts between clients or rounds: none, covariate shift and concept shift."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Covariate(Part):
     """Covariate shift: each client's images are rotated, and their contrast and brightness changed.
 
     A client draws an angle up to `rotation` degrees either way, a factor for its intensities in 1
-    +- `contrast` and an offset up to `brightness` either way, from its own identity; labels are
-    unchanged. Each test image draws its own, like a separate client. x is `[N, channels, height,
-    width]`, or flat `[N, side * side]`; it is held in memory.
+    +- `contrast` and an offset up to `brightness` either way, by random numbers of its own stream;
+    labels are unchanged. Each test image is transformed as if it were a client's. x is `[N,
+    channels, height, width]`, or flat `[N, side * side]`, and is loaded into memory.
     """
 
     changes_labels: ClassVar[bool] = False
@@ -57,7 +57,7 @@ class Covariate(Part):
         return uniform * scale + torch.tensor([0.0, 1.0, 0.0])
 
     def _photographed(self, examples: Examples, cameras: Tensor) -> Examples:
-        """Transforms each example by its angle, contrast and brightness in `cameras` `[N, 3]`.
+        """Returns the examples, transformed by their angle, contrast and brightness in `cameras`.
 
         Raises `Refused` if examples are not images.
         """
@@ -83,7 +83,7 @@ def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def _through(images: Tensor, cameras: Tensor) -> Tensor:
-    """The `images` `[n, c, h, w]`, each transformed by its row of `cameras` `[n, 3]`."""
+    """Returns images `[n, c, h, w]`, transformed by angle, contrast and brightness in `cameras`."""
     cos, sin, zero = cameras[:, 0].cos(), cameras[:, 0].sin(), torch.zeros(len(cameras))
     turn = torch.stack([cos, -sin, zero, sin, cos, zero], dim=1).reshape(-1, 2, 3)
     grid = torch.nn.functional.affine_grid(turn, list(images.shape), align_corners=False)
@@ -143,7 +143,7 @@ class Concept(Part):
 
 
 class Shift(Protocol):
-    """A change of the population beyond the assignment of examples."""
+    """A distribution shift that changes examples or labels after they are assigned to clients."""
 
     changes_labels: ClassVar[bool]
     """Whether labels are changed."""

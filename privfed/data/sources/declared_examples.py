@@ -1,4 +1,4 @@
-"""Examples of one column of features and one of labels, with everything declared."""
+"""Sources of one column of features and one of labels, whose form is declared completely."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from privfed.data.tables.readable import TableObject
 
 
 def declared_example(source: DeclaredTable) -> Examples:
-    """One synthetic example: each column at its smallest, or first, declared value.
+    """Returns one synthetic example: each column has its smallest, or first, declared value.
 
-    Raises `Refused` for patterns of columns, whose number is not declared.
+    Raises `Refused` if a pattern names columns, because their number is not declared.
     """
     if source.squared_norm is None:
         raise Refused(
@@ -38,7 +38,7 @@ def declared_example(source: DeclaredTable) -> Examples:
 
 
 def declared_columns(source: DeclaredTable) -> Examples:
-    """One synthetic example, with a single column for each pattern of columns."""
+    """Returns one synthetic example, in which a pattern of columns is a single column."""
     import pyarrow  # plans without a table start without it
 
     row: dict[str, Any] = {name: float(low) for name, (low, _) in source.features.items()}
@@ -54,7 +54,7 @@ def declared_columns(source: DeclaredTable) -> Examples:
 
 
 class DeclaredExamples(Part):
-    """Arrays or texts, from any reader, with or without classes."""
+    """The declaration of arrays or texts, with or without classes, however they are read."""
 
     x: str = Field(min_length=1, examples=["x"])
     """Column, field or array of the features: images, other arrays of numbers, or text."""
@@ -123,7 +123,7 @@ class DeclaredExamples(Part):
 
     @property
     def squared_norm(self) -> float | None:
-        """Bound on the squared norm: values of an array; 1 for frequencies; None for tokens."""
+        """Bound on the squared norm: an array's size; 1 for frequencies; None for tokens."""
         if self.text:
             return 1.0 if self.bag else None
         return self.array_form.squared_norm
@@ -135,7 +135,7 @@ class DeclaredExamples(Part):
         return ArrayForm(tuple(self.shape), (low, high))
 
     def of_declared_form(self, raw: RawExamples) -> Examples:
-        """The loaded examples in their declared form. Raises `Refused` if they contradict it."""
+        """Converts loaded contents to the declared form. Raises `Refused` if they contradict it."""
         if self.text:
             return self._texts(raw)
         array = raw.x if isinstance(raw.x, Pieces) else np.asarray(raw.x)

@@ -48,7 +48,7 @@ _ESCAPED, _PATTERN = re.compile(r"\[[*?[]\]"), re.compile(r"[*?[]")
 
 
 class DeclaredTable(Part):
-    """A table from any reader, with the keys of `Table` except the keys of a file."""
+    """The declaration of any table: the keys of `Table`, except those about a file."""
 
     label: str | list[str] = Field(examples=["y"])
     """The column to predict, or several columns of 0 and 1."""
@@ -115,7 +115,7 @@ class DeclaredTable(Part):
                 )
 
     def _refuse_columns_declared_twice(self) -> None:
-        """Raises `ValueError` for a column with two roles, or a site without a client column."""
+        """Raises `ValueError` if a column has two roles, or `site` is set without `client`."""
         label = {*self._declared_label.columns}
         if self.client and self.client in label:
             raise ValueError(
@@ -163,7 +163,7 @@ class DeclaredTable(Part):
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect of its cells."""
+        """The dialect of the table's cells."""
         return Dialect(missing_words=tuple(self.missing_words))
 
     def load_from(
@@ -252,7 +252,7 @@ class DeclaredTable(Part):
         labels: Sequence[str],
         holders: Sequence[str],
     ) -> Columns:
-        """All declared columns of the table, with unchecked cells.
+        """Reads all declared columns of the table, without checking cells.
 
         `holders` are the columns of clients and sites.
         """
@@ -266,7 +266,7 @@ class DeclaredTable(Part):
         return columns
 
     def _number_features(self, names: list[str], table: Readable) -> dict[str, NumberFeature]:
-        """The columns of numbers, by name.
+        """The declared features of numbers, by name of the column.
 
         A column's own name has precedence over a pattern, which never matches the client, the site,
         a label, a date or a category.
@@ -294,7 +294,7 @@ class DeclaredTable(Part):
     def _date_features(
         self, columns: Columns, table: Readable
     ) -> dict[str, tuple[NumberFeature, np.ndarray]]:
-        """The columns of dates as days since 1970-01-01, by name."""
+        """The features of dates, with their cells as days since 1970-01-01, by column."""
         features = {}
         for name, dates in self.dates.items():
             where = f"data: {table}, row {{row}}: column {name!r}"

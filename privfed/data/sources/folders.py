@@ -1,7 +1,7 @@
 """Images in folders, one folder per client.
 
-Names of clients and files are private: messages number them from 1, in alphabetical order. Links
-are not followed.
+Names of clients and files are private: messages refer to them by number from 1, in alphabetical
+order. Links are not followed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FILE, _LABEL = "file", "label"
 
 @dataclass(frozen=True)
 class ClientPicture:
-    """A file of the client with index `owner`, its label, and its `place` in messages."""
+    """An image file of the client with index `owner`, its label, and its `place` for messages."""
 
     path: Path
     owner: int
@@ -43,7 +43,7 @@ class ClientPicture:
 def client_pictures(
     folder: Path, label_table: Path | None, key: str
 ) -> tuple[tuple[str, ...], list[ClientPicture]]:
-    """The sorted names of all clients, and their images with labels.
+    """Returns the sorted names of all clients, and their images with labels.
 
     Args:
       folder: the folder with one folder per client.
@@ -51,7 +51,7 @@ def client_pictures(
       key: key of the run file that names `folder`, for messages.
 
     Raises:
-      Refused: if there is no image, an image has no label, or a folder holds anything else.
+      Refused: if there is no image, an image has no label, or a folder contains anything else.
     """
     if not folder.is_dir():
         raise Refused(

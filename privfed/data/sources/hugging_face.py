@@ -67,7 +67,7 @@ def split_files(path: Path, split: str) -> list[Path]:
 
 
 def _parquet(folder: Path, split: str) -> list[Path]:
-    """Returns the Parquet files in a folder of the split's name, or named for it; "": all files."""
+    """Returns the Parquet files in the folder `split` or named after it; if it is "", all files."""
     patterns = (f"{split}.parquet", f"{split}-*.parquet") if split else ("*.parquet",)
     inside = sorted((folder / split).glob("*.parquet")) if split else []
     globs = [place.glob(each) for place in (folder, folder / "data") for each in patterns]
@@ -77,7 +77,7 @@ def _parquet(folder: Path, split: str) -> list[Path]:
 def _saved(folder: Path) -> list[Path]:
     """The files of a saved data set, as its state.json lists them.
 
-    Raises `Refused` if that is invalid, or lists files outside of `folder`.
+    Raises `Refused` if state.json is invalid, or lists files outside of `folder`.
     """
     path = folder / "state.json"
     try:
@@ -123,7 +123,7 @@ def _refuse_absent(file: Path, present: Sequence[str], names: Sequence[str]) -> 
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raises `Refused` in place of any error of the files, except lack of memory."""
+    """Returns a context that converts errors of files to `Refused`, except lack of memory."""
     import pyarrow
 
     try:
@@ -167,7 +167,7 @@ class HuggingFace(DeclaredExamples):
     """Split of the public test set."""
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns tables with this client column, and any table, as the origin is unknown."""
+        """Returns two origins: this client column in any table, and any table at all."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:

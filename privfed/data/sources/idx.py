@@ -34,8 +34,8 @@ class Idx(Part):
     """MNIST-format folders. x `[N, 1, height, width]`: intensities 0 … 255, scaled to [0, 1].
 
     `path` is the folder. `prefix` is the common prefix of the two files' names, for example "train"
-    or "t10k"; if it is empty, the folder must hold only one pair. `test_prefix` is the prefix of a
-    public test set. `classes` is declared, never counted from private labels. Uncompressed files
+    or "t10k"; if it is empty, the folder must contain only one pair. `test_prefix` is the prefix of
+    a public test set. `classes` is declared, never counted from private labels. Uncompressed files
     are memory-mapped, and never read as a whole.
     """
 

@@ -60,7 +60,7 @@ def read_users(folder: Path) -> list[LeafUser]:
 
 
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
-    """The place of example `index` in messages; `owners` `[N]` are the examples' users, sorted."""
+    """The name of example `index` in messages; `owners` `[N]` are the examples' users, sorted."""
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
 
@@ -95,7 +95,7 @@ def _users_of(file: Path) -> Iterator[LeafUser]:
 def feature_array(xs: list[Any], place: PlaceOf) -> np.ndarray:
     """The numbers of all examples, float64 `[N, features]`.
 
-    Raises `Refused` unless each is a list of as many finite numbers as the first.
+    Raises `Refused` unless each example is a list of finite numbers, as many as in the first.
     """
     try:
         x = np.array(xs, dtype=np.float64).reshape(len(xs), -1)
@@ -140,7 +140,7 @@ def class_array(ys: list[Any], classes: int, place: PlaceOf) -> np.ndarray:
 def text_in(x: Any, field: int, place: PlaceOf, index: int) -> str:
     """The text of example `index`: x itself if `field` is -1, otherwise element `field` of x.
 
-    Raises `Refused` if that is not a text.
+    Raises `Refused` if this value is not a text.
     """
     held = x if field < 0 else x[field] if isinstance(x, list) and field < len(x) else None
     if not isinstance(held, str):
@@ -293,7 +293,7 @@ class Leaf(Part):
         return Preprocessing.of_array("x", shape, (low, high), (-1.0, 1.0), clips=clips)
 
     def _classified_texts(self, raw: RawExamples) -> Examples:
-        """Texts with a class each, as sequences or relative frequencies of tokens."""
+        """Examples of texts with a class each, as sequences or relative frequencies of tokens."""
         texts = [text_in(x, self.field, raw.place, index) for index, x in enumerate(raw.x)]
         form = TextForm(tokens_of(self.words, self.vocabulary), self.window)
         x = form.shares(texts) if self.bag else form.sequences(texts)
@@ -309,7 +309,7 @@ class Leaf(Part):
     ) -> Examples:
         """Examples of next-character prediction.
 
-        x is a text, and y the next character of each of its characters; the last is the label.
+        The labels are the next character of each character of the text x; the last label is y.
         """
         characters = Characters(self.vocabulary)
         for index, pair in enumerate(zip(xs, ys, strict=True)):

@@ -5,8 +5,8 @@ N(v_k, diag(j^-1.2)), y = argmax(softmax(W_k x + b_k)). alpha controls the heter
 clients' true models, beta that of their data. With `iid`, all clients share one W and b ~ N(0, 1),
 and v = 0.
 
-As in the authors' generator, alpha and beta are standard deviations, and a client holds `size_min`
-examples more than a log-normal draw with parameters `size_mean`, `size_std`.
+As in the authors' generator, alpha and beta are standard deviations. A client's number of examples
+is `size_min` plus a log-normal draw with parameters `size_mean` and `size_std`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Synthetic(Part):
         return None
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """The seed, since clients are generated from it: another seed gives other clients."""
+        """Returns the origin, which contains the seed: another seed gives other clients."""
         return (f"synthetic: seed {seed}",)
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -95,7 +95,7 @@ class Synthetic(Part):
         return self._size(rng.normal(size=clients))
 
     def _expected_size(self) -> float:
-        """Expected number of examples of a client: the mean over its quantiles."""
+        """Expected number of examples of a client: the mean over quantiles of the size."""
         return float(self._size(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES)).mean())
 
     def _size(self, draws: np.ndarray) -> np.ndarray:

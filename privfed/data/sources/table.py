@@ -1,4 +1,4 @@
-"""A table of the user's own in a file: CSV, Parquet or npz."""
+"""Sources of tables: in a CSV, Parquet or npz file, or passed in Python."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class GivenTable(DeclaredTable):
 
     @classmethod
     def of(cls, rows: Readable, test: Readable | None = None) -> type[Self]:
-        """The source class with the table `rows`, and a public test table, if any."""
+        """Returns a source class of the table `rows`, and of a public table `test`, if any."""
         return part_with_objects(cls, cls, rows=rows, test=test)
 
     def sources(self, seed: int) -> tuple[str, ...]:
-        """Returns tables with this client column, and any table, as the origin is unknown."""
+        """Returns two origins: this client column in any table, and any table at all."""
         return (f"table: {self.client}", "table*")
 
     def load(self, clients: int, streams: Streams) -> Examples:
@@ -92,7 +92,7 @@ class GivenArrays(GivenTable):
 
     @property
     def shapes(self) -> ArrayShapes:
-        """The shapes of arrays."""
+        """The declared shapes of the arrays."""
         return ArrayShapes.of(self.shape, self.inputs, self.label_shape, not self.next_token)
 
     def _refuse_wrong_inputs(self) -> None:
@@ -109,7 +109,7 @@ class GivenArrays(GivenTable):
         self._refuse_labels_of_positions()
 
     def _refuse_labels_of_positions(self) -> None:
-        """Raises `ValueError` for contradictory labels of positions."""
+        """Raises `ValueError` if the keys of labels per position contradict each other."""
         if self.next_token:
             of = self.inputs.get(self.next_token)
             if of is None or not of.tokens or len(of.shape) != 1:
@@ -207,7 +207,7 @@ class GivenArrays(GivenTable):
 class Table(DeclaredTable):
     """A table in a CSV, Parquet or npz file. x `[N, features]` in [-1, 1].
 
-    An npz may hold images `[N, *shape]`.
+    An npz file may contain images `[N, *shape]`.
 
     `features` maps columns of numbers (or patterns such as "pixel*") to their bounds [low, high],
     `dates` columns of dates to their first and last day, and `categories` columns of words to their
@@ -240,7 +240,7 @@ class Table(DeclaredTable):
 
     @property
     def squared_norm(self) -> float | None:
-        """As for any table; None for an npz file, which may hold arrays."""
+        """The bound of `DeclaredTable`; None for an npz file, which may contain arrays."""
         return None if Path(self.path).suffix.lower() == ".npz" else super().squared_norm
 
     def sources(self, seed: int) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ class Table(DeclaredTable):
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect of its files."""
+        """The dialect of the table's files."""
         return Dialect(self.delimiter, self.encoding, self.decimal, tuple(self.missing_words))
 
     def _file(self, path: str) -> TableFile:

@@ -1,7 +1,7 @@
 """Plays by speaker: each speaker is a client, with next-character prediction on their lines.
 
-McMahan et al. 2017, section 3, and Caldas et al. 2018 (LEAF) define Shakespeare's clients in this
-way.
+McMahan et al. 2017, section 3, and Caldas et al. 2018 (LEAF) define the clients of Shakespeare's
+plays so.
 
 Texts become windows of fixed length for next-character prediction. The vocabulary is a public
 constant: a character that is not in it becomes the token "unknown", so clients' texts do not affect
@@ -51,19 +51,18 @@ class Characters:
         return len(self._tokens) + 2
 
     def encode(self, text: str) -> np.ndarray:
-        """The tokens of the `pieces` of `text`, int64 `[pieces]`."""
+        """The token of each piece of `text`, int64 `[pieces]`."""
         tokens = [self._tokens.get(piece, UNKNOWN) for piece in self.pieces(text)]
         return np.array(tokens, dtype=np.int64)
 
     def pieces(self, text: str) -> Iterable[str]:
-        """The parts of `text` that become one token each: its characters."""
+        """Splits `text` into pieces of one token each: its characters."""
         return text
 
     def windows(self, text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Windows x and y `[n, length]` of tokens; the last window is padded.
 
-        y holds the token that follows each token of x. A text of fewer than two tokens has no
-        window.
+        y has the token that follows each token of x. A text of fewer than two tokens has no window.
         """
         tokens = self.encode(text)
         count = -(-(len(tokens) - 1) // length) if len(tokens) > 1 else 0

@@ -74,7 +74,7 @@ def _joined(
     xs: Sequence[Any],
     ys: Sequence[Sequence[object]] | None,
 ) -> RawExamples:
-    """The examples of all clients, one after another. Raises `Refused` if there are none."""
+    """Concatenates the examples of all clients. Raises `Refused` if there are none."""
     sizes = [len(x) for x in xs]
     owners = np.repeat(np.arange(len(names)), sizes)
     if not len(owners):
@@ -95,7 +95,7 @@ def _joined(
 
 @contextlib.contextmanager
 def _groups(path: Path) -> Iterator[Any]:
-    """The groups of clients in an HDF5 file. Raises `Refused` for any error in the file."""
+    """Yields the group of clients in an HDF5 file. Raises `Refused` for any error in the file."""
     try:
         import h5py
     except ImportError:
@@ -167,7 +167,7 @@ def _dataset(group: Any, name: str, called: str) -> Any:
 def _features(
     group: Any, name: str, stored: Sequence[tuple[int, ...]], called: str
 ) -> tuple[Any, tuple[int, ...] | None]:
-    """A client's texts or array, and the shape of one example; `Refused` if not in `stored`."""
+    """A client's texts, or array and shape of an example. Raises `Refused` if not in `stored`."""
     dataset = _dataset(group, name, called)
     if not stored:
         return _texts(dataset, name, called), None
@@ -207,7 +207,7 @@ def _texts(dataset: Any, name: str, called: str) -> list[str]:
 def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
     """A client's labels `[count]`; the file may store them as `[count, 1]`.
 
-    Raises `Refused` unless there is one for each of `count` examples.
+    Raises `Refused` unless there is one label for each of `count` examples.
     """
     dataset = _dataset(group, name, called)
     if dataset.shape not in ((count,), (count, 1)):

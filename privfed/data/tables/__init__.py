@@ -1,1 +1,1 @@
-"""Columns of a table as numbers: cells, dates, categories, and missing values."""
+"""Converts the columns of a table to numbers: cells, dates, categories, and missing values."""

@@ -1,4 +1,4 @@
-"""Clients' arrays that were passed in Python, as one table: inputs by name, labels, owners.
+"""Joins clients' arrays that were passed in Python to one table: inputs by name, labels, owners.
 
 Each client has a name, and a pair (x, y) of arrays or a `torch.utils.data.Dataset` of such pairs.
 Messages refer to a client by its index, from 1, never by its name.
@@ -82,10 +82,10 @@ class ArrayShapes:
 
 
 def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> ArrayTable:
-    """The table of the arrays of all clients.
+    """Joins the arrays of all clients to one table.
 
     Args:
-      clients: a pair (x, y), or a dataset of pairs, by the client's name.
+      clients: by the client's name, a pair (x, y) or a dataset of pairs.
       shapes: the declared shapes.
       called: name of the data in messages.
 
@@ -113,7 +113,7 @@ def of_clients(clients: Mapping[Any, Any], shapes: ArrayShapes, called: str) -> 
 
 
 def of_pair(passed: Any, shapes: ArrayShapes, called: str) -> ArrayTable:
-    """The table of a pair (x, y) without owners. Raises `Refused` if it is not as declared."""
+    """The table of a pair (x, y), without owners. Raises `Refused` if it is not as declared."""
     x, y = _examples(passed, shapes, called)
     return ArrayTable(x, y if shapes.labelled else None, None, called)
 
@@ -187,7 +187,7 @@ def _is_pair(passed: Any) -> bool:
 
 
 def is_dataset(passed: Any) -> bool:
-    """Whether `passed` may be a dataset of pairs (x, y): with items and a length, but no shape."""
+    """Whether `passed` may be a dataset of pairs (x, y): it has items and a length, no shape."""
     indexed = hasattr(passed, "__getitem__") and hasattr(passed, "__len__")
     return indexed and not hasattr(passed, "shape") and not isinstance(passed, list | Mapping)
 
@@ -278,7 +278,7 @@ class PositionLabels(LabelDeclaration):
         return EncodedLabels(torch.from_numpy(y.astype(np.int64)), self.classes, Meaning())
 
     def _following(self, table: Columns, rules: CellRules) -> np.ndarray:
-        """The token after each position; `NO_LABEL` at the end and before padding."""
+        """The token that follows each position; `NO_LABEL` at the end and before padding."""
         tokens = self.inputs[self.next_token]
         ids, _ = tokens.encoded(table.numbers[self.next_token], repr(self.next_token), False)
         y = np.full(ids.shape, NO_LABEL, dtype=np.int64)

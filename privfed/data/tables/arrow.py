@@ -1,4 +1,4 @@
-"""Tables of other libraries as Arrow tables: pandas, Polars, Hugging Face `datasets`, Arrow."""
+"""Converts tables of pandas, Polars, Hugging Face `datasets` and Arrow to Arrow tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TABLES = "a pandas, Polars, Arrow or Hugging Face table"
 
 
 def is_dict_of_tables(candidate: Any) -> bool:
-    """Whether `candidate` maps names to tables, as a data set with several splits does."""
+    """Whether `candidate` is a dict of tables, as a data set with several splits is."""
     return isinstance(candidate, Mapping) and any(map(is_table, candidate.values()))
 
 
@@ -36,7 +36,7 @@ def is_table(candidate: Any) -> bool:
 
 
 def table_names(table: Any, called: str) -> list[str]:
-    """The names of the table's columns, as text. Raises `Refused` if `table` is not one table."""
+    """The names of the table's columns, as text. Raises `Refused` if `table` is several tables."""
     if is_dict_of_tables(table):
         raise Refused(
             f"{called} is a {type(table).__name__} of several tables; pass a single table"
@@ -90,7 +90,7 @@ def is_pandas(candidate: Any) -> bool:
 
 
 def _refuse_transform(dataset: Any, called: str) -> None:
-    """Raises `Refused` if the data set transforms rows when they are read: Arrow skips that."""
+    """Raises `Refused` if the data set transforms rows on access, which Arrow would skip."""
     if (getattr(dataset, "format", None) or {}).get("type") == "custom":
         raise Refused(
             f"data: {called} has a transform that is applied only when rows are read; apply it by "

@@ -18,7 +18,7 @@ from privfed.data.tables.delimited import MISSING
 
 @dataclass(frozen=True)
 class Words:
-    """A column of text: row i holds `values[codes[i]]`, or nothing if the code is -1."""
+    """A column of text: cell i is `values[codes[i]]`, or empty if the code is -1."""
 
     codes: Indices
     values: list[str]
@@ -28,12 +28,12 @@ class Words:
         return int(np.flatnonzero(wrong)[0]) + 1
 
     def shown(self, row: int) -> str:
-        """The contents of `row`, counted from 1, for messages."""
+        """The cell in `row`, counted from 1, as messages quote it."""
         code = self.codes[row - 1]
         return "empty" if code < 0 else repr(self.values[code])
 
     def without(self, empty: Collection[str]) -> Words:
-        """The same column, with the words `empty` removed."""
+        """The same column, in which cells with one of the words `empty` are empty."""
         empty_codes = [code for code, value in enumerate(self.values) if value in empty]
         return replace(self, codes=np.where(np.isin(self.codes, empty_codes), -1, self.codes))
 
@@ -59,7 +59,7 @@ class CellRules:
         shown: str,
         may_be_empty: bool = False,
     ) -> int:
-        """Number of values of `array` `[N, *]` outside `bounds`.
+        """Counts the values of `array` `[N, *]` outside `bounds`.
 
         The array is read in pieces, so a memory-mapped array is never read as a whole.
 
@@ -215,7 +215,8 @@ class CellRules:
     def _refuse_nameless(self, words: Words, column: str, empty: str, holder: str) -> None:
         """Raises `Refused` for an empty cell of `column`, or a name that is empty or has blanks.
 
-        Messages advise `empty` for an empty cell, and call the named party `holder`.
+        `empty` is the advice in the message for an empty cell, and `holder` the word for a client
+        or site.
         """
         nothing = words.codes < 0
         if nothing.any():
@@ -237,14 +238,14 @@ def _problem(words: Words, row: int) -> str:
 
 
 def recoded(words: Words, place: dict[str, int]) -> Indices:
-    """The index `[N]` that `place` has for each row's word; -1 for other words and empty cells."""
+    """The number `place[word]` of each row's word, `[N]`; -1 for other words and empty cells."""
     table = np.array([*(place.get(value, -1) for value in words.values), -1], dtype=np.int64)
     codes: Indices = table[words.codes]
     return codes
 
 
 def as_text(value: object) -> str:
-    """`value` as files contain it: true and false in lower case."""
+    """`value` as text, as files contain it: "true" and "false" in lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

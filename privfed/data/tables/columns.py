@@ -1,7 +1,8 @@
 """The columns of a CSV or Parquet file or of an npz archive, by name. Nothing is unpickled.
 
 A file's words are private. So are the names of its columns, since in a file without a header they
-are the first row. Messages therefore name a column as the run file does, by a mapping `Called`.
+are the first row. Messages therefore name a column as the run file does: a mapping `Called` has
+this name for each column.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def read_array(path: Path, name: str, called: str) -> np.ndarray:
 def _member(
     path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, called: str
 ) -> np.ndarray:
-    """The array of one member, whose header is checked before anything is read or mapped."""
+    """The array of one member; its header is checked before anything is read or mapped."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         read_header = {
@@ -195,7 +196,7 @@ def column_names(path: Path, dialect: Dialect, skips: bool = False) -> list[str]
 
 
 def refuse_repeated_names(names: Sequence[str], table: str) -> None:
-    """Raises `Refused` if two columns of the table called `table` share a name."""
+    """Raises `Refused` if two columns of the table called `table` have the same name."""
     places: dict[str, int] = {}
     for second, name in enumerate(names, start=1):
         first = places.setdefault(name, second)
@@ -276,7 +277,7 @@ def sample_columns(
 def sample_of_arrow(
     table: pyarrow.Table, called: str, dialect: Dialect
 ) -> dict[str, np.ndarray | Words | str]:
-    """Returns the same as `sample_columns`, for an Arrow table that messages call `called`."""
+    """Returns what `sample_columns` does, for an Arrow table that messages call `called`."""
     names = table.column_names
     return {name: _sample_column(table.column(name), called, dialect) for name in names}
 
@@ -308,7 +309,7 @@ def _sample_array(path: Path, name: str) -> np.ndarray | Words | str:
 
 @contextlib.contextmanager
 def _readable(path: Path, dialect: Dialect) -> Iterator[None]:
-    """Raises `Refused` in place of any error of the file, except lack of memory."""
+    """Returns a context that converts errors of the file to `Refused`, except lack of memory."""
     if not path.is_file():
         problem = "is a FIFO or a device" if path.exists() else "does not exist"
         problem = "is a folder" if path.is_dir() else problem

@@ -1,4 +1,4 @@
-"""Columns of a file as numbers or as words, whatever their type.
+"""Converts columns of a file to numbers or to words, whatever their type.
 
 The arguments `called` and `table` name the column and its table in messages.
 """
@@ -60,12 +60,12 @@ def as_numbers(
 
 
 def type_name(kind: pyarrow.DataType) -> str:
-    """Returns the name of a type without its parameters, which may contain private names."""
+    """Returns the name of an Arrow type without its parameters, which may contain private names."""
     return re.split(r"[<\[(]", str(kind))[0]
 
 
 def parsed_number(cell: str | None, dialect: Dialect, where: str) -> float:
-    """Parses the number in `cell`; an empty cell, or a word for a missing value, becomes NaN.
+    """Returns the number in `cell`; NaN for an empty cell, or a word for a missing value.
 
     Raises `Refused` for any other text, including numbers that only Python would accept (1_000).
     """

@@ -1,4 +1,4 @@
-"""Dates as numbers: days since 1970-01-01, a public constant."""
+"""Converts dates to numbers: days since 1970-01-01, a public constant."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Dates(Part):
 
 
 def day_number(date: str) -> float:
-    """Days from 1970-01-01 to an ISO date. Raises `ValueError` for another text."""
+    """Days from 1970-01-01 to an ISO date. Raises `ValueError` if `date` is not one."""
     try:
         return _days(date, ISO)
     except ValueError:
@@ -83,13 +83,13 @@ def iso_date(days: float) -> str:
 
 
 def day_numbers(words: Words, format: str, missing: Collection[str], where: str) -> np.ndarray:
-    """The days `[N]` since 1970-01-01, NaN for empty cells.
+    """Converts a column of dates to days since 1970-01-01 `[N]`; NaN for empty cells.
 
     Args:
       words: the column.
       format: "iso", or a format of `datetime.strptime`.
       missing: words that count as empty cells.
-      where: place of the column in messages, with a placeholder {row}.
+      where: name of a cell in messages, with a placeholder {row}.
 
     Raises:
       Refused: if a cell is not a date in this format.
@@ -115,7 +115,7 @@ def parsed_days(values: Collection[str], format: str) -> list[float] | None:
 
 
 def _cell(value: str, format: str, missing: Collection[str]) -> float | None:
-    """The day of one word; NaN if it counts as empty, None if it is not a date in this format."""
+    """The day of one cell; NaN if it counts as empty, None if it is not a date in this format."""
     if value in missing:
         return np.nan
     days = parsed_days([value], format)

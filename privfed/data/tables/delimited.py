@@ -32,7 +32,7 @@ _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass(frozen=True)
 class Dialect:
-    """The syntax of a CSV file, and the words that count as empty cells in any table."""
+    """The syntax of a CSV file, and the words that count as empty cells in any format."""
 
     delimiter: str = ","
     encoding: str = "utf-8"
@@ -41,11 +41,11 @@ class Dialect:
 
     @cached_property
     def missing(self) -> frozenset[str]:
-        """Words that count as empty cells in a column of numbers or dates."""
+        """All words that count as empty cells in a column of numbers or dates."""
         return frozenset({*MISSING, *self.missing_words})
 
     def with_point(self, number: str) -> str:
-        """Replaces the decimal mark by a point, and other points by "?", which no number has."""
+        """Replaces the decimal mark by ".", and other "." by "?", so that they are no number."""
         return number if self.decimal == "." else number.replace(".", "?").replace(",", ".")
 
 
@@ -102,7 +102,7 @@ def _width(text: str, delimiter: str, cut: bool) -> int:
 
 
 def encoding_of(sample: Path) -> str:
-    """The first of a few common encodings that decodes a public sample."""
+    """Returns the first of a few common encodings that decodes a public sample without an error."""
     sample_bytes = unpacked(sample)
     for name in _ENCODINGS:
         if name == "utf-16" and not sample_bytes.startswith(_UTF16_MARKS):
@@ -116,7 +116,7 @@ def encoding_of(sample: Path) -> str:
 
 
 def csv_header(path: Path, dialect: Dialect, skips: bool = False) -> list[str]:
-    """The names in the first row, which are private; `skips` as for `read_csv`."""
+    """The names in the first row, which are private; `skips` is that of `read_csv`."""
     from pyarrow import csv
 
     one_thread = _reading(dialect, threads=False)  # then errors state the row
@@ -184,7 +184,7 @@ _PROBLEM = re.compile(
 
 
 def csv_problem(path: Path, error: Exception, dialect: Dialect) -> tuple[str, str]:
-    """The position and the description of a known pyarrow error; both are empty for others.
+    """The position and the description of a known pyarrow error; both are "" for other errors.
 
     The error's own text is left out, since it quotes the row.
     """

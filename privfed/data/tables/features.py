@@ -56,7 +56,7 @@ class CategoryFeature:
 
 
 class DeclaredNames:
-    """Looks up columns among `names` by their declarations; patterns never match `taken` names."""
+    """Looks up columns among `names` by name or pattern; patterns never match names in `taken`."""
 
     def __init__(self, names: Sequence[str], taken: Collection[str]) -> None:
         self._places = {name: place for place, name in enumerate(names, start=1)}
@@ -72,7 +72,7 @@ class DeclaredNames:
         return [n for n in fitting if n not in self._taken and fnmatchcase(n, pattern)]
 
     def public_name(self, name: str, pattern: str) -> str:
-        """The name of a column in messages: the declared name, with its index for a pattern."""
+        """The name of a column in messages: its declared name, or its number and the pattern."""
         if pattern in (name, escape(name)):
             return repr(name)
         return f"number {self._places[name]} (of {pattern!r})"
@@ -126,7 +126,7 @@ def _mapped(feature: NumberFeature, array: np.ndarray, rules: CellRules) -> tupl
 
 
 def outside_bounds(numbers: Mapping[str, NumberFeature], table: Columns) -> tuple[Outside, ...]:
-    """The fraction and range of numbers of `table` beyond their bounds, for each declaration."""
+    """The fraction and range of the numbers in `table`, for each declaration of bounds."""
     declared: dict[tuple[str, float, float], list[np.ndarray]] = {}
     for name, feature in numbers.items():
         key = (feature.column, feature.low, feature.high)
@@ -192,7 +192,7 @@ def declared_preprocessing(
 def prepared_rows(
     numbers: np.ndarray, codes: np.ndarray, how: Preprocessing, rules: CellRules
 ) -> torch.Tensor:
-    """The features `[N, features]` of raw rows.
+    """Computes the features `[N, features]` of raw numbers and category codes.
 
     Args:
       numbers: raw numbers, shape [N, *], in the order of `how`.
@@ -221,7 +221,7 @@ def prepared_rows(
 
 
 def present_labels(labels: Sequence[str], names: Sequence[str], called: str) -> list[str]:
-    """The columns `labels`, or [] if none is among `names`.
+    """Returns `labels`, or [] if none of these columns is among `names`.
 
     Raises `Refused` if only some are among `names`.
     """
@@ -260,7 +260,7 @@ def _empty(table: Columns, label: str) -> np.ndarray:
 def with_placeholder_labels(
     table: Columns, words: dict[str, str], numbers: dict[str, float]
 ) -> Columns:
-    """Adds label columns to `table`, constant over rows, from `words` or `numbers`."""
+    """Returns `table` with constant label columns, given by name in `words` or `numbers`."""
     codes = np.zeros(table.rows, dtype=np.int64)
     return replace(
         table,
@@ -287,7 +287,7 @@ class EncodedLabels:
 
 @dataclass(frozen=True)
 class LabelDeclaration:
-    """The declaration of the label in a configuration.
+    """The label as the configuration declares it: its columns, and its classes or bounds.
 
     A `single` column has exactly one of `values` (the classes by name), `classes` (integers from 0)
     and `bounds` (of a number to predict). Several columns contain 0 or 1 each.
@@ -300,7 +300,7 @@ class LabelDeclaration:
     bounds: list[float]
 
     def refuse_contradictions(self) -> None:
-        """Raises `ValueError` if the keys contradict each other, or leave nothing to learn."""
+        """Raises `ValueError` if the keys contradict each other, or declare a single class."""
         kinds = (bool(self.values), bool(self.classes), bool(self.bounds))
         if self.single and sum(kinds) != 1:
             raise ValueError(

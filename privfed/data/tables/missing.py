@@ -1,4 +1,4 @@
-"""Replacement of empty cells: a public constant, for all columns or column by column."""
+"""Replacement of empty cells by public constants: one for all columns, or one for each column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privfed.data.tables.readable import Readable
 def refuse_absent(
     declared: Iterable[tuple[str, str]], names: Sequence[str], table: Readable
 ) -> None:
-    """Raises `Refused` for the first (key, column) in `declared` with a column not in `names`."""
+    """Raises `Refused` if `names` lacks the column of a (key, column) in `declared`."""
     present = {*names}
     for key, name in declared:
         if name not in present:
@@ -23,7 +23,7 @@ def refuse_absent(
 
 
 def absent_column(key: str, name: str, names: Sequence[str], table: Readable) -> Refused:
-    """The refusal of the column `name`, which data.`key` declares, but which `names` lacks."""
+    """Returns the error that data.`key` declares the column `name`, which `names` lacks."""
     close = nearest(name, names)
     suggestion = f"did you mean {close!r}? " if close else ""
     shown = ", ".join(names[:20]) + (", …" if names[20:] else "")
@@ -44,7 +44,7 @@ def refuse_misplaced(
     dates: Collection[str],
     categories: Collection[str],
 ) -> None:
-    """Raises `ValueError` if a key is not a declared column, or its value does not suit it."""
+    """Raises `ValueError` if a key of `missing` is no declared column, or its value is unfit."""
     for key, value in missing.items() if isinstance(missing, dict) else ():
         if key in categories and key not in features:
             if value != NO_CATEGORY:
@@ -69,7 +69,7 @@ def refuse_misplaced(
 
 
 def empty_number(missing: Missing, *names: str) -> float | None:
-    """Replacement of an empty cell in a feature of these `names`; None: the cell is refused."""
+    """Replacement of an empty cell in a feature with one of `names`; None if it is refused."""
     if isinstance(missing, Mapping):
         value = next((missing[name] for name in names if name in missing), None)
         return None if isinstance(value, str) else value
@@ -77,11 +77,11 @@ def empty_number(missing: Missing, *names: str) -> float | None:
 
 
 def empty_day(missing: Missing, name: str) -> float | None:
-    """Replacement, in days, of an empty cell of the column `name`; None: the cell is refused."""
+    """Replacement, in days, of an empty cell of the column `name`; None if the cell is refused."""
     value = missing.get(name) if isinstance(missing, Mapping) else None
     return day_number(value) if isinstance(value, str) else None
 
 
 def empty_is_no_category(missing: Missing, name: str) -> bool:
-    """Whether an empty cell of the category `name` is no category; else the cell is refused."""
+    """Whether an empty cell of the category `name` is no category; otherwise it is refused."""
     return name in missing if isinstance(missing, Mapping) else missing != "refuse"

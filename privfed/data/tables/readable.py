@@ -46,10 +46,10 @@ class Readable(Protocol):
 
     @property
     def naming(self) -> str:
-        """The place of the table's column names, worded for messages."""
+        """Where the table states its column names, worded for messages."""
 
     def hint(self, names: Sequence[str]) -> str:
-        """A hint for a message about a column that is not among `names`; may be empty."""
+        """A hint to add to a message about a column that is not among `names`; may be ""."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class TableFile:
 class TableRows(TableFile):
     """The rows of a CSV or Parquet file that the mask `among` `[N]` selects; all if it is None.
 
-    Columns are read once and stored in `read_before`.
+    Each column is read once, and then taken from `read_before`.
     """
 
     among: np.ndarray | None = None

@@ -125,7 +125,7 @@ def draw(figure: Figure, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, 
 
 
 def _panel_width(figure: Figure, rows: Sequence[Row]) -> float:
-    """Returns the width of a panel in inches: in a heat map, each column has room for a number."""
+    """Returns the width of a panel in inches: a heat map's column is wide enough for a number."""
     columns = len(values(rows, figure.x)) if figure.kind == "heat" else 0
     return max(3.4, 0.45 * columns + 1.0)
 
@@ -150,7 +150,7 @@ def _draw_panels(
     places: Sequence[Axes],
     canvas: Canvas,
 ) -> None:
-    """Draws each panel in its place, removes unused places, and adds labels."""
+    """Draws each panel on its axes, removes unused axes, and adds labels."""
     for axes in places[len(panels) :]:
         axes.remove()
     for axes, panel in zip(places, panels, strict=False):
@@ -189,7 +189,7 @@ def _add_title(figure: Figure, canvas: Canvas, rows: Sequence[Row]) -> None:
 
 
 def _runs_behind(figure: Figure, rows: Sequence[Row]) -> str:
-    """Describes the numbers of seeds and rounds behind a heat map; "" for other figures."""
+    """Describes the numbers of seeds and rounds averaged in a heat map; "" for other figures."""
     if figure.kind != "heat":
         return ""
     keys = [key for key in (figure.x, figure.by, figure.panels, figure.worst) if key]

@@ -1,8 +1,8 @@
 """The declarations of a grid's figures, and their checks before the grid runs.
 
 The style is readable in print and for colour-blind readers: each line has its own marker and dash,
-and colours are the palette of Okabe & Ito (2008). Its black is replaced by a grey, on which the
-hatching and whiskers of bars are visible.
+and colours are the palette of Okabe & Ito (2008). Black in the palette is replaced by a grey, on
+which the hatching and whiskers of bars are visible.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def text(value: Any) -> str:
 
 
 def holds(row: Mapping[str, Any], where: dict[str, Any]) -> bool:
-    """Whether `row` has the values that `where` fixes; a list there means any of its values."""
+    """Whether `row` has the values that `where` fixes; a list there permits any value in it."""
     return all(row[key] in listed(fixed) for key, fixed in where.items())
 
 
@@ -165,5 +165,5 @@ def refuse_averaging(figure: Figure, varied: Mapping[str, Sequence[Any]]) -> Non
 
 
 def listed(fixed: Any) -> list[Any]:
-    """Returns the accepted values of a key in `where`, in the form that tables have."""
+    """Returns the accepted values of a key in `where`, as they are written in tables."""
     return [cell_of(value) for value in (fixed if isinstance(fixed, list) else [fixed])]

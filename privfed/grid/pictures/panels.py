@@ -1,8 +1,8 @@
-"""One panel of a figure: curves with bands, bars with whiskers, or a heat map.
+"""Draws one panel of a figure: curves with bands, bars with whiskers, or a heat map.
 
 Heat maps have the colour map cividis (Nunez, Anderton & Renslow 2018) and a number in every field.
-`rows` are those of one panel and `all_rows` those of all panels, which share positions on the axes,
-colours and scales.
+`rows` are those of one panel, and `all_rows` those of all panels, which have the same positions on
+the axes, colours and scales.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def draw_curves_panel(
 
 
 def _look(figure: Figure, number: int) -> dict[str, Any]:
-    """Returns the style of a series."""
+    """Returns the style (colour, marker, dash) of the series `number`."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],
@@ -182,7 +182,8 @@ def _write_numbers(field: np.ndarray, numbers: np.ndarray, middle: float, axes: 
 def _places(figure: Figure, rows: Sequence[Row]) -> tuple[dict[Any, float], list[str]]:
     """Returns the position of each value of x, and the names to print there.
 
-    A run's progress is at its value; values of a key are at 0, 1, ... with names.
+    If x measures a run's progress, its value is the position. The values of a key have the
+    positions 0, 1, … and are printed as names.
     """
     distinct = values(rows, figure.x)
     if figure.x in PROGRESS:
@@ -278,5 +279,5 @@ def _short(value: float) -> str:
 
 
 def _bracketed(value: float) -> str:
-    """Formats the second number of a field, for the line below the first number."""
+    """Formats the second number of a field, in brackets, for the line below the first number."""
     return f"\n({_short(value)})"

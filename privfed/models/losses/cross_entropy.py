@@ -22,8 +22,8 @@ from privfed.models.loss import (
 class BinaryCrossEntropy(Loss):
     """Binary cross-entropy of one output, the log-odds of class 1; scored by the ROC AUC.
 
-    Accuracy predicts class 1 if its probability exceeds one half. Any constant prediction has an
-    area under the ROC curve (AUC) of 0.5.
+    For the accuracy, class 1 is predicted if its probability exceeds one half. Any constant
+    prediction has an area under the ROC curve (AUC) of 0.5.
     """
 
     @property
@@ -62,7 +62,7 @@ class BinaryCrossEntropy(Loss):
         return {"auc": auc, "accuracy": self.client_measure(scores)[1]}
 
     def client_measure(self, scores: Tensor) -> tuple[str, float]:
-        """The accuracy, since the area is undefined for clients with one class only."""
+        """The accuracy, since the ROC AUC is undefined for clients with one class only."""
         score, y = scores.nan_to_num().unbind(1)
         return "accuracy", float(((score > 0) == (y > 0.5)).double().mean())
 
@@ -97,10 +97,11 @@ class MultiLabel(Loss):
         return log_odds(y.double().mean(0))
 
     def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
-        """Each label's share in the recall of a constant prediction, up to a common factor.
+        """Outputs proportional to the recall that each label adds to a constant prediction.
 
-        An example with n labels counts 1 / n for each of them, averaged over all examples. The k
-        labels with the largest shares are the best constant prediction.
+        A label's output is the mean of 1 / n over the examples that have it, among n labels each,
+        and of 0 over all others. The k labels with the largest outputs are the best constant
+        prediction.
         """
         labels = y.sum(-1, keepdim=True)
         return (y / labels.clamp(min=1)).double().mean(0)
@@ -158,14 +159,14 @@ class CrossEntropy(Loss):
         return examples.classes
 
     def minimiser(self, y: Tensor, width: int) -> Tensor:
-        """The logarithm of each class's frequency, in which each example has weight one."""
+        """The logarithm of each class's frequency; every example has the same weight."""
         labelled = (y != NO_LABEL).view(len(y), -1)
         weights = labelled / labelled.sum(1, keepdim=True).clamp(min=1)
         shares = _class_weights(y, weights.view(y.shape), width)
         return (shares / shares.sum().clamp(min=1)).clamp(min=TINY_SHARE).log()
 
     def baseline_outputs(self, y: Tensor, width: int) -> Tensor:
-        """The number of labels of each class: the most frequent class is predicted."""
+        """The number of labels of each class, so that the most frequent class is predicted."""
         return _class_weights(y, torch.ones_like(y), width)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:

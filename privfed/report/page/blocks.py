@@ -1,4 +1,4 @@
-"""The content of a page: chapters, which consist of blocks that `templates/blocks.html` renders.
+"""The content of a page: chapters of blocks, which `templates/blocks.html` renders.
 
 All text is plain. Names of parts, columns and files are untrusted, so texts are escaped when they
 are rendered.
@@ -39,7 +39,7 @@ class BulletList:
 
 @dataclass(frozen=True)
 class ShellLine:
-    """A command to type."""
+    """A command that the reader can type in a shell."""
 
     text: str
     kind: ClassVar = "command"
@@ -47,7 +47,7 @@ class ShellLine:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and values of facts."""
+    """A list of facts: their names and values."""
 
     pairs: Mapping[str, str]
     kind: ClassVar = "facts"
@@ -107,7 +107,7 @@ class Banner:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A part of a page under its own heading; `name` identifies it in links."""
+    """A chapter of a page, with a heading; `name` identifies it in links."""
 
     name: str
     heading: str

@@ -1,4 +1,4 @@
-"""The chapter on the audit: the claimed ε, its proof, its test by canaries, and their power."""
+"""The chapter on the audit: the claimed ε, its proof, and its test by canaries with their power."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _percent(value: float | None) -> str:
 def audit_chapter(facts: PageFacts) -> Chapter:
     """Returns the chapter on the audit, for readers such as data protection officers.
 
-    Results of canaries may be published after the run: canaries have no client's data, and ε holds
-    against an adversary that knows all other clients.
+    Results of canaries may be published after the run: canaries contain no client's data, and ε
+    holds against an adversary that knows all other clients.
     """
     audit, evidence = facts.audit, facts.audit.canaries
     pairs = {
@@ -75,7 +75,7 @@ def _capital(text: str) -> str:
 
 
 def _kept_heads(audit: RunAudit) -> dict[str, str]:
-    """Returns the result of comparing the ledger with the file in run.heads, if there is one."""
+    """Returns a row on the comparison of the ledger with the file in run.heads, if there is one."""
     if not audit.heads:
         return {}
     agrees = "agrees" if audit.heads.agrees else "is not available, so it was not compared"
@@ -150,7 +150,7 @@ def _marks(audit: RunAudit, evidence: Evidence) -> list[_Mark]:
 
 
 def _picture(marks: Sequence[_Mark]) -> Picture:
-    """Draws the marks below each other, with ε along the x axis."""
+    """Draws the bounds and estimates below each other, with ε along the x axis."""
     title = "Analytic ε, and lower bounds from canaries"
     shown = [mark for mark in marks if math.isfinite(mark.epsilon)]
     with without_warnings(), canvas(1, 1, (5.2, 0.7 + 0.32 * len(shown))) as (figure, ((panel,),)):

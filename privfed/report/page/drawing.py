@@ -1,8 +1,8 @@
 """Figures for a page: lines over rounds and over δ, distinguished by dash and marker.
 
-A drawing of matplotlib is embedded in the page: it uses the page's colours and unique element
-ids, and its text stays text. It refers to no other resource. Styles that would affect the rest of
-the page are removed.
+A drawing of matplotlib is embedded in the page, with the page's colours, unique element ids, and
+text as text elements. It refers to no other resource. Styles that would affect the rest of the page
+are removed.
 """
 
 from __future__ import annotations

@@ -72,9 +72,9 @@ def _together(facts: GridFacts) -> Chapter:
 
 
 def _cells(facts: GridFacts) -> list[Block]:
-    """Returns the table of cells, and possibly the table of worst attacks.
+    """Returns the table of cells and, if there is one, the table of worst attacks.
 
-    The second table is returned if attacks vary, and all losses have a metric in common.
+    There is a second table if attacks vary, and all losses have a metric in common.
     """
     blocks: list[Block] = [cell_figures(facts)]
     if direction := facts.worst_first():
@@ -95,7 +95,7 @@ def _pictures(facts: GridFacts, name: str, heading: str, figures: Sequence[Figur
 
 
 def _picture(facts: GridFacts, figure: Figure, name: str) -> Picture:
-    """Draws one figure, on a light background. Raises `Refused` if it cannot be drawn."""
+    """Returns one figure, on a light background. Raises `Refused` if it cannot be drawn."""
     with without_warnings():
         drawn = draw(figure, facts.rows_of(figure), [*facts.grid.axes])[f"{figure.name}.svg"]
     caption = figure.title or figure.name

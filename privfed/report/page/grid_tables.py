@@ -62,7 +62,7 @@ class GridFacts:
         return self.rounds if figure.x in PROGRESS else self.rows
 
     def worst_first(self) -> Figure | None:
-        """Returns a figure with the grid's metric and direction, to find the worst attack.
+        """Returns a figure with the grid's metric and direction, by which attacks are compared.
 
         None if attacks do not vary, or the cells' losses have several metrics.
         """
@@ -81,7 +81,7 @@ def simulated(figure: Figure) -> bool:
 
 
 def grid_facts(files: Files) -> GridFacts:
-    """Reads a grid and its tables.
+    """Reads a grid and its tables, and returns both.
 
     Args:
       files: the files of the tables.
@@ -102,7 +102,7 @@ def grid_facts(files: Files) -> GridFacts:
 
 
 def files_of(grid: Path) -> Files:
-    """Returns the files of a grid's tables, in the folder of the grid file."""
+    """Returns the paths of a grid's tables, in the folder of the grid file."""
     return Files(grid, grid.parent)
 
 
@@ -156,7 +156,7 @@ def cell_figures(facts: GridFacts) -> Figures:
 
 
 def worst_table(facts: GridFacts, direction: Figure) -> Figures:
-    """Returns the worst attack, by the mean over seeds, for each combination of other keys."""
+    """Returns a table of the worst attack by mean over seeds, per combination of other keys."""
     others = [key for key in facts.grid.columns if key != ATTACK]
     name, groups = direction.measure, _grouped(facts.cells, others)
     worst = max if direction.lower_is_better else min
@@ -209,7 +209,7 @@ _TERMS = ("delta", "unit", "relation")
 
 
 def _grouped(cells: Sequence[Row], keys: Sequence[str]) -> list[tuple[list[str], list[Row]]]:
-    """Groups the cells by their values of `keys`."""
+    """Returns the cells in groups of equal values of `keys`, each with these values."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for cell in cells:
         groups.setdefault(tuple(cell.get(key) for key in keys), []).append(cell)

@@ -1,4 +1,4 @@
-"""The parties that secure sums proved to be Byzantine, and the effect on sampling and on ε."""
+"""The chapter on parties that secure sums proved to be Byzantine, and their effect on ε."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _proof(culprit: Culprit) -> str:
 
 
 def _draw(sites: bool) -> Iterator[str]:
-    """Yields the effect of exclusion on sampling."""
+    """Yields sentences on the effect of exclusion on sampling."""
     if sites:
         yield (
             "Sampling: an excluded site takes part in no later round. Whether a site takes part "
@@ -87,7 +87,7 @@ def _draw(sites: bool) -> Iterator[str]:
 
 
 def _noise(plan: Plan | None) -> Iterator[str]:
-    """Yields the effect of exclusion on ε."""
+    """Yields sentences on the effect of exclusion on ε."""
     if plan is None:
         return
     if rests_on_a_secret_draw(plan):
@@ -107,7 +107,7 @@ def _noise(plan: Plan | None) -> Iterator[str]:
 
 
 def _complaints(culprits: Sequence[Culprit]) -> Iterator[str]:
-    """Yields the caveat that complaints are weaker than a proof, if there are complaints."""
+    """Yields a caveat if there are complaints, which are weaker evidence than a proof."""
     if any(each.complaints for each in culprits):
         yield (
             "Complaints identify a Byzantine client only if there are no more Byzantine clients "

@@ -44,7 +44,7 @@ _TRUSTED_IN_PAIRS = (
 
 
 class Promised(Protocol):
-    """What the texts about a run's guarantee depend on: facts of a run, or of a claim."""
+    """The facts, of a run or of a claim, on which the texts about a guarantee depend."""
 
     @property
     def audit(self) -> RunAudit:
@@ -64,7 +64,7 @@ class Promised(Protocol):
 
     @property
     def proof(self) -> str:
-        """The summary of the proof; "" without a proof, or if parts are not available."""
+        """The summary of the proof; "" without a proof, or if the run's parts are not available."""
 
     @property
     def budget(self) -> float | None:
@@ -102,7 +102,7 @@ def headline(facts: Promised) -> str:
 
 
 def quotations(facts: Promised) -> Iterator[str]:
-    """Yields a sentence to quote for each guarantee, or the reason why there is none."""
+    """Yields a sentence to quote for each guarantee, or the reason why there is no guarantee."""
     if why := facts.audit.terms.get("guarantee"):
         yield f"Nothing is guaranteed: {why}. Every ε on this page is nominal."
         return
@@ -156,7 +156,7 @@ def _terms(facts: Promised) -> dict[str, str]:
 
 
 def _sites(audit: RunAudit) -> dict[str, str]:
-    """Describes the declared sites, and how many must survive; empty if there are none."""
+    """Returns rows on the declared sites, and how many must survive; empty if there are none."""
     stated = audit.terms.get("sites")
     if not stated:
         return {}

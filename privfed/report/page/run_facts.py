@@ -112,7 +112,7 @@ class PageFacts:
 
 
 def run_facts(run: Path | RunDirectory) -> PageFacts:
-    """Reads and audits a run.
+    """Reads and audits a run, and returns the facts for its page.
 
     Args:
       run: the run, or its path.
@@ -169,7 +169,7 @@ def _planned(
 
 
 def _summary_of_now(record: RunRecord) -> Mapping[str, Any]:
-    """Returns the summary, without metrics that are not numbers; empty if the run continued."""
+    """Returns the summary without metrics that are no numbers; empty if the run continued since."""
     summary = record.summary
     if summary.get("ledger_head") != record.head:
         return {}

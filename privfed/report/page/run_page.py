@@ -37,7 +37,7 @@ def messages_chapter(facts: PageFacts) -> Chapter:
 
 
 def _noise(exchange: RoundForecast) -> dict[str, str]:
-    """Returns the signal-to-noise ratio of the averaged update."""
+    """Returns rows on the signal-to-noise ratio of the averaged update."""
     if exchange.signal is None or exchange.noise is None:
         return {"noise": "none is added"}
     ratio = exchange.signal / exchange.noise if exchange.noise else math.inf
@@ -102,7 +102,7 @@ def spending_chapter(facts: PageFacts) -> Chapter:
 
 
 def _parts(facts: PageFacts) -> list[Block]:
-    """Returns a table of the ε of training and of evaluation alone, if there are both."""
+    """Returns a table of training's ε and evaluation's ε, each alone; empty unless both exist."""
     charged = facts.record.ledger.run_spending
     if len(charged) < 2:
         return []

@@ -42,7 +42,7 @@ def _attackers(facts: PageFacts) -> Iterator[Block]:
 
 
 def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
-    """Yields tables of suspicious clients; nothing if rows were not observed."""
+    """Yields tables of clients with outlying updates; nothing if updates were not observed."""
     stated = facts.summary.get("misbehaviour")
     if isinstance(stated, dict):
         measures = {name: each for name, each in stated.items() if isinstance(each, dict)}
@@ -52,7 +52,7 @@ def _misbehaviour(facts: PageFacts) -> Iterator[Block]:
 
 
 def _counts_by_measure(by_measure: Mapping[str, Mapping[str, str]]) -> Block:
-    """Returns the numbers of suspicious and of Byzantine clients, by measure."""
+    """Returns a table of the numbers of outlying and of Byzantine clients, by measure."""
     counts = list(dict.fromkeys(name for each in by_measure.values() for name in each))
     return Figures(
         "Suspicious clients, by measure",

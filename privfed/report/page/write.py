@@ -64,12 +64,12 @@ def _policy(script: str) -> str:
 
 
 def _source(name: str) -> str:
-    """Reads a file next to the templates."""
+    """Returns the text of a file in the folder of the templates."""
     return (files(__package__) / "templates" / name).read_text(encoding="utf-8")
 
 
 def _shown(value: Any) -> Any:
-    """Makes control characters visible in every text that is not yet HTML."""
+    """Returns `value` with control characters made visible, if it is text that is not yet HTML."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -133,7 +133,7 @@ def write_grid_page(
 
 
 def own_place(run: Path, simulation: bool, name: str = "page") -> Path:
-    """Returns the default file of a run's page `name`; creates its folder if it is missing."""
+    """Returns the default path of a run's page `name`; creates its folder if it is missing."""
     folder = run / ("private" if simulation else "report")
     if folder.is_symlink():
         raise Refused(

@@ -1,1 +1,1 @@
-"""The tables of the runs in a folder, and of two runs side by side."""
+"""The tables of the runs in a folder, and of two compared runs."""

@@ -43,8 +43,8 @@ class Difference:
 def differences(first: Document, second: Document) -> tuple[Difference, ...]:
     """Returns every key whose values differ, in the order of the files.
 
-    A key that only one file states does not differ if its value there is the default in both: a
-    later version of privfed added the key.
+    A key that only one file states counts as equal if its value is the key's default for both
+    files: a later version of privfed added the key.
 
     Args:
       first: the content of one run file.

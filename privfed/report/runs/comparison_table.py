@@ -35,7 +35,7 @@ Line = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """Both runs side by side in columns, and notes on both."""
+    """The table of two runs, one in each column, and notes on both."""
 
     compared: Comparison
 

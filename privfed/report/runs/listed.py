@@ -1,4 +1,4 @@
-"""The runs of a folder, and the groups over the same population."""
+"""Lists the runs in a folder, and groups of runs over the same population."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _same_population(rows: Sequence[RunRow]) -> tuple[SamePopulation, ...]:
 
 
 def _group(group: Sequence[RunRow]) -> SamePopulation:
-    """Returns the group of these runs over one population."""
+    """Returns the `SamePopulation` of these runs, which are over one population."""
     once = {row.id: row for row in group if not row.guarantee}
     of_meaning: dict[tuple[object, ...], list[str]] = {}
     for row in once.values():

@@ -47,7 +47,7 @@ def nominal_mark(row: RunRow) -> str:
 
 
 def meaning_line(row: RunRow) -> str:
-    """Returns the terms of a run's ε; the ε of runs with different lines are not comparable."""
+    """Returns a line with the terms of a run's ε; only ε with equal lines are comparable."""
     parts = [
         at_delta(row.delta, digits=10),
         f"for one {row.unit}",
@@ -161,7 +161,7 @@ def _table(listing: Listing, stacked: bool) -> Table:
 
 
 def _cut(cells: Pair, headings: Pair, stacked: bool) -> list[str]:
-    """Returns one cell for a pair if `stacked`, or if only one has a heading; otherwise two."""
+    """Returns a pair as one cell if `stacked`, or if only one value has a heading; else as two."""
     first, second = map(on_a_line, cells)
     if stacked:
         return [f"{first}\n{second}".rstrip()]
@@ -226,7 +226,7 @@ def _left_out(row: RunRow) -> str:
 
 
 def _group_lines(group: SamePopulation) -> Iterator[str]:
-    """Yields commands that print a joint ε of runs, and the reason why none covers all runs."""
+    """Yields commands that print the joint ε of groups of runs, and why no ε covers all runs."""
     if group.obstacles:
         yield f"{_named(group.runs)}: no single ε covers all, since {'; '.join(group.obstacles)}"
     for runs in group.together:
@@ -237,6 +237,6 @@ def _group_lines(group: SamePopulation) -> Iterator[str]:
 
 
 def _named(runs: Sequence[str]) -> str:
-    """Lists the first runs, quoted for a shell, and the number of the others."""
+    """Returns the paths of the first runs, quoted for a shell, and the number of the others."""
     rest = len(runs) - _SHOWN
     return shlex.join(runs[:_SHOWN]) + (f" … and {rest} more" if rest > 0 else "")

@@ -1,7 +1,7 @@
-"""A run in one row: its progress, spending, metric and population.
+"""Summarises a run in one row of a list: its progress, spending, metric and population.
 
-Start and duration are derived from the times of its files. A copy has other times, and the duration
-includes the pauses of a resumed run.
+Start and duration are derived from the times of the run's files. A copy has other times, and the
+duration includes the pauses of a resumed run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def number_in(facts: Mapping[str, Any], key: str) -> float | None:
 
 
 def epsilon_in(facts: Mapping[str, Any]) -> float | None:
-    """Returns the ε, possibly infinite, that a line of a run's files states; None if none."""
+    """Returns the ε, possibly infinite, that `facts` from a run's files state; None if none."""
     value = _number(facts.get("epsilon"))
     return None if value is None or math.isnan(value) or value < 0 else value
 
@@ -254,7 +254,7 @@ def row_at(path: Path) -> RunRow:
 
 
 def row_of(record: RunRecord) -> RunRow:
-    """Returns the row of a run that was read. Raises `Broken` for an invalid ledger."""
+    """Returns the row of the run of `record`. Raises `Broken` for an invalid ledger."""
     terms = record.terms
     began, seconds = file_times(record.path)
     measure, value, constant = _measured(record)

@@ -1,1 +1,1 @@
-"""Evaluation by clients: their rows of measures, one more release, and early stopping."""
+"""Evaluation by clients after training, results of evaluations, and detection of divergence."""

@@ -1,4 +1,4 @@
-"""Results of an evaluation by clients: estimates with intervals, from its round's release."""
+"""Measures with intervals from the release of a round in which clients evaluated."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def opportunity_gap(predicted: Indices, labels: Indices, groups: Indices) -> flo
 
 
 def _predicted(network: Network, params: Tensor, examples: Examples) -> Indices:
-    """The predicted classes `[n]`."""
+    """The predicted class of each example, `[n]`."""
     meaning = examples.meaning
     parts = [
         network.loss.predict(outputs, meaning)["prediction"]
@@ -99,10 +99,10 @@ PREFIX = "clients_"
 
 
 def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
-    """Returns each measure by name, from a round's release: the noised average `[m]` of rows.
+    """Returns estimates of each measure by name, from `released`, the noised average `[m]` of rows.
 
-    A measure of a group has the group's name as a suffix: "accuracy[f]". This is post-processing of
-    the release.
+    A measure of a group has the group's name as a suffix: "accuracy[f]". The computation is
+    post-processing of the release.
     """
     algorithm, measures = setup.evaluation, setup.executor.measures
     if algorithm is None or measures is None:
@@ -122,7 +122,7 @@ def charged_measures(setup: Setup, released: Tensor) -> Mapping[str, Estimate]:
 
 
 def expected_widths(setup: Setup) -> dict[str, float]:
-    """Returns the half-width that each measure's interval will have, before any request."""
+    """Returns the half-width of each measure's interval, as expected before the round."""
     algorithm, measures = setup.evaluation, setup.executor.measures
     if algorithm is None or measures is None:
         return {}
@@ -140,7 +140,7 @@ def _noise_std(algorithm: Algorithm) -> float:
 
 
 def in_metrics(estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """The estimates as numbers for a line of metrics, each with both ends of its interval."""
+    """Returns each estimate and both ends of its interval, by name as in metrics.jsonl."""
     numbers: dict[str, float] = {}
     for name, estimate in estimates.items():
         numbers[f"{PREFIX}{name}"] = estimate.value

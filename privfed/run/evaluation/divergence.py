@@ -1,4 +1,4 @@
-"""Detects runs that are worse than the best constant prediction, and since which round."""
+"""Detects that a run's model is worse than the best constant prediction, and since when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATIENCE = 3
 
 @dataclass(frozen=True)
 class Divergence:
-    """The number of last consecutive `evaluations` with a loss above the baseline, not falling.
+    """Counts the last consecutive `evaluations` with a loss above the baseline, not fallen.
 
     A loss has not fallen if it is above the `lowest` of the run so far: a model that still improves
     from a bad start does not count. `since` is the round of the first of these evaluations, `loss`
@@ -34,7 +34,7 @@ class Divergence:
     lowest: float = math.inf
 
     def after(self, round: int, loss: float, constant: float) -> Divergence:
-        """Returns the record including the evaluation after `round`."""
+        """Returns the counts after one more evaluation, that of `round`."""
         lowest = min(self.lowest, loss)
         if math.isfinite(loss) and (loss <= constant or loss <= lowest):
             return Divergence(lowest=lowest)
@@ -46,7 +46,7 @@ class Divergence:
         return self.evaluations >= _PATIENCE or not math.isfinite(self.loss)
 
     def sentence(self, private: bool) -> str:
-        """Describes the problem, and remedies for a run with or without noise."""
+        """Returns a sentence on the problem, with remedies; `private`: whether there is noise."""
         return (
             "the model's loss has been above the baseline (the best constant prediction) "
             f"without falling since round {self.since} ({self.loss:.4g}, baseline "
@@ -54,14 +54,14 @@ class Divergence:
         )
 
     def to_json(self) -> dict[str, Any] | None:
-        """Returns the record as JSON; None unless divergence is established."""
+        """Returns the counts as JSON; None unless divergence is established."""
         if not self.established:
             return None
         return {name: getattr(self, name) for name in ("evaluations", "since", "loss", "constant")}
 
 
 def remedies(private: bool) -> str:
-    """Keys to change if a model does not learn, in a run with or without noise."""
+    """Advice on keys to change if a model does not learn; `private`: whether there is noise."""
     if not private:
         return "change client.lr or server.lr"
     return (
@@ -93,7 +93,7 @@ class Baseline:
         return self._measures
 
     def go_on(self, losses: Mapping[int, float], examples: Examples) -> None:
-        """Restores the record from the evaluations of an interrupted run, by round."""
+        """Restores the counts of an interrupted run from the losses of its evaluations by round."""
         for round, loss in losses.items():
             self.divergence = self.divergence.after(round, loss, self.on(examples)["loss"])
 
@@ -110,7 +110,7 @@ def best_constant(loss: Loss, examples: Examples) -> dict[str, float]:
 
     "loss" is that of the outputs that minimise the loss; the other measures are those of the
     outputs that are best for the first of these measures. The labels of `examples` are used, so
-    they must be public. Raises `Refused` if a measure is refused for them.
+    they must be public. Raises `Refused` if a measure is undefined for them.
 
     Args:
       loss: the loss of the run.

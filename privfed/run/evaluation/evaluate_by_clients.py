@@ -1,10 +1,10 @@
-"""One further charged release of a run: its clients evaluate its model, also after its end.
+"""Adds one charged release to a run, also after its end: its clients evaluate its model.
 
 *Releases*: the noised average of rows of measures (`privfed.metrics.measure_row`), each clipped to
 norm 1, of a cohort sampled for this purpose by the run's sampler. *Unit, adjacency and sampler* are
 the run's. It is one event in the run's own ledger, charged before any client is sampled, as for
-every round. The noise is calibrated so that this event alone spends the requested ε. If the
-composition exceeds the run's budget, the budget is raised to it, which the ledger states.
+every round. The noise is calibrated so that this event alone spends the requested ε. If the ε of
+all charges then exceeds the run's budget, the budget is raised to that ε, which the ledger states.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def evaluate_by_clients(
 
 
 def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, Any]) -> Setup:
-    """Returns the run with one more round, in which clients evaluate.
+    """Returns the setup for one more round of a run, in which clients evaluate.
 
-    Raises `Refused` if no such round is possible after the run began.
+    Raises `Refused` if such a round cannot be added to a run that has begun.
     """
     config = setup.plan.config
     if config.mechanism.private == (epsilon is None):
@@ -159,9 +159,10 @@ def for_one_evaluation(setup: Setup, epsilon: float | None, keys: Mapping[str, A
 def _evaluated(
     evaluating: Setup, setup: Setup, directory: RunDirectory, ledger: Ledger
 ) -> ClientEvaluation:
-    """Charges and executes the round, stores its release, then records the results.
+    """Charges and executes the round, stores its release, and returns the measures.
 
-    The checkpoint is saved first, in the state that holds if a crash or an abort loses the round.
+    The checkpoint is saved before the round, in the state from which the run continues if a crash
+    or an abort loses the round's release.
     """
     begin = last_checkpoint(setup, directory, ledger)
     last = ledger.charges[-1].round if ledger.charges else 0
@@ -203,7 +204,7 @@ def _evaluated(
 
 
 def _hold_back(setup: Setup) -> bool:
-    """Whether clients of this run hold out examples, and evaluate only on them."""
+    """Whether clients of this run evaluate only on examples that they hold out of training."""
     return setup.executor.measures is not None and setup.plan.config.evaluation.holdout > 0
 
 
@@ -214,7 +215,7 @@ def _counted(state: TrainingState) -> TrainingState:
 
 
 def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger) -> None:
-    """Saves the state of the run, and updates the stored outcome with the current spending."""
+    """Saves the checkpoint `end`, and updates the stored outcome with the current spending."""
     end.save(directory, setup.network)
     config = directory.config.read()
     plan = replace(setup.plan, config=config, budgets=ledger.budgets)
@@ -226,7 +227,7 @@ def _end(end: Checkpoint, setup: Setup, directory: RunDirectory, ledger: Ledger)
 
 
 def _raise_budget(setup: Setup, ledger: Ledger, event: Event, directory: RunDirectory) -> None:
-    """Raises the run's budget if this release exceeds it, and writes that to the ledger."""
+    """If the release exceeds the run's budget, raises the budget, and writes that to the ledger."""
     privacy, budget = setup.plan.config.privacy, setup.plan.budget
     together = {**ledger.spending, event: ledger.spending.get(event, 0) + 1}
     total = guarantee(together, privacy.delta, privacy.accountant).epsilon
@@ -263,7 +264,8 @@ def evaluate_by_further_clients(
       The released measures, and the new run's spending.
 
     Raises:
-      Refused: with nothing written, unless the charged sum itself aborts.
+      Refused: if the evaluation is not possible, with nothing written; or if the charged sum
+        aborts.
     """
     if keys.get("personal"):
         raise Refused(

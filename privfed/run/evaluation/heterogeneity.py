@@ -26,7 +26,7 @@ _BATCH_SIZE = 64
 
 
 def measure_clients(trainer: LocalTrainer, params: Tensor) -> dict[str, Any]:
-    """Heterogeneity, dissimilarity, training loss, and the spread of the first measure."""
+    """Heterogeneity, dissimilarity, training loss, and the distribution of the first measure."""
     federation = trainer.federation
     every = np.arange(federation.clients)
     holders = every[federation.sizes(every) > 0]

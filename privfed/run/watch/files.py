@@ -1,4 +1,4 @@
-"""Evaluations as CSV files, as TensorBoard events, and in the trackers MLflow and W&B."""
+"""Writes evaluations to CSV files, TensorBoard, MLflow, and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Events(Observer):
             self._writer.close()
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
-        """Marks events of rounds later than `done`, left by a crash, as void."""
+        """Opens a writer; TensorBoard then hides earlier events of rounds after `done`."""
         self._nominal = is_nominal(plan)
         writers = _module("torch.utils.tensorboard", "tensorboard")
         self._writer = writers.SummaryWriter(str(path / FOLDER), purge_step=done + 1)
@@ -73,7 +73,7 @@ class _Events(Observer):
 
 
 def _module(name: str, extra: str) -> Any:
-    """The module `name`, which `extra` installs. Raises `Refused` if it is not installed."""
+    """Returns the module `name`, which `extra` installs. Raises `Refused` if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -123,7 +123,7 @@ class WeightsAndBiases(Watcher):
 class _Tracked(Observer):
     """A run in a tracker, whose logged values cannot be replaced, so each round is logged once.
 
-    A file in the run directory holds the tracker's id of the run and the last logged round.
+    A file in the run directory states the tracker's id of the run and the last logged round.
     """
 
     name: ClassVar[str]
@@ -245,7 +245,7 @@ class ColumnsFile:
         self._columns: list[str] = []
 
     def go_on(self, done: int) -> None:
-        """Keeps the file's rows of rounds up to `done`, and removes an incomplete row."""
+        """Removes the rows of rounds after `done`, and an incomplete row."""
         if not self.path.exists():
             return
         rows = [row for row in self._rows() if _is_until(row, done)]
@@ -308,7 +308,7 @@ class Csv(Watcher):
 
 
 class _Rows(Observer):
-    """Writes rows into the directory of the observed run."""
+    """Writes evaluations as rows of CSV files in the directory of the observed run."""
 
     def before(self, plan: Plan, forecast: Forecast, path: Path, done: int) -> None:
         self._public, self._simulation = ColumnsFile(path / PUBLIC), ColumnsFile(path / SIMULATION)

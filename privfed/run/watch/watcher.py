@@ -1,4 +1,4 @@
-"""The interface of parts that `run.watch` names, and the conversion of a user's class."""
+"""The interface of parts that `run.watch` names, and the adapter of a user's class."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_nominal(plan: Plan) -> bool:
 
 
 class Watcher(Part):
-    """A part that provides an observer of a run in progress."""
+    """A part, named in `run.watch`, that creates an observer of a run in progress."""
 
     def observer(self) -> Observer:
         """Returns an observer of one run, which starts no work before its `before` is called.
@@ -44,7 +44,7 @@ class OwnWatcher(Watcher):
 
     @classmethod
     def of(cls, function: Callable[[], Any]) -> type[OwnWatcher]:
-        """Returns the part whose observers `function` creates."""
+        """Returns a watcher class whose observers `function` creates."""
         return part_with_objects(cls, function, function=staticmethod(function))
 
     def observer(self) -> Observer:

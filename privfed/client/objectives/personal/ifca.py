@@ -100,7 +100,7 @@ class Ifca(Objective):
         return torch.cat([updates.flatten(1), self.count_scale * slots], dim=1), state
 
     def admitted(self, rows: Tensor) -> Tensor:
-        """Keeps only the slot of the largest count, as one member: honest clients use one slot."""
+        """Returns rows with the slot of the largest count only, as one member, like honest rows."""
         updates, counts = rows[:, : -self.clusters], rows[:, -self.clusters :]
         largest = torch.nn.functional.one_hot(counts.argmax(1), self.clusters).to(rows)
         slots = largest * (counts > 0).to(rows)
