@@ -126,7 +126,7 @@ def losses(release: SeveralSites, grid: float) -> Any:
 
 
 def largest_loss(release: SeveralSites) -> float:
-    """Returns the largest finite privacy loss of one event in `losses`."""
+    """Returns the largest finite loss in the distribution that `losses` returns for one event."""
     return _Pair(release).largest_loss() if release.rate > 0.0 else 0.0
 
 

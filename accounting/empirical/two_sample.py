@@ -147,7 +147,7 @@ def judge(
 
 @dataclass(frozen=True)
 class Sets:
-    """Sets of scores: both sides of each of `thresholds`, and the first j bins in an order.
+    """Sets of scores: both sides of `thresholds`; the first j bins in an order, and the rest.
 
     Bins between `edges` are ordered by how much more often they hold scores of one neighbour: if
     densities cross more than once, they are more powerful than any threshold.

@@ -55,7 +55,8 @@ class Natural(Hidden):
         chosen = self._meant(x, y, described)
         if not chosen.any():
             raise Unarmed(
-                f"none of the attackers' {len(x)} examples shows the feature to be misclassified"
+                f"none of the attackers' {len(x)} examples shows the feature and is of a class "
+                "that is to be misclassified"
             )
         return {**described, "pool": x[chosen]}
 

@@ -158,7 +158,10 @@ def audit_command(
 def _refuse_combination(tested: str, *others: object) -> None:
     """Raises `Refused` if any of `others` is also given; the message begins with `tested`."""
     if any(others):
-        raise Refused(f"{tested} tested without a run directory; leave out the other arguments")
+        raise Refused(
+            f"{tested} tested without a run directory; leave out RUN_DIR, --accountant, --plot, "
+            "--head and, with --function, also --mechanism and --set"
+        )
 
 
 def _audit(

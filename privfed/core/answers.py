@@ -23,7 +23,7 @@ from privfed.core.registry import CONTRACTS
 from privfed.core.text import nearest
 
 _LIBRARY = ("privfed", "defenses", "attacks", "accounting", "pydantic")
-_IF = "_called_if"
+CALLED_IF = "_called_if"
 _SHAPES: dict[tuple[str, str], Callable[..., tuple[Any, ...]]] = {
     ("optimizer", "step"): lambda part, params, **_: params.shape,
     ("objective", "losses"): lambda part, batch: batch.outputs.shape[:1],
@@ -119,36 +119,6 @@ def refuse_uncalled(kind: str, part: type[BaseModel], named: str, scratch: type[
     fields = any(vars(each).get("__annotations__") for each in outside)
     if nearest is contract_of(kind) and not (public or fields or "__call__" in defined):
         raise Refused(f"{named}, which overrides nothing; override one of: {', '.join(hooks)}")
-
-
-def refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
-    """Refuses a declaration that is written as a key, and a hook that another declaration disables.
-
-    A contract lists hooks that can be disabled in `_called_if`, each with its declaration.
-
-    Args:
-      kind: the kind of part, a key of `CONTRACTS`.
-      part: the class to check.
-      named: the beginning of the message, which names the part.
-
-    Raises:
-      Refused: with the declaration to write.
-    """
-    annotated = vars(contract_of(kind)).get("__annotations__", {})
-    constants = {name for name, of in annotated.items() if "ClassVar" in str(of)}
-    for name in sorted(part.model_fields.keys() & (part.__class_vars__ | constants)):
-        of = getattr(part.model_fields[name].annotation, "__name__", "...")
-        raise Refused(
-            f"{named}, whose {name} is a key of the run file, but every {kind} declares {name} "
-            f"for the class; write {name}: ClassVar[{of}] = ..."
-        )
-    listed = [(each, *pair) for each in part.__mro__ for pair in vars(each).get(_IF, {}).items()]
-    for base, hook, switch in listed:
-        if not getattr(part, switch) and getattr(part, hook) is not getattr(base, hook):
-            raise Refused(
-                f"{named}, whose method {hook} is never called, since {switch} is "
-                f"{getattr(part, switch)!r}; set {switch} to another value, or remove {hook}"
-            )
 
 
 def _meant(name: str, known: list[str]) -> str:

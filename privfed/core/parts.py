@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import (
@@ -23,11 +23,11 @@ from typing import (
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from privfed.core.answers import (
+    CALLED_IF,
     check_answers,
     contract_of,
     declared,
     is_part,
-    refuse_misdeclared,
     refuse_uncalled,
 )
 from privfed.core.errors import Refused
@@ -153,9 +153,62 @@ def refuse_silent(kind: str, part: type[BaseModel], named: str) -> None:
             f"{named}, which does not declare {', '.join(missing)}; expected all attributes that "
             f"{base} declares: add these, or extend a built-in part"
         )
-    refuse_misdeclared(kind, part, named)
+    _refuse_misdeclared(kind, part, named)
     refuse_uncalled(kind, part, named, Part)
     check_answers(kind, part)
+
+
+_PLAIN: Mapping[str, type] = {f"ClassVar[{of.__name__}]": of for of in (bool, int, str)}
+"""Types that a declaration is checked for, by their annotation."""
+
+
+def _refuse_misdeclared(kind: str, part: type[BaseModel], named: str) -> None:
+    """Refuses declarations of a wrong type or written as keys, and hooks that one disables.
+
+    A contract lists hooks that can be disabled in `_called_if`, each with its declaration.
+
+    Args:
+      kind: the kind of part, a key of `CONTRACTS`.
+      part: the class to check.
+      named: the beginning of the message, which names the part.
+
+    Raises:
+      Refused: with the declaration to write.
+    """
+    contract = contract_of(kind)
+    constants = {
+        name: str(of)
+        for each in reversed(contract.__mro__)
+        for name, of in vars(each).get("__annotations__", {}).items()
+        if "ClassVar" in str(of)
+    }
+    for name in sorted(part.model_fields.keys() & (part.__class_vars__ | constants.keys())):
+        of = getattr(part.model_fields[name].annotation, "__name__", "...")
+        raise Refused(
+            f"{named}, whose {name} is a key of the run file, but every {kind} declares {name} "
+            f"for the class; write {name}: ClassVar[{of}] = ..."
+        )
+    returns = {
+        name: f"ClassVar[{getter.__annotations__.get('return')}]"
+        for name in dir(contract)
+        if (getter := getattr(getattr(contract, name), "fget", None))
+    }
+    for name, of in {**constants, **returns}.items():
+        plain, value = _PLAIN.get(of), getattr(part, name)
+        if plain and not callable(value) and not isinstance(value, property | plain):
+            raise Refused(
+                f"{named}, whose {name} is {value!r}, but every {kind} declares it as {of}; write "
+                f"{name}: {of} = ..., with a value of that type"
+            )
+    listed = [
+        (each, *pair) for each in part.__mro__ for pair in vars(each).get(CALLED_IF, {}).items()
+    ]
+    for base, hook, switch in listed:
+        if not getattr(part, switch) and getattr(part, hook) is not getattr(base, hook):
+            raise Refused(
+                f"{named}, whose method {hook} is never called, since {switch} is "
+                f"{getattr(part, switch)!r}; set {switch} to another value, or remove {hook}"
+            )
 
 
 def built_in_names(kind: str, holds: Callable[[Any], object]) -> str:

@@ -76,8 +76,8 @@ def sequence_forward(
       parameters: parameters by name.
       x: examples, shape [B, *features].
       mixed: the size of a full batch in mixed precision; 0 in full precision.
-      factors: if given, it receives the factors of each linear layer's weight by name; autograd
-        then computes no gradient for these weights.
+      factors: if given, it receives the `Factor` of each linear layer computed in float32, by the
+        weight's name; autograd then computes no gradient for these weights.
     """
     for prefix, layer in layers:
         weight, bias = (parameters.get(f"{prefix}{key}") for key in ("weight", "bias"))

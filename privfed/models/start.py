@@ -70,7 +70,7 @@ def factors(weight: str) -> Factors:
 
 
 def is_factor(name: str) -> bool:
-    """Whether `name` names a factor or a scale."""
+    """Whether `name` is that of a factor A or B, or of the scale, of an adapted weight."""
     return name.endswith((_A, _B, _SCALE))
 
 

@@ -97,7 +97,10 @@ def require_bounded(total: BoundedSum, norm: float) -> None:
     Noise is calibrated to the bound, which exceeds `norm` where encoded rows may be longer.
     """
     if not isinstance(total, BoundedSum) or not norm <= total.bound < math.inf:
-        raise TypeError("noise needs a BoundedSum of rows with a norm bound, for any guarantee")
+        raise TypeError(
+            f"noise needs a BoundedSum with a finite bound of at least {norm}; without one, there "
+            "is no guarantee"
+        )
 
 
 class Mechanism(Part):

@@ -152,7 +152,7 @@ class Misbehaviour:
 def misbehaviour_in(
     rounds: Iterable[Mapping[str, Any]], clients: int, byzantine: Mask | None
 ) -> Misbehaviour | None:
-    """Returns the evidence from those lines of `rounds` that contain ranks; None if there are none.
+    """Returns the evidence from `rounds`, each a line of clients and ranks; None without clients.
 
     `byzantine` `[clients]` marks Byzantine clients; None if no client is always Byzantine.
     """

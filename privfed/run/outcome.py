@@ -181,7 +181,7 @@ class Outcome:
     def not_learned(self) -> str:
         """A warning that the model is no better than the baseline; "" if better or not scored.
 
-        The comparison is of the main measure on public examples.
+        A model is better if its main measure on public examples is and its loss has not diverged.
         """
         loss, private = self.plan.config.loss, self.plan.mechanism.private
         name = loss.measure

@@ -1,6 +1,7 @@
 """What every objective keeps: each client by itself, as declared, in any trainer and any run."""
 
 import contextlib
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -107,6 +108,9 @@ def sends_what_it_declares(objective):
     near(objective.admitted(rows), rows)
     assert objective.keeps * d <= objective.state_length(d) < (objective.keeps + 1) * d
     if objective.keeps:
+        assert not torch.equal(kept, training.states), (
+            "keeps state that never changes; remove keeps"
+        )
         assert tuple(kept.shape) == (4, objective.state_length(d))
         initial_client_state = objective.initial_client_state(training.broadcast)
         assert tuple(initial_client_state.shape) == (objective.state_length(d),)
@@ -345,6 +349,15 @@ class Drifting(Sgd):
         return rows + 0.01, after
 
 
+class Hoarding(Sgd):
+    """It declares state that it needs for nothing."""
+
+    keeps: ClassVar[int] = 1
+
+    def message(self, w, broadcast, state, work):
+        return super().message(w, broadcast, None, work)[0], state
+
+
 class Forgetful(Sgd):
     """What it remembers lies outside of the run's memory."""
 
@@ -366,7 +379,7 @@ test_every_objective_keeps, test_a_wrong_objective_is_rejected_by = contract_tes
     {
         trains_alike_in_stacks_and_in_loops: [InStacksOnly()],
         trains_each_client_by_itself: [ByOthers()],
-        sends_what_it_declares: [AsksTwice(), Longer(), Cutting()],
+        sends_what_it_declares: [AsksTwice(), Longer(), Cutting(), Hoarding()],
         concludes_without_side_effects: [InPlace(), Forgetful()],
         rests_without_steps: [Drifting()],
         descends_like_sgd: [Ascending()],

@@ -155,6 +155,30 @@ def test_a_declaration_that_is_written_as_a_key_is_rejected(kind, wrong, name):
         declares_what_its_kind_asks_for(kind, "wrong", wrong)
 
 
+class Wordy(Sgd):
+    """An objective with a declaration that is true whatever it says."""
+
+    needs_classes: ClassVar[bool] = "no"
+
+
+class Halved(Sgd):
+    """An objective that declares half a number."""
+
+    keeps: ClassVar[int] = 0.5
+
+
+@every_case(
+    "kind, wrong, says",
+    [
+        ("objective", Wordy, "needs_classes is 'no', but every objective declares it as .*bool"),
+        ("objective", Halved, "keeps is 0.5, but every objective declares it as .*int"),
+    ],
+)
+def test_a_declaration_of_a_wrong_type_is_rejected(kind, wrong, says):
+    with pytest.raises(AssertionError, match=says):
+        declares_what_its_kind_asks_for(kind, "wrong", wrong)
+
+
 class Unmixed(Median):
     """A rule with weights that its base does not compute."""
 

@@ -47,9 +47,9 @@ _SALT = 2**62 + 2
 class Qsgd(RowByRow):
     """Unbiased stochastic rounding to a few levels of each bucket's norm.
 
-    A client sends log2(2 levels + 1) bits per number, and 32 per bucket. The compression is not
-    linear, so the server receives each row, and clips it if the server adds the noise. Rounding may
-    lengthen a row, so clipping comes after it.
+    A client sends ceil(log2(2 levels + 1)) bits per number, and 32 per bucket. The compression is
+    not linear, so the server receives each row, and clips it if the server adds the noise. Rounding
+    may lengthen a row, so clipping comes after it.
     """
 
     levels: int = Field(4, ge=1, le=32767)

@@ -21,9 +21,9 @@ _EXAMPLE = datetime(2001, 2, 3, 4, 5, 6)
 class Dates(Part):
     """A column of dates, clipped to the `first` and the `last`.
 
-    Both are in ISO 8601 ("2019-12-31"). Cells are also in ISO 8601, in any of its forms and
-    optionally with a time, unless `format` states another format of `datetime.strptime`. Times with
-    a zone are converted to UTC.
+    Both are in ISO 8601 ("2019-12-31"). Cells are also in ISO 8601, in any form that
+    `datetime.fromisoformat` reads and optionally with a time, unless `format` states another format
+    of `datetime.strptime`. Times with a zone are converted to UTC.
     """
 
     first: str

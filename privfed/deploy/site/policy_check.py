@@ -128,7 +128,7 @@ def _protocol(request: _Request) -> Reasons:
 
 
 def _mechanism(request: _Request) -> Reasons:
-    """Refuses unlisted mechanisms; the reason states if the server would see sums without noise."""
+    """Refuses unlisted mechanisms; with central noise the reason adds that the server sees sums."""
     allowed, name = request.policy.require.mechanisms, request.name("mechanism")
     if name not in allowed:
         text = _not_listed("privacy.mechanism", name, "require.mechanisms", allowed)

@@ -15,8 +15,9 @@ the server the total. Signatures bind the session's context, the sender and the 
 of each ciphertext, and the context binds the parties' configuration. So a party that carries,
 changes, swaps, repeats or invents messages, of this session or another, can make a sum fail or lack
 a row, but no forged message is accepted. A client encrypts only with a key that the key holder
-signed and that has the parameters of the proof. A repeated row or ciphertext of a session is
-refused, whatever its sender and its encoding.
+signed, and whose parameters are those for which sums are proved exact
+(`privfed.secure.homomorphic.schemes`). A repeated row or ciphertext of a session is refused,
+whatever its sender and its encoding.
 
 Limits. **The key holder and the server together can read every row.** A server can also have one
 client's row opened, by sending it to the key holder as the total: **it is trusted to send the total
