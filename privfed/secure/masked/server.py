@@ -224,7 +224,10 @@ class MaskingServer:
         left_out = tuple(who for who in near if who not in self._sharers)
         claimed = attestation and (attestation.sender, attestation.left_out)
         if not attestation or claimed != (message.sender, left_out):
-            raise BadMessage("not attested", "the client did not attest masks with exactly the neighbours that sent shares")
+            raise BadMessage(
+                "not attested",
+                "the client did not attest masks with exactly the neighbours that sent shares",
+            )
         public = self._directory.get(message.sender, b"")
         if not attestation.given_by(public, self._members.agreed):
             raise BadMessage("not attested", "the client did not sign the attestation of its masks")
