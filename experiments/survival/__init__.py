@@ -1,0 +1,1 @@
+"""Coverage of survival estimates from one noised table, by simulation."""
