@@ -7,7 +7,8 @@ bin, as if all times of a bin were at its right edge. Without noise, the results
 - Kaplan-Meier: S_j = prod_{k <= j} (1 - e_k / n_k), n_k at risk (Kaplan & Meier 1958);
 - Nelson-Aalen: A_j = sum_{k <= j} e_k / n_k (Nelson 1969; Aalen 1978);
 - sampling variance of log S_j: sum_{k <= j} e_k / (n_k (n_k - e_k)) (Greenwood 1926), with
-  intervals symmetric in log(-log S) (Kalbfleisch & Prentice 1980).
+  intervals symmetric in log(-log S) (Kalbfleisch & Prentice 1980); that of A_j: the sum of
+  e_k (n_k - e_k) / n_k^3 (Klein 1991), with intervals symmetric in log A.
 
 With noise, n_k and n_k - e_k are sums of cells with Gaussian noise of known variance. Let
 L_j = -log S_j, phi_j its Greenwood variance over L_j, and tau_j^2 its noise variance to first order
@@ -287,7 +288,8 @@ def _nelson_aalen(
     """Returns the Nelson-Aalen hazard in bins with visible numbers at risk."""
     bias = (std / n) ** 2 - cells * noise**2 / n**3
     slopes = events / n[:, None] - risk * (cells / n**2)[:, None]
-    return _Hazard.of(cells / n + bias, 1 / n, slopes, std)
+    rates = (1 - np.clip(cells / n, 0.0, 1.0)) / n
+    return _Hazard.of(cells / n + bias, rates, slopes, std)
 
 
 def _restricted_mean(

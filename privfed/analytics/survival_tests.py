@@ -92,6 +92,8 @@ class _Model:
     @classmethod
     def of(cls, counts: SurvivalCounts, within: float) -> _Model:
         """Returns the model in which events and censoring use up `within` of their bin."""
+        if len(counts.groups) < 2:
+            raise ValueError("a comparison needs at least two groups")
         bins = counts.events.shape[1]
         risk = exposure_sums(bins, 0.0, 0.0)
         n, noise = counts.cells @ risk.T, counts.std * np.sqrt(risk.sum(1))
@@ -112,7 +114,7 @@ class _Model:
     def information(self, log_ratios: Reals, weights: Reals | float = 1.0) -> Reals:
         """Returns the sampling variance of the score `[g, g]`, with `weights` of the bins."""
         shares, events = self.shares(log_ratios), self.events.sum(0) * weights
-        return np.diag(shares @ events) - (shares * events) @ shares.T
+        return np.asarray(np.diag(shares @ events) - (shares * events) @ shares.T)
 
     def noise(self, log_ratios: Reals) -> Reals:
         """Returns the variance that the noise adds to the score `[g, g]`."""
@@ -132,6 +134,9 @@ def log_rank(counts: SurvivalCounts) -> LogRank:
 
     Args:
       counts: the noised table, with at least two groups.
+
+    Raises:
+      ValueError: if there is a single group.
     """
     model, equal = _Model.of(counts, within=0.0), np.zeros(len(counts.groups))
     total, events = model.exposures.sum(0), model.events.sum(0)
@@ -148,6 +153,9 @@ def hazard_ratios(counts: SurvivalCounts, reference: str) -> tuple[HazardRatio, 
     Args:
       counts: the noised table, with at least two groups.
       reference: the name of the group with ratio 1.
+
+    Raises:
+      ValueError: if there is a single group, or none with the name `reference`.
     """
     base = counts.groups.index(reference)
     others = [group for group in range(len(counts.groups)) if group != base]
