@@ -1,4 +1,4 @@
-"""Proofs that a client of a committee's sum deviated, by its own signatures; any party can verify.
+"""Proofs, from its own signatures, that a client of a committee's sum deviated, for any party.
 
 Whatever the server and other clients send, there is no proof against an honest client, unless its
 signature is forged or a second input is found for one of its 128-bit hashes. There are two proofs:
@@ -89,11 +89,11 @@ class WrongOpening:
 
 @dataclass(frozen=True)
 class UnusableDealing:
-    """Proof that the numbers that a client sent to members do not reconstruct its secrets.
+    """Proof that the numbers that a client dealt to members do not reconstruct its secrets.
 
-    `texts` holds each member's opened numbers and their proof, by the member's number from 1. The
-    numbers belong to the hash trees whose roots the client signed in `dealing`, but do not yield
-    the secrets that the client committed to.
+    `texts` are pairs: a member's place in the committee (from 1), and its opened numbers with the
+    proof of their hash tree. The numbers belong to the hash trees whose roots the client signed in
+    `dealing`, but do not yield the secrets that the client committed to.
     """
 
     dealing: SignedDealing

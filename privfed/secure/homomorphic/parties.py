@@ -1,4 +1,4 @@
-"""The three parties of a homomorphic sum. Each verifies a message's signature before using it.
+"""The three parties of a homomorphic sum. Each verifies the signature of a message before its use.
 
 They know each other's long-term keys (`PartyDirectory`) and their configuration (`Terms`)
 beforehand, from another source than the messages.
@@ -158,8 +158,8 @@ class Terms:
 class KeyHolder:
     """Creates a session's keys and opens the total; only the key holder has the secret key.
 
-    `identity` is its long-term key. It opens the total that the server signed, and cannot verify
-    that the total contains all rows that the server received.
+    `identity` is the key holder's long-term key. The key holder opens the total that the server
+    signed. It cannot verify that the total contains all rows that the server received.
     """
 
     def __init__(self, terms: Terms, identity: Ed25519PrivateKey) -> None:

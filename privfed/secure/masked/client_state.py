@@ -83,10 +83,10 @@ class PartyState:
     Attributes:
       secrets: nonce, seed of the self-mask, private keys of channels and masks (steps 1 and 2).
       layers: seeds of the layers of noise (step 2).
-      roster: the agreed roster (from step 2 on).
-      held: shares of other clients' secrets, by client (from step 2 on).
-      shared: clients that sent shares (from step 2 on).
-      acknowledged: hash of the hashes of these shares (steps 3 and 4).
+      roster: the agreed roster (steps 2 to 4).
+      held: the client's shares of secrets, by the secrets' owner (steps 2 to 4).
+      shared: clients that sent shares (steps 3 and 4).
+      acknowledged: hash of the hashes of all shares that the client received (steps 3 and 4).
       survivors: the survivors that the client voted for (step 4).
     """
 

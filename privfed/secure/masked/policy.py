@@ -74,7 +74,7 @@ class SitePolicy:
 
 
 COMPLETE = 200
-"""The largest number of clients with which the graph is always complete."""
+"""The largest number of clients with a complete graph, unless `neighbours` is set."""
 _EXACT = 1e-9
 """A tolerance that compensates rounding errors before floor and ceil."""
 
