@@ -96,7 +96,7 @@ class Coordinator:
             self.sleep(_AGAIN)
 
     def sum(self, round: int, number: int, exchange: Exchange, state: PublicState) -> BoundedSum:
-        """Returns the sum over all sites, with their noise. Raises `Aborted` if too few survive."""
+        """Returns the sum over surviving sites, with their noise. Raises `Aborted` for too few."""
         question = Question(round, number, exchange, state)
         facts = self.declaration.run, self.sealing
         session = start_session(self.algorithm_in(round), self.directory, question, *facts)

@@ -101,7 +101,7 @@ class MaskedSession:
 
 @dataclass
 class PlainSession:
-    """A total of sites' sums, of which the coordinator sees each; they are sealed to `sealing`.
+    """A total of sites' sums. The coordinator sees each sum, which is sealed to its key `sealing`.
 
     Only clients at the sites that sent a sum are in the total. If sites add no noise, one client
     changes the total by at most the mechanism's bound, even if its row is split over several sites.

@@ -81,7 +81,7 @@ class Receipts:
 
     @classmethod
     def recover(cls, path: Path) -> Receipts:
-        """Returns the receipts in the file, after it removed an incomplete last line, if any.
+        """Removes an incomplete last line from the file, if there is one, and returns the receipts.
 
         The question of such a line was never answered.
         """
@@ -193,7 +193,7 @@ class Receipts:
             raise LedgerBroken(f"{self.path}: {public_text(error)}") from None
 
     def affords(self, limit: SpendingLimit, receipt: Receipt, rounds: int = 1) -> bool:
-        """Whether the charge of `receipt` stays within `limit`, by the composition of all runs.
+        """Whether all charges and that of `receipt` are within `limit`; true for a charged round.
 
         Args:
           limit: delta, and the largest epsilon against a server that colludes with other sites.

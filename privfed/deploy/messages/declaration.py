@@ -26,7 +26,7 @@ _TYPES = {"float32": torch.float32, "int64": torch.int64}
 
 @dataclass(frozen=True)
 class ExampleForm:
-    """The shapes and types of an example's features and labels."""
+    """The shapes and types of an example's features and labels, and the number of classes."""
 
     x: tuple[int, ...]
     x_type: str

@@ -1,4 +1,4 @@
-"""Writes a Flower app that carries a run: three files, which contain paths and no secrets.
+"""Writes a Flower app that carries a run: four files, which contain paths and no secrets.
 
 The app's two modules only import the privfed that is installed. Writing an app does not require
 Flower.

@@ -1,4 +1,4 @@
-"""The coordinator's Flower server app: `coordinate` with the grid of a Flower run as carrier.
+"""The coordinator's Flower server app: calls `coordinate` with a Flower run's grid as carrier.
 
 Flower does not resume runs: each `flwr run` is a new Flower run and continues from the run's
 folder. Flower discards printed output, so events are logged to a file next to that folder.
