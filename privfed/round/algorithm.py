@@ -64,8 +64,8 @@ class Algorithm:
     weight 1 / s.
     """
     averaged: int = 0
-    """Number of running statistics at the end of the model, which are averaged without a step of
-    the server optimizer.
+    """Number of running statistics, which are the last numbers of the model. They are averaged and
+    do not enter the server optimizer.
     """
     canaries: int = 0
     """Upper bound on the number of canary clients in the population, in addition to the `clients`
@@ -141,7 +141,7 @@ class Algorithm:
         return releases_per_round(self.objective, self.rule)
 
     def wire(self, layout: Layout) -> Layout:
-        """Returns the layout of a message: the row, the rule's terms, and the weight, if any.
+        """Returns the layout of a message: the row, the rule's `extra` terms, and any weight.
 
         Rows with a constant weight are sent without it.
         """
