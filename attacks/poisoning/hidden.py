@@ -15,7 +15,7 @@ from attacks.types import Attack, Briefing, Knowledge, State, View
 
 
 class Hidden(Attack):
-    """An attack that makes the model classify certain inputs as `target` and no others.
+    """An attack that makes the model classify certain inputs, and no others, as `target`.
 
     A `share` of an attacker's examples is poisoned, and its update is then multiplied by `boost`.
     """
