@@ -138,7 +138,7 @@ class CountModel(Part):
 
 
 def _counting(amplitudes: Tensor) -> nn.Module:
-    """Returns the module that sums parameters at positions x `[B, k]`, counted from 1 (0: none)."""
+    """Returns the module that sums amplitude * parameter over positions x `[B, k]` (0: none)."""
 
     class Counting(nn.Module):
         def __init__(self) -> None:

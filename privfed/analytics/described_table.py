@@ -39,8 +39,8 @@ class DescribedTable(Part):
     """A table whose columns are counted, over at most `rows_per_client` rows per client.
 
     Nothing is declared about `columns`. The keys `ranges`, `dates` and `values` are those of a run
-    file's [data.features], [data.dates] and [data.categories], and are public alike. Names of
-    columns are taken to be public, too, as in any run file.
+    file's [data.features], [data.dates] and [data.categories]. Like these, they are public. Names
+    of columns are taken to be public, too, as in any run file.
     """
 
     path: str
@@ -152,7 +152,7 @@ class DescribedTable(Part):
 
 
 def _order(whose: Indices, numbers: Indices, streams: Streams) -> np.ndarray:
-    """Returns a random number per row `[N]`, from its client and its place among the client's."""
+    """Returns a random number per row `[N]`, from its client and its place in the client's rows."""
     by_client = np.argsort(whose, kind="stable")
     nth = np.empty_like(whose)
     nth[by_client] = np.arange(len(whose)) - np.searchsorted(whose[by_client], whose[by_client])

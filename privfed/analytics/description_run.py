@@ -125,7 +125,8 @@ class DescriptionRequest:
     """The budget and the questions of a description.
 
     Attributes:
-      epsilon: epsilon of the release; None: the fraction that the run file states.
+      epsilon: epsilon of the release; None: the fraction of the run's budget in
+        `budget.statistics`.
       delta: delta of the release; None: that of the run file.
       columns: columns in addition to the declared ones.
       rows_per_client: largest number of rows of a client that count.

@@ -106,7 +106,7 @@ class Adversary:
       predictions: mean predictions on public examples of each label, shape `[K, K]`.
       low: smallest value in public examples.
       high: largest value in public examples.
-      picture: the shape of an example as an image; None if it is none.
+      picture: the shape of an example as an image; None if it is no image.
       method: the attack.
       iterations: number of search iterations.
     """
