@@ -81,8 +81,8 @@ def _class_count(stated: object) -> int:
     """Returns the declared number of classes. Raises `Refused` unless it is an integer above 1."""
     if not isinstance(stated, int) or isinstance(stated, bool) or stated < 2:
         raise Refused(
-            f"data.classes is {stated!r}; expected their number, an integer above 1, for labels "
-            "that are numbers from 0 (data.labels lists classes by name)",
+            f"data.classes is {stated!r}; expected the number of classes, an integer above 1, for "
+            "labels that are numbers from 0 (data.labels lists classes by name)",
             key="data.classes",
         )
     return stated

@@ -203,5 +203,5 @@ class CommitteeClient:
             if not vote.cast_by(self._terms.book.identities.get(vote.member, b""), text):
                 raise BadMessage(
                     "inconsistent",
-                    "a member's vote is not signed for the survivors that this member voted for",
+                    "a vote is not signed for the survivors that this client voted for",
                 )

@@ -45,7 +45,7 @@ class RoundTerms:
         expected = self.call(call.clients)
         for name in ("round", "exchange", "model_hash", "bits", "length"):
             if getattr(call, name) != getattr(expected, name):
-                raise BadMessage(f"wrong {name}", "the call is to another sum than this client's")
+                raise BadMessage(f"wrong {name}", "the call is for another sum than this client's")
         if call.agreement != expected.agreement:
             raise BadMessage(
                 "wrong agreement",

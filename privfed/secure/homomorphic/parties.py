@@ -208,7 +208,7 @@ class KeyHolder:
             raise BadMessage("no ciphertext", "the total cannot be decrypted") from error
         most = total.number * terms.largest
         if summed.min() < -most or summed.max() > most:
-            raise Aborted("a sum is larger than its rows can be; its limits were exceeded")
+            raise Aborted("a sum is larger than its rows permit: some row exceeded its limits")
         return summed, total.number
 
 

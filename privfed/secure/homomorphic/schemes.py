@@ -178,9 +178,9 @@ class Scheme(ABC):
         if len(parts) != 1 or vector.size() != size:
             raise BadMessage("wrong length", f"a ciphertext is not of {size} numbers")
         if parts[0].size() != 2 or parts[0].is_transparent() or parts[0].scale != self.scale:
-            raise BadMessage("no ciphertext", "one of another form than this scheme's")
+            raise BadMessage("no ciphertext", "the ciphertext has another form than this scheme's")
         if parts[0].is_ntt_form() != self.transformed:
-            raise BadMessage("no ciphertext", "one of another form than this scheme's")
+            raise BadMessage("no ciphertext", "the ciphertext has another form than this scheme's")
         self.content(data, size)
         return vector
 
