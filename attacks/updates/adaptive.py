@@ -15,7 +15,7 @@ from attacks.updates.candidates import directions, fixed_rows
 
 
 class Adaptive(FullKnowledge):
-    """Sends the most harmful of several directions, strengths and other attacks' rows.
+    """Sends the most harmful row among several directions and strengths, and other attacks' rows.
 
     The candidates are mu + gamma p, with p along -mu, -sign(mu), -sigma or the first principal
     direction of honest updates (both signs), scaled to the norm of sigma. mu and sigma are the mean

@@ -122,7 +122,7 @@ class CountModel(Part):
 
     @classmethod
     def stretched(cls, amplitudes: list[float]) -> list[list[float]]:
-        """Returns `stretches` for `amplitudes` `[d]`: one pair per sequence of equal ones."""
+        """Returns `stretches` for `amplitudes` `[d]`: one pair for equal ones that are adjacent."""
         stretches: list[list[float]] = []
         for amplitude in amplitudes:
             if stretches and stretches[-1][1] == amplitude:

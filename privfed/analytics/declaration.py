@@ -74,7 +74,7 @@ def declare_described(statistics: Statistics, label: str) -> str:
 
 
 def _sections(statistics: Statistics) -> dict[str, dict[str, Any]]:
-    """Returns the sections other than [data] that must match the release to compose with it."""
+    """Returns the sections, except [data], in which a run matches the release, to compose."""
     seed = {"seed": statistics.seed} if statistics.seed else {}
     seeded = {"randomness": "seeded"} if statistics.randomness == "seeded" else {}
     prior = [*statistics.earlier, statistics.run]

@@ -56,7 +56,7 @@ def describe(
 
 
 def statistics_of(path: Path) -> Statistics:
-    """Returns the statistics that the run at `path` released, and writes them there.
+    """Returns the statistics that the run at `path` released, and writes them into that folder.
 
     No data are read.
 

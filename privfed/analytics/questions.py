@@ -67,7 +67,7 @@ class ValuesQuestion:
 
     @property
     def amplitudes(self) -> NDArray[np.float64]:
-        """The amount that an entry of the column adds to a count, if it adds to it, `[length]`.
+        """The amount `[length]` that an entry of the column adds to each count to which it adds.
 
         The amounts that one entry adds have L2 norm at most 1.
         """

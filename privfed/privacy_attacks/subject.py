@@ -74,7 +74,7 @@ class View:
 
 
 def views(plan: Plan, epsilons: Sequence[float], clients: int) -> list[View]:
-    """Returns the adversary's views, from no protection of updates to the strongest protection.
+    """Returns the adversary's views: of updates as sent, clipped, and noised, and of their sums.
 
     Args:
       plan: the plan of the run.

@@ -150,7 +150,7 @@ class Algorithm:
         return layout if self.fixed_divisor else layout.plus("weight", 1)
 
     def encoding_factor(self, parameters: int) -> float:
-        """Returns the ratio of an encoded row's norm to the clipping norm; 1 without a secure sum.
+        """Returns the encoded rows' norm bound over the clipping norm; 1 without a secure sum.
 
         Raises `Refused` if the secure sum cannot encode the row.
         """

@@ -55,7 +55,7 @@ class Immediate:
 
 
 class InBackground:
-    """Writes in a separate thread; used as a context.
+    """Writes in a separate thread; used as a context manager.
 
     The end of the context waits for all writes, even if it is interrupted repeatedly. If a write
     failed, the context raises that error instead of any other.

@@ -66,7 +66,7 @@ def steps_are_pure(server: Any) -> None:
 
 
 def resumes_from_a_checkpoint(server: Any) -> None:
-    """Checks that steps from a stored and restored state yield the same bits as without it."""
+    """Checks that steps from a restored state yield the same bits as uninterrupted steps."""
     uninterrupted = _run(server, _DELTAS, _start(), server.init(_start()))
     for stop in range(len(_DELTAS)):
         params, state = _run(server, _DELTAS[:stop], _start(), server.init(_start()))

@@ -116,7 +116,7 @@ class PlainSession:
 
     @property
     def invitation(self) -> bytes:
-        """Empty, since a plain sum needs nothing in addition to the question."""
+        """No bytes, since a plain sum needs nothing in addition to the question."""
         return b""
 
     @property
@@ -137,7 +137,7 @@ class PlainSession:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """Empty, since plain sums identify no Byzantine site."""
+        """No sites, since plain sums identify no Byzantine site."""
         return ()
 
     def total(self) -> BoundedSum:

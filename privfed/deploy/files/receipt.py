@@ -253,9 +253,9 @@ class RunReceipts:
             )
 
     def note(self, commits: Commits) -> None:
-        """Records a number of commits, of the last exchange, that exceeds the recorded one.
+        """Records the number of commits of the last exchange, if it exceeds the recorded one.
 
-        Raises `LedgerBroken` for any other.
+        Raises `LedgerBroken` for a smaller or equal number, or another exchange.
         """
         if not self.lines or commits.place != self.last or commits.count <= self.commits:
             raise LedgerBroken("states commits of an earlier state, or of another exchange")

@@ -148,7 +148,7 @@ class LedgerCopy:
 
 @contextlib.contextmanager
 def _owner_only() -> Iterator[None]:
-    """Makes new files readable by their owner only."""
+    """Makes files that the block creates readable by their owner only."""
     mask = os.umask(0o077)
     try:
         yield

@@ -83,7 +83,7 @@ class Declaration:
 
     @property
     def run(self) -> bytes:
-        """The hash of the ledger's first line, 32 bytes. Raises `BadMessage` if it is invalid."""
+        """The hash of the ledger's first line, 32 bytes. Raises `BadMessage` for a bad line."""
         return bytes.fromhex(self._first["hash"])
 
     @property

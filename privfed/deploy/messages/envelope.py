@@ -144,7 +144,7 @@ class Greeter:
 
 
 def greeting(key: SiteKey, hello: bytes) -> bytes:
-    """Returns the body of a site's answer to the greeting `hello`: its public key and signature."""
+    """Returns the answer's body to the greeting `hello`: the site's public key and signature."""
     return key.public.raw + key.sign(_text(hello))
 
 

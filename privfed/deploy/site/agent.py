@@ -105,7 +105,7 @@ class Agent:
 
 
 class _Unsigned(Exception):
-    """A message that the coordinator did not sign, or that belongs to another federation."""
+    """Raised for a message that the coordinator did not sign, or of another federation."""
 
 
 LARGEST = 1 << 30

@@ -38,7 +38,7 @@ from privfed.secure.summation import Aborted, Culprit, Reason
 
 @dataclass(frozen=True)
 class Seats:
-    """The committee of a call: its `members` in order, with the keys in `identities`."""
+    """The committee of a call: its `members` in order; `identities` has their signing keys."""
 
     openings: Openings
     members: tuple[int, ...]

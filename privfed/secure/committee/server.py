@@ -163,7 +163,7 @@ class CommitteeServer:
             )
 
     def _good(self, member: int) -> set[int]:
-        """Returns the clients whose shares the member can use and that match their commitments."""
+        """Returns the clients whose shares the member could read and that match the commitments."""
         place = self._place(member)
         pairs = zip(self._survivors, self._ballots[member].roots, strict=True)
         return {who for who, root in pairs if root == self._root(who, place)}

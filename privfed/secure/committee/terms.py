@@ -41,7 +41,7 @@ class RoundTerms:
         return Call(self.round, self.exchange, self.model_hash, *shape, agreed, clients)
 
     def require(self, call: Call) -> None:
-        """Raises `BadMessage` if `call` has a bad roster, another sum or another configuration."""
+        """Raises `BadMessage` for a bad roster, or a `call` of another sum or configuration."""
         expected = self.call(call.clients)
         for name in ("round", "exchange", "model_hash", "bits", "length"):
             if getattr(call, name) != getattr(expected, name):

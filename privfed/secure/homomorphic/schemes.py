@@ -146,7 +146,7 @@ class Scheme(ABC):
     @property
     @abstractmethod
     def most_rows(self) -> int:
-        """The most rows whose sum is exact, except with probability below 1e-20 per number."""
+        """Number of rows up to which sums are exact, except with probability 1e-20 per number."""
 
     @abstractmethod
     def _load(self, key: Any, data: bytes) -> Any: ...

@@ -35,7 +35,7 @@ _Kind = TypeVar("_Kind", Roster, Survivors)
 
 
 class BadState(Broken):
-    """The client cannot resume from its state; `fault` names the reason."""
+    """Raised if a client cannot resume from its stored state; `fault` names the reason."""
 
     def __init__(self, fault: str, detail: str) -> None:
         super().__init__(

@@ -114,7 +114,7 @@ class Unmasking:
         return self.masks.reduce(total)
 
     def _secrets(self) -> dict[Secret, bytes]:
-        """Returns all secrets that are needed to open the sum. Raises `Aborted` if one is lost."""
+        """Returns all secrets that open the sum. Raises `Aborted` if good shares are too few."""
         opened = self._opened()
         secrets = {needed: self._secret(*needed, opened[needed]) for needed in sorted(opened)}
         for (_, which), secret in secrets.items():

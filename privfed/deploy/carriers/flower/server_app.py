@@ -31,7 +31,7 @@ _PATHS, _SECONDS = ("run", "federation", "key", "out"), ("seconds", "patience")
 
 
 class RunFailed(Exception):
-    """A federated run ended by an error.
+    """Raised if a federated run ends with an error.
 
     The text states what is wrong in the configuration, or refers to the coordinator's log.
     """
@@ -127,7 +127,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def train_over(grid: Grid, settings: Settings) -> Outcome:
-    """Trains or resumes the run over the nodes of `grid`. Returns and raises as `coordinate`."""
+    """Trains or resumes the run over the nodes of `grid`; returns and raises like `coordinate`."""
     return coordinate(
         settings.run,
         settings.federation,
