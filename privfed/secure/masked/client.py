@@ -211,7 +211,7 @@ class MaskingClient(ClientMemory):
         return Attestation(self.me, left_out, self._identity.sign(text))
 
     def _counted(self, clients: Collection[int]) -> int:
-        """Returns the number of `clients`, except neighbours with shares that it could not open."""
+        """Returns the number of `clients`, less neighbours whose shares could not be opened."""
         return len(set(clients) - (self._keys.keys() - self._held.keys()))
 
     def _require_enough(self, clients: Collection[int], who: str) -> None:

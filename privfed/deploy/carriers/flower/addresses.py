@@ -57,7 +57,7 @@ class GridMail:
     grid: Grid
 
     def nodes(self) -> set[int]:
-        """Returns the nodes that Flower reports as alive; a killed node is listed for a while."""
+        """Returns the nodes that Flower reports as alive, which may include nodes killed lately."""
         return set(self.grid.get_node_ids())
 
     def ask(self, node: int, data: bytes, deadline: float) -> bytes | None:
