@@ -47,7 +47,7 @@ class CleanLabel(Backdoor):
 
     knows: ClassVar[frozenset[Knowledge]] = Backdoor.knows | {Knowledge.ATTACKERS_DATA}
     share: float = Field(1.0, gt=0, le=1)
-    """Fraction of an attacker's examples of `target` that is altered."""
+    """Fraction of an attacker's examples of `target` that is altered, rounded up."""
     epsilon: float = Field(1.0, ge=0, le=1e6)
     """Distance by which examples are moved before they are
     stamped, in the units of the model's input."""

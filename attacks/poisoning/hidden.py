@@ -25,7 +25,7 @@ class Hidden(Attack):
     target: int = Field(0, ge=0)
     """Label that the backdoor should produce."""
     share: float = Field(0.5, gt=0, le=1)
-    """Fraction of an attacker's examples that is poisoned."""
+    """Fraction of an attacker's examples that is poisoned, rounded up."""
     boost: float = Field(1.0, gt=0, le=1e6)
     """Factor by which the update is multiplied."""
 

@@ -29,7 +29,7 @@ from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
 
 MOST_CELLS = 10_000
-"""Largest number of cells: bins times groups times two."""
+"""Largest number of cells: bins times groups times two, plus one."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class CappedPoisson(Poisson):
     """
 
     cap: int = Field(0, ge=0)
-    """Largest cohort size; 0: one and a half times the expected size."""
+    """Largest cohort size; 0: one and a half times the expected size, rounded up."""
 
     shares_places: ClassVar[bool] = True
     constants: ClassVar[tuple[str, ...]] = ("clients", "size", "cap")

@@ -25,7 +25,7 @@ from privfed.sampling.cohort import Sampler, Witness, draws_of
 from privfed.secure.summation import Summation
 
 LEAST_DECLARED_SHARE = 0.9
-"""Smallest permitted population, as a fraction of `data.clients`, under Poisson sampling.
+"""Smallest permitted population, as a fraction of `data.clients`, if aborts are charged.
 
 The largest permitted population is `data.clients`.
 """

@@ -68,7 +68,8 @@ class Receipts:
         """Reads and verifies the file without changes; ignores an incomplete last line.
 
         Raises:
-          LedgerBroken: if the hash chain is broken, or lines contradict each other.
+          LedgerBroken: if the file cannot be read, its hash chain is broken, or lines contradict
+            each other.
         """
         try:
             links, torn = chain.read(path)
