@@ -324,7 +324,7 @@ def attack_run(path: Path, level: Level, shadows: int, seed: int, show: Progress
 
 
 def _finished_run(path: Path) -> tuple[Setup, Checkpoint, tuple[Guarantee, Guarantee | None]]:
-    """Returns the run's setup, its last checkpoint, and its user and example guarantees."""
+    """Returns a trained run's setup, its last checkpoint, and its user and example guarantees."""
     directory = RunDirectory.open(path)
     config = directory.config.read()
     if not directory.checkpoint.round():

@@ -289,7 +289,7 @@ class SummingServer:
         return row
 
     def _unseen(self, ciphertexts: list[Any]) -> set[bytes]:
-        """Returns the hashes of ciphertexts that are new in this session, in any encoding.
+        """Returns the hashes of `ciphertexts`. Raises `BadMessage` if the session had one already.
 
         The hashes cover SEAL's ciphertext alone, re-serialised: only these numbers are summed.
         """
