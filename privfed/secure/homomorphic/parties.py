@@ -208,7 +208,7 @@ class KeyHolder:
             raise BadMessage("no ciphertext", "the total cannot be decrypted") from error
         most = total.number * terms.largest
         if summed.min() < -most or summed.max() > most:
-            raise Aborted("a sum is larger than its rows permit: some row exceeded its limits")
+            raise Aborted("a sum is larger than its rows permit; their limits were exceeded")
         return summed, total.number
 
 
