@@ -198,7 +198,7 @@ SIZES = (*range(1, 17), *(2**power + 1 for power in range(4, 13)))
 
 @dataclass(frozen=True)
 class Questions:
-    """The `questions` for all clients, about at most `rows` rows of each."""
+    """The `questions` that each client answers about at most `rows` of its rows."""
 
     questions: tuple[ColumnQuestion, ...]
     rows: int

@@ -128,7 +128,7 @@ class Receipts:
     def _joint(self, now: Assumed | None = None) -> Assumed:
         """Returns the joint adversary of all runs and `now`.
 
-        Only parties that all of these trust remain trusted.
+        A party remains trusted only if all of these adversaries leave it trusted.
         """
         each = [*(run.first.assumes for run in self._runs.values()), now]
         known = [assumed for assumed in each if assumed is not None]

@@ -53,7 +53,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A public `code`, and the full `reason` for the site's own log only."""
+    """A public `code`, and the full `reason`, which only the site's own operator may see."""
 
     code: Code
     reason: str

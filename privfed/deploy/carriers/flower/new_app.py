@@ -57,7 +57,7 @@ class NewApp:
 
         Raises:
           Refused: if the folder exists or its name is invalid, the run file or federation file is
-            invalid, or the key file does not exist; nothing was written.
+            invalid, or the key file does not exist; then nothing is written.
         """
         if not _NAME.fullmatch(self.folder.name):
             raise Refused(

@@ -1,7 +1,8 @@
 """The coordinator's Flower server app: calls `coordinate` with a Flower run's grid as carrier.
 
-Flower does not resume runs: each `flwr run` is a new Flower run and continues from the run's
-folder. Flower discards printed output, so events are logged to a file next to that folder.
+Flower does not resume runs: each `flwr run` is a new Flower run, which resumes privfed's run from
+its directory. Flower discards printed output, so events are logged to a file next to that
+directory.
 """
 
 from __future__ import annotations
