@@ -74,7 +74,7 @@ class CountedNumbers:
         return interval(value, estimate, std, least=0.0)
 
     def _histogram(self) -> list[CellCount]:
-        """Returns the occupied cells, by the non-negative counts."""
+        """Returns the cells whose non-negative estimate is above 0, with their counts."""
         held = np.flatnonzero(self.counts[self.cells.nodes] > 0.0)
         estimates, stds = self._linear(np.eye(len(self.cells.nodes))[held])
         return [

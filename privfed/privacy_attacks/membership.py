@@ -171,7 +171,7 @@ def outsiders(
 
 
 def _assigned(population: Federation, seed: int) -> tuple[Examples, Indices]:
-    """Returns shuffled test examples in users of the clients' sizes, without those left over."""
+    """Returns shuffled test examples, divided into users of the clients' sizes, and offsets."""
     rng = Streams(seed).at("membership/outsiders").generator()
     sizes = np.diff(population.client_offsets)
     ends = np.cumsum(rng.permutation(sizes[sizes > 0]))

@@ -184,7 +184,7 @@ class Receipts:
         return replace(bound, against="sites"), replace(alone, against="others")
 
     def _guarantee(self, delta: float, alone: bool = False) -> Guarantee:
-        """Returns the guarantee of all runs at `delta`; epsilon is infinite if one has none."""
+        """Returns the guarantee of all runs at `delta`; epsilon is infinite if a run has none."""
         try:
             with terms_are_whole():
                 return guarantee(self.spending(alone), delta)
