@@ -1,4 +1,4 @@
-"""A site's socket: questions and answers over a Unix socket that only its user may open.
+"""A site's socket: questions and answers over a Unix socket that only the agent's user may open.
 
 A frame is a length in eight bytes, followed by that many bytes. A connection carries one question.
 A peer cannot delay others for long, and cannot end the site by using up its file descriptors. The

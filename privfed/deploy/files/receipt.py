@@ -225,7 +225,7 @@ class RunReceipts:
         return charges_restated(charged, self.first.assumes, self._party(alone), now)
 
     def _party(self, alone: bool) -> str | None:
-        """Returns `against` of `charges_restated` for this run's events."""
+        """Returns the argument `against` of `charges_restated` for this run's events."""
         if self.first.alone is None:
             return None
         return "others" if alone else "sites"

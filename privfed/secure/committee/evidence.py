@@ -169,7 +169,7 @@ def proves_violation(culprit: Culprit, terms: RoundTerms) -> bool:
 
 
 def _seats(call: Call, survivors: tuple[int, ...], terms: RoundTerms) -> Seats:
-    """Returns the committee of a `call`. Raises `Aborted` if the call belongs to another run."""
+    """Returns the committee of a `call`. Raises `Aborted` for another run or bad survivors."""
     of = replace(terms, round=call.round, exchange=call.exchange, model_hash=call.model_hash)
     of.require(call)
     require_survivors(survivors, call.clients)
