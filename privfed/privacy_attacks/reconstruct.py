@@ -132,7 +132,7 @@ class Adversary:
         return update(x.reshape(len(x), *self.features), y)
 
     def labels(self, observed: Tensor, count: int, scaled: bool) -> Tensor:
-        """Infers the labels `[count]`, ascending, from an update, which was clipped if `scaled`."""
+        """Infers labels `[count]`, ascending, from an update that may be clipped (`scaled`)."""
         bias = -last_bias(self.network, observed, len(self.predictions)) / (self.lr * self.steps)
         if count == 1:
             return torch.tensor([recover_label(bias)])

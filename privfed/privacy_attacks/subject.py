@@ -196,7 +196,8 @@ def subject(path: Path, overrides: Sequence[str]) -> Subject:
       overrides: "key=value" settings, for a run file only.
 
     Raises:
-      Refused: if the attacks on updates do not support the configuration.
+      Refused: if the attacks on updates do not support the configuration, or a run directory has no
+        checkpoint or comes with `overrides`.
     """
     if not path.is_dir():
         config = load(path, overrides)

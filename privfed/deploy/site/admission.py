@@ -108,7 +108,7 @@ class Admission:
         return last is not None and last.question == digest
 
     def _refuse_uncharged(self, question: Question, rounds: int) -> None:
-        """Declines a question of an exchange that the run lacks, or that no ledger line charges."""
+        """Declines a question of no exchange of the run, or of a round not charged as planned."""
         exchanges = self.setup.algorithm_in(question.round).exchanges
         if not (1 <= question.round <= rounds and 0 <= question.number < exchanges):
             reason = (
