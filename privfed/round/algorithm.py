@@ -1,4 +1,4 @@
-"""The algorithm of a run: its frozen parts, the event of a round, and the state that it changes."""
+"""The algorithm of a run: its frozen parts, a round's event, and the state that a round changes."""
 
 from __future__ import annotations
 
