@@ -192,8 +192,8 @@ def _fitting(trainer: LocalTrainer, ways: tuple[Way, ...], memory: CudaMemory, h
 def _tried(trainer: LocalTrainer, way: Way, clients: int) -> None:
     """Trains `clients` synthetic clients on a batch of the largest size.
 
-    The size depends on public facts only: the configured batch size or, for full batches, the
-    public estimate of a client's number of examples.
+    The size depends on public facts only: the configured batch size or, if that is above 1,024,
+    twice the public estimate of a client's number of examples, but at least 32.
     """
     typical = trainer.federation.typical
     bound = _MOST_EXAMPLES if typical is None else max(_MOST_EXAMPLES, math.ceil(2 * typical))
@@ -247,7 +247,7 @@ def _speed(trainer: LocalTrainer, way: Way, chunk: int, repeats: int, most: int)
 def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callable[[], float]:
     """Returns a function that trains synthetic clients and returns the seconds per local step.
 
-    At most `most` clients are trained, whatever the chunk size.
+    Whatever the chunk size, at most `most` clients are trained, and in a loop at most 4.
     """
     clients = min(chunk, most if way == "stacked" else _LOOPED)
     # The number of examples is limited, since a full batch may be very large.

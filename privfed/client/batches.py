@@ -51,7 +51,7 @@ def in_memory(federation: Federation, ids: Indices) -> Federation:
     """Returns a population of clients `ids` `[c]` only, renumbered from 0, with examples in memory.
 
     Features are clipped and scaled. The store is never empty: if no client has an example, it
-    contains a synthetic example of no client.
+    contains one synthetic example, which belongs to no client.
     """
     offsets = np.concatenate([[0], np.cumsum(federation.sizes(ids))]).astype(np.int64)
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -93,7 +93,8 @@ class Course:
     Attributes:
       origin: initial models, shape [c, d].
       w: current models, shape [c, d]; changed in place at every step.
-      state: client states, shape [c, k], or the gradients to which the objective is anchored.
+      state: client states, shape [c, k]; if the objective's `anchored` is "all", each client's
+        gradient at its initial model instead, shape [c, d].
       carried: vectors carried between steps, shape [c, j]; changed in place at every step.
       counts: number of each client's examples by class, shape [c, classes], if the objective
         changes the loss.

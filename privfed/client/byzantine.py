@@ -183,7 +183,7 @@ class Attackers:
     def lengthened(
         self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Returns `bounded` with rows of `byzantine` clients scaled to the norms before the bound.
+        """Returns `bounded`; if `unbounded`, `byzantine` rows are scaled to their norms before it.
 
         The mechanism's bound shortens rows, and may also rotate or extend them; the result is the
         row of a client that skips only the shortening.
@@ -252,7 +252,7 @@ class Attackers:
         return lambda direction, away, lr: self.attack.steer(direction, away, lr, state)
 
     def poisoned(self, federation: Federation) -> Federation:
-        """Returns the population in which the examples of Byzantine clients are poisoned.
+        """Returns the population with poisoned examples of all clients that may ever be Byzantine.
 
         Raises:
           Refused: if the attack does not apply to the examples.

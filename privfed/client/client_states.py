@@ -108,7 +108,7 @@ class ClientStates:
         self.begin(checkpoint)
 
     def begin(self, round: int) -> None:
-        """Discards states that `scatter` stored in a round that did not end."""
+        """Begins `round`; discards states that `scatter` stored in a round that did not end."""
         self._path, self._earlier = self._journal(round), self._where
         self._temporary = self._path.with_name(f".{self._path.name}.tmp")
         self._temporary.unlink(missing_ok=True)

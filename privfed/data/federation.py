@@ -17,7 +17,7 @@ from privfed.data.preprocessing import Outside, Preprocessing
 from privfed.sampling.cohort import Population
 
 NO_LABEL = -1
-"""The label of a position without one (padding)."""
+"""The label of a position that has no label (padding)."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +254,8 @@ class Federation:
 
     def with_root_set(self, count: int) -> Federation:
         """Returns the population with `count` evenly spaced test examples moved to the root set.
+
+        If `test` is a subset of a larger test set, fewer are moved where none would remain.
 
         Raises:
           Refused: if no test example would remain, or the test set is of clients that train.

@@ -39,14 +39,14 @@ class LabelKind:
 
 
 def label_kind(column: np.ndarray | Words | str, where: str) -> LabelKind:
-    """Infers a label's declaration: words and integers 0 to 19 are classes, other numbers not.
+    """Infers a label's declaration: classes for words, or if all cells are integers from 0 to 19.
 
     Args:
       column: the label's column: numbers `[N]`, words, or the name of another type.
       where: name of the column and its table in messages.
 
     Raises:
-      Refused: if the label is of another type, is empty in some rows, or cannot be learned.
+      Refused: if the label is of another type, empty in a row, a single word, or too many words.
     """
     if isinstance(column, str) or (isinstance(column, np.ndarray) and column.ndim > 1):
         raise Refused(
@@ -135,7 +135,7 @@ class Declaration:
     """Number of distinct clients in the sample."""
     sites: SampleSites | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
-    """Values of [data] that a private description of the population gives; empty for a sample."""
+    """Values of [data] from statistics that were released privately; empty for a sample."""
 
     def section(self) -> dict[str, Any]:
         """The section [data] of a run file, by key."""

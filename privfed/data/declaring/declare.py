@@ -46,8 +46,8 @@ def declare(
 ) -> str:
     """Returns a run file (TOML) for tables like `sample`, with the loss that suits its label.
 
-    Each line states the reason for a column's declaration. Parameters and errors are those of
-    `declare_file`.
+    A comment next to each column states the reason for its declaration. Parameters and errors are
+    those of `declare_file`.
     """
     declared = declare_file(sample, label, client, path, delimiter, encoding, site)
     return run_file(sample.name, declared)
@@ -144,7 +144,7 @@ def _declaration(
     readable: Dialect | None,
     site: str,
 ) -> Declaration:
-    """Returns the declaration with that of every column; for arrays `readable` is None."""
+    """Returns the declaration; `readable` is the dialect of numbers in text, None for arrays."""
     reserved = (label, client, site)
     others = {name: column for name, column in columns.items() if name not in reserved}
     return Declaration(

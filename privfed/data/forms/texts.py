@@ -29,7 +29,7 @@ class ListedWords(Characters):
 
     @classmethod
     def of_file(cls, path: Path) -> ListedWords:
-        """Reads a public list of words: the first word of every line.
+        """Reads a public list of words: the first word of every line that is not blank.
 
         Raises:
           Refused: if there is no such file, or it lists no words, or a word twice.
@@ -57,7 +57,9 @@ class ListedWords(Characters):
 
 
 def tokens_of(words: str, vocabulary: str) -> Characters:
-    """Returns the map to tokens of the words in the file `words`; if it is "", of `vocabulary`.
+    """Returns the map from the words in the file `words` to tokens.
+
+    If `words` is "", the map is from the characters of `vocabulary`.
 
     Raises:
       Refused: if the file or the vocabulary is invalid.

@@ -128,7 +128,7 @@ def _groups(path: Path) -> Iterator[Any]:
 
 
 def _member(group: Any, name: str, called: str) -> Any:
-    """Returns the object under `name` in `group`, if any. Raises `Refused` for a link."""
+    """Returns the object `name` of `group`; None if there is none. Raises `Refused` for a link."""
     import h5py
 
     link = group.get(name, getlink=True)
@@ -167,7 +167,10 @@ def _dataset(group: Any, name: str, called: str) -> Any:
 def _features(
     group: Any, name: str, stored: Sequence[tuple[int, ...]], called: str
 ) -> tuple[Any, tuple[int, ...] | None]:
-    """A client's texts, or array and shape of an example. Raises `Refused` if not in `stored`."""
+    """Returns a client's array and the shape of an example; if `stored` is empty, texts and None.
+
+    Raises `Refused` if the shape is not in `stored`.
+    """
     dataset = _dataset(group, name, called)
     if not stored:
         return _texts(dataset, name, called), None

@@ -69,7 +69,7 @@ def refuse_misplaced(
 
 
 def empty_number(missing: Missing, *names: str) -> float | None:
-    """Replacement of an empty cell in a feature with one of `names`; None if it is refused."""
+    """Replacement of an empty cell, by the first of `names` in `missing`; None if it is refused."""
     if isinstance(missing, Mapping):
         value = next((missing[name] for name in names if name in missing), None)
         return None if isinstance(value, str) else value
