@@ -126,8 +126,8 @@ class Correction(Part):
 
     anchored: ClassVar[Anchor] = ""
     """The second gradient that a client computes. "all": the gradient of all its examples at its
-    `origin`, passed as `state`, in place of a state that the client keeps. "batch": the gradient of each step's batch
-    at the client's `anchor`. "": none.
+    `origin`, passed as `state`, in place of a state that the client keeps. "batch": the gradient of
+    each step's batch at the client's `anchor`. "": none.
     """
     _called_if: ClassVar[Mapping[str, str]] = {"anchor": "anchored"}
 

@@ -88,7 +88,7 @@ def build_network(
     if not trained.names:
         raise Refused(
             "model.name: the model has no trainable parameter that clients send; freeze fewer "
-            "parameters (model.freeze), or keep fewer local (model.local)"
+            "parameters (model.frozen), or keep fewer local (model.local)"
         )
     flat = shapes.flatten({**dict(module.named_parameters()), **dict(module.named_buffers())})
     if not bool(flat.isfinite().all()):
