@@ -98,8 +98,8 @@ class Ledger:
     def load(cls, path: Path) -> Ledger:
         """Reads and verifies a ledger without changing it. Raises `LedgerBroken`.
 
-        An incomplete last line counts as a charge of the most expensive event defined. Seeded
-        simulations ignore such a line, since they charge its round again.
+        An incomplete last line counts as a charge of the most expensive event defined, if any.
+        Seeded simulations ignore such a line, since they charge its round again.
         """
         links, torn = chain.read(path)
         ledger = cls(path, links)
@@ -109,7 +109,7 @@ class Ledger:
 
     @classmethod
     def recover(cls, path: Path) -> Ledger:
-        """Loads a ledger; replaces an incomplete last line by the complete charge of its round."""
+        """Loads a ledger; replaces an incomplete last line by the charge that `load` counts."""
         links, torn = chain.read(path)
         ledger = cls(path, links)
         if torn:
@@ -317,7 +317,7 @@ class Ledger:
 def terms_at(path: Path) -> Mapping[str, Any]:
     """Returns the terms in the first line of the ledger at `path`; reads no other line.
 
-    The terms are empty if there is no ledger.
+    The terms are empty if there is no ledger, or its first line cannot be read or verified.
     """
     try:
         terms = chain.first(path).get("terms")

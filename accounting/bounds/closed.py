@@ -39,7 +39,7 @@ def log_delta(epsilon: float, noise_multiplier: float) -> float:
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Returns the least epsilon at which a Gaussian mechanism is (epsilon, delta)-DP.
+    """Returns the least epsilon, rounded up, at which a Gaussian mechanism is (epsilon, delta)-DP.
 
     Args:
       noise_multiplier: noise standard deviation over the L2 sensitivity.
