@@ -32,7 +32,7 @@ _CHUNKS = {"cpu": (8, 32, 128), "cuda": (32, 128, 512, 1024)}
 _CACHED = 1 << 20
 """Number of values that fit in a processor's cache: looped rows stay there until summed."""
 _MOST = 1 << 25
-"""Upper bound on chunk size times model length if the chunk size is chosen automatically.
+"""Upper bound on chunk size times model length if a CPU's chunk size is chosen automatically.
 
 Training needs memory for several times as many numbers.
 """
@@ -268,7 +268,7 @@ def _stopwatch(trainer: LocalTrainer, way: Way, chunk: int, most: int) -> Callab
 def training(
     trainer: LocalTrainer, way: Way, population: Federation, epochs: int = 1
 ) -> Callable[[], Tensor]:
-    """Returns a function that trains all clients of `population` in round 1 and returns rows."""
+    """Returns a function that trains all clients of `population` in round 1, and returns rows."""
     candidate = replace(trainer, federation=population, way=way, epochs=epochs)
     ids = np.arange(population.clients)
     keys = Streams(0, simulated=True).at("measure", 0, ids)

@@ -78,7 +78,8 @@ def in_memory(federation: Federation, ids: Indices) -> Federation:
 def as_read(federation: Federation, ids: Indices) -> tuple[Federation, Indices]:
     """Returns a population with clients `ids` `[c]` in memory, and their indices `[c]` in it.
 
-    Returns `federation` itself if the examples of these clients are too many to load at once.
+    Returns `federation` and `ids` themselves if these clients have too many examples to load at
+    once.
     """
     numbers = int(federation.sizes(ids).sum()) * math.prod(federation.examples.x.shape[1:])
     if numbers > MOST_AHEAD:
@@ -138,7 +139,7 @@ class Course:
         steps: Tensor,
         lr: float,
     ) -> LocalStep:
-        """Returns the next step, given the gradients `[c, d]` of every client's batch."""
+        """Returns the inputs of the next step; `grad` `[c, d]` are gradients of clients' batches."""
         return LocalStep(self.w, grad, anchor, self.state, self.carried, number, epoch, steps, lr)
 
     def go(

@@ -183,7 +183,7 @@ class Attackers:
     def lengthened(
         self, byzantine: Mask, bounded: BoundedRows, free: Tensor, bare: bool
     ) -> BoundedRows:
-        """Returns `bounded`; if `unbounded`, `byzantine` rows are scaled to their norms before it.
+        """Returns `bounded`; if `unbounded`, `byzantine` rows have their norms before the bound.
 
         The mechanism's bound shortens rows, and may also rotate or extend them; the result is the
         row of a client that skips only the shortening.

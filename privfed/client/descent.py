@@ -146,7 +146,7 @@ class Correction(Part):
     def anchor(
         self, w: Tensor, broadcast: Broadcast, state: Tensor | None, carried: Tensor | None
     ) -> Tensor:
-        """Returns the models `[c, d]` or `[d]` of the second gradient, if `anchored` is "batch"."""
+        """Returns the models `[c, d]` or `[d]` at which the gradients of `anchored` "batch" are."""
         return broadcast["params"]
 
     def along(self, step: LocalStep, broadcast: Broadcast) -> tuple[Tensor, Tensor | None]:

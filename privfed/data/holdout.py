@@ -3,9 +3,9 @@
 Measures on the test set are published after every round, so under privacy its examples must not
 belong to any client that the guarantee covers.
 
-A test set that is declared public is refused if it contains training clients. If it has no column
-of clients, examples are compared instead: it is refused if nearly all training examples are
-distinct, and most test examples are among them.
+Under privacy, a test set that is declared public is refused if it contains training clients. If it
+has no column of clients, examples are compared instead: it is refused if nearly all training
+examples are distinct, and most test examples are among them.
 """
 
 from __future__ import annotations

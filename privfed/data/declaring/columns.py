@@ -62,9 +62,10 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class LeftOutColumn:
-    """A column that is left out because a model cannot use it, and the reason.
+    """A column that is left out of the declaration, and the reason.
 
-    `bounds` are those with which the user may declare the column anyway; None if there are none.
+    `bounds` are those with which the user may declare the column as numbers anyway; None if it has
+    no numbers.
     """
 
     why: str
@@ -101,8 +102,8 @@ _FORMS = (ISO, *map("".join, itertools.product(_DAY_FORMS, ("", " %H:%M", " %H:%
 def date_kind(words: Words) -> ColumnKind | None:
     """Infers the declaration of a column of dates in a known format; None for other columns.
 
-    Three words or fewer may be no dates, as "unknown". If several formats give different dates, the
-    column is left out.
+    A few words that are no dates, such as "unknown", count as empty (`few_and_rare`). If several
+    formats give different dates, the column is left out.
     """
     fitting = [(form, odd) for form in _FORMS if (odd := _missing_words(words, form)) is not None]
     if not fitting:
@@ -150,7 +151,7 @@ _FAR = 3.0
 
 
 def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
-    """Bounds for finite `numbers`: their range, rounded outwards to two digits of its width.
+    """Bounds for finite `numbers`: their range, rounded outwards to 2 digits (significant) of its width.
 
     If there are 20 or more numbers, outliers are excluded: at each end up to one number in 200 (at
     least one), if the outermost is farther from the remaining numbers than three times their range.
@@ -187,7 +188,7 @@ _DECIMAL_COMMA_OR_WHOLE = re.compile(r"[-+]?\d+(,\d+)?")
 
 
 def numeric_kind(column: np.ndarray, missing_words: Sequence[str] = ()) -> ColumnKind:
-    """The declaration of numbers `[N, *]`, which are NaN for empty cells and `missing_words`."""
+    """The declaration of numbers `[N, *]`, in which empty cells and `missing_words` are NaN."""
     cells = column.astype(np.float64).reshape(-1)
     finite = cells[np.isfinite(cells)]
     if not len(finite):

@@ -108,7 +108,10 @@ def declare_object(sample: TableObject, label: str, client: str, site: str = "")
 def _refuse_missing(
     sample: object, names: Sequence[str], label: str, client: str, site: str
 ) -> None:
-    """Raises `Refused` if a requested column is not among the `names`, or is requested twice."""
+    """Raises `Refused` if a requested column is not among the `names`, or is requested twice.
+
+    A column of sites is also refused without a column of clients.
+    """
     if label == client:
         raise Refused(
             f"--label and --client are both {label!r}, but a client is not a label to predict; "

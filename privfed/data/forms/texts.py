@@ -69,7 +69,7 @@ def tokens_of(words: str, vocabulary: str) -> Characters:
 
 @dataclass(frozen=True)
 class TextForm:
-    """Converts texts to their `tokens`, with `window` tokens per sequence."""
+    """Converts texts to features: `tokens` maps text to tokens, a sequence has `window` tokens."""
 
     tokens: Characters
     window: int
@@ -93,7 +93,7 @@ class TextForm:
         return torch.from_numpy(x)
 
     def shares(self, texts: Sequence[str]) -> Tensor:
-        """Relative frequency of every token in each text, float32 `[N, tokens]`: rows sum to 1."""
+        """Relative frequency of tokens in each text, float32 `[N, tokens]`; 0 for an empty text."""
         x = np.zeros((len(texts), self.tokens.count), dtype=np.float32)
         for row, text in zip(x, texts, strict=True):
             tokens = self.tokens.encode(text)

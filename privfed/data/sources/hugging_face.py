@@ -50,7 +50,7 @@ def read_split(path: Path, split: str, names: Sequence[str]) -> pyarrow.Table:
 
 
 def split_files(path: Path, split: str) -> list[Path]:
-    """The files of a split; all files of a single file or a data set saved without splits.
+    """The files of a split; `path` if it is a file; all files of a data set saved without splits.
 
     Raises `Refused` if there are none.
     """

@@ -60,7 +60,7 @@ def read_users(folder: Path) -> list[LeafUser]:
 
 
 def place_of(users: Sequence[LeafUser], owners: np.ndarray, index: int) -> str:
-    """The name of example `index` in messages; `owners` `[N]` are users by example, ascending."""
+    """The name of example `index` in messages; `owners` `[N]` is each example's user, ascending."""
     owner = int(owners[index])
     return f"{users[owner].place}, example {index - np.searchsorted(owners, owner) + 1}"
 

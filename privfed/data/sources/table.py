@@ -31,7 +31,7 @@ from privfed.data.tables.readable import Readable, TableFile
 
 
 class GivenTable(DeclaredTable):
-    """A table that was passed in Python, with columns declared as for `table`.
+    """A table that was passed in Python, with columns declared as for the source `table`.
 
     The object is not stored: to resume a run, it has to be passed again.
     """

@@ -224,7 +224,7 @@ def _labels(group: Any, name: str, count: int, called: str) -> list[object]:
 
 
 def _refuse_blanks(name: str, called: str) -> None:
-    """Raises `Refused` for a name with surrounding blanks, which could count a client twice."""
+    """Raises `Refused` for a name with blanks around it, by which a client could count twice."""
     if name != name.strip():
         raise Refused(
             f"data: {called} has spaces before or after its name; remove these spaces",

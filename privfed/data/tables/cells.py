@@ -141,7 +141,7 @@ class CellRules:
         return codes
 
     def label_numbers(self, numbers: np.ndarray, called: str) -> np.ndarray:
-        """Returns the labels `numbers` `[N]`. Raises `Refused` for arrays, or an empty label."""
+        """Returns the labels `numbers` `[N]`. Raises `Refused` unless each row has one number."""
         if numbers.ndim != 1:
             raise Refused(
                 f"data: {self.table}: the label {called} has shape {numbers.shape}; expected one "
@@ -213,7 +213,7 @@ class CellRules:
         return recoded(words, {name: n for n, name in enumerate(names)}), tuple(names)
 
     def _refuse_nameless(self, words: Words, column: str, empty: str, holder: str) -> None:
-        """Raises `Refused` for an empty cell of `column`, or a name with blanks around it.
+        """Raises `Refused` if a cell of `column` is or counts as empty, or has blanks around it.
 
         `empty` is the advice in the message for an empty cell, and `holder` the word for a client
         or site.

@@ -15,7 +15,7 @@ from privfed.data.tables.readable import Readable
 def refuse_absent(
     declared: Iterable[tuple[str, str]], names: Sequence[str], table: Readable
 ) -> None:
-    """Raises `Refused` if `names` lacks the column of a (key, column) in `declared`."""
+    """Raises `Refused` if `names` lacks a column of the pairs (key, column) in `declared`."""
     present = {*names}
     for key, name in declared:
         if name not in present:
