@@ -218,7 +218,8 @@ def _not_stackable(trainer: LocalTrainer) -> str | None:
         first = (str(error).splitlines() or [""])[0]
         layer = failed_layer(error, trainer.network.module)
         if _UNBATCHED in first:
-            first = f"PyTorch's vmap has no batched form of its layer {layer or 'in a function'}"
+            part = f"its layer {layer}" if layer else "a function in it"
+            first = f"PyTorch's vmap has no batched form of {part}"
         elif _BRANCHES in first:
             first = f"{layer or 'its forward'} branches on values of its input"
         return f"this model cannot be stacked: {first}"

@@ -139,7 +139,7 @@ class Course:
         steps: Tensor,
         lr: float,
     ) -> LocalStep:
-        """Returns the inputs of the next step; `grad` `[c, d]` are gradients of clients' batches."""
+        """Returns the inputs of the next step; `grad` `[c, d]` are the batches' gradients."""
         return LocalStep(self.w, grad, anchor, self.state, self.carried, number, epoch, steps, lr)
 
     def go(

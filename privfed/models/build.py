@@ -133,7 +133,7 @@ def _built(
 
 
 def count_outputs(model: Model, examples: Examples, output: Key) -> int | None:
-    """Returns the number of outputs per example of `model` if it is built for one output.
+    """Returns the number of outputs per example that `model` has if one is requested.
 
     None if the outputs are not `[B, outputs]`.
 

@@ -63,7 +63,7 @@ def origins_of(module: nn.Module) -> tuple[Origins, ...]:
 
 
 def unchanged(module: nn.Module) -> bool:
-    """Whether all weights of `module` are as a run exported them, except constant tensors."""
+    """Whether all tensors of `module` are as exported by a run, except those of equal numbers."""
     digests = [_digest(tensor) for tensor in _tensors(module).values()]
     known = {*_HANDED_OUT, *_UNTRAINED}
     return any(digests) and all(digest is None or digest in known for digest in digests)

@@ -151,7 +151,7 @@ _FAR = 3.0
 
 
 def rounded_range(numbers: np.ndarray) -> tuple[float, float]:
-    """Bounds for finite `numbers`: their range, rounded outwards to 2 digits (significant) of its width.
+    """Bounds of finite `numbers`: the range, rounded outwards to 2 significant digits of its width.
 
     If there are 20 or more numbers, outliers are excluded: at each end up to one number in 200 (at
     least one), if the outermost is farther from the remaining numbers than three times their range.

@@ -171,7 +171,7 @@ class Declaration:
         return {name: tables[name] for name in order if name in tables}
 
     def key(self, name: str) -> str:
-        """The key of column `name`; for numbers, `name` escaped as a pattern that matches only it."""
+        """The key of column `name`; for numbers, `name` escaped, a pattern that matches only it."""
         pattern = escape(name)
         alone = isinstance(self.kinds[name], NumericColumn) and pattern not in self._taken
         return pattern if alone else name
