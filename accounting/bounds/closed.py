@@ -26,7 +26,7 @@ def composed(counts: Mapping[Gaussian, int]) -> float:
 
 
 def log_delta(epsilon: float, noise_multiplier: float) -> float:
-    """Returns the logarithm of the delta at which a Gaussian mechanism is (epsilon, delta)-DP.
+    """Returns log of the least delta at which a Gaussian mechanism is (epsilon, delta)-DP.
 
     delta(epsilon) = Phi(m/2 - epsilon/m) - e^epsilon Phi(-m/2 - epsilon/m), m = 1/z. Source: Balle
     & Wang 2018, Theorem 8.
