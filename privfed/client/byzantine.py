@@ -299,8 +299,8 @@ def refuse_unfit(attack: Attack, examples: Examples) -> None:
     """Raises `Refused` if `attack` does not apply to these examples."""
     if examples.y.dtype != torch.int64 or examples.y.dim() != 1:
         raise Refused(
-            "attack.name is an attack on examples with one class each, but these examples have "
-            "other labels; use an attack on updates"
+            "attack.name is set to an attack on examples with one class each, but these examples "
+            "have other labels; use an attack on updates"
         )
     why = attack.unfit_reason(tuple(examples.x.shape[1:]), examples.x.dtype.is_floating_point)
     if why:

@@ -208,7 +208,7 @@ class ClientStates:
             return np.empty(0, self._record)
         if size < 0 or size % self._record.itemsize:
             raise Broken(
-                f"{path}, which holds the clients' states after that round, is missing or "
+                f"{path}, which holds the clients' states after a round, is missing or "
                 "incomplete; restore private/ as it was when the run stopped, or start a new run"
             )
         records: NDArray[Any] = np.memmap(path, self._record, "r")

@@ -157,8 +157,8 @@ def _dataset(group: Any, name: str, called: str) -> Any:
         )
     if dataset.nbytes > _TIGHTEST * dataset.id.get_storage_size():
         raise Refused(
-            f"data: {called}: {name!r} is larger than its stored content; expected every number "
-            "or text to be written",
+            f"data: {called}: {name!r} is larger than its stored content; expected a file that "
+            "contains every number or text",
             private=f"it is of shape {dataset.shape}",
         )
     return dataset
