@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from accounting.events import ADD_REMOVE, REPLACE_ONE, ZERO_OUT
 from privfed.analytics.count_model import CountModel, epsilon_of_share
-from privfed.analytics.described_table import ROWS_PER_CLIENT, DescribedTable
+from privfed.analytics.counted_table import CountedTable
+from privfed.analytics.described_table import DescribedTable
 from privfed.config.assembly import assembled, named
 from privfed.config.attack_keys import AttackKeys, expected_byzantine
 from privfed.config.config import Config, Raw
@@ -136,7 +137,7 @@ class DescriptionRequest:
     epsilon: float | None
     delta: float | None = None
     columns: tuple[str, ...] = ()
-    rows_per_client: int = ROWS_PER_CLIENT
+    rows_per_client: int = 1
     buckets: int = 32
     letters: int = 12
 
@@ -153,45 +154,72 @@ def description_of(run_file: Path, overrides: Iterable[str], asking: Description
       Refused: if the population, mechanism or questions do not permit such a release.
     """
     raw = as_written(run_file, overrides)
-    data = raw.get("data", {})
-    _refuse_others(raw, data)
     source = {
-        **source_of_questions(data, asking.columns),
+        **source_of_questions(raw.get("data", {}), asking.columns),
         "rows_per_client": asking.rows_per_client,
         "buckets": asking.buckets,
         "letters": asking.letters,
-        "earlier": raw.get("privacy", {}).get("prior", []),
     }
-    described = _validated(DescribedTable, "data", source)
+    return counting_run(raw, "described_table", DescribedTable, source, asking)
+
+
+class HasBudget(Protocol):
+    """The budget of a release."""
+
+    @property
+    def epsilon(self) -> float | None:
+        """Epsilon of the release; None: the fraction that the run file states."""
+
+    @property
+    def delta(self) -> float | None:
+        """Delta of the release; None: that of the run file."""
+
+
+def counting_run(
+    raw: Raw, name: str, table: type[CountedTable], keys: Mapping[str, Any], asking: HasBudget
+) -> Config:
+    """Returns the configuration of the run that releases the counts of a table.
+
+    Args:
+      raw: the run file of the population.
+      name: the name of the source `table`.
+      table: the source, which determines the counts.
+      keys: its keys, without the earlier runs.
+      asking: the budget.
+
+    Raises:
+      Refused: if the population, mechanism or keys do not permit such a release.
+    """
+    data = raw.get("data", {})
+    _refuse_others(raw, data)
+    source = {**keys, "earlier": raw.get("privacy", {}).get("prior", [])}
+    counted = _validated(table, "data", source)
+
+    described = {
+        "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "rounds": 1, "evaluate_every": 1},
+        "data": {
+            **{key: data[key] for key in _OF_POPULATION if key in data},
+            **source,
+            "source": name,
+        },
+        "model": {
+            "name": "counts",
+            "loss": "added",
+            "stretches": CountModel.stretched(counted.questions.amplitudes.tolist()),
+        },
+        "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
+        "server": {"optimizer": "fedavg", "lr": 1.0},
+        "cohort": _everybody(raw, data["clients"]),
+        "secure": _secure(raw, data),
+    }
+    delta = {} if asking.delta is None else {"delta": asking.delta}
+    privacy = {**_privacy(raw, data["clients"]), **delta, "clip": 1.0}
+
+    def spending(epsilon: float) -> Config:
+        return assembled({**described, "privacy": {**privacy, "epsilon": epsilon}})
+
     epsilon = asking.epsilon
-    if epsilon is None:
-        costing = description_of(run_file, overrides, replace(asking, epsilon=1.0))
-        epsilon = epsilon_of_share(raw, costing)
-    return assembled(
-        {
-            "run": {**_without(raw.get("run", {}), _OF_ROUNDS), "rounds": 1, "evaluate_every": 1},
-            "data": {
-                **{key: data[key] for key in _OF_POPULATION if key in data},
-                **source,
-                "source": "described_table",
-            },
-            "model": {
-                "name": "counts",
-                "loss": "added",
-                "stretches": CountModel.stretched(described.questions.amplitudes.tolist()),
-            },
-            "client": {"lr": 1.0, "epochs": 1, "batch_size": 1},
-            "server": {"optimizer": "fedavg", "lr": 1.0},
-            "cohort": _everybody(raw, data["clients"]),
-            "privacy": {
-                **_privacy(raw, data["clients"]),
-                **_delta(asking),
-                "clip": 1.0,
-                "epsilon": epsilon,
-            },
-            "secure": _secure(raw, data),
-        }
-    )
+    return spending(epsilon_of_share(raw, spending(1.0)) if epsilon is None else epsilon)
 
 
 def _refuse_others(raw: Raw, data: Mapping[str, Any]) -> None:
@@ -306,10 +334,6 @@ def _secure(raw: Raw, data: Mapping[str, Any]) -> dict[str, Any]:
     """
     by_sites = bool(data.get("sites")) and raw.get("secure", {}).get("parties") != "clients"
     return _without(raw.get("secure", {}), _OF_COHORTS - ({"minimum"} if by_sites else set()))
-
-
-def _delta(asking: DescriptionRequest) -> dict[str, float]:
-    return {} if asking.delta is None else {"delta": asking.delta}
 
 
 def _without(section: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:

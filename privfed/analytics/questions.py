@@ -162,7 +162,7 @@ class NumbersQuestion:
         if self.dates:
             parsed = [parsed_days([value], self.dates or ISO) for value in values]
             return np.array([days[0] if days else math.nan for days in parsed]), missing
-        numbers = np.array([_number(value, dialect) for value in values], dtype=np.float64)
+        numbers = np.array([number_in(value, dialect) for value in values], dtype=np.float64)
         return numbers, missing
 
 
@@ -175,11 +175,12 @@ def _plain(value: str, dialect: Dialect) -> str:
 
     Integers from 10^15 in magnitude, and any other word, are unchanged.
     """
-    number = _number(value, dialect)
+    number = number_in(value, dialect)
     return f"{number:.0f}" if abs(number) < 1e15 and number == round(number) else value
 
 
-def _number(value: str, dialect: Dialect) -> float:
+def number_in(value: str, dialect: Dialect) -> float:
+    """Returns the number that a cell denotes; NaN for other words."""
     try:
         return parsed_number(value, dialect, "")
     except Refused:
@@ -223,6 +224,18 @@ class Questions:
         parts = [question.amplitudes / self.rows for question in self.questions]
         together = np.concatenate([*parts, np.ones(len(SIZES))])
         return np.asarray(together / np.sqrt(len(self.questions) + 1))
+
+    def of_table(
+        self,
+        columns: Mapping[str, Words],
+        dialect: Dialect,
+        chosen: Indices,
+        clients: Indices,
+        sizes: Indices,
+    ) -> Indices:
+        """Returns the counts of each client: see `privfed.analytics.counted_table.ClientCounts`."""
+        places = [each.places(columns[each.name], dialect) for each in self.questions]
+        return self.of_clients(places, chosen, clients, sizes)
 
     def of_clients(
         self, places: Sequence[Indices], chosen: Indices, clients: Indices, sizes: Indices

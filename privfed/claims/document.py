@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from accounting import durable, regular
 from accounting.documents import from_json
 from privfed.claims.schema import VERSION, Claim
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, public_text
 from privfed.core.text import dump, with_numbers
 
 _LARGEST = 50_000_000
@@ -73,7 +73,7 @@ def document_at(path: Path) -> dict[str, Any]:
         document = from_json(regular.read_text(path))
     except (OSError, ValueError) as error:
         raise Refused(
-            f"{path} cannot be read as a claim: {error}; name a claim's JSON file"
+            f"{path} cannot be read as a claim: {public_text(error)}; name a claim's JSON file"
         ) from None
     if not isinstance(document, dict) or not isinstance(document.get("digest"), str):
         raise Refused(f"{path} is not a claim, since it states no digest; name a claim's JSON file")

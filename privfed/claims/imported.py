@@ -20,7 +20,7 @@ from accounting.releases import PoissonSampled, Release, WithoutReplacement
 from privfed.claims.compact import LARGEST, compacted
 from privfed.claims.derived import derived_claim
 from privfed.claims.schema import Claim, ClaimEvidence
-from privfed.core.errors import Refused
+from privfed.core.errors import Refused, public_text
 
 
 class _Table(BaseModel):
@@ -84,11 +84,11 @@ def import_claim(path: Path) -> Claim:
         place = ".".join(map(str, first["loc"])) or "the file"
         raise Refused(f"{path}: {place}: {first['msg']}", key=place) from None
     except (OSError, ValueError) as error:
-        raise Refused(f"{path} cannot be read: {error}; name a TOML file") from None
+        raise Refused(f"{path} cannot be read: {public_text(error)}; name a TOML file") from None
     try:
         return derived_claim(_evidence(other, hashlib.sha256(text.encode()).hexdigest()[:16]))
     except AccountingError as error:
-        raise Refused(f"{path}: {error}") from None
+        raise Refused(f"{path}: {public_text(error)}") from None
 
 
 def _evidence(other: OtherRun, name: str) -> ClaimEvidence:
