@@ -109,7 +109,7 @@ class Ledger:
 
     @classmethod
     def recover(cls, path: Path) -> Ledger:
-        """Loads a ledger; replaces an incomplete last line by the charge that `load` counts."""
+        """Loads a ledger; an incomplete last line becomes the charge that `load` counts, if any."""
         links, torn = chain.read(path)
         ledger = cls(path, links)
         if torn:
@@ -168,7 +168,7 @@ class Ledger:
         return MappingProxyType(self._prior + self._choice.spent(self._charged))
 
     def spending_until(self, round: int) -> Spending:
-        """Returns `prior` and the charges of the rounds up to and including `round`."""
+        """Returns `prior` plus the spending of the rounds up to and including `round`."""
         past = Counter(charge.event for charge in self._charges if charge.round <= round)
         return self._prior + self._choice.spent(past)
 

@@ -255,7 +255,7 @@ def _names_all_of(name: str, part: nn.Module, patterns: Sequence[str]) -> bool:
 
 
 def _averaged_statistics(module: nn.Module, start: Start, averages: bool) -> Shapes:
-    """Puts all batch normalisations in evaluation mode; returns the shapes of averaged statistics.
+    """Puts batch normalisations in evaluation mode; returns the shapes of averaged statistics.
 
     Raises `Refused` for a batch normalisation that is neither frozen nor local, unless clients may
     average its statistics (`averages`).

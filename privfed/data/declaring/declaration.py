@@ -312,7 +312,7 @@ def _client_count(declared: Declaration) -> list[str]:
 
 
 def _site_counts(sites: SampleSites) -> list[str]:
-    """The lines that declare the number of sites, as in the sample."""
+    """The lines that declare the numbers of sites and of sites per client, as in the sample."""
     lines = [_line("sites", sites.count, "number of sites, a public constant: as in the sample")]
     if sites.per_client > 1:
         why = "largest number of sites per client: as in the sample"

@@ -127,7 +127,10 @@ def _shape(x: Any) -> tuple[int, ...] | None:
 
 
 def class_array(ys: list[Any], classes: int, place: PlaceOf) -> np.ndarray:
-    """The classes of all examples, int64 `[N]`. Raises `Refused` for an invalid class."""
+    """The classes of all examples, int64 `[N]`.
+
+    Raises `Refused` unless each label is an integer from 0 to `classes` - 1.
+    """
     for index, label in enumerate(ys):
         if not (isinstance(label, int | float) and 0 <= label < classes and label == int(label)):
             raise Refused(
