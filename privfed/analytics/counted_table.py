@@ -83,6 +83,7 @@ class CountedTable(Part):
     earlier: list[str] = []
     """Earlier runs (privacy.prior of the run file) that a declared run file counts, next to this
     release."""
+    purpose: ClassVar[str] = "statistics"
     natural_partition: ClassVar[bool] = True
     holds_real_clients: ClassVar[bool] = True
     storage_keys: ClassVar[frozenset[str]] = frozenset({"site"})

@@ -102,12 +102,12 @@ class ReleasedCounts:
         return spent(self.ledger, privacy.delta, privacy.accountant)
 
 
-def released_counts(path: Path, table: type[CountedTable], command: str) -> ReleasedCounts:
+def released_counts(path: Path, counted: type[CountedTable], command: str) -> ReleasedCounts:
     """Returns the counts that the run at `path` released. No data are read.
 
     Args:
       path: the run directory.
-      table: the source that the run must have.
+      counted: the source that the run must have.
       command: the command that makes such runs, for messages.
 
     Raises:
@@ -115,7 +115,7 @@ def released_counts(path: Path, table: type[CountedTable], command: str) -> Rele
     """
     directory = RunDirectory.open(path)
     config, ledger = directory.config.read(), Ledger.load(directory.ledger)
-    if not isinstance(config.source, table):
+    if not isinstance(config.source, counted):
         raise Refused(f"{path} is not a run of `privfed {command}`; name a directory of such a run")
     tensors, about = unpack(directory.checkpoint.path)
     _refuse_other_releases(path, int(about["updates"]), len(ledger.charges))

@@ -47,9 +47,9 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
     Raises:
       Refused: if a declaration is not usable.
     """
-    values = dict(_by_column(data, "categories"))
-    ranges = {_plain_name(name): each for name, each in _by_column(data, "features").items()}
-    dates = dict(_by_column(data, "dates"))
+    values = dict(by_column(data, "categories"))
+    ranges = {_plain_name(name): each for name, each in by_column(data, "features").items()}
+    dates = dict(by_column(data, "dates"))
     label = data.get("label")
     if isinstance(label, str):
         if data.get("labels"):
@@ -60,7 +60,7 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
             ranges[label] = data["label_bounds"]
     declared = {*values, *ranges, *dates}
     return {
-        **{key: data[key] for key in _OF_TABLE if key in data},
+        **keys_of_table(data),
         "columns": [name for name in dict.fromkeys(others) if name not in declared],
         "ranges": ranges,
         "dates": dates,
@@ -68,7 +68,12 @@ def source_of_questions(data: Mapping[str, Any], others: Iterable[str]) -> dict[
     }
 
 
-def _by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def keys_of_table(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the keys of [data] that locate a table and describe its format."""
+    return {key: data[key] for key in _OF_TABLE if key in data}
+
+
+def by_column(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Returns the declarations by column. Raises `Refused` if they are not a section."""
     stated = data.get(key, {})
     if not isinstance(stated, Mapping):

@@ -162,7 +162,7 @@ class NumbersQuestion:
         if self.dates:
             parsed = [parsed_days([value], self.dates or ISO) for value in values]
             return np.array([days[0] if days else math.nan for days in parsed]), missing
-        numbers = np.array([number_in(value, dialect) for value in values], dtype=np.float64)
+        numbers = np.array([number_in_cell(value, dialect) for value in values], dtype=np.float64)
         return numbers, missing
 
 
@@ -175,11 +175,11 @@ def _plain(value: str, dialect: Dialect) -> str:
 
     Integers from 10^15 in magnitude, and any other word, are unchanged.
     """
-    number = number_in(value, dialect)
+    number = number_in_cell(value, dialect)
     return f"{number:.0f}" if abs(number) < 1e15 and number == round(number) else value
 
 
-def number_in(value: str, dialect: Dialect) -> float:
+def number_in_cell(value: str, dialect: Dialect) -> float:
     """Returns the number that a cell denotes; NaN for other words."""
     try:
         return parsed_number(value, dialect, "")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from privfed.analytics.counted_table import CountedTable
-from privfed.analytics.questions import as_values, number_in
+from privfed.analytics.questions import as_values, number_in_cell
 from privfed.core.vector import Indices
 from privfed.data.tables.cells import Words
 from privfed.data.tables.delimited import Dialect
@@ -103,7 +103,7 @@ class SurvivalCells:
 
     def _times(self, words: Words, dialect: Dialect) -> NDArray[np.float64]:
         """Returns the time of each row, NaN for entries that are no numbers, `[N]`."""
-        numbers = [number_in(value, dialect) for value in words.values]
+        numbers = [number_in_cell(value, dialect) for value in words.values]
         return np.array([*numbers, math.nan])[words.codes]
 
     def _events(

@@ -16,7 +16,7 @@ from accounting.errors import LedgerBroken
 from accounting.ledger import FORMAT, ILL_FORMED, Ledger
 from privfed.core.errors import public_text
 
-LARGEST = 10**6
+LARGEST = 200_000
 """Largest number of charges that are rebuilt; a document of a few bytes could state any number."""
 
 
