@@ -107,7 +107,7 @@ def _guarantee(run: ClaimedRun) -> GuaranteeSection:
     if (run.stated.get("canaries") or {}).get("refuted"):
         reasons.append("the canaries refute the claim")
     if not reported.epsilon < math.inf:
-        reasons.append(reported.missing or "no finite epsilon is proved")
+        reasons.append(reported.missing or "no finite ε is proved")
     why = "; ".join(filter(None, reasons))
     profile, membership = profile_of(run, reported)
     others = audit.planned_others or (audit.examples, audit.other)
@@ -176,18 +176,18 @@ def _malicious_server(run: ClaimedRun, assumed: Assumed) -> str:
     terms = run.ledger.terms
     trust, secure = terms.get("trust"), terms.get("secure") or {}
     if terms.get("against") == "clients":
-        return f"no more than epsilon permits, if at most {terms['colluders']} clients collude"
+        return f"no more than ε permits, if at most {terms['colluders']} clients collude"
     if trust == "client":
         party = "site" if "parties" in (terms.get("sites") or {}) else "client"
-        return f"no more than epsilon permits: each {party} adds its noise before it sends"
+        return f"no more than ε permits: each {party} adds its noise before it sends"
     if trust == "sum" and not assumed.trusted_parties:
         return (
-            "no more than epsilon permits, if no more parties collude with it than are assumed: "
+            "no more than ε permits, if no more parties collude with it than are assumed: "
             "noise is added before it sees a sum"
         )
     if SERVER in assumed.trusts and not secure.get("cryptography"):
         seen = seen_text(run.audit)
-        return f"all that it sees: {seen}; epsilon is for parties that do not collude with it"
+        return f"all that it sees: {seen}; ε is for parties that do not collude with it"
     return "nothing is proved about what a server that breaks the protocol learns"
 
 
@@ -224,7 +224,7 @@ def _composition(run: ClaimedRun) -> CompositionSection:
     assert audit.alone is not None
     rule = (
         "the events of all releases, of this run and of the counted earlier runs, are accounted "
-        "for together; epsilons are never added"
+        "for together; ε are never added"
     )
     if ledger.chosen is not None:
         rule += "; the choice among candidate runs is one event, which covers their releases"
